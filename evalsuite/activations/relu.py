@@ -1,0 +1,23 @@
+"""ReLU: what lambda-GELU hardens to."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from evalsuite.activations.traits import Activation, unit_hardness
+
+RELU = Activation(
+    name="relu",
+    help="max(x, 0)",
+    source="Nair & Hinton, ICML 2010",
+    value=torch.relu,
+    slope=lambda z: (z > 0).to(z.dtype),
+    inflections=(),
+    shape="",
+    relu_distance=0.0,
+    make=lambda _: nn.ReLU(),
+    matches=lambda module: isinstance(module, nn.ReLU),
+    hardness=unit_hardness,
+    onnx="Relu",
+)

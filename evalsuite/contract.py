@@ -1,0 +1,220 @@
+"""The types that stages speak: a `Network` and a `Bench` go in, an `Outcome` comes out.
+
+A stage is a frozen dataclass whose fields are its options. It knows nothing of baselines, variants or other stages;
+the tables pair each measurement with its baseline afterwards. Importing this module imports no heavy library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Unsupported(Exception):
+    """Raised by a stage that cannot measure this network; its text is the reason shown in the table."""
+
+
+class Direction(str, Enum):
+    """Which way a metric gets better."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+    NEUTRAL = "neutral"
+
+
+class Verdict(str, Enum):
+    """What a verifier says of one property of one network."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    UNKNOWN = "unknown"
+    TIMEOUT = "timeout"
+    UNSUPPORTED = "unsupported"
+
+
+Setting = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One measurement of one network.
+
+    Args:
+        name: snake_case, without unit.
+        value: the measurement, or None where a verdict or a reason stands instead. Fractions are in [0, 1].
+        unit: "fraction", "count", "s", "bytes", "ratio", "nats", "logit", ...; "verdict" for a verdict alone.
+        direction: which way is better.
+        setting: what the measurement depends on besides the stage's options, e.g. {"eps": 0.03125, "method": "crown"}.
+        sample: the index of the test sample, for a measurement of one sample. Tables aggregate rows without a sample.
+        verdict: for verifiers. Verdicts of different stages on the same network, sample and eps are checked for
+            contradictions, so give each its "eps" in `setting`.
+        timing: a clock or memory reading: not reproducible, and left out of comparisons of runs.
+        reason: why there is no value, or what to know about it.
+    """
+
+    name: str
+    value: float | None
+    unit: str
+    direction: Direction
+    setting: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+    sample: int | None = None
+    verdict: Verdict | None = None
+    timing: bool = False
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"metric name must be snake_case, got {self.name!r}")
+        if not self.unit:
+            raise ValueError(f"metric {self.name!r} declares no unit; use 'count', 'fraction', 's', ...")
+        if self.value is None and self.verdict is None and not self.reason:
+            raise ValueError(f"metric {self.name!r} has neither value nor verdict: say why in `reason`")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a data set: `inputs` (samples, *input_shape) float32, `targets` (samples,) int64."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets):
+            raise ValueError(f"{len(self.inputs)} inputs but {len(self.targets)} targets")
+        if len(self.inputs) == 0:
+            raise ValueError("a split without samples")
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The four disjoint parts of a workload's data, and what its inputs may be.
+
+    `domain` is the (lowest, highest) value of an input; perturbations are clipped to it. `fingerprint` is the
+    SHA-256 of the raw data.
+    """
+
+    train: Split
+    calibration: Split
+    validation: Split
+    test: Split
+    domain: tuple[float, float]
+    classes: int
+    fingerprint: str
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input, without the batch."""
+        return tuple(self.train.inputs.shape[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """Local robustness of one sample: in the box, the logit of `label` is greater than every other logit.
+
+    `lower` and `upper` are float64, of the shape of one input, and include their own rounding: they are the box.
+    """
+
+    sample: int
+    label: int
+    eps: float
+    lower: torch.Tensor
+    upper: torch.Tensor
+
+    @classmethod
+    def robustness(
+        cls, center: torch.Tensor, *, sample: int, label: int, eps: float, domain: tuple[float, float]
+    ) -> Property:
+        """The L-infinity ball of radius `eps` around `center`, clipped to `domain`."""
+        if not eps >= 0:
+            raise ValueError(f"eps must be >= 0, got {eps}")
+        center = center.double()
+        return cls(sample, label, eps, (center - eps).clamp(*domain), (center + eps).clamp(*domain))
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One trained module: eval mode, float32, on the CPU. Stages copy it and never change it.
+
+    `unswapped` is the same network before its activations were replaced by ReLU, where they were.
+    """
+
+    name: str
+    module: nn.Module
+    input_shape: tuple[int, ...]
+    classes: int
+    unswapped: nn.Module | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a stage may use besides the network. Only stages see `data.test`; training never does.
+
+    Args:
+        data: the workload's data.
+        seed: of every random choice the stage makes.
+        folder: an empty folder for artefacts.
+        time_limit: seconds after which the job is killed; pace yourself by it.
+        fine_tune: (module, epochs) trains the module in place on the training data with the workload's own
+            optimizer at a tenth of its learning rate, in an order fixed by `seed`; the same for every network.
+    """
+
+    data: Data
+    seed: int
+    folder: Path
+    time_limit: float
+    fine_tune: Callable[[nn.Module, int], None]
+
+    def properties(self, eps: float, count: int) -> list[Property]:
+        """Robustness of the first `count` test samples: the same ones for every network."""
+        test = self.data.test
+        return [
+            Property.robustness(
+                test.inputs[i], sample=i, label=int(test.targets[i]), eps=eps, domain=self.data.domain
+            )
+            for i in range(min(count, len(test)))
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a stage found: its metrics, the files it wrote, and the network it hands on, if it changed one."""
+
+    metrics: list[Metric]
+    artefacts: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
+    network: Network | None = None
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """A plugin that measures a network.
+
+    Write a frozen dataclass: its fields are the options that a recipe may set, its docstring's first line is its
+    help. Register it under the entry-point group `evalsuite.stages`. Import heavy libraries inside `run`.
+    `version` enters the cache key: raise it when the numbers change. `libraries` are the distributions whose
+    versions enter the key.
+    """
+
+    version: ClassVar[str]
+    libraries: ClassVar[tuple[str, ...]]
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        """Measure `network`.
+
+        Raises:
+            Unsupported: the stage cannot measure this network; the text says why.
+        """
+        ...

@@ -1,0 +1,106 @@
+"""ONNX and ONNX Runtime: what a stage needs to run a network as it would be shipped."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from torch import nn
+
+OPSET = 20  # The first opset with a Gelu operator: below it GELU is exported as five unfused nodes, unfairly slow.
+
+
+def export_onnx(module: nn.Module, input_shape: tuple[int, ...], path: Path, *, opset: int = OPSET) -> onnx.ModelProto:
+    """Write `module` as one ONNX file with a dynamic batch, input "input" and output "logits"; checked and returned.
+
+    Raises:
+        ValueError: the file does not have the opset asked for.
+    """
+    example = torch.zeros(2, *input_shape)
+    # The exporter reports, at every call, which operators of other libraries it does not know.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            copy.deepcopy(module).eval(),
+            (example,),
+            str(path),
+            input_names=["input"],
+            output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            opset_version=opset,
+            external_data=False,
+            dynamo=True,
+            verbose=False,
+        )
+    model = onnx.load(str(path))
+    onnx.checker.check_model(model)
+    written = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    if written != opset:
+        raise ValueError(f"{path.name}: asked for opset {opset}, the exporter wrote {written}")
+    return model
+
+
+def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceSession:
+    """An ONNX Runtime session on the CPU, quiet, with `threads` threads."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    source = path if isinstance(path, bytes) else str(path)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def run_onnx(session: onnxruntime.InferenceSession, inputs: torch.Tensor) -> torch.Tensor:
+    """The session's first output for `inputs` (batch, *input_shape), float32."""
+    output: np.ndarray[Any, Any] = session.run(None, {session.get_inputs()[0].name: inputs.float().numpy()})[0]
+    return torch.from_numpy(output)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Median seconds of two things timed in turn, and the median of the ratios first / second, pair by pair."""
+
+    first: float
+    second: float
+    ratio: float
+
+
+def compare_latency(
+    first: Callable[[], object], second: Callable[[], object], *, pairs: int = 30, seconds: float = 0.3
+) -> Latency:
+    """Time two calls interleaved in one process, so that a drift of the machine meets both.
+
+    Each timing repeats its call enough often to last about 1 ms; `seconds` bounds the whole.
+    """
+    for _ in range(3):
+        first()
+        second()
+
+    def clock(call: Callable[[], object], repeats: int) -> float:
+        started = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter() - started) / repeats
+
+    repeats = [max(1, int(1e-3 / max(clock(call, 1), 1e-9))) for call in (first, second)]
+    deadline = time.perf_counter() + seconds
+    timings: list[tuple[float, float]] = []
+    while len(timings) < pairs and (len(timings) < 5 or time.perf_counter() < deadline):
+        timings.append((clock(first, repeats[0]), clock(second, repeats[1])))
+    return Latency(
+        statistics.median(a for a, _ in timings),
+        statistics.median(b for _, b in timings),
+        statistics.median(a / b for a, b in timings),
+    )

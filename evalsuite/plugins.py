@@ -1,0 +1,86 @@
+"""Finding plugins by entry point: each is loaded alone, so that a broken one fails alone, with its name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+GROUPS = ("stages", "workloads", "activations")
+
+
+class PluginError(Exception):
+    """An unknown or broken plugin; the text is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """An entry point after the attempt to load it: `target` is None where `error` says why."""
+
+    name: str
+    origin: str
+    version: str
+    target: Any
+    error: str = ""
+
+    @property
+    def help(self) -> str:
+        """One line about it."""
+        if self.error:
+            return self.error
+        described = getattr(self.target, "help", None)
+        text = described if isinstance(described, str) else inspect.getdoc(self.target) or ""
+        return text.splitlines()[0] if text else ""
+
+
+def entries(group: str) -> list[EntryPoint]:
+    """The entry points of `evalsuite.<group>`, by name; nothing is imported."""
+    return sorted(entry_points(group=f"evalsuite.{group}"), key=lambda entry: entry.name)
+
+
+def _load(entry: EntryPoint) -> Plugin:
+    distribution = entry.dist
+    origin, version = (distribution.name, distribution.version) if distribution else ("?", "?")
+    try:
+        return Plugin(entry.name, origin, version, entry.load())
+    except BaseException as error:  # a plugin may raise anything at import, even SystemExit
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        reason = " ".join(str(error).split())
+        return Plugin(entry.name, origin, version, None, f"broken: {type(error).__name__}: {reason} ({entry.value})")
+
+
+def load_all(group: str) -> list[Plugin]:
+    """Every plugin of the group, broken ones included."""
+    return [_load(entry) for entry in entries(group)]
+
+
+def load(group: str, name: str) -> Plugin:
+    """The plugin of that name; only it is imported.
+
+    Raises:
+        PluginError: there is none of that name, it is broken, or two distributions claim the name.
+    """
+    found = [entry for entry in entries(group) if entry.name == name]
+    kind = group.removesuffix("s")
+    if not found:
+        raise PluginError(f"unknown {kind} {name!r}{did_you_mean(name, [entry.name for entry in entries(group)])}")
+    if len(found) > 1:
+        claimants = ", ".join(sorted(entry.dist.name if entry.dist else entry.value for entry in found))
+        raise PluginError(f"{kind} {name!r} is registered by more than one distribution: {claimants}; uninstall one")
+    plugin = _load(found[0])
+    if plugin.error:
+        raise PluginError(f"{kind} {name!r} of {plugin.origin} {plugin.version} is {plugin.error}")
+    return plugin
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """'; did you mean 'x'?', or the list of what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else "; none is known"

@@ -1,0 +1,1 @@
+"""Running a plan: making networks, executing jobs in killable children, cache, journal, resume."""

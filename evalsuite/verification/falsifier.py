@@ -1,0 +1,81 @@
+"""The falsifier: projected gradient descent (arXiv 1706.06083) inside the float32 box."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from evalsuite.contract import Property
+
+
+def float32_box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The float32 points inside each property's box: bounds rounded inward, each (properties, *input_shape).
+
+    Where a box holds no float32 point, lower > upper in that place.
+    """
+    lower64 = torch.stack([each.lower for each in properties]).numpy()
+    upper64 = torch.stack([each.upper for each in properties]).numpy()
+    lower, upper = lower64.astype(np.float32), upper64.astype(np.float32)
+    lower = np.where(lower < lower64, np.nextafter(lower, np.float32(np.inf)), lower)
+    upper = np.where(upper > upper64, np.nextafter(upper, np.float32(-np.inf)), upper)
+    return torch.from_numpy(lower), torch.from_numpy(upper)
+
+
+def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The label's logit minus the greatest other one, (batch,): the property is violated where it is <= 0."""
+    own = logits.gather(1, labels[:, None])[:, 0]
+    others = logits.scatter(1, labels[:, None], -torch.inf)
+    return own - others.amax(1)
+
+
+def falsify(
+    module: nn.Module, properties: list[Property], *, seed: int, steps: int = 30, restarts: int = 3
+) -> list[torch.Tensor | None]:
+    """A counterexample for each property, or None: the box's center, then PGD from random points.
+
+    Each one is a float32 point inside the box whose margin, evaluated alone in float32, is <= 0. No counterexample
+    proves nothing.
+    """
+    if not properties:
+        return []
+    lower, upper = float32_box(properties)
+    labels = torch.tensor([each.label for each in properties])
+    generator = torch.Generator().manual_seed(seed)
+    found: list[torch.Tensor | None] = [None] * len(properties)
+    centers = ((lower.double() + upper.double()) / 2).float().clamp(lower, upper)
+    for restart in range(restarts + 1):
+        open_ = [i for i, point in enumerate(found) if point is None]
+        if not open_:
+            break
+        low, high, label = lower[open_], upper[open_], labels[open_]
+        # Draw for all, so that a property's start does not depend on which others are still open.
+        noise = torch.rand(lower.shape, generator=generator)[open_]
+        point = centers[open_] if restart == 0 else (low + noise * (high - low)).clamp(low, high)
+        for index, candidate in zip(open_, _descend(module, point, low, high, label, steps), strict=True):
+            found[index] = candidate
+    return found
+
+
+def _descend(
+    module: nn.Module, point: torch.Tensor, low: torch.Tensor, high: torch.Tensor, labels: torch.Tensor, steps: int
+) -> list[torch.Tensor | None]:
+    found: list[torch.Tensor | None] = [None] * len(point)
+    for step in range(steps + 1):
+        point = point.detach().requires_grad_()
+        margins = margin(module(point), labels)
+        for index in torch.nonzero(margins <= 0)[:, 0].tolist():
+            if found[index] is None and _violates_alone(module, point[index].detach(), labels[index]):
+                found[index] = point[index].detach().clone()
+        if step == steps or all(each is not None for each in found):
+            break
+        (gradient,) = torch.autograd.grad(margins.sum(), point)
+        size = (high - low) * (0.25 * (1 - step / steps) + 0.01)
+        point = (point - size * gradient.sign()).clamp(low, high)
+    return found
+
+
+@torch.no_grad()
+def _violates_alone(module: nn.Module, point: torch.Tensor, label: torch.Tensor) -> bool:
+    # A batch of one may round differently from a large batch, and one input is what the user would replay.
+    return bool(margin(module(point[None]), label[None]) <= 0)

@@ -1,0 +1,78 @@
+"""scikit-learn's handwritten digits: 1,797 real scans of 8 x 8 pixels with 17 grey levels, shipped with the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from evalsuite.contract import Data
+from evalsuite.workloads.layers import convolution, mlp
+from evalsuite.workloads.options import Budget
+from evalsuite.workloads.workload import packaged_file, sha256, split
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_SIZES = (120, 180, 450)
+
+
+def _fingerprint() -> str:
+    return sha256(packaged_file("sklearn", "datasets/data/digits.csv.gz"))
+
+
+def _digits(shape: tuple[int, ...]) -> Data:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return split(digits.data.reshape(-1, *shape) / 16, digits.target, _SIZES, fingerprint=_fingerprint())
+
+
+@dataclass(frozen=True)
+class DigitsMLP(Budget):
+    """Digits, fully connected 64-32-32-10: small enough for exact verification."""
+
+    version: ClassVar[str] = "1"
+    epochs: int = 40
+
+    def fingerprint(self) -> str:
+        """See `Workload`."""
+        return _fingerprint()
+
+    def data(self) -> Data:
+        """Inputs of shape (64,)."""
+        return _digits((64,))
+
+    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+        """See `Workload`."""
+        return mlp([64, 32, 32, 10], activation)
+
+
+@dataclass(frozen=True)
+class DigitsCNN(Budget):
+    """Digits, three convolutions with BatchNorm and a hidden linear layer."""
+
+    version: ClassVar[str] = "1"
+    epochs: int = 20
+
+    def fingerprint(self) -> str:
+        """See `Workload`."""
+        return _fingerprint()
+
+    def data(self) -> Data:
+        """Inputs of shape (1, 8, 8)."""
+        return _digits((1, 8, 8))
+
+    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+        """See `Workload`."""
+        from torch import nn
+
+        return nn.Sequential(
+            *convolution(1, 16, activation),
+            *convolution(16, 32, activation, stride=2),
+            *convolution(32, 32, activation, stride=2),
+            nn.Flatten(),
+            nn.Linear(32 * 2 * 2, 64),
+            activation(64),
+            nn.Linear(64, 10),
+        )

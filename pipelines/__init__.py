@@ -1,0 +1,1 @@
+"""The built-in stages, registered by entry point exactly as a third party's are."""
