@@ -24,29 +24,76 @@ if TYPE_CHECKING:
         Verdict,
     )
     from evalsuite.deployment import Latency, compare_latency, export_onnx, open_onnx, run_onnx
-    from evalsuite.reluize import fold_hardness
+    from evalsuite.reluize.folding import fold_hardness
+    from evalsuite.reluize.hardening import Hardening
+    from evalsuite.reluize.swap import swap_to_relu
     from evalsuite.verification import Replay, falsify, margin
 
 _HOME = {
     "evalsuite.activations": (
-        "GELU", "LAMBDA_GELU", "RELU", "Activation", "Found", "LambdaGELU", "census", "replace",
+        "GELU",
+        "LAMBDA_GELU",
+        "RELU",
+        "Activation",
+        "Found",
+        "LambdaGELU",
+        "census",
+        "replace",
     ),
     "evalsuite.contract": (
-        "Bench", "Data", "Direction", "Metric", "Network", "Outcome", "Property", "Split", "Stage", "Unsupported",
+        "Bench",
+        "Data",
+        "Direction",
+        "Metric",
+        "Network",
+        "Outcome",
+        "Property",
+        "Split",
+        "Stage",
+        "Unsupported",
         "Verdict",
     ),
     "evalsuite.deployment": ("Latency", "compare_latency", "export_onnx", "open_onnx", "run_onnx"),
-    "evalsuite.reluize": ("fold_hardness",),
+    "evalsuite.reluize.folding": ("fold_hardness",),
+    "evalsuite.reluize.hardening": ("Hardening",),
+    "evalsuite.reluize.swap": ("swap_to_relu",),
     "evalsuite.verification": ("Replay", "falsify", "margin"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
-    "GELU", "LAMBDA_GELU", "RELU", "Activation", "Bench", "Data", "Direction", "Found", "LambdaGELU", "Latency", "Metric",
-    "Network", "Outcome", "Property", "Replay", "Split", "Stage", "Unsupported", "Verdict", "census", "compare_latency",
-    "export_onnx", "falsify", "fold_hardness", "margin", "open_onnx", "replace", "run_onnx",
-]  # fmt: skip
+    "GELU",
+    "LAMBDA_GELU",
+    "RELU",
+    "Activation",
+    "Bench",
+    "Data",
+    "Direction",
+    "Found",
+    "Hardening",
+    "LambdaGELU",
+    "Latency",
+    "Metric",
+    "Network",
+    "Outcome",
+    "Property",
+    "Replay",
+    "Split",
+    "Stage",
+    "Unsupported",
+    "Verdict",
+    "census",
+    "compare_latency",
+    "export_onnx",
+    "falsify",
+    "fold_hardness",
+    "margin",
+    "open_onnx",
+    "replace",
+    "run_onnx",
+    "swap_to_relu",
+]
 
 
 def __getattr__(name: str) -> Any:

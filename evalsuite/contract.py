@@ -182,9 +182,7 @@ class Bench:
         """Robustness of the first `count` test samples: the same ones for every network."""
         test = self.data.test
         return [
-            Property.robustness(
-                test.inputs[i], sample=i, label=int(test.targets[i]), eps=eps, domain=self.data.domain
-            )
+            Property.robustness(test.inputs[i], sample=i, label=int(test.targets[i]), eps=eps, domain=self.data.domain)
             for i in range(min(count, len(test)))
         ]
 

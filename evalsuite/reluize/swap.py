@@ -13,7 +13,7 @@ def swap_to_relu(module: nn.Module) -> nn.Module:
     Raises:
         ValueError: there is none, or the census of the copy still finds another activation.
     """
-    swapped = replace(module, lambda found: nn.ReLU())
+    swapped = replace(module, lambda _: nn.ReLU())
     left = [found.path for found in census(swapped) if found.traits.name != RELU.name]
     if left:
         raise ValueError(f"not swapped: {', '.join(left)}")

@@ -38,7 +38,11 @@ class Variant(Protocol):
 
 
 def _train(
-    activation: str, workload: Workload, split: Split, seed: int, hook: Callable[[nn.Module], Callable[[float], None]] | None
+    activation: str,
+    workload: Workload,
+    split: Split,
+    seed: int,
+    hook: Callable[[nn.Module], Callable[[float], None]] | None,
 ) -> Made:
     import torch
 
@@ -86,7 +90,7 @@ class GeluSwap:
 
     def make(self, workload: Workload, split: Split, seed: int, base: nn.Module | None) -> Made:
         """See `Variant`."""
-        from evalsuite.reluize import swap_to_relu
+        from evalsuite.reluize.swap import swap_to_relu
 
         if base is None:
             raise ValueError("gelu-swap starts from the network of 'gelu'")
@@ -122,7 +126,8 @@ class Annealed:
 
     def make(self, workload: Workload, split: Split, seed: int, base: nn.Module | None) -> Made:
         """See `Variant`."""
-        from evalsuite.reluize import Hardening, swap_to_relu
+        from evalsuite.reluize.hardening import Hardening
+        from evalsuite.reluize.swap import swap_to_relu
 
         made = _train("lambda-gelu", workload, split, seed, lambda module: Hardening(module, self.start, self.target))
         return Made(swap_to_relu(made.module), made.module, made.train_loss, made.hardness)

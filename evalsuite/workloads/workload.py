@@ -73,9 +73,7 @@ def sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def split(
-    inputs: np.ndarray, targets: np.ndarray, sizes: tuple[int, int, int], *, fingerprint: str
-) -> Data:
+def split(inputs: np.ndarray, targets: np.ndarray, sizes: tuple[int, int, int], *, fingerprint: str) -> Data:
     """Train / calibration / validation / test, disjoint and stratified by class.
 
     Args:

@@ -1,0 +1,199 @@
+"""The command line: thin, and imports late, so that --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from evalsuite.recipe import Recipe
+    from evalsuite.run.cache import Cache
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="What does replacing GELU by ReLU buy, and cost, downstream? Always against the GELU baseline.",
+)
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="The recipe.")]
+OutFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run's folder [runs/NAME].")]
+CacheFolder = Annotated[
+    Path | None, typer.Option("--cache", metavar="DIR", help="The cache [$EVALSUITE_CACHE, else the user's].")
+]
+
+
+def _stop(message: object) -> NoReturn:
+    print(f"evalsuite: {message}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def _recipe(path: Path) -> Recipe:
+    from evalsuite.recipe import RecipeError, read_recipe
+
+    try:
+        return read_recipe(path)
+    except RecipeError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+def _cache(folder: Path | None) -> Cache:
+    from evalsuite.run.cache import Cache, default_folder
+
+    return Cache((folder or default_folder()).absolute())
+
+
+def _workers(asked: int) -> int:
+    import os
+
+    if asked < 0:
+        _stop(f"--jobs is a number of processes >= 1, or 0 for one per core; got {asked}")
+    return asked or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
+@app.command()
+def run(
+    recipe: RecipeFile,
+    out: OutFolder = None,
+    cache: CacheFolder = None,
+    jobs: Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")] = 0,
+    serial: Annotated[bool, typer.Option("--serial", help="In this process, for debuggers; no time limits.")] = False,
+    progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
+) -> None:
+    """Run a recipe; run it again to continue. What is done is not done twice."""
+    from evalsuite.run.executor import Executor, Processes, Serial
+    from evalsuite.run.progress import STYLES, progress_of
+    from evalsuite.run.runner import RunError, run_recipe
+
+    if progress not in STYLES:
+        _stop(f"--progress is one of {', '.join(STYLES)}; got {progress!r}")
+    read = _recipe(recipe)
+    folder = out or Path("runs") / read.name
+    workers = 1 if serial else _workers(jobs)
+    executor: Executor = Serial() if serial else Processes(workers, [type(s.stage).__module__ for s in read.steps])
+    command = f"evalsuite run {recipe}"
+    try:
+        record = run_recipe(
+            read, folder.absolute(), _cache(cache), executor, progress_of(progress), workers=workers, command=command
+        )
+    except (RunError, FileNotFoundError, PermissionError) as error:
+        _stop(error)
+    except KeyboardInterrupt:
+        print(
+            f"evalsuite: interrupted; what was measured is in {folder}, and the same command continues", file=sys.stderr
+        )
+        raise typer.Exit(130) from None
+    counts = record.jobs
+    failed = sum(counts.get(key, 0) for key in ("failed", "crashed", "timeout", "skipped", "measurement_failed"))
+    print(
+        f"{counts['total']} jobs: {counts.get('ok', 0)} ok, {counts.get('unsupported', 0)} unsupported, {failed} failed"
+        f" ({counts.get('cached', 0)} from the cache). Rows: {folder / 'results.parquet'}"
+    )
+    print(f"Next: evalsuite report {folder}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -> None:
+    """Show what a run would do, what is cached, and why. Nothing is run."""
+    from collections import Counter
+
+    from evalsuite.run.runner import plan_run
+
+    read = _recipe(recipe)
+    folder = (out or Path("runs") / read.name).absolute()
+    try:
+        planned = plan_run(read, folder, _cache(cache))
+    except (FileNotFoundError, PermissionError) as error:
+        _stop(error)
+    width = max(len(each.job.id) for each in planned)
+    for each in planned:
+        print(f"{each.state:<7} {each.job.id:<{width}}  {each.why}")
+    counts = Counter(each.state for each in planned)
+    print(f"{len(planned)} jobs: " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
+    """Write report.html, report.md and the tables (CSV, LaTeX) into a run's folder."""
+    from evalsuite.report import write_report
+    from evalsuite.results import DamagedResults
+
+    try:
+        written = write_report(folder)
+    except (DamagedResults, ValueError) as error:
+        _stop(error)
+    except OSError as error:
+        _stop(f"cannot write {error.filename or folder}: {error.strerror}")
+    for path in written:
+        if path.suffix in (".html", ".md"):
+            print(path)
+    print(f"{len([path for path in written if path.suffix in ('.csv', '.tex')])} tables in {folder / 'tables'}")
+
+
+def _print_plugins(group: str) -> None:
+    from evalsuite.plugins import load_all
+
+    plugins = load_all(group)
+    if not plugins:
+        _stop(f"no {group} are installed: reinstall evalsuite")
+    name_width = max(len(plugin.name) for plugin in plugins)
+    origins = [f"{plugin.origin} {plugin.version}" for plugin in plugins]
+    origin_width = max(len(origin) for origin in origins)
+    for plugin, origin in zip(plugins, origins, strict=True):
+        print(f"{plugin.name:<{name_width}}  {origin:<{origin_width}}  {plugin.help}")
+
+
+@app.command()
+def stages() -> None:
+    """List the stages: name, origin, version, and one line of help; broken ones with the reason."""
+    _print_plugins("stages")
+
+
+@app.command()
+def workloads() -> None:
+    """List the workloads."""
+    _print_plugins("workloads")
+
+
+@app.command()
+def activations() -> None:
+    """List the activations."""
+    _print_plugins("activations")
+
+
+@app.command()
+def variants() -> None:
+    """List the variants: how the activation is treated."""
+    from evalsuite.reluize.variants import VARIANTS
+
+    for name, cls in VARIANTS.items():
+        print(f"{name:<12} {(cls.__doc__ or '').splitlines()[0]}")
+
+
+@app.command()
+def doctor(cache: CacheFolder = None) -> None:
+    """Print versions, the machine and what is missing, with the cure; exit code 1 if something is."""
+    from evalsuite.doctor import examine
+
+    healthy = True
+    for check in examine(_cache(cache).folder):
+        healthy &= check.ok
+        print(f"{'ok     ' if check.ok else 'MISSING'}  {check.name:<22} {check.finding}")
+        if not check.ok:
+            print(f"         {'':<22} cure: {check.cure}")
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)

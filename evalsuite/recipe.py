@@ -1,0 +1,332 @@
+"""Recipes: the declarative description of a run, read from YAML; every error at once, with its place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from evalsuite.contract import Stage
+from evalsuite.plugins import PluginError, did_you_mean, load
+from evalsuite.reluize.variants import VARIANTS
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+_STEP_KEYS = ("use", "name", "after", "time_limit")
+Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One error of a recipe: 1-based line and column, the path of the culprit, and what to do."""
+
+    line: int
+    column: int
+    path: str
+    text: str
+
+
+class RecipeError(Exception):
+    """Everything that is wrong with a recipe; its text has one line per problem: file:line:column path: text."""
+
+    def __init__(self, file: str, problems: list[Problem]) -> None:
+        self.problems = sorted(problems, key=lambda each: (each.line, each.column))
+        super().__init__(
+            "\n".join(
+                f"{file}:{each.line}:{each.column} {each.path + ': ' if each.path else ''}{each.text}"
+                for each in self.problems
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A workload, variant or stage as a recipe uses it: `name` is the recipe's, `use` the plugin's."""
+
+    name: str
+    use: str
+    options: dict[str, Any]
+    target: Any
+    origin: str = "evalsuite"
+    plugin_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stage at a place in the recipe: after training, or after the step whose changed network it takes."""
+
+    part: Part
+    after: str
+    time_limit: float
+
+    @property
+    def name(self) -> str:
+        """The step's name in rows and tables."""
+        return self.part.name
+
+    @property
+    def stage(self) -> Stage:
+        """The stage with its options."""
+        return cast(Stage, self.part.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """workloads x variants x seeds x steps, validated."""
+
+    name: str
+    baseline: str
+    workloads: tuple[Part, ...]
+    variants: tuple[Part, ...]
+    seeds: tuple[int, ...]
+    steps: tuple[Step, ...]
+    time_limit: float
+    text: str = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """What makes two recipes the same: all but comments and layout."""
+        described = {
+            "baseline": self.baseline,
+            "workloads": [(part.name, part.use, part.options) for part in self.workloads],
+            "variants": [(part.name, part.use, part.options) for part in self.variants],
+            "seeds": self.seeds,
+            "steps": [
+                (step.name, step.part.use, step.part.options, step.after, step.time_limit) for step in self.steps
+            ],
+            "time_limit": self.time_limit,
+        }
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(pattern=_NAME)
+    baseline: str = "gelu"
+    workloads: list[str | dict[str, Any]] = Field(min_length=1)
+    variants: list[str | dict[str, Any]] = Field(min_length=1)
+    seeds: list[int] = Field(min_length=1)
+    steps: list[str | dict[str, Any]] = Field(min_length=1)
+    time_limit: float = Field(default=120.0, gt=0, allow_inf_nan=False)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read and validate a recipe file; its plugins are imported, its data is not touched.
+
+    Raises:
+        RecipeError: with every problem found.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise RecipeError(str(path), [Problem(1, 1, "", f"cannot read the recipe: {reason}")]) from error
+    return parse_recipe(text, str(path))
+
+
+def parse_recipe(text: str, file: str = "<recipe>") -> Recipe:
+    """See `read_recipe`."""
+    try:
+        tree = YAML(typ="rt").load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        said = (error.problem or error.context or "not valid YAML").split("\n")[0]
+        raise RecipeError(file, [Problem(line, column, "", f"not valid YAML: {said}")]) from error
+    except (YAMLError, ValueError) as error:
+        raise RecipeError(file, [Problem(1, 1, "", f"not valid YAML: {str(error).splitlines()[0]}")]) from error
+    if not isinstance(tree, Mapping):
+        found = "empty" if tree is None else f"a {type(tree).__name__}"
+        raise RecipeError(file, [Problem(1, 1, "", f"a recipe is a mapping with workloads and steps; this is {found}")])
+    return _Reader(tree, text, file).recipe()
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {str(key): _plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_plain(value) for value in node]
+    if isinstance(node, bool) or node is None:
+        return node
+    if isinstance(node, (int, float)):
+        return int(node) if isinstance(node, int) else float(node)
+    return str(node)
+
+
+class _Reader:
+    """Walks one YAML tree, gathering problems instead of stopping at the first."""
+
+    def __init__(self, tree: Any, text: str, file: str) -> None:
+        self._tree, self._text, self._file = tree, text, file
+        self._problems: list[Problem] = []
+
+    def recipe(self) -> Recipe:
+        document = self._document()
+        if document is None:
+            raise RecipeError(self._file, self._problems)
+        workloads = [self._plugin("workloads", ("workloads", i), entry) for i, entry in enumerate(document.workloads)]
+        variants = [self._variant(("variants", i), entry) for i, entry in enumerate(document.variants)]
+        steps: list[Step | None] = []
+        for i, entry in enumerate(document.steps):
+            steps.append(self._step(("steps", i), entry, document.time_limit, steps))
+        for key, parts in (("workloads", workloads), ("variants", variants), ("steps", steps)):
+            self._distinct(key, [part.name if part else None for part in parts])
+        self._seeds(document.seeds)
+        names = [part.name for part in variants if part]
+        if document.baseline not in names and None not in variants:
+            place: Place = ("baseline",) if "baseline" in self._tree else ("variants",)
+            hint = did_you_mean(document.baseline, names)
+            self._problem(place, f"the baseline {document.baseline!r} is not among the variants{hint}")
+        if self._problems:
+            raise RecipeError(self._file, self._problems)
+        return Recipe(
+            document.name, document.baseline, tuple(p for p in workloads if p), tuple(p for p in variants if p),
+            tuple(document.seeds), tuple(s for s in steps if s), document.time_limit, self._text,
+        )  # fmt: skip
+
+    def _document(self) -> _Document | None:
+        plain = _plain(self._tree)
+        for key in set(plain) - set(_Document.model_fields):
+            self._problem((key,), f"unknown key{did_you_mean(key, _Document.model_fields)}")
+            del plain[key]
+        try:
+            return _Document.model_validate_json(json.dumps(plain))
+        except ValidationError as error:
+            self._report(error, ())
+            return None
+
+    def _report(self, error: ValidationError, place: Place) -> None:
+        seen: set[Place] = set()
+        for each in error.errors():
+            inner = tuple(part for part in each["loc"] if part not in ("str", "dict[str,any]"))
+            if inner in seen:
+                continue
+            seen.add(inner)
+            if each["type"] == "missing":
+                self._problem(place, f"{inner[-1]!r} is missing")
+                continue
+            said = each["msg"].removeprefix("Value error, ")
+            got = each["input"]
+            shown = "" if each["type"] == "value_error" else f", got {got!r}"
+            self._problem(place + inner, f"{said[0].lower()}{said[1:]}{shown}")
+
+    def _problem(self, place: Place, text: str) -> None:
+        line, column = self._position(place)
+        path = ""
+        for part in place:
+            path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+        self._problems.append(Problem(line, column, path, text))
+
+    def _position(self, place: Place) -> tuple[int, int]:
+        node, position = self._tree, (0, 0)
+        for part in place:
+            try:
+                position = node.lc.item(part) if isinstance(part, int) else node.lc.key(part)
+                node = node[part]
+            except (AttributeError, KeyError, IndexError, TypeError):
+                break
+        return position[0] + 1, position[1] + 1
+
+    def _distinct(self, key: str, names: list[str | None]) -> None:
+        for index, name in enumerate(names):
+            if name is not None and name in names[:index]:
+                self._problem((key, index), f"the name {name!r} is taken; give this one its own `name`")
+
+    def _seeds(self, seeds: list[int]) -> None:
+        for index, seed in enumerate(seeds):
+            if not 0 <= seed < 2**31:
+                self._problem(("seeds", index), f"a seed is in [0, 2^31), got {seed}")
+            if seed in seeds[:index]:
+                self._problem(("seeds", index), f"seed {seed} is given twice: it would count as two")
+
+    def _split(self, place: Place, entry: str | dict[str, Any], reserved: tuple[str, ...]) -> dict[str, Any] | None:
+        entry = {"use": entry} if isinstance(entry, str) else entry
+        if not isinstance(entry.get("use"), str):
+            self._problem(place, "`use` is missing: which plugin?")
+            return None
+        name = entry.get("name", entry["use"])
+        if not (isinstance(name, str) and re.fullmatch(_NAME, name)):
+            self._problem((*place, "name"), f"a name is letters, digits, '.', '_' and '-', got {name!r}")
+            return None
+        options = {key: value for key, value in entry.items() if key not in reserved}
+        return {"use": entry["use"], "name": name, "options": options, **{k: entry.get(k) for k in reserved[2:]}}
+
+    def _plugin(self, group: str, place: Place, entry: str | dict[str, Any]) -> Part | None:
+        given = self._split(place, entry, _STEP_KEYS if group == "stages" else _STEP_KEYS[:2])
+        if given is None:
+            return None
+        try:
+            plugin = load(group, given["use"])
+        except PluginError as error:
+            self._problem((*place, "use"), str(error))
+            return None
+        part = self._build(place, plugin.target, group.removesuffix("s"), given)
+        return part and replace(part, origin=plugin.origin, plugin_version=plugin.version)
+
+    def _variant(self, place: Place, entry: str | dict[str, Any]) -> Part | None:
+        given = self._split(place, entry, _STEP_KEYS[:2])
+        if given is None:
+            return None
+        cls = VARIANTS.get(given["use"])
+        if cls is None:
+            self._problem((*place, "use"), f"unknown variant {given['use']!r}{did_you_mean(given['use'], VARIANTS)}")
+            return None
+        if given["name"] != given["use"] and given["name"] in VARIANTS:
+            self._problem((*place, "name"), f"{given['name']!r} is the name of another variant; choose a new one")
+        return self._build(place, cls, "variant", given)
+
+    def _build(self, place: Place, cls: Any, kind: str, given: dict[str, Any]) -> Part | None:
+        use, options = given["use"], given["options"]
+        if not (isinstance(cls, type) and is_dataclass(cls)):
+            self._problem((*place, "use"), f"{kind} {use!r} is not a dataclass; its author must make it one")
+            return None
+        known = [each.name for each in fields(cls) if each.init]
+        unknown = [key for key in options if key not in known]
+        for key in unknown:
+            hint = did_you_mean(key, known) if known else "; it has no options"
+            self._problem((*place, key), f"unknown option of {kind} {use!r}{hint}")
+        if unknown:
+            return None
+        try:
+            target = TypeAdapter(cls).validate_json(json.dumps(options), strict=True)
+        except ValidationError as error:
+            self._report(error, place)
+            return None
+        return Part(given["name"], use, options, target)
+
+    def _step(
+        self, place: Place, entry: str | dict[str, Any], time_limit: float, earlier: list[Step | None]
+    ) -> Step | None:
+        part = self._plugin("stages", place, entry)
+        if part is None or not isinstance(part.target, Stage):
+            if part is not None:
+                self._problem((*place, "use"), f"{part.use!r} is no stage: it lacks `version`, `libraries` or `run`")
+            return None
+        given = {} if isinstance(entry, str) else entry
+        after, limit = given.get("after", ""), given.get("time_limit", time_limit)
+        names = [step.name for step in earlier if step]
+        if after and after not in names:
+            self._problem((*place, "after"), f"no earlier step is called {after!r}{did_you_mean(str(after), names)}")
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
+            self._problem((*place, "time_limit"), f"time_limit is a number of seconds > 0, got {limit!r}")
+            return None
+        self._libraries(place, part)
+        return Step(part, str(after), float(limit))
+
+    def _libraries(self, place: Place, part: Part) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        for library in part.target.libraries:
+            try:
+                version(library)
+            except PackageNotFoundError:
+                cure = f"which is not installed: pip install {library}"
+                self._problem(place, f"stage {part.use!r} needs {library}, {cure}")

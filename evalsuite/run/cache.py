@@ -1,0 +1,91 @@
+"""The content-addressed cache: a folder per key, put there whole by a rename, checked by digests when read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+PARTIAL = "partial"
+
+
+def default_folder() -> Path:
+    """$EVALSUITE_CACHE, else evalsuite in the user's cache folder."""
+    if named := os.environ.get("EVALSUITE_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evalsuite"
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Finished jobs by content key. Several runs may use one cache at a time."""
+
+    folder: Path
+
+    def scratch(self) -> Path:
+        """A fresh folder on the cache's file system, to be stored or discarded."""
+        partial = self.folder / PARTIAL
+        partial.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=partial, prefix=f"{os.getpid()}-"))
+
+    def _home(self, key: str) -> Path:
+        return self.folder / key[:2] / key
+
+    def find(self, key: str) -> Path | None:
+        """The folder stored under `key`, or None; a damaged one is removed, so that its job runs again."""
+        home = self._home(key)
+        if not home.is_dir():
+            return None
+        try:
+            manifest: dict[str, str] = json.loads((home / MANIFEST).read_text())
+            intact = all(_digest(home / name) == digest for name, digest in manifest.items())
+        except (OSError, ValueError, AttributeError):
+            intact = False
+        if not intact:
+            shutil.rmtree(home, ignore_errors=True)
+            return None
+        return home
+
+    def store(self, key: str, scratch: Path) -> Path:
+        """Move `scratch` to its place under `key`: after a crash at any moment it is there whole or not at all."""
+        files = sorted(file for file in scratch.rglob("*") if file.is_file())
+        manifest = {str(file.relative_to(scratch)): _digest(file) for file in files}
+        (scratch / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        for file in [*files, scratch / MANIFEST]:
+            _sync(file)
+        _sync(scratch)
+        home = self._home(key)
+        home.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            scratch.rename(home)
+        except OSError:
+            if not home.is_dir():
+                raise
+            shutil.rmtree(scratch, ignore_errors=True)  # another run was faster: equal content by construction
+        _sync(home.parent)
+        return home
+
+    def sweep(self) -> None:
+        """Remove the scratch folders of runs whose process is gone."""
+        partial = self.folder / PARTIAL
+        for left in partial.glob("*-*") if partial.is_dir() else ():
+            owner = left.name.split("-")[0]
+            if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc").exists():
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

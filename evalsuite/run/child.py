@@ -1,0 +1,239 @@
+"""What runs inside a job's own process: make or load the network, run the stage, leave the outcome in a folder."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from multiprocessing import connection, parent_process
+from pathlib import Path
+from typing import Any
+
+from evalsuite.contract import Direction, Metric, Network, Outcome, Stage, Unsupported
+from evalsuite.plan import Job
+from evalsuite.results import Row, Status, failure_row, row_of
+
+OUTCOME = "outcome.json"
+NETWORK = "network"
+ARTEFACTS = "artefacts"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+EXIT_NO_ROOM = 28
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A job with all that its process needs: the key, the folder it writes and that of the network it takes."""
+
+    job: Job
+    key: str
+    scratch: Path
+    network: Path | None
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a job's process left behind."""
+
+    status: Status
+    rows: tuple[Row, ...]
+    network: str = ""
+    handover: str = ""
+    seconds: float = 0.0
+    peak_mib: float = 0.0
+
+    @property
+    def final(self) -> bool:
+        """Whether the outcome may be kept: failures are tried again."""
+        settled = (Status.OK, Status.UNSUPPORTED)
+        return self.status in settled and all(row.status != Status.FAILED.value for row in self.rows)
+
+
+def read_outcome(folder: Path) -> Found:
+    """The outcome in a job's folder.
+
+    Raises:
+        OSError, ValueError, TypeError, KeyError: there is none, or not a whole one.
+    """
+    fields: dict[str, Any] = json.loads((folder / OUTCOME).read_text())
+    rows = tuple(Row(**row) for row in fields.pop("rows"))
+    return Found(**{**fields, "status": Status(fields["status"])}, rows=rows)
+
+
+def run_isolated(assignment: Assignment) -> None:
+    """The entry point of a child process: own process group, output to the log, death with the parent."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent()
+    assignment.log.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    try:
+        perform(assignment)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            os._exit(EXIT_NO_ROOM)
+        raise
+
+
+def _die_with_parent() -> None:
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def perform(assignment: Assignment) -> None:
+    """Run the job in this process and write its outcome; what a stage raises becomes a row."""
+    import torch
+
+    torch.set_num_threads(1)  # Jobs run side by side, and one thread gives one order of summation.
+    started = time.perf_counter()
+    labels = {**assignment.job.coordinates, "key": assignment.key}
+    try:
+        found = _train(assignment, labels) if assignment.job.step is None else _measure(assignment, labels)
+    except Unsupported as reason:
+        found = Found(Status.UNSUPPORTED, (failure_row(labels, Status.UNSUPPORTED, str(reason) or "no reason given"),))
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise
+        traceback.print_exc()
+        found = Found(Status.FAILED, (failure_row(labels, Status.FAILED, _describe(error)),))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    fields = {
+        "status": found.status.value,
+        "rows": [asdict(row) for row in found.rows],
+        "network": found.network,
+        "handover": found.handover,
+        "seconds": round(time.perf_counter() - started, 3),
+        "peak_mib": round(peak, 1),
+    }
+    partial = assignment.scratch / f"{OUTCOME}.partial"
+    partial.write_text(json.dumps(fields, allow_nan=False))
+    partial.replace(assignment.scratch / OUTCOME)
+
+
+def _describe(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]} ({Path(last.filename).name}:{last.lineno})"
+
+
+def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
+    import torch
+
+    from evalsuite.networks import load_network, save_network
+    from evalsuite.run.making import make_network
+
+    job = assignment.job
+    workload = job.workload.target
+    data = workload.data()
+    base = None
+    if assignment.network is not None:
+        base = load_network(assignment.network, workload, data.input_shape, data.classes).module
+    name = f"{job.workload.name}/{job.variant.name}/{job.seed}"
+    started = time.perf_counter()
+    network, made = make_network(workload, data, job.variant.target, job.seed, name=name, base=base)
+    seconds = time.perf_counter() - started
+    folder = assignment.scratch / NETWORK
+    save_network(network, folder, workload)
+    with torch.no_grad():
+        right = network.module(data.validation.inputs).argmax(1) == data.validation.targets
+    untrained = "not trained: made from another network" if made.train_loss is None else ""
+    metrics = [
+        Metric("validation_accuracy", right.float().mean().item(), "fraction", Direction.HIGHER),
+        Metric("train_loss", made.train_loss, "nats", Direction.LOWER, reason=untrained),
+        Metric("train_time", seconds, "s", Direction.LOWER, timing=True),
+        *(
+            Metric("hardness", value, "lambda", Direction.NEUTRAL, setting={"layer": layer})
+            for layer, value in made.hardness.items()
+        ),
+    ]
+    return Found(Status.OK, _rows(metrics, labels), network=digest_network(folder))
+
+
+def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
+    import torch
+
+    from evalsuite.networks import load_network
+    from evalsuite.run.making import make_bench
+
+    job = assignment.job
+    if job.step is None or assignment.network is None:
+        raise ValueError(f"{job.id} has no stage or no network")
+    workload = job.workload.target
+    data = workload.data()
+    network = load_network(assignment.network, workload, data.input_shape, data.classes)
+    folder = assignment.scratch / ARTEFACTS
+    bench = make_bench(workload, data, seed=job.seed, folder=folder, time_limit=job.time_limit)
+    torch.manual_seed(job.seed)
+    outcome = job.step.stage.run(network, bench)
+    if not isinstance(outcome, Outcome) or not outcome.metrics:
+        raise TypeError(f"stage {job.step.part.use!r} returned {type(outcome).__name__} without a metric")
+    rows = _rows(outcome.metrics, labels)
+    shutil.rmtree(assignment.scratch / NETWORK, ignore_errors=True)
+    digest, handover = _hand_over(outcome.network, assignment)
+    return Found(Status.OK, rows, network=digest, handover=handover)
+
+
+def _rows(metrics: list[Metric], labels: dict[str, Any]) -> tuple[Row, ...]:
+    seen: set[tuple[str, str, int | None]] = set()
+    rows = []
+    for metric in metrics:
+        row = row_of(metric, labels)
+        identity = (row.metric, row.setting, row.sample)
+        if identity in seen:
+            raise ValueError(f"metric {row.metric!r} [{row.setting}] is given twice for sample {row.sample}")
+        seen.add(identity)
+        rows.append(row)
+    return tuple(rows)
+
+
+def _hand_over(network: Network | None, assignment: Assignment) -> tuple[str, str]:
+    """Save a changed network for the steps that follow; why that failed is their reason."""
+    from evalsuite.networks import save_network
+
+    stage: Stage | None = assignment.job.step.stage if assignment.job.step else None
+    if network is None:
+        return "", f"{type(stage).__name__} hands on no network"
+    folder = assignment.scratch / NETWORK
+    try:
+        save_network(network, folder, assignment.job.workload.target)
+    except (ValueError, RuntimeError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        return "", f"the changed network cannot be saved: {error}"
+    return digest_network(folder), ""
+
+
+def digest_network(folder: Path) -> str:
+    """The digest of a saved network: each tensor's name, type, shape and bytes in order of names, and the activations.
+
+    The network's name is left out: equal weights are the same network.
+    """
+    from safetensors.torch import load_file
+
+    described = json.loads((folder / "network.json").read_text())
+    digest = hashlib.sha256(json.dumps({k: v for k, v in described.items() if k != "name"}, sort_keys=True).encode())
+    for file in sorted(folder.glob("*.safetensors")):
+        for name, tensor in sorted(load_file(file).items()):
+            digest.update(f"{file.name}|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,131 @@
+"""run.json: what a run was: recipe, data, versions, machine, and how its jobs ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from evalsuite.plan import Job
+from evalsuite.recipe import Part, Recipe
+from evalsuite.results import Status
+from evalsuite.run.journal import Entry
+
+FILE = "run.json"
+_LIBRARIES = ("evalsuite", "torch", "numpy", "onnx", "onnxruntime", "scikit-learn")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """The content of run.json. Times are ISO 8601, UTC; `finished` is empty for a run that was interrupted."""
+
+    name: str
+    digest: str
+    baseline: str
+    workloads: list[str]
+    variants: list[str]
+    seeds: list[int]
+    steps: list[dict[str, Any]]
+    recipe_text: str
+    data: dict[str, dict[str, Any]]
+    variants_help: dict[str, str]
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    command: str
+    started: str
+    finished: str = ""
+    jobs: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    peak_mib: float = 0.0
+
+    @classmethod
+    def begin(cls, recipe: Recipe, jobs: list[Job], command: str) -> RunRecord:
+        """The record of a run that begins now."""
+        libraries = {*_LIBRARIES, *(name for step in recipe.steps for name in step.stage.libraries)}
+        return cls(
+            name=recipe.name,
+            digest=recipe.digest,
+            baseline=recipe.baseline,
+            workloads=[part.name for part in recipe.workloads],
+            variants=[part.name for part in recipe.variants],
+            seeds=list(recipe.seeds),
+            steps=[
+                {
+                    "name": step.name, "stage": step.part.use, "origin": step.part.origin,
+                    "version": step.part.plugin_version, "help": _help(step.part), "after": step.after,
+                }
+                for step in recipe.steps
+            ],
+            recipe_text=recipe.text,
+            data={
+                part.name: {"fingerprint": part.target.fingerprint(), "help": _help(part)} for part in recipe.workloads
+            },
+            variants_help={part.name: _help(part) for part in recipe.variants},
+            versions={"python": platform.python_version(), **{name: _version(name) for name in sorted(libraries)}},
+            machine=_machine(),
+            command=command,
+            started=_now(),
+            jobs={"total": len(jobs)},
+        )  # fmt: skip
+
+    def end(self, entries: Iterable[Entry], *, finished: bool) -> RunRecord:
+        """The record of the run after its last job."""
+        entries = list(entries)
+        counted = Counter(entry.status.value for entry in entries)
+        counted["cached"] = sum(entry.cached for entry in entries)
+        counted["measurement_failed"] = sum(entry.status is Status.OK and not entry.final for entry in entries)
+        return replace(
+            self,
+            finished=_now() if finished else "",
+            jobs={**self.jobs, **counted},
+            seconds=round(sum(entry.seconds for entry in entries), 1),
+            peak_mib=max((entry.peak_mib for entry in entries), default=0.0),
+        )
+
+
+def _help(part: Part) -> str:
+    return (type(part.target).__doc__ or "").strip().split("\n")[0]
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _machine() -> dict[str, Any]:
+    import psutil
+
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+    }
+
+
+def write_record(record: RunRecord, out: Path) -> None:
+    """Write run.json, whole or not at all."""
+    partial = out / f"{FILE}.partial"
+    partial.write_text(json.dumps(asdict(record), indent=1) + "\n")
+    partial.replace(out / FILE)
+
+
+def read_record(out: Path) -> RunRecord | None:
+    """The record in a folder, or None where there is none or it cannot be read."""
+    try:
+        return RunRecord(**json.loads((out / FILE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,283 @@
+"""Running a recipe in a folder: finished work is found, the rest is run, and whatever happens is a row."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from evalsuite.plan import Job, changed, inputs_of, jobs_of, key_of
+from evalsuite.recipe import Recipe
+from evalsuite.results import Row, Status, failure_row, write_parquet
+from evalsuite.run.cache import Cache
+from evalsuite.run.child import ARTEFACTS, NETWORK, NO_ROOM, Assignment, Found, read_outcome
+from evalsuite.run.executor import Executor
+from evalsuite.run.journal import Entry, Journal, read_journal
+from evalsuite.run.progress import Progress
+from evalsuite.run.record import RunRecord, read_record, write_record
+
+JOURNAL = "journal.jsonl"
+RESULTS = "results.parquet"
+
+
+class RunError(Exception):
+    """A run that cannot begin or go on; the text is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What would become of a job: cached, run, or wait (its key needs a network that is not made yet)."""
+
+    job: Job
+    state: str
+    why: str
+
+
+@dataclass(slots=True)
+class State:
+    """What is known of the jobs of a run: the entries that hold, by id; those that are under way or to be run."""
+
+    jobs: list[Job]
+    before: dict[str, Entry]
+    cache: Cache
+    entries: dict[str, Entry] = field(default_factory=dict)
+    forced: set[str] = field(default_factory=set)
+
+    def network_of(self, job: Job) -> Path | None:
+        """The folder of the network that `job` takes, or None where it is not at hand."""
+        home = self.cache.find(self.entries[job.needs].key)
+        return home / NETWORK if home and (home / NETWORK).is_dir() else None
+
+    def inputs(self, job: Job) -> dict[str, str]:
+        """The job's inputs; the network it takes must be made."""
+        return inputs_of(job, self.entries[job.needs].network if job.needs else "")
+
+    def settle(self, job: Job, inputs: dict[str, str]) -> Entry | None:
+        """The finished entry of a job, from this run's journal or the cache."""
+        key = key_of(inputs)
+        known = self.before.get(job.id)
+        if known is not None and known.key == key and known.final:
+            return replace(known, cached=True)
+        home = self.cache.find(key)
+        if home is None:
+            return None
+        return _entry(job, key, inputs, read_outcome(home), cached=True)
+
+    def skip(self, job: Job) -> Entry | None:
+        """The entry of a job that cannot run, since the job it needs gave no network."""
+        needed = self.entries[job.needs]
+        if needed.network:
+            return None
+        reason = needed.reason if needed.status is not Status.OK else needed.handover
+        row = failure_row(
+            {**job.coordinates, "key": ""}, Status.SKIPPED, f"{needed.job} {needed.status.value}: {reason}"
+        )
+        return Entry(job.id, "", Status.SKIPPED, (row,), final=False)
+
+
+def _entry(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached: bool) -> Entry:
+    # Cached rows carry the names of the recipe that made them.
+    rows = tuple(replace(row, **job.coordinates, key=key) for row in found.rows)
+    return Entry(
+        job.id, key, found.status, rows, inputs, found.seconds, found.peak_mib,
+        cached, found.final, found.network, found.handover,
+    )  # fmt: skip
+
+
+def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
+    """What a run would do, without doing it."""
+    state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache)
+    planned: list[Planned] = []
+    for job in state.jobs:
+        if job.needs and job.needs not in state.entries:
+            planned.append(Planned(job, "wait", f"needs {job.needs}; run only if no equal network was measured before"))
+            continue
+        skipped = state.skip(job) if job.needs else None
+        if skipped is not None:
+            planned.append(Planned(job, "skip", skipped.rows[0].reason))
+            continue
+        inputs = state.inputs(job)
+        entry = state.settle(job, inputs)
+        if entry is None:
+            planned.append(Planned(job, "run", _why(state.before.get(job.id), inputs)))
+            continue
+        state.entries[job.id] = entry
+        planned.append(Planned(job, "cached", f"key {entry.key[:12]}"))
+    return planned
+
+
+def _why(before: Entry | None, inputs: dict[str, str]) -> str:
+    if before is None:
+        return "nothing measured with these inputs"
+    if before.status is Status.SKIPPED:
+        return "skipped last time"
+    return changed(before.inputs, inputs) or f"{before.status.value} last time: {before.reason or 'a metric failed'}"
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RunError(f"cannot write to {out}: {error.strerror}; choose another folder with --out") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RunError(f"another process is running a recipe in {out}; wait for it or choose another --out") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def run_recipe(
+    recipe: Recipe, out: Path, cache: Cache, executor: Executor, progress: Progress, *, workers: int, command: str = ""
+) -> RunRecord:
+    """Run what is not done yet and write journal, results.parquet and run.json to `out`.
+
+    Raises:
+        RunError: `out` holds another recipe's run or another process writes to it, or there is no room on the disk.
+        KeyboardInterrupt: after what was measured is safe.
+    """
+    with _locked(out):
+        known = read_record(out)
+        if known is not None and known.digest != recipe.digest:
+            raise RunError(
+                f"{out} holds a run of another recipe ({known.name!r}, {known.digest[:12]}); "
+                f"this one is {recipe.name!r}, {recipe.digest[:12]}: choose another folder with --out"
+            )
+        try:
+            return _Run(recipe, out, cache, executor, progress, workers, command).run()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise RunError(
+                f"no room left on the disk of {error.filename or out} ({error.strerror}); "
+                "what was measured is kept: make room and run the same command again"
+            ) from error
+        finally:
+            executor.stop()
+            progress.close()
+
+
+class _Run:
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: Path,
+        cache: Cache,
+        executor: Executor,
+        progress: Progress,
+        workers: int,
+        command: str,
+    ) -> None:
+        self._recipe, self._out, self._executor, self._progress = recipe, out, executor, progress
+        self._workers = workers
+        cache.sweep()
+        self._journal = Journal(out / JOURNAL)
+        self._state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache)
+        self._pending = list(self._state.jobs)
+        self._inputs: dict[str, dict[str, str]] = {}
+        self._ran = 0
+        self._record = RunRecord.begin(recipe, self._state.jobs, command)
+
+    def run(self) -> RunRecord:
+        write_record(self._record, self._out)
+        finished = False
+        try:
+            while self._pending or self._inputs:
+                self._advance()
+                for assignment, found in self._executor.wait(1.0):
+                    self._finish(assignment, found)
+            finished = True
+        finally:
+            self._executor.stop()
+            self._journal.close()
+            self._record = self._compact(finished)
+        return self._record
+
+    def _advance(self) -> None:
+        """Settle every pending job whose needs are met, and start as many as there is room for."""
+        moved = True
+        while moved:
+            moved = False
+            for job in list(self._pending):
+                if job.needs and job.needs not in self._state.entries:
+                    continue
+                if self._place(job):
+                    self._pending.remove(job)
+                    moved = True
+
+    def _place(self, job: Job) -> bool:
+        """Settle or start one job; False where it must wait."""
+        entry = self._state.skip(job) if job.needs else None
+        inputs = {} if entry is not None else self._state.inputs(job)
+        if entry is None and job.id not in self._state.forced:
+            entry = self._state.settle(job, inputs)
+        if entry is not None:
+            self._keep(job, entry)
+            return True
+        if self._executor.free < 1:
+            return False
+        network = self._state.network_of(job) if job.needs else None
+        if job.needs and network is None:
+            self._make_again(job.needs)
+            return False
+        log = self._out / "logs" / f"{job.id.replace('/', '_')}.log"
+        assignment = Assignment(job, key_of(inputs), self._state.cache.scratch(), network, log)
+        self._inputs[job.id] = inputs
+        self._executor.start(assignment)
+        return True
+
+    def _make_again(self, needed: str) -> None:
+        """The journal knows the job, but the cache has lost its network: run it once more."""
+        if needed in self._state.forced:
+            raise RunError(f"the network of {needed} cannot be stored in {self._state.cache.folder}")
+        self._state.forced.add(needed)
+        del self._state.entries[needed]
+        self._pending.insert(0, next(job for job in self._state.jobs if job.id == needed))
+
+    def _finish(self, assignment: Assignment, found: Found) -> None:
+        job, inputs = assignment.job, self._inputs.pop(assignment.job.id)
+        self._ran += 1
+        entry = _entry(job, assignment.key, inputs, found, cached=False)
+        if found.final:
+            self._state.cache.store(assignment.key, assignment.scratch)
+        else:
+            shutil.rmtree(assignment.scratch, ignore_errors=True)
+        self._keep(job, entry)
+
+    def _keep(self, job: Job, entry: Entry) -> None:
+        self._state.entries[job.id] = entry
+        known = self._state.before.get(job.id)
+        if not (entry.cached and known is not None and known.key == entry.key and known.final):
+            self._journal.append(entry)
+            self._copy_artefacts(job, entry)
+        left = Counter(each.step_name for each in self._pending if each.id != job.id)
+        left.update(each.rsplit("/", 1)[-1] for each in self._inputs)
+        done = len(self._state.entries)
+        self._progress.update(entry, done, len(self._state.jobs), dict(left), self._workers)
+
+    def _copy_artefacts(self, job: Job, entry: Entry) -> None:
+        home = self._state.cache.find(entry.key) if entry.key and entry.final else None
+        for name in (ARTEFACTS, NETWORK):
+            if home is not None and (home / name).is_dir() and any((home / name).iterdir()):
+                target = self._out / "artefacts" / job.id
+                shutil.copytree(home / name, target / NETWORK if name == NETWORK else target, dirs_exist_ok=True)
+
+    def _compact(self, finished: bool) -> RunRecord:
+        rows: list[Row] = []
+        for job in self._state.jobs:
+            entry = self._state.entries.get(job.id)
+            if entry is not None and job.shown:
+                rows += entry.rows
+        write_parquet(rows, self._out / RESULTS)
+        record = self._record.end(self._state.entries.values(), finished=finished)
+        write_record(record, self._out)
+        return record
