@@ -65,6 +65,7 @@ def run(
     progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
 ) -> None:
     """Run a recipe; run it again to continue. What is done is not done twice."""
+    from evalsuite.plan import jobs_of
     from evalsuite.run.executor import Executor, Processes, Serial
     from evalsuite.run.progress import STYLES, progress_of
     from evalsuite.run.runner import RunError, run_recipe
@@ -74,7 +75,10 @@ def run(
     read = _recipe(recipe)
     folder = out or Path("runs") / read.name
     workers = 1 if serial else _workers(jobs)
-    executor: Executor = Serial() if serial else Processes(workers, [type(s.stage).__module__ for s in read.steps])
+    executor: Executor = Serial()
+    if not serial:
+        stage_modules = [type(step.stage).__module__ for step in read.steps]
+        executor = Processes(workers, stage_modules, jobs=len(jobs_of(read)))
     command = f"evalsuite run {recipe}"
     try:
         record = run_recipe(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 from evalsuite.activations import census
@@ -58,7 +58,8 @@ def _activation(module: nn.Module) -> str:
 
 
 def _save_module(module: nn.Module, path: Path) -> None:
-    save_file({name: tensor.contiguous() for name, tensor in module.state_dict().items()}, path)
+    # Written by Python, so that a full disk is an OSError like any other.
+    path.write_bytes(save({name: tensor.contiguous() for name, tensor in module.state_dict().items()}))
 
 
 def _load_module(path: Path, workload: Workload, activation: str) -> nn.Module:

@@ -144,7 +144,7 @@ def parse_recipe(text: str, file: str = "<recipe>") -> Recipe:
     except (YAMLError, ValueError) as error:
         raise RecipeError(file, [Problem(1, 1, "", f"not valid YAML: {str(error).splitlines()[0]}")]) from error
     if not isinstance(tree, Mapping):
-        found = "empty" if tree is None else f"a {type(tree).__name__}"
+        found = "empty" if tree is None else "a list" if isinstance(tree, list) else f"{str(tree)[:40]!r}"
         raise RecipeError(file, [Problem(1, 1, "", f"a recipe is a mapping with workloads and steps; this is {found}")])
     return _Reader(tree, text, file).recipe()
 
@@ -175,8 +175,10 @@ class _Reader:
         workloads = [self._plugin("workloads", ("workloads", i), entry) for i, entry in enumerate(document.workloads)]
         variants = [self._variant(("variants", i), entry) for i, entry in enumerate(document.variants)]
         steps: list[Step | None] = []
+        called: list[str] = []
         for i, entry in enumerate(document.steps):
-            steps.append(self._step(("steps", i), entry, document.time_limit, steps))
+            steps.append(self._step(("steps", i), entry, document.time_limit, called))
+            called.append(entry if isinstance(entry, str) else str(entry.get("name", entry.get("use"))))
         for key, parts in (("workloads", workloads), ("variants", variants), ("steps", steps)):
             self._distinct(key, [part.name if part else None for part in parts])
         self._seeds(document.seeds)
@@ -303,7 +305,7 @@ class _Reader:
         return Part(given["name"], use, options, target)
 
     def _step(
-        self, place: Place, entry: str | dict[str, Any], time_limit: float, earlier: list[Step | None]
+        self, place: Place, entry: str | dict[str, Any], time_limit: float, earlier: list[str]
     ) -> Step | None:
         part = self._plugin("stages", place, entry)
         if part is None or not isinstance(part.target, Stage):
@@ -312,9 +314,8 @@ class _Reader:
             return None
         given = {} if isinstance(entry, str) else entry
         after, limit = given.get("after", ""), given.get("time_limit", time_limit)
-        names = [step.name for step in earlier if step]
-        if after and after not in names:
-            self._problem((*place, "after"), f"no earlier step is called {after!r}{did_you_mean(str(after), names)}")
+        if after and after not in earlier:
+            self._problem((*place, "after"), f"no earlier step is called {after!r}{did_you_mean(str(after), earlier)}")
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
             self._problem((*place, "time_limit"), f"time_limit is a number of seconds > 0, got {limit!r}")
             return None

@@ -54,7 +54,7 @@ def replace(network: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module
     if id(changed) in replacement:
         return replacement[id(changed)]
     for parent in list(changed.modules()):
-        for name, child in list(parent.named_children()):
+        for name, child in list(parent._modules.items()):  # named_children() gives a shared module once
             if id(child) in replacement:
                 setattr(parent, name, replacement[id(child)])
     return changed

@@ -1,0 +1,1 @@
+"""Ratios that the project watches: each measured in one process, interleaved, medians."""

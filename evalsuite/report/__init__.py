@@ -1,0 +1,38 @@
+"""The report of a run: `report.html`, `report.md` and the tables, from its rows and its record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["write_report"]
+
+
+def write_report(folder: Path) -> list[Path]:
+    """Write the report into a run's folder, over an older one; the same rows and record give the same bytes.
+
+    Args:
+        folder: holds `results.parquet` and, if the runner got so far, `run.json`.
+
+    Returns:
+        The files written: the page first.
+
+    Raises:
+        DamagedResults: the rows or the record cannot be read.
+        ValueError: there are no rows, or none of the baseline.
+    """
+    from evalsuite.report.content import Content, baseline_of, in_order
+    from evalsuite.report.documents import markdown, table_files
+    from evalsuite.report.page import render
+    from evalsuite.report.record import read_record
+    from evalsuite.results import read_results
+
+    frame, record = read_results(folder), read_record(folder)
+    if frame.empty:
+        raise ValueError(f"{folder / 'results.parquet'} has no rows: nothing to report yet")
+    content = Content(in_order(frame, record), record, baseline_of(frame, record))
+    texts = {"report.html": render(content), "report.md": markdown(content)}
+    texts |= {f"tables/{name}": text for name, text in table_files(content).items()}
+    (folder / "tables").mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    return [folder / name for name in texts]

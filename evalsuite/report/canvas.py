@@ -1,0 +1,80 @@
+"""How figures look and how they become SVG: one palette, one type size, the same bytes each time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+INK, MUTED, RULE = "#1f2328", "#59636e", "#d8dee4"
+# Okabe and Ito's colours, which people with the common colour blindnesses tell apart; black is the baseline's.
+_FIXED = {"gelu": "#222222", "gelu-swap": "#E69F00", "lambda-gelu": "#56B4E9", "annealed": "#009E73", "relu": "#CC79A7"}
+_MORE = ("#0072B2", "#D55E00", "#8C6D1F", "#6A51A3", "#7F7F7F")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
+VERDICT_COLOURS = {
+    "holds": "#0072B2", "violated": "#D55E00", "unknown": "#C9CED4", "timeout": "#8A929B", "unsupported": "#F3F4F6",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure as SVG text, or the reason why the data give none."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str = ""
+    svg: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a variant is drawn, in every figure."""
+
+    colour: str
+    marker: str
+
+
+def looks(variants: Sequence[str]) -> dict[str, Look]:
+    """A colour and a marker for each variant: fixed for the built-in ones, by name for others."""
+    others = sorted(set(variants) - set(_FIXED))
+    colours = _FIXED | {name: _MORE[i % len(_MORE)] for i, name in enumerate(others)}
+    order = [*_FIXED, *others]
+    return {name: Look(colours[name], _MARKERS[order.index(name) % len(_MARKERS)]) for name in variants}
+
+
+def style() -> AbstractContextManager[None]:
+    """Settings for drawing; matplotlib's own are restored afterwards."""
+    import matplotlib as mpl
+
+    settings: Any = {
+        "svg.hashsalt": "evalsuite", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 8.5,
+        "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 8.5,
+        "axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.linewidth": 0.6, "axes.spines.top": False,
+        "axes.spines.right": False, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
+        "xtick.labelcolor": INK, "ytick.labelcolor": INK, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
+        "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.frameon": False, "legend.fontsize": 8,
+        "axes.grid": False, "grid.color": RULE, "grid.linewidth": 0.6, "hatch.linewidth": 0.5,
+        "axes.unicode_minus": True, "lines.linewidth": 1.4, "mathtext.default": "regular", "text.parse_math": False,
+    }  # fmt: skip
+    return mpl.rc_context(settings)
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure in inches, outside pyplot's global list."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasSVG(figure)
+    return figure
+
+
+def svg_text(figure: Any) -> str:
+    """The figure as SVG without date and version: the same bytes for the same data."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"

@@ -1,0 +1,141 @@
+"""The report in other forms: Markdown, CSV with exact numbers, LaTeX with booktabs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from evalsuite.report.content import GUIDE, QUESTION, Content
+from evalsuite.report.record import NOT_RECORDED
+from evalsuite.report.tables import TextLine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "±": r"$\pm$", "−": r"$-$", "Δ": r"$\Delta$", "×": r"$\times$", "ε": r"$\varepsilon$",
+    "µ": r"$\mu$", "–": "--", "“": "``", "”": "''", "…": r"\dots{}", "·": r"$\cdot$",
+}  # fmt: skip
+_RAISED = re.compile("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_PLAIN = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+
+
+def latex(text: str) -> str:
+    """Text that LaTeX sets as it reads here, also with an old engine; other characters outside ASCII become "?"."""
+    parts = []
+    for piece in re.split(f"({_RAISED.pattern})", " ".join(text.split())):
+        if _RAISED.fullmatch(piece):
+            parts.append(f"$^{{{piece.translate(_PLAIN)}}}$")
+        else:
+            parts.append("".join(_LATEX.get(each, each if each.isascii() else "?") for each in piece))
+    return "".join(parts)
+
+
+def latex_table(lines: Sequence[TextLine], variants: Sequence[str], caption: str) -> str:
+    """A booktabs table: a line per metric, a column per variant; steps are set apart."""
+    head = ["metric", *variants]
+    rows: list[str] = []
+    step = ""
+    for line in lines:
+        if line.step != step:
+            step = line.step
+            space = r"\addlinespace " if rows else ""
+            rows.append(rf"{space}\multicolumn{{{len(head)}}}{{l}}{{\textit{{{latex(step)}}}}} \\")
+        detail = ", ".join(part for part in (line.setting, line.unit_label) if part)
+        name = line.label + (f" ({detail})" if detail else "")
+        rows.append(" & ".join(latex(text) for text in (name, *(line.cells[each].plain for each in variants))) + r" \\")
+    body = "\n".join(rows)
+    return (
+        "% Needs \\usepackage{booktabs}.\n"
+        f"\\begin{{table}}\n\\caption{{{latex(caption)}}}\n\\begin{{tabular}}{{l{'l' * len(variants)}}}\n\\toprule\n"
+        + " & ".join(latex(each) for each in head)
+        + f" \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+    )
+
+
+def _cell(text: object) -> str:
+    """Markdown with no way to become a link, HTML or a new column."""
+    return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(str(text).split()))
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [head, ["---"] * len(head)]
+    shown = ["| " + " | ".join(lines[0]) + " |", "|" + "|".join(lines[1]) + "|"]
+    return "\n".join([*shown, *("| " + " | ".join(_cell(each) for each in row) + " |" for row in rows)]) + "\n"
+
+
+def _lines_grid(lines: Sequence[TextLine], variants: Sequence[str]) -> str:
+    rows = []
+    for line in lines:
+        marks = {"better": " ✓ better", "worse": " ✗ worse", "": ""}
+        cells = [line.cells[each].plain + marks[line.cells[each].better] for each in variants]
+        rows.append([line.step, line.label, line.setting, line.unit_label, *cells])
+    return _grid(["step", "metric", "setting", "unit", *map(_cell, variants)], rows)
+
+
+def _frame_grid(frame: pd.DataFrame) -> str:
+    return _grid(list(frame.columns), frame.to_numpy().tolist())
+
+
+def markdown(content: Content) -> str:
+    """report.md: what the page says, without figures."""
+    record = content.record
+    parts = [f"# {QUESTION}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
+    parts += [f"**{text}**" for text in [content.unfinished] if text]
+    parts.append("## At a glance")
+    for workload in content.workloads:
+        parts += [f"### {_cell(workload)}", _lines_grid(content.glance(workload), content.variants)]
+    parts.append("## What this says")
+    for finding in content.findings:
+        text = " ".join(finding.sentences)
+        parts.append(f"- {_cell(f'{finding.variant} on {finding.workload}')}: {_cell(text)}")
+    parts += [content.chance, "## Verdicts", f"**{content.contradiction_text}**"]
+    parts += [_frame_grid(each) for each in (content.contradictions.rows, content.verdicts) if len(each)]
+    parts += ["## Failures and gaps", _frame_grid(content.failures) if len(content.failures) else "None."]
+    parts.append("## All measurements")
+    for workload in content.workloads:
+        lines = [line for line in content.lines if line.workload == workload]
+        parts += [f"### {_cell(workload)}", _lines_grid(lines, content.variants)]
+    parts.append("## Provenance")
+    names = ("name", "command", "started", "finished")
+    parts.append("\n".join(f"- {name}: {_cell(record.text(name))}" for name in names))
+    for key in ("jobs", "versions", "machine"):
+        told = ", ".join(f"{name} {value}" for name, value in record.table(key).items())
+        parts.append(f"- {key}: {_cell(told or NOT_RECORDED)}")
+    data = [[each, *(record.text("data", each, key) for key in _DATA)] for each in content.workloads]
+    parts.append(_grid(["workload", *_DATA], data))
+    indented = "\n".join(f"    {line}" for line in record.text("recipe_text").splitlines())
+    parts += ["Recipe:", indented]
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+_DATA = ("train", "calibration", "validation", "test", "fingerprint")
+
+
+def file_name(text: str) -> str:
+    """A name that is safe in any file system."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip(".-") or "unnamed"
+
+
+def table_files(content: Content) -> dict[str, str]:
+    """File name -> text, for the folder `tables`: exact numbers as CSV, the wide tables as LaTeX."""
+    found = {
+        "comparison.csv": content.compared.to_csv(index=False, lineterminator="\n"),
+        "verdicts.csv": content.verdicts.to_csv(index=False, lineterminator="\n"),
+        "contradictions.csv": content.contradictions.rows.to_csv(index=False, lineterminator="\n"),
+        "failures.csv": content.failures.to_csv(index=False, lineterminator="\n"),
+    }
+    tail = f"{content.seeds_text}; mean ± half the 95 % t interval, Δ paired with {content.baseline}."
+    for i, workload in enumerate(content.workloads):
+        name = file_name(workload)
+        if f"{name}.tex" in found:
+            name = f"{name}-{i}"
+        lines = [line for line in content.lines if line.workload == workload]
+        found[f"{name}.tex"] = latex_table(lines, content.variants, f"{workload}, all measurements, {tail}")
+        glance = content.glance(workload)
+        if glance:
+            found[f"{name}-glance.tex"] = latex_table(glance, content.variants, f"{workload}, {tail}")
+    return found

@@ -1,0 +1,128 @@
+"""What the numbers say, in counts and plain sentences: better, worse and unresolved, with the same care."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evalsuite.contract import Direction
+from evalsuite.report.tables import TextLine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How one variant's differences to the baseline fall, at one step of one workload.
+
+    Only metrics with a direction count. `constant` of the resolved ones are the same in every seed; `unresolved`
+    intervals contain 0; `equal` differences are 0 in every seed; `single` come from one seed and have no interval;
+    `without` have no pair. `timing` of all resolved ones are clock readings.
+    """
+
+    better: int = 0
+    worse: int = 0
+    constant: int = 0
+    unresolved: int = 0
+    equal: int = 0
+    single: int = 0
+    without: int = 0
+    timing: int = 0
+
+    @property
+    def compared(self) -> int:
+        """Differences with an interval."""
+        return self.better + self.worse + self.unresolved + self.equal
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One variant on one workload: its tally over all steps, and sentences."""
+
+    workload: str
+    variant: str
+    tally: Tally
+    sentences: tuple[str, ...]
+
+
+def tally(compared: pd.DataFrame) -> Tally:
+    """The tally of the lines of `comparison` of any one variant that is not the baseline."""
+    lines = compared[compared["direction"] != Direction.NEUTRAL.value]
+    paired = lines[lines["n_pairs"] > 0]
+    resolved = paired[paired["resolved"]]
+    equal = paired["constant"] & (paired["diff"] == 0)
+    interval = paired["diff_low"].notna()
+    return Tally(
+        better=int((resolved["better"] == "better").sum()),
+        worse=int((resolved["better"] == "worse").sum()),
+        constant=int(resolved["constant"].sum()),
+        unresolved=int((interval & ~paired["resolved"] & ~equal).sum()),
+        equal=int(equal.sum()),
+        single=int((~interval).sum()),
+        without=len(lines) - len(paired),
+        timing=int(resolved["timing"].sum()),
+    )
+
+
+def tallies(compared: pd.DataFrame) -> dict[tuple[str, str], dict[str, Tally]]:
+    """(workload, step) -> variant -> tally, without the baseline and without steps that compare nothing."""
+    found: dict[tuple[str, str], dict[str, Tally]] = {}
+    others = compared[compared["variant"] != compared["baseline"]]
+    for (workload, step, variant), lines in others.groupby(["workload", "step", "variant"], sort=False):
+        if (lines["direction"] != Direction.NEUTRAL.value).any():
+            found.setdefault((str(workload), str(step)), {})[str(variant)] = tally(lines)
+    return found
+
+
+def intervals(compared: pd.DataFrame) -> int:
+    """How many differences have an interval of some width: each could exclude 0 by chance."""
+    return int((compared["diff_low"].notna() & ~compared["constant"]).sum())
+
+
+def findings(compared: pd.DataFrame, headlines: Sequence[TextLine]) -> list[Finding]:
+    """One finding per workload and variant, in order."""
+    others = compared[compared["variant"] != compared["baseline"]]
+    made = []
+    for (workload, variant), lines in others.groupby(["workload", "variant"], sort=False):
+        counts = tally(lines)
+        chosen = [line for line in headlines if line.workload == workload]
+        sentences = (_count_sentence(counts), *_headline_sentences(chosen, str(variant)))
+        made.append(Finding(str(workload), str(variant), counts, tuple(each for each in sentences if each)))
+    return made
+
+
+def _count_sentence(counts: Tally) -> str:
+    if not counts.compared:
+        if counts.single:
+            return f"{counts.single} differences come from one seed: no interval, so nothing is claimed."
+        return "No comparison with the baseline was possible."
+    extra = []
+    if counts.constant:
+        extra.append(f"{counts.constant} of the better and worse ones are the same in every seed")
+    if counts.timing:
+        extra.append(f"{counts.timing} are timings")
+    return (
+        f"Of {counts.compared} comparisons, {counts.better} better, {counts.worse} worse, "
+        f"{counts.unresolved} not resolved, {counts.equal} exactly equal"
+        + (f" ({'; '.join(extra)})" if extra else "")
+        + (f"; {counts.without} more had nothing to compare with." if counts.without else ".")
+    )
+
+
+def _headline_sentences(lines: Sequence[TextLine], variant: str) -> list[str]:
+    """The headline differences by outcome, one sentence each."""
+    groups: dict[str, list[str]] = {"Better": [], "Worse": [], "Not resolved": [], "No value": []}
+    for line in lines:
+        cell = line.cells[variant]
+        name = f"{line.step} {line.label}" + (f" ({line.setting})" if line.setting else "")
+        unit = line.difference_unit or ("" if line.shown_unit == "count" else line.shown_unit)
+        if cell.better:
+            told = " ".join(part for part in (name, cell.difference, unit, cell.interval) if part)
+            groups[cell.better.capitalize()].append(told)
+        elif cell.difference and not cell.resolved and line.direction != Direction.NEUTRAL.value:
+            groups["Not resolved"].append(name)
+        elif not cell.mean and line.metric != "swap_drop":
+            groups["No value"].append(f"{name}: {cell.lack}")
+    return [f"{head}: {'; '.join(parts)}." for head, parts in groups.items() if parts]

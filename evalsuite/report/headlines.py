@@ -1,0 +1,63 @@
+"""The few measurements a reader wants first. All others are in the full tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evalsuite.report.tables import TextLine
+from evalsuite.results import parse_setting
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A (stage, metric) pair; of its settings, those with the `wanted` key and value where there are any.
+
+    `figure` tells whether it also has a panel in the figure of differences.
+    """
+
+    stage: str
+    metric: str
+    wanted: tuple[str, str] = ("", "")
+    figure: bool = True
+
+
+HEADLINES = (
+    Headline("accuracy", "accuracy"),
+    Headline("accuracy", "swap_drop", figure=False),
+    Headline("quantize", "runtime_accuracy"),
+    Headline("quantize", "float_islands", figure=False),
+    Headline("quantize", "integer_mac_fraction", figure=False),
+    Headline("quantize", "latency_ratio", wanted=("batch", "1"), figure=False),
+    Headline("prune", "accuracy"),
+    Headline("bounds", "certified_accuracy", wanted=("method", "alpha-crown")),
+    Headline("smt", "verified_accuracy"),
+    Headline("smt", "undecided_fraction", figure=False),
+)
+
+
+def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[TextLine]:
+    """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
+
+    Args:
+        lines: of one or more workloads.
+        figure: only those that have a panel in the figure of differences.
+    """
+    chosen: dict[int, TextLine] = {}
+    for line in lines:
+        for headline in HEADLINES:
+            if headline.stage != line.stage or (figure and not headline.figure):
+                continue
+            if line.metric in ("", headline.metric) and _wanted(line, headline, lines):
+                chosen[id(line)] = line
+    return list(chosen.values())
+
+
+def _wanted(line: TextLine, headline: Headline, lines: Sequence[TextLine]) -> bool:
+    """Whether the line has the wanted setting, or its step has no line that does."""
+    key, value = headline.wanted
+    if not key or not line.metric or parse_setting(line.setting).get(key) == value:
+        return True
+    place = (line.workload, line.step, line.metric)
+    same = [each for each in lines if (each.workload, each.step, each.metric) == place]
+    return not any(parse_setting(each.setting).get(key) == value for each in same)

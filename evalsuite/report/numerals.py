@@ -1,0 +1,73 @@
+"""Numbers as text: one scale for all cells of a table line, so that they can be compared by eye."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MINUS = "\N{MINUS SIGN}"
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_STEPS = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
+    "bytes": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How the numbers of one line are written: shown = value / divisor, with fixed decimals.
+
+    `unit` is the label of means and `difference_unit` that of differences: they differ for percent and points.
+    """
+
+    divisor: float
+    unit: str
+    difference_unit: str
+    decimals: int
+
+    def number(self, value: float, *, sign: bool = False) -> str:
+        """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0"."""
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is not a number to show")
+        shown = value / self.divisor
+        text = "0" if shown == 0 else self._digits(abs(shown))
+        return (MINUS if shown < 0 else "+" if sign and shown > 0 else "") + text
+
+    def _digits(self, shown: float) -> str:
+        # A number that is not 0 must not read "0.00"; one more digit does for most, powers of ten for the rest.
+        if 10**-4 <= shown < 0.5 * 10**-self.decimals:
+            return f"{shown:.{-math.floor(math.log10(shown))}f}"
+        if shown < 0.5 * 10**-self.decimals or shown >= 1e7:
+            return _powers(shown)
+        return f"{shown:,.{self.decimals}f}"
+
+
+def _powers(shown: float) -> str:
+    mantissa, exponent = f"{shown:.1e}".split("e")
+    return f"{mantissa}×10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+
+
+def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) -> Scale:
+    """The scale of a line.
+
+    Args:
+        unit: the metric's unit; "fraction" becomes percent, with differences in percentage points.
+        values: the line's means.
+        spreads: the line's differences and half widths.
+    """
+    means, rest = [abs(value) for value in values], [abs(value) for value in spreads if value != 0]
+    if unit == "fraction":
+        return Scale(0.01, "%", "pp", 2 if any(value < 0.001 for value in rest) else 1)
+    largest = max([*means, *rest], default=0.0)
+    if unit == "count":
+        whole = largest >= 1000 or all(float(value).is_integer() for value in [*means, *rest])
+        return Scale(1.0, "count", "", 0 if whole else 1)
+    divisor, label = 1.0, unit
+    if unit in _STEPS and largest > 0:
+        divisor, label = next((step for step in _STEPS[unit] if largest >= step[0]), _STEPS[unit][-1])
+    largest /= divisor
+    if unit == "bytes" and divisor == 1:
+        return Scale(divisor, label, "", 0)
+    decimals = 2 if largest == 0 else min(max(2 - math.floor(math.log10(largest)), 0), 5)
+    return Scale(divisor, label, "", decimals)

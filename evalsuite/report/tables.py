@@ -1,0 +1,99 @@
+"""The tables of a report, as pandas frames: tidy `comparison`, wide `main_table`, verdicts, failures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from evalsuite.report.cells import CellText, cell_text, line_scale
+from evalsuite.report.comparison import LINE, comparison
+from evalsuite.report.verdicts import Contradictions, contradictions, verdict_table
+from evalsuite.results import Status
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Contradictions",
+    "comparison",
+    "contradictions",
+    "failures",
+    "main_table",
+    "records",
+    "text_lines",
+    "verdict_table",
+]
+
+_ACRONYMS = ("mac", "nll", "onnx", "pgd")
+_FAILURE_COLUMNS = ("workload", "step", "stage", "variant", "metric", "status", "seeds", "reason")
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The lines of a frame as mappings from column names."""
+    return [{str(name): value for name, value in each.items()} for each in frame.to_dict("records")]
+
+
+class TextLine:
+    """One line of the wide table: what was measured, and the text of each variant's cell."""
+
+    def __init__(self, cells: pd.DataFrame) -> None:
+        found = records(cells)
+        first = found[0]
+        scale = line_scale(first["unit"], found)
+        self.workload, self.step, self.stage = first["workload"], first["step"], first["stage"]
+        self.metric, self.setting, self.unit = first["metric"], first["setting"], first["unit"]
+        self.direction, self.timing = first["direction"], bool(first["timing"])
+        self.shown_unit = scale.unit
+        self.difference_unit = scale.difference_unit
+        self.cells: dict[str, CellText] = {cell["variant"]: cell_text(cell, scale) for cell in found}
+        self.remarks = {cell["variant"]: cell["remark"] for cell in found if cell["remark"]}
+
+    @property
+    def label(self) -> str:
+        """The metric in words; a step that gave no metric at all stands for all of them."""
+        words = [word.upper() if word in _ACRONYMS else word for word in self.metric.split("_")]
+        return " ".join(words) if self.metric else "all metrics"
+
+    @property
+    def unit_label(self) -> str:
+        """The unit of the means, and of the differences where it is another: "%, Δ in pp"."""
+        return f"{self.shown_unit}, Δ in {self.difference_unit}" if self.difference_unit else self.shown_unit
+
+
+def text_lines(compared: pd.DataFrame) -> list[TextLine]:
+    """The lines of a comparison in order, as text."""
+    return [TextLine(cells) for _, cells in compared.groupby(list(LINE), sort=False)]
+
+
+def main_table(compared: pd.DataFrame) -> pd.DataFrame:
+    """The wide view of a comparison: rows are metrics, columns variants, cells text.
+
+    A cell reads "96.2 ± 0.8 (Δ −1.0 [−1.8, −0.2])": mean, half the 95 % interval, paired difference and its interval;
+    or why there is no value.
+    """
+    import pandas as pd
+
+    lines = [
+        {
+            "workload": line.workload,
+            "step": line.step,
+            "metric": line.label,
+            "setting": line.setting,
+            "unit": line.unit_label,
+            **{variant: cell.plain for variant, cell in line.cells.items()},
+        }
+        for line in text_lines(compared)
+    ]
+    return pd.DataFrame(lines)
+
+
+def failures(frame: pd.DataFrame) -> pd.DataFrame:
+    """Everything without a value and why, seeds together. An empty metric stands for all metrics of a job."""
+    import pandas as pd
+
+    rows = frame[(frame["status"] != Status.OK.value)]
+    same = [name for name in _FAILURE_COLUMNS if name != "seeds"]
+    lines = [
+        {**dict(zip(same, key, strict=True)), "seeds": ", ".join(str(seed) for seed in sorted(set(group["seed"])))}
+        for key, group in rows.groupby(same, sort=False)
+    ]
+    return pd.DataFrame(lines, columns=list(_FAILURE_COLUMNS))

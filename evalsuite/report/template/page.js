@@ -1,0 +1,31 @@
+"use strict";
+// A number sorts by its exact value in data-sort, cells without one go last either way, all else as text.
+const keyOf = (row, column) => {
+  const cell = row.cells[column];
+  const text = cell.dataset.sort ?? cell.textContent.trim();
+  const number = text === "" ? NaN : Number(text);
+  return { text, number, none: text === "" || (cell.querySelector(".lack") !== null && !("sort" in cell.dataset)) };
+};
+const compare = (a, b, sign) => {
+  if (a.none || b.none) return a.none - b.none;
+  if (!Number.isNaN(a.number) && !Number.isNaN(b.number)) return sign * (a.number - b.number);
+  return sign * a.text.localeCompare(b.text, "en", { numeric: true });
+};
+const sortBy = (table, head) => {
+  const column = head.cellIndex;
+  const next = head.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+  for (const other of table.tHead.rows[0].cells) other.setAttribute("aria-sort", "none");
+  head.setAttribute("aria-sort", next);
+  const sign = next === "ascending" ? 1 : -1;
+  const keyed = [...table.tBodies[0].rows].map((row) => [keyOf(row, column), row]);
+  keyed.sort((a, b) => compare(a[0], b[0], sign));
+  table.tBodies[0].append(...keyed.map((pair) => pair[1]));
+};
+for (const table of document.querySelectorAll("table.sortable"))
+  for (const head of table.tHead.rows[0].cells)
+    head.querySelector("button").addEventListener("click", () => sortBy(table, head));
+const closed = [];
+addEventListener("beforeprint", () => {
+  for (const each of document.querySelectorAll("details:not([open])")) { each.open = true; closed.push(each); }
+});
+addEventListener("afterprint", () => { while (closed.length) closed.pop().open = false; });

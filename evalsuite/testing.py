@@ -1,0 +1,237 @@
+"""The conformance kit: does a stage keep the contract? For the tests of whoever writes one.
+
+    from evalsuite.testing import check_stage
+
+    def test_conformance():
+        check_stage(MyStage())
+
+It runs the stage on really trained networks and raises AssertionError with the rule, the culprit and the cure.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from evalsuite.conformance import check_declaration, check_outcome, key_of, require
+from evalsuite.contract import Bench, Network, Outcome, Stage, Unsupported
+from evalsuite.reluize.variants import VARIANTS
+from evalsuite.run.making import make_bench, make_network
+from evalsuite.workloads.digits import DigitsMLP
+
+__all__ = ["check_stage"]
+
+CHECKS = (
+    "declaration", "metrics", "artefacts", "handed_on_network", "torch_state", "input_unchanged", "determinism",
+    "odd_network",
+)  # fmt: skip
+_WORKLOAD = DigitsMLP(epochs=5)
+_SEED = 0
+_TIME_LIMIT = 60.0
+
+
+def check_stage(stage: Stage, *, network: Network | None = None, bench: Bench | None = None) -> list[str]:
+    """Run `stage` and check the contract; return the names of the checks passed.
+
+    Args:
+        stage: an instance, with the options to check it under: quick ones, as it runs twice per network.
+        network: what to run it on; by default a GELU network and an annealed ReLU network of `digits-mlp`, of which
+            the stage must be able to measure at least one.
+        bench: the bench that fits `network`; give both or neither. Artefacts go to a temporary folder, not to its own.
+
+    Raises:
+        AssertionError: a rule is broken; the text names rule, culprit and cure.
+    """
+    if (network is None) != (bench is None):
+        raise ValueError("give check_stage both network and bench, or neither: the bench's data must fit the network")
+    check_declaration(stage)
+    bench = bench or _default_bench()
+    networks = _default_networks() if network is None else [network]
+    refusals = [refusal for each in networks if (refusal := _check_on(stage, each, bench))]
+    require(
+        len(refusals) < len(networks),
+        "the kit needs a network that the stage can measure",
+        f"{type(stage).__name__} says {'; '.join(refusals)}",
+        "pass check_stage a fitting network and bench",
+    )
+    _check_odd_network(stage, bench)
+    return list(CHECKS)
+
+
+def _check_on(stage: Stage, network: Network, bench: Bench) -> str:
+    """Check two runs on one network; the reason where the stage says Unsupported."""
+    before = _fingerprint(network, bench)
+    first = _run(stage, network, bench, 1)
+    after = _fingerprint(network, bench)
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    require(
+        not changed,
+        "a stage copies; it never changes what it was given",
+        f"{type(stage).__name__} changed {', '.join(changed[:5])}",
+        "work on copy.deepcopy(network.module), and on clones of the data",
+    )
+    second = _run(stage, network, bench, 2)
+    if isinstance(first, Outcome) and isinstance(second, Outcome):
+        _check_reproducible(stage, first, second, bench)
+        return ""
+    require(
+        first == second,
+        "the same seed gives the same outcome",
+        f"{type(stage).__name__} gave {first} then {second}",
+        "decide by the network alone whether it is Unsupported",
+    )
+    return f"{network.name}: {first}"
+
+
+def _run(stage: Stage, network: Network, bench: Bench, disturbance: int) -> Outcome | str:
+    """One checked run in an empty folder, or the text of its Unsupported."""
+    with TemporaryDirectory() as folder, _torch_state_kept(stage):
+        _disturb(disturbance)
+        there = dataclasses.replace(bench, folder=Path(folder))
+        try:
+            outcome = stage.run(network, there)
+        except Unsupported as reason:
+            require(str(reason) != "", "Unsupported says why", type(stage).__name__, "raise Unsupported('the reason')")
+            return str(reason)
+        except Exception as error:
+            culprit = f"{type(stage).__name__} raised {type(error).__name__}: {error}, of {network.name}"
+            cure = "raise Unsupported(reason) where the network is not what the stage can handle; a bug is to be mended"
+            rule = "a stage measures a network, or says Unsupported, and raises nothing else"
+            raise AssertionError(f"{rule}. Culprit: {culprit}. Cure: {cure}.") from error
+        check_outcome(stage, outcome, there)
+        return outcome
+
+
+def _check_reproducible(stage: Stage, first: Outcome, second: Outcome, bench: Bench) -> None:
+    one, two = (
+        {key_of(each): (each.value, each.verdict) for each in outcome.metrics if not each.timing}
+        for outcome in (first, second)
+    )
+    different = [
+        f"{' '.join(map(str, key))}: {one.get(key)} then {two.get(key)}"
+        for key in sorted(one.keys() | two.keys())
+        if one.get(key) != two.get(key)
+    ]
+    if first.network is not None and second.network is not None:
+        inputs = bench.data.test.inputs
+        with torch.no_grad():
+            if not torch.equal(first.network.module(inputs), second.network.module(inputs)):
+                different.append("networks handed on with different logits")
+    require(
+        not different,
+        "the same seed gives the same numbers",
+        f"{type(stage).__name__} gave {'; '.join(different[:5])}",
+        "draw from a generator seeded with bench.seed; mark clock and memory readings timing=True",
+    )
+
+
+class _Odd(nn.Module):
+    """A network that few stages can handle: it sorts, and multiplies along, its hidden units."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(inputs, 8)
+        self.activation = nn.ReLU()
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.activation(self.hidden(x.flatten(1)))
+        logits: torch.Tensor = self.head(torch.cumprod(torch.sort(hidden, dim=1).values + 0.5, dim=1))
+        return logits
+
+
+def _check_odd_network(stage: Stage, bench: Bench) -> None:
+    """The stage measures a network that it was not made for, or says Unsupported."""
+    data = bench.data
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        module = _Odd(math.prod(data.input_shape), data.classes).eval()
+    _run(
+        stage, Network("a network with torch.sort and torch.cumprod", module, data.input_shape, data.classes), bench, 3
+    )
+
+
+@contextmanager
+def _torch_state_kept(stage: Stage) -> Iterator[None]:
+    """Restores torch's global state, and says so where the stage had changed it."""
+    readers: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+        "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+        "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+        "thread count": (torch.get_num_threads, torch.set_num_threads),
+    }
+    before = {name: read() for name, (read, _) in readers.items()}
+    changed: dict[str, Any] = {}
+    try:
+        yield
+    finally:
+        changed = {name: read() for name, (read, _) in readers.items() if read() != before[name]}
+        for name in changed:
+            readers[name][1](before[name])
+    require(
+        not changed,
+        "a stage leaves torch's global state as it was",
+        f"{type(stage).__name__} left {', '.join(f'{name} {value}' for name, value in changed.items())}",
+        "use context managers such as torch.no_grad(), or restore in `finally`",
+    )
+
+
+def _disturb(number: int) -> None:
+    """A stage that draws from a global generator without seeding it must not pass by luck."""
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
+
+
+def _fingerprint(network: Network, bench: Bench) -> dict[str, object]:
+    """All of a network and its data that a stage might change, by name."""
+    found: dict[str, object] = {}
+    for role, root in (("module", network.module), ("unswapped", network.unswapped)):
+        if root is None:
+            continue
+        for path, module in root.named_modules(prefix=role):
+            hooks = len(module._forward_hooks) + len(module._forward_pre_hooks) + len(module._backward_hooks)
+            found[f"type, mode or hooks of {path}"] = (type(module), module.training, hooks)
+        for path, tensor in root.state_dict(prefix=f"{role}.").items():
+            found[f"weights {path}"] = _content(tensor)
+        for path, parameter in root.named_parameters(prefix=role):
+            found[f"requires_grad of {path}"] = parameter.requires_grad
+            found[f"gradient of {path}"] = None if parameter.grad is None else _content(parameter.grad)
+    for part in ("train", "calibration", "validation", "test"):
+        split = getattr(bench.data, part)
+        found[f"data.{part}.inputs"], found[f"data.{part}.targets"] = _content(split.inputs), _content(split.targets)
+    return found
+
+
+def _content(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], bytes]:
+    return str(tensor.dtype), tuple(tensor.shape), tensor.detach().contiguous().numpy().tobytes()
+
+
+@cache
+def _trained() -> tuple[Network, ...]:
+    data = _WORKLOAD.data()
+    return tuple(
+        make_network(_WORKLOAD, data, VARIANTS[variant](), _SEED, name=f"digits-mlp/{variant}/{_SEED}")[0]
+        for variant in ("gelu", "annealed")
+    )
+
+
+def _default_networks() -> list[Network]:
+    # Copies: a stage that changes its network must not spoil it for the next check.
+    return [copy.deepcopy(each) for each in _trained()]
+
+
+def _default_bench() -> Bench:
+    with TemporaryDirectory() as folder:  # each run gets a folder of its own
+        return make_bench(_WORKLOAD, _WORKLOAD.data(), seed=_SEED, folder=Path(folder), time_limit=_TIME_LIMIT)

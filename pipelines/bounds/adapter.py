@@ -1,0 +1,274 @@
+"""auto_LiRPA (arXiv 2002.12920) behind one small interface; the only file that knows it. Written for 0.3 and 0.7.
+
+Release 0.3 is from the time of torch 1.12: what later torch and numpy removed is lent to it while it runs, and taken
+back. A bound is believed only for graphs of operators on a list, and only if the converted network computes what the
+network computes. All is float64.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import contextlib
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import version
+from math import prod
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from evalsuite import GELU, relaxations
+
+LEGACY = tuple(int(part) for part in version("auto_LiRPA").split(".")[:2]) < (0, 4)
+OPERATOR = "evalsuite::Gelu"
+# Operators whose bounds are right in both releases: not softmax, x / sqrt(y), ELU, products of activations.
+ALLOWED = {
+    "onnx::Add", "onnx::AveragePool", "onnx::BatchNormalization", "onnx::Concat", "onnx::Constant", "onnx::Conv",
+    "onnx::Flatten", "onnx::Gather", "onnx::Gemm", "onnx::GlobalAveragePool", "onnx::Identity", "onnx::MaxPool",
+    "onnx::Relu", "onnx::Reshape", "onnx::Shape", "onnx::Sub", "onnx::Unsqueeze", "prim::Constant", OPERATOR,
+}  # fmt: skip
+# Names that differ between the releases: the argument, the option and the method.
+_GIVEN = "intermediate_layer_bounds" if LEGACY else "interm_bounds"
+_FIXED = "fix_intermediate_layer_bounds" if LEGACY else "fix_interm_bounds"
+_START = "init_slope" if LEGACY else "init_alpha"
+_STEP = 0.25
+
+
+def _module(name: str, **contents: Any) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(contents)
+    return module
+
+
+def _lendings() -> tuple[list[tuple[Any, str, Any]], dict[str, ModuleType]]:
+    """The attributes and the modules that release 0.3 needs and that are not there."""
+    from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
+
+    def set_opset(number: int) -> None:
+        GLOBALS.export_onnx_opset_version = number
+
+    six = _module("torch._six", string_classes=(str, bytes), inf=float("inf"), container_abcs=collections.abc)
+    attributes = [
+        (torch, "_six", six),
+        (import_module("torch.onnx.symbolic_helper"), "_set_opset_version", set_opset),
+        (torch._C.Node, "__getitem__", lambda node, key: getattr(node, node.kindOf(key))(key)),
+        (np, "bool", np.bool_),
+    ]
+    modules = {"torch._six": six, "numpy.lib.arraysetops": _module("numpy.lib.arraysetops", isin=np.isin)}
+    return (
+        [each for each in attributes if not hasattr(each[0], each[1])],
+        {name: each for name, each in modules.items() if name not in sys.modules},
+    )
+
+
+@contextlib.contextmanager
+def _at_home() -> Iterator[None]:
+    """What auto_LiRPA expects of its surroundings while it runs; put back afterwards."""
+    from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
+
+    lent, modules = _lendings() if LEGACY else ([], {})
+    dtype, opset, handlers = torch.get_default_dtype(), GLOBALS.export_onnx_opset_version, list(logging.root.handlers)
+    sys.modules.update(modules)
+    for owner, name, value in lent:
+        setattr(owner, name, value)
+    torch.set_default_dtype(torch.float64)
+    try:
+        # It prints its progress, and standard output may be the user's result.
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        for owner, name, _ in lent:
+            delattr(owner, name)
+        for name in modules:
+            del sys.modules[name]
+        GLOBALS.export_onnx_opset_version = opset
+        logging.root.handlers[:] = handlers
+
+
+with _at_home():
+    # The library switches these off for the whole process when it is imported.
+    _executor, _profiling = torch._C._jit_set_profiling_executor(True), torch._C._jit_set_profiling_mode(True)
+    from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
+    from auto_LiRPA.bound_ops import BoundOptimizableActivation, BoundRelu
+    from auto_LiRPA.parse_graph import parse_module
+
+    torch._C._jit_set_profiling_executor(_executor)
+    torch._C._jit_set_profiling_mode(_profiling)
+
+
+class _Function(torch.autograd.Function):
+    """gelu(hardness x) / hardness, which exporters write as one operator."""
+
+    @staticmethod
+    def symbolic(graph: Any, x: Any, hardness: tuple[float, ...]) -> Any:
+        made = graph.op(OPERATOR, x, hardness_t=torch.tensor(hardness, dtype=torch.float64))
+        made.setType(x.type())
+        return made
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, hardness: tuple[float, ...]) -> torch.Tensor:
+        factor = _per_channel(hardness, x.ndim)
+        return GELU.value(factor * x) / factor
+
+
+def _per_channel(hardness: tuple[float, ...], ndim: int) -> torch.Tensor:
+    """One value, or one per channel (dimension 1), float64, broadcastable to `ndim` dimensions."""
+    return torch.tensor(hardness, dtype=torch.float64).reshape(1, -1, *[1] * (ndim - 2))
+
+
+class Gelu(nn.Module):
+    """Stands for nn.GELU and LambdaGELU in the network that auto_LiRPA converts."""
+
+    def __init__(self, hardness: torch.Tensor) -> None:
+        super().__init__()
+        self.hardness = tuple(float(each) for each in hardness.double().flatten())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x Phi(hardness x)."""
+        y: torch.Tensor = _Function.apply(x, self.hardness)
+        return y
+
+
+class _BoundGelu(BoundOptimizableActivation):  # type: ignore[misc]
+    """Our relaxation as an operator of auto_LiRPA; alpha is where the tangents touch, z = hardness x.
+
+    alpha: (2 for lower and upper line, rows of C, batch, *shape). Both releases take the batch at dimension 2.
+    """
+
+    def __init__(self, attr: Any = None, inputs: Any = None, output_index: int = 0, options: Any = None) -> None:
+        super().__init__(attr, inputs, output_index, options)
+        self.hardness = tuple(attr["hardness"].tolist())
+        self.alpha_batch_dim = 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Function.forward(None, x, self.hardness)
+
+    def interval_propagate(self, *bounds: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        lower, upper = bounds[0][0], bounds[0][1]
+        return relaxations.interval(GELU, lower, upper, hardness=_per_channel(self.hardness, lower.ndim))
+
+    def bound_relax(self, x: Any, init: bool = False, dim_opt: Any = None) -> None:
+        optimized = self.opt_stage in ("opt", "reuse")
+        points = tuple(self.alpha[self._start]) if optimized else None
+        factor = _per_channel(self.hardness, x.lower.ndim)
+        lines = relaxations.relax(GELU, x.lower, x.upper, hardness=factor, points=points)
+        parts = (lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept)
+        # While optimizing, auto_LiRPA indexes the lines by the side that it bounds; one set serves both.
+        self.lw, self.lb, self.uw, self.ub = [(each, each) for each in parts] if optimized else parts
+
+    def init_linear_relaxation(self, x: Any, dim_opt: Any = None) -> None:
+        """Nothing: `bound_relax` makes the lines in one go."""
+
+    def init_opt_parameters(self, start_nodes: Any) -> None:
+        lower, upper = self.inputs[0].lower, self.inputs[0].upper
+        middle = _per_channel(self.hardness, lower.ndim) * (lower + upper) / 2
+        self.alpha.clear()
+        for name, size, *_ in start_nodes:
+            rows = size if isinstance(size, int) else prod(size)
+            self.alpha[name] = middle.repeat(2, rows, *[1] * middle.ndim).requires_grad_()
+
+    def dump_optimized_params(self) -> Any:
+        return self.alpha
+
+    def restore_optimized_params(self, alpha: Any) -> None:
+        self.alpha = alpha
+
+
+class _Module(BoundedModule):  # type: ignore[misc]
+    def _named_members(self, get_members_fn: Any, prefix: str = "", recurse: bool = True, **modern: Any) -> Any:
+        # torch 2 passes remove_duplicate, which release 0.3 does not know.
+        return super()._named_members(get_members_fn, prefix, recurse, **({} if LEGACY else modern))
+
+
+class Engine:
+    """One converted network: bounds of C times its logits over boxes.
+
+    Args:
+        module: float64, eval mode, with `Gelu` in the place of the GELUs.
+        input_shape: of one input.
+        iterations: of alpha-CROWN.
+        patches: whether convolutions propagate as patches: half the time of matrices, but only plain chains of
+            layers are safe to treat so.
+    """
+
+    def __init__(self, module: nn.Module, input_shape: tuple[int, ...], iterations: int, *, patches: bool) -> None:
+        example = torch.zeros(1, *input_shape, dtype=torch.float64)
+        optimizing = {
+            "iteration": iterations, "lr_alpha": _STEP, "start_save_best": -1.0, "init_alpha": False, _FIXED: True,
+        }  # fmt: skip
+        options = {
+            "conv_mode": "patches" if patches else "matrix", "sparse_features_alpha": False, "sparse_spec_alpha": False,
+            "sparse_intermediate_bounds": False, "optimize_bound_args": optimizing,
+        }  # fmt: skip
+        with _at_home():
+            self._module = _Module(module, example, bound_opts=options, custom_ops={OPERATOR: _BoundGelu})
+            self._module.eval()
+
+    @staticmethod
+    def unsupported(module: nn.Module, input_shape: tuple[int, ...]) -> list[str]:
+        """The operators of the traced `module` that are not on the list, sorted."""
+        with _at_home():
+            operators = parse_module(module, (torch.zeros(1, *input_shape, dtype=torch.float64),))[0]
+        return sorted({each.op for each in operators} - ALLOWED)
+
+    @property
+    def _activations(self) -> list[Any]:
+        return [each for each in self._module.children() if isinstance(each, (BoundRelu, _BoundGelu))]
+
+    def sizes(self) -> list[int]:
+        """The numbers of outputs of the operators, of one input."""
+        return [prod(each.output_shape[1:]) for each in self._module.children() if each.output_shape is not None]
+
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The logits that the converted network computes."""
+        with _at_home():
+            logits: torch.Tensor = self._module(x)
+        return logits
+
+    def _box(self, lower: torch.Tensor, upper: torch.Tensor) -> Any:
+        box = PerturbationLpNorm(norm=np.inf, eps=0.0, x_L=lower, x_U=upper)
+        return BoundedTensor((lower + upper) / 2, box)
+
+    @torch.no_grad()
+    def bound(
+        self, lower: torch.Tensor, upper: torch.Tensor, rows: torch.Tensor, method: str
+    ) -> tuple[torch.Tensor, torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+        """Lower and upper bounds of `rows` (batch, k, classes) times the logits, and of each activation's input.
+
+        `method` is "ibp" or "crown"; the box's ends are (batch, *input_shape).
+        """
+        with _at_home():
+            found = self._module.compute_bounds(x=(self._box(lower, upper),), C=rows, method=method)
+        inputs = [each.inputs[0] for each in self._activations]
+        return found[0], found[1], [(each.lower.detach(), each.upper.detach()) for each in inputs]
+
+    def optimize(
+        self,
+        lower: torch.Tensor,
+        upper: torch.Tensor,
+        rows: torch.Tensor,
+        inputs: list[tuple[torch.Tensor, torch.Tensor]],
+        done: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Lower bounds by alpha-CROWN; the bounds of the activations' inputs stay as CROWN gave them.
+
+        `done`, given bounds (batch, k), says which need no more work, (batch, 1).
+        """
+        given = {each.inputs[0].name: pair for each, pair in zip(self._activations, inputs, strict=True)}
+        self._module.bound_opts["optimize_bound_args"]["stop_criterion_func"] = done
+        with _at_home():
+            box = (self._box(lower, upper),)
+            getattr(self._module, _START)(box, c=rows, bound_upper=False, **{_GIVEN: given})
+            arguments = {"x": box, "C": rows, "method": "CROWN-Optimized", "bound_upper": False, _GIVEN: given}
+            best: torch.Tensor = self._module.compute_bounds(**arguments)[0]
+        return best.detach()

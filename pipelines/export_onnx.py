@@ -1,0 +1,114 @@
+"""`export`: the network as one ONNX file, checked in ONNX Runtime against torch."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported
+
+if TYPE_CHECKING:
+    import torch
+
+_GELU_OPERATORS = ("Gelu", "Erf")
+_TERMINAL_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class Export:
+    """ONNX export: agreement with torch, size, operators and latency in ONNX Runtime.
+
+    lambda-GELU is folded into GELU first, and GELU is one fused node, so that no activation is slow by its export.
+    """
+
+    version: ClassVar[str] = "1"
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        """Write `model.onnx`, run it on the test inputs and time it, with one thread."""
+        path = bench.folder / "model.onnx"
+        inputs = bench.data.test.inputs
+        model, session, logits = _export(network, path, inputs)
+        difference, agreement = _compare(_torch_logits(network, inputs), logits)
+        operators = [node.op_type for node in model.graph.node]
+        opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+        metrics = [
+            Metric("opset", opset, "count", Direction.NEUTRAL),
+            Metric("max_abs_difference", difference, "logit", Direction.LOWER),
+            Metric("argmax_agreement", agreement, "fraction", Direction.HIGHER),
+            Metric("model_bytes", path.stat().st_size, "bytes", Direction.LOWER),
+            Metric("graph_nodes", len(operators), "count", Direction.NEUTRAL),
+            Metric("gelu_nodes", sum(map(operators.count, _GELU_OPERATORS)), "count", Direction.NEUTRAL),
+            *_latency(session, inputs),
+        ]
+        return Outcome(metrics, {"onnx": path})
+
+
+def _export(network: Network, path: Path, inputs: torch.Tensor) -> tuple[Any, Any, torch.Tensor]:
+    """The ONNX model, its session and its logits (samples, classes) for `inputs`.
+
+    Raises:
+        Unsupported: the exporter, the checker or ONNX Runtime refuses the network.
+    """
+    from evalsuite import export_onnx, fold_hardness, open_onnx, run_onnx
+
+    module = fold_hardness(network.module)
+    try:
+        model = export_onnx(module, network.input_shape, path)
+        _drop_metadata(model, path)
+        session = open_onnx(path)
+        return model, session, run_onnx(session, inputs)
+    except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
+        raise Unsupported(f"cannot be exported to ONNX: {_first_line(error)}") from error
+
+
+def _drop_metadata(model: Any, path: Path) -> None:
+    """Write the file again without what the exporter notes of its own run.
+
+    Stack traces with the paths of the installation are a third of a small file: its size would depend on where torch
+    is installed, and on how long the names of the Python classes are.
+    """
+    import onnx
+
+    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
+        part.ClearField("metadata_props")
+    onnx.save(model, str(path))
+
+
+def _first_line(error: BaseException) -> str:
+    """What went wrong at the root, in one line: the exporter wraps its errors in pages of advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in _TERMINAL_COLOUR.sub("", str(error)).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _torch_logits(network: Network, inputs: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    with torch.no_grad():
+        logits: torch.Tensor = copy.deepcopy(network.module).eval()(inputs)
+    return logits
+
+
+def _compare(expected: torch.Tensor, actual: torch.Tensor) -> tuple[float, float]:
+    """The greatest absolute difference of two (samples, classes), and the share of samples with the same argmax."""
+    difference = (expected.double() - actual.double()).abs().max().item()
+    return difference, (expected.argmax(1) == actual.argmax(1)).double().mean().item()
+
+
+def _latency(session: Any, inputs: torch.Tensor) -> list[Metric]:
+    """Median seconds of one call with 1 and with 64 inputs, test inputs repeated where there are fewer."""
+    import torch
+
+    from evalsuite import compare_latency, run_onnx
+
+    one, many = (inputs[torch.arange(batch) % len(inputs)] for batch in (1, 64))
+    latency = compare_latency(lambda: run_onnx(session, one), lambda: run_onnx(session, many))
+    return [
+        Metric("latency", seconds, "s", Direction.LOWER, {"batch": batch}, timing=True)
+        for batch, seconds in ((1, latency.first), (64, latency.second))
+    ]

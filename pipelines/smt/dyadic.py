@@ -1,0 +1,123 @@
+"""Exact arithmetic on arrays of dyadic rationals: Python integers over one common power of two.
+
+Every float is one, and sums and products stay so; that is several times faster than arrays of `Fraction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.object_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dyadic:
+    """The numbers units * 2**-exponent: `units` is an array of Python ints, `exponent` >= 0."""
+
+    units: Integers
+    exponent: int
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> Dyadic:
+        """The floats or integers `values`, exactly. Raises ValueError where one is not finite."""
+        floats = np.asarray(values, dtype=np.float64)
+        if not np.isfinite(floats).all():
+            raise ValueError("a value that is not finite has no exact arithmetic")
+        mantissas, exponents = np.frexp(floats)
+        wholes, shifts = (mantissas * 2.0**53).astype(np.int64), exponents.astype(np.int64) - 53
+        lowest = min(0, int(shifts.min(initial=0, where=wholes != 0)))
+        units = np.empty(floats.shape, dtype=object)
+        units.ravel()[:] = [
+            int(whole) << (int(shift) - lowest) if whole else 0
+            for whole, shift in zip(wholes.ravel(), shifts.ravel(), strict=True)
+        ]
+        return cls(units, -lowest).shortened()
+
+    @classmethod
+    def zeros(cls, *shape: int) -> Dyadic:
+        """Zeros of that shape."""
+        return cls(np.full(shape, 0, dtype=object), 0)
+
+    @classmethod
+    def identity(cls, size: int) -> Dyadic:
+        """The identity matrix, (size, size)."""
+        return cls.of(np.eye(size))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return self.units.shape
+
+    def shortened(self) -> Dyadic:
+        """The same numbers with the smallest exponent: short integers are fast ones."""
+        bits: int = reduce(int.__or__, self.units.ravel().tolist(), 0)
+        zeros = (bits & -bits).bit_length() - 1 if bits else self.exponent
+        shift = min(zeros, self.exponent)
+        return Dyadic(self.units >> shift, self.exponent - shift) if shift else self
+
+    def at(self, exponent: int) -> Integers:
+        """The units over 2**exponent, which must not be below this array's own exponent."""
+        return self.units << (exponent - self.exponent) if exponent > self.exponent else self.units
+
+    def __getitem__(self, index: Any) -> Dyadic:
+        return Dyadic(np.asarray(self.units[index], dtype=object), self.exponent)
+
+    def __neg__(self) -> Dyadic:
+        return Dyadic(-self.units, self.exponent)
+
+    def __add__(self, other: Dyadic) -> Dyadic:
+        exponent = max(self.exponent, other.exponent)
+        return Dyadic(self.at(exponent) + other.at(exponent), exponent)
+
+    def __sub__(self, other: Dyadic) -> Dyadic:
+        return self + -other
+
+    def __mul__(self, other: Dyadic) -> Dyadic:
+        return Dyadic(self.units * other.units, self.exponent + other.exponent)
+
+    def __matmul__(self, other: Dyadic) -> Dyadic:
+        return Dyadic(np.dot(self.units, other.units), self.exponent + other.exponent)
+
+    def above_zero(self) -> Dyadic:
+        """max(., 0), elementwise."""
+        return Dyadic(np.maximum(self.units, 0), self.exponent)
+
+    def below_zero(self) -> Dyadic:
+        """min(., 0), elementwise."""
+        return Dyadic(np.minimum(self.units, 0), self.exponent)
+
+    def larger(self, other: Dyadic) -> Dyadic:
+        """The elementwise maximum."""
+        exponent = max(self.exponent, other.exponent)
+        return Dyadic(np.maximum(self.at(exponent), other.at(exponent)), exponent)
+
+    def floored(self, bits: int) -> Dyadic:
+        """Rounded down to multiples of 2**-bits."""
+        return Dyadic(self.units >> (self.exponent - bits), bits) if self.exponent > bits else self
+
+    def fractions(self) -> list[Fraction]:
+        """The flattened numbers."""
+        return [Fraction(unit, 1 << self.exponent) for unit in self.units.ravel().tolist()]
+
+    def floats(self) -> NDArray[np.float64]:
+        """The nearest floats."""
+        return np.array([float(value) for value in self.fractions()]).reshape(self.shape)
+
+
+def side_by_side(parts: Sequence[Dyadic]) -> Dyadic:
+    """Matrices with the same rows, joined along their columns."""
+    exponent = max(part.exponent for part in parts)
+    return Dyadic(np.concatenate([part.at(exponent) for part in parts], axis=1), exponent)
+
+
+def end_to_end(parts: Sequence[Dyadic]) -> Dyadic:
+    """Vectors, joined."""
+    exponent = max(part.exponent for part in parts)
+    return Dyadic(np.concatenate([part.at(exponent) for part in parts]), exponent)

@@ -1,0 +1,131 @@
+"""A ReLU network over the rationals: affine maps of the exact weights, with a ReLU between each two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import nn
+
+from evalsuite import LambdaGELU, Network, Unsupported
+from pipelines.smt.dyadic import Dyadic
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """x -> weight x + bias: weight (outputs, inputs), bias (outputs,)."""
+
+    weight: Dyadic
+    bias: Dyadic
+
+    def after(self, first: Affine) -> Affine:
+        """This map applied to the result of `first`."""
+        return Affine(
+            (self.weight @ first.weight).shortened(), (self.weight @ first.bias + self.bias).shortened()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExactNetwork:
+    """The last map gives the logits."""
+
+    maps: tuple[Affine, ...]
+
+    @property
+    def neurons(self) -> int:
+        """How many ReLUs."""
+        return sum(each.bias.shape[0] for each in self.maps[:-1])
+
+    def logits(self, point: Sequence[Fraction]) -> list[Fraction]:
+        """The exact logits of a rational input."""
+        scale = math.lcm(*[value.denominator for value in point])
+        units = np.array([value.numerator * (scale // value.denominator) for value in point], dtype=object)
+        state = Dyadic(units, 0)  # the true values times `scale`
+        for index, each in enumerate(self.maps):
+            bias = Dyadic(each.bias.units * scale, each.bias.exponent)
+            state = each.weight @ (state.above_zero() if index else state) + bias
+        return [value / scale for value in state.fractions()]
+
+    def margin(self, point: Sequence[Fraction], label: int) -> Fraction:
+        """The label's logit minus the greatest other one."""
+        logits = self.logits(point)
+        return logits[label] - max(logit for index, logit in enumerate(logits) if index != label)
+
+
+def read(network: Network) -> ExactNetwork:
+    """The network's exact weights. Flatten, Dropout and Identity vanish, neighbouring affine layers become one map.
+
+    Raises:
+        Unsupported: a layer without exact encoding, named.
+    """
+    module = network.module
+    if type(module) is not nn.Sequential:
+        raise Unsupported(f"only nn.Sequential is read exactly, not {type(module).__name__}")
+    shape = network.input_shape
+    maps: list[Affine] = []
+    pending: Affine | None = None
+    for path, layer in _layers(module, ""):
+        if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
+            shape = (math.prod(shape),)
+        elif type(layer) is nn.ReLU:
+            maps.append(pending or _identity(math.prod(shape)))
+            pending = None
+        elif type(layer) not in (nn.Dropout, nn.Identity):
+            affine = _affine(path, layer, shape)
+            pending = affine.after(pending) if pending else affine
+            shape = affine.bias.shape
+    maps.append(pending or _identity(math.prod(shape)))
+    if shape != (network.classes,):
+        raise Unsupported(f"the output has shape {shape}, not {network.classes} logits")
+    return ExactNetwork(tuple(maps))
+
+
+def _layers(module: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    for name, layer in module.named_children():
+        if type(layer) is nn.Sequential:
+            yield from _layers(layer, f"{prefix}{name}.")
+        else:
+            yield prefix + name, layer
+
+
+def _identity(size: int) -> Affine:
+    return Affine(Dyadic.identity(size), Dyadic.zeros(size))
+
+
+def _affine(path: str, layer: nn.Module, shape: tuple[int, ...]) -> Affine:
+    kind = type(layer)
+    if isinstance(layer, LambdaGELU) or (isinstance(layer, nn.GELU) and layer.approximate == "none"):
+        raise Unsupported(f"erf has no exact encoding in Z3; layer '{path}' is {kind.__name__}")
+    if kind not in (nn.Linear, nn.BatchNorm1d):
+        raise Unsupported(f"no exact encoding of layer '{path}' ({kind.__name__})")
+    if len(shape) != 1:
+        raise Unsupported(f"layer '{path}' ({kind.__name__}) acts on shape {shape}; only vectors are read exactly")
+    try:
+        return _linear(layer) if isinstance(layer, nn.Linear) else _batch_norm(path, layer)
+    except ValueError as error:
+        raise Unsupported(f"layer '{path}' ({kind.__name__}): {error}") from error
+
+
+def _exact(tensor: torch.Tensor) -> Dyadic:
+    return Dyadic.of(tensor.detach().double().numpy())
+
+
+def _linear(layer: nn.Linear) -> Affine:
+    bias = Dyadic.zeros(layer.out_features) if layer.bias is None else _exact(layer.bias)
+    return Affine(_exact(layer.weight), bias)
+
+
+def _batch_norm(path: str, layer: nn.Module) -> Affine:
+    """scale x + (bias - scale mean). The scale has a square root: its float64 value is taken for the exact one."""
+    assert isinstance(layer, nn.BatchNorm1d)
+    if layer.running_mean is None or layer.running_var is None:
+        raise Unsupported(f"layer '{path}' (BatchNorm1d) normalises by its batch: it is no function of one input")
+    factor = (layer.running_var.double() + layer.eps).rsqrt()
+    scale = _exact(factor if layer.weight is None else factor * layer.weight.detach().double())
+    bias = Dyadic.zeros(layer.num_features) if layer.bias is None else _exact(layer.bias)
+    diagonal = Dyadic.identity(layer.num_features) * scale
+    return Affine(diagonal, bias - scale * _exact(layer.running_mean))

@@ -1,0 +1,139 @@
+"""The exact reduction: in a small box most neurons are stable, and what they compute is an affine form.
+
+Everything is a row over the columns [1, t, a]: t are the free inputs measured from the box's lower corner, and a are the
+outputs of the unstable neurons, layer by layer. Bounds replace each a by a line below or above it (DeepPoly, POPL 2019;
+CROWN, arXiv 1811.00866), from the last layer to the first, in exact arithmetic: they need no rounding argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalsuite import Property
+from pipelines.smt.dyadic import Dyadic, side_by_side
+from pipelines.smt.exact_network import ExactNetwork
+
+# An upper line's slope may be any number in [0, 1], as its intercept is computed from it: few bits keep it fast.
+_SLOPE_BITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Unstable:
+    """The unstable neurons of one layer, a = max(z, 0) where z takes both signs.
+
+    Args:
+        forms: z, (neurons, columns before this layer's own).
+        lower: of z, (neurons,), < 0.
+        upper: of z, (neurons,), > 0.
+    """
+
+    forms: Dyadic
+    lower: Dyadic
+    upper: Dyadic
+
+    def lines(self) -> tuple[Dyadic, Dyadic, Dyadic]:
+        """Slope below (through 0), slope above and intercept above, each (neurons,): all hold on [lower, upper]."""
+        low, high = self.lower.floats(), self.upper.floats()
+        below = Dyadic.of((high > -low).astype(np.float64))
+        steps = 2.0**_SLOPE_BITS
+        above = Dyadic.of(np.clip(np.rint(high / (high - low) * steps) / steps, 0, 1))
+        # max(z, 0) is convex: a line that is above it at both ends is above it between them.
+        intercept = (-(above * self.lower)).larger(self.upper - above * self.upper)
+        return below, above, intercept
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A network on one box.
+
+    Args:
+        corner: the box's lower corner, (inputs,).
+        free: indices of the inputs that the box lets vary.
+        widths: of those, (free inputs,), > 0.
+        layers: the unstable neurons, first layer first.
+        margins: the label's logit minus each other one, (classes - 1, columns).
+        least: a lower bound of each margin, (classes - 1,).
+    """
+
+    corner: Dyadic
+    free: NDArray[np.intp]
+    widths: Dyadic
+    layers: tuple[Unstable, ...]
+    margins: Dyadic
+    least: Dyadic
+
+    @property
+    def unstable_neurons(self) -> int:
+        """How many neurons the solver would have to split on."""
+        return sum(each.forms.shape[0] for each in self.layers)
+
+    def open_margins(self) -> list[int]:
+        """The rows of `margins` that the bounds do not prove positive, the least bound first."""
+        least = self.least.units.tolist()
+        return sorted((row for row, value in enumerate(least) if value <= 0), key=lambda row: least[row])
+
+    def point(self, offsets: Sequence[Fraction]) -> list[Fraction]:
+        """The input at t = `offsets`."""
+        values = self.corner.fractions()
+        for index, offset in zip(self.free.tolist(), offsets, strict=True):
+            values[index] += offset
+        return values
+
+
+def reduce_network(network: ExactNetwork, property_: Property) -> Reduced:
+    """Substitute every stable neuron, bound the margins."""
+    lower = Dyadic.of(property_.lower.numpy().ravel())
+    widths = Dyadic.of(property_.upper.numpy().ravel()) - lower
+    free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
+    widths = widths[free].shortened()
+    layers: list[Unstable] = []
+    first = network.maps[0]
+    constant = (first.weight @ lower + first.bias)[:, None]
+    forms = side_by_side([constant, first.weight[:, free]]).shortened()
+    for following in network.maps[1:]:
+        unstable, outputs = _relu(forms, layers, widths)
+        if unstable is not None:
+            layers.append(unstable)
+        forms = following.weight @ outputs
+        forms = _add_constant(forms, following.bias).shortened()
+    margins = _differences(forms, property_.label)
+    return Reduced(lower, free, widths, tuple(layers), margins, least_values(margins, layers, widths))
+
+
+def _relu(forms: Dyadic, layers: Sequence[Unstable], widths: Dyadic) -> tuple[Unstable | None, Dyadic]:
+    """The layer's unstable neurons, and the forms of all its outputs over the columns that these extend."""
+    lower, upper = least_values(forms, layers, widths), -least_values(-forms, layers, widths)
+    positive = np.array(lower.units >= 0, dtype=bool)
+    split = np.flatnonzero(~positive & np.array(upper.units > 0, dtype=bool))
+    kept = Dyadic(np.where(positive[:, None], forms.units, 0), forms.exponent)
+    if not len(split):
+        return None, kept
+    outputs = np.full((forms.shape[0], len(split)), 0, dtype=object)
+    outputs[split, np.arange(len(split))] = 1
+    unstable = Unstable(forms[split].shortened(), lower[split].shortened(), upper[split].shortened())
+    return unstable, side_by_side([kept, Dyadic(outputs, 0)])
+
+
+def least_values(rows: Dyadic, layers: Sequence[Unstable], widths: Dyadic) -> Dyadic:
+    """A lower bound of each row over the box, (rows,): neurons replaced by lines, last layer first."""
+    for layer in reversed(layers):
+        before = layer.forms.shape[1]
+        below, above, intercept = layer.lines()
+        raised, lowered = rows[:, before:].above_zero(), rows[:, before:].below_zero()
+        slopes = (raised * below + lowered * above).shortened()
+        rows = _add_constant(rows[:, :before] + slopes @ layer.forms, lowered @ intercept).shortened()
+    return rows[:, 0] + rows[:, 1:].below_zero() @ widths
+
+
+def _add_constant(rows: Dyadic, constant: Dyadic) -> Dyadic:
+    return rows + side_by_side([constant[:, None], Dyadic.zeros(rows.shape[0], rows.shape[1] - 1)])
+
+
+def _differences(logits: Dyadic, label: int) -> Dyadic:
+    others = [index for index in range(logits.shape[0]) if index != label]
+    return (logits[[label]] - logits[others]).shortened()

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from evalsuite.contract import Direction, Metric, Verdict
+from evalsuite.results import DamagedResults, Row, Status, parse_setting, read_results, row_of, setting_text, write_parquet
+from evalsuite.run.cache import Cache
+from evalsuite.run.journal import Entry, Journal, read_journal
+
+JOB = {"workload": "w", "variant": "v", "seed": 0, "step": "s", "stage": "s", "key": "k"}
+
+
+def stored(cache: Cache, key: str = "abcd") -> Path:
+    scratch = cache.scratch()
+    (scratch / "deep").mkdir()
+    (scratch / "deep" / "file").write_text("content")
+    return cache.store(key, scratch)
+
+
+def test_what_is_stored_is_found_whole(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    home = stored(cache)
+    assert cache.find("abcd") == home
+    assert (home / "deep" / "file").read_text() == "content"
+    assert cache.find("abce") is None
+
+
+@pytest.mark.parametrize("damage", ["changed", "lost", "manifest"])
+def test_a_damaged_entry_is_removed_and_not_believed(tmp_path: Path, damage: str) -> None:
+    cache = Cache(tmp_path)
+    home = stored(cache)
+    file = home / ("manifest.json" if damage == "manifest" else "deep/file")
+    if damage == "lost":
+        file.unlink()
+    else:
+        file.write_text("{")
+    assert cache.find("abcd") is None
+    assert not home.exists()
+
+
+def test_storing_twice_keeps_one(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    assert stored(cache) == stored(cache)
+    assert not list((tmp_path / "partial").iterdir())
+
+
+def test_sweep_removes_only_what_dead_processes_left(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    mine = cache.scratch()
+    dead = mine.parent / "999999999-x"
+    dead.mkdir()
+    cache.sweep()
+    assert mine.exists()
+    assert not dead.exists()
+
+
+def entry(job: str, value: float = 1.0) -> Entry:
+    row = row_of(Metric("accuracy", value, "fraction", Direction.HIGHER, {"eps": 0.5}), JOB)
+    return Entry(job, "key", Status.OK, (row,), {"seed": "0"}, 1.5)
+
+
+def test_the_journal_gives_back_the_last_entry_of_each_job(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    for each in (entry("a"), entry("b"), entry("a", 2.0)):
+        journal.append(each)
+    journal.close()
+    assert read_journal(tmp_path / "j") == {"a": entry("a", 2.0), "b": entry("b")}
+
+
+def test_a_torn_line_costs_only_itself_at_every_length(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    journal = Journal(path)
+    journal.append(entry("a"))
+    first = path.stat().st_size
+    journal.append(entry("b"))
+    journal.close()
+    content = path.read_bytes()
+    for cut in range(first, len(content), 7):
+        path.write_bytes(content[:cut])
+        assert set(read_journal(path)) == {"a"}
+        again = Journal(path)
+        again.append(entry("c"))
+        again.close()
+        assert set(read_journal(path)) == {"a", "c"}
+
+
+def test_a_journal_that_cannot_be_written_raises(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    os.close(journal._descriptor)
+    journal._descriptor = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(OSError, match="No space left"):
+        journal.append(entry("a"))
+
+
+def test_settings_are_canonical() -> None:
+    text = setting_text({"method": "crown", "eps": 0.03125})
+    assert text == "eps=0.03125, method=crown"
+    assert parse_setting(text) == {"eps": "0.03125", "method": "crown"}
+    assert parse_setting("") == {}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_is_never_a_value(value: float) -> None:
+    row = row_of(Metric("accuracy", value, "fraction", Direction.HIGHER), JOB)
+    assert (row.value, row.status) == (None, "failed")
+    assert "not a measurement" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("Accuracy", 1.0, "fraction", Direction.HIGHER), "snake_case"),
+        (("accuracy", 1.0, "", Direction.HIGHER), "declares no unit"),
+        (("accuracy", None, "fraction", Direction.HIGHER), "say why"),
+    ],
+)
+def test_metrics_that_say_too_little_are_refused(arguments: tuple[object, ...], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Metric(*arguments)  # type: ignore[arg-type]
+
+
+def test_results_survive_parquet(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB),
+        row_of(Metric("robustness", None, "verdict", Direction.NEUTRAL, sample=3, verdict=Verdict.HOLDS), JOB),
+    ]
+    write_parquet(rows, tmp_path / "results.parquet")
+    frame = read_results(tmp_path)
+    assert frame["run"].tolist() == [tmp_path.name] * 2
+    assert frame["sample"].isna().tolist() == [True, False]
+    assert frame["sample"][1] == 3
+    assert frame["verdict"].tolist() == ["", "holds"]
+    united = read_results(tmp_path, tmp_path)
+    assert len(united) == 4
+
+
+def test_damaged_results_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DamagedResults, match="no results here; `evalsuite run"):
+        read_results(tmp_path)
+    write_parquet([row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB)], tmp_path / "results.parquet")
+    content = (tmp_path / "results.parquet").read_bytes()
+    (tmp_path / "results.parquet").write_bytes(content[: len(content) // 2])
+    with pytest.raises(DamagedResults, match=r"results.parquet: cannot be read .*; run the recipe again"):
+        read_results(tmp_path)

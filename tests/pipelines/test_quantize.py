@@ -1,0 +1,334 @@
+"""The quantize stage, on really trained networks, in Brevitas and in ONNX Runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import nn
+
+from evalsuite import Bench, LambdaGELU, Network, Outcome, Split, Unsupported
+from pipelines.quantize import Quantize
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeBench, MakeNetwork
+
+VARIANTS = ("gelu", "gelu-swap", "lambda-gelu", "annealed", "relu")
+GELUS = {"digits-mlp": 2, "digits-cnn": 4}
+# Multiply-accumulates at batch 1: outputs x weights behind each.
+MACS = {
+    "digits-mlp": 64 * 32 + 32 * 32 + 32 * 10,
+    "digits-cnn": 64 * 16 * 9 + 16 * 32 * 16 * 9 + 4 * 32 * 32 * 9 + 128 * 64 + 64 * 10,
+}
+
+
+def values(outcome: Outcome) -> dict[str, float]:
+    """The metrics that have no setting, by name."""
+    return {each.name: each.value for each in outcome.metrics if not each.setting and each.value is not None}
+
+
+def with_split(bench: Bench, **splits: Split) -> Bench:
+    """The same bench with other data."""
+    return dataclasses.replace(bench, data=dataclasses.replace(bench.data, **splits))
+
+
+def digits(module: nn.Module) -> Network:
+    """An untrained network for inputs of shape (1, 8, 8)."""
+    return Network("made", module.eval(), (1, 8, 8), 10)
+
+
+@pytest.mark.parametrize("workload", ["digits-mlp", "digits-cnn"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_eight_bits_keep_the_accuracy_in_both_runtimes(
+    network: MakeNetwork, bench: MakeBench, workload: str, variant: str
+) -> None:
+    outcome = Quantize().run(network(workload, variant), bench(workload))
+    found = values(outcome)
+    assert abs(found["accuracy_drop"]) <= 0.03
+    assert found["accuracy"] > 0.85
+    assert found["runtime_agreement"] >= 0.99
+    assert abs(found["runtime_accuracy"] - found["accuracy"]) <= 0.01
+    assert found["float_islands"] == (GELUS[workload] if variant in ("gelu", "lambda-gelu") else 0)
+    assert 2.5 < found["size_ratio"] < 4
+    nodes = json.loads(outcome.artefacts["execution"].read_text())["nodes"]
+    assert sum(node["macs"] for node in nodes) == MACS[workload]
+    assert outcome.network is None
+
+
+@pytest.mark.parametrize("variant", ["gelu", "annealed"])
+def test_four_bits_run(network: MakeNetwork, bench: MakeBench, variant: str) -> None:
+    stage = Quantize(weight_bits=4, act_bits=4)
+    outcome = stage.run(network("digits-cnn", variant), bench("digits-cnn"))
+    found = values(outcome)
+    assert found["runtime_agreement"] >= 0.99
+    assert found["accuracy"] > 0.85
+    model = onnx.load(str(outcome.artefacts["onnx"]))
+    constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    weights = [each for each in constants.values() if each.dtype == np.int8 and each.ndim > 1]
+    assert len(weights) == 5
+    for weight in weights:
+        assert all(len(np.unique(channel)) <= 2**4 for channel in weight)
+        assert np.abs(weight).max() == 2**3 - 1
+
+
+def test_fewer_bits_cost_accuracy(network: MakeNetwork, bench: MakeBench) -> None:
+    made, room = network("digits-mlp", "relu"), bench("digits-mlp")
+    coarse = values(Quantize(weight_bits=2, act_bits=2).run(made, room))
+    assert coarse["accuracy_drop"] > 0.05
+    fine = values(Quantize(weight_bits=8, act_bits=2).run(made, room))
+    assert fine["accuracy"] > coarse["accuracy"]
+
+
+def test_placement_decides_whether_convolutions_before_gelu_are_integer(network: MakeNetwork, bench: MakeBench) -> None:
+    made, room = network("digits-cnn", "gelu"), bench("digits-cnn")
+    post = Quantize().run(made, room)
+    share = next(each for each in post.metrics if each.name == "integer_mac_fraction")
+    # Only the two linear layers: their kernel may give floats, that of a convolution may not.
+    assert share.value == pytest.approx((128 * 64 + 64 * 10) / MACS["digits-cnn"])
+    assert share.reason.startswith("in float: Conv, Conv, Conv;")
+    both = Quantize(placement="pre+post").run(made, room)
+    assert values(both)["integer_mac_fraction"] == 1
+    assert values(both)["float_islands"] == 4
+    relu = values(Quantize(placement="pre+post").run(network("digits-cnn", "relu"), room))
+    assert relu["integer_mac_fraction"] == 1
+    assert relu["float_nodes"] == 0
+    assert relu["boundary_nodes"] == values(both)["boundary_nodes"]
+
+
+def test_an_integer_relu_network_has_one_boundary(network: MakeNetwork, bench: MakeBench) -> None:
+    found = values(Quantize().run(network("digits-cnn", "annealed"), bench("digits-cnn")))
+    assert (found["integer_nodes"], found["float_nodes"], found["boundary_nodes"]) == (5, 0, 1)
+    assert found["integer_mac_fraction"] == 1
+
+
+def test_one_linear_layer_by_hand(tmp_path: Path) -> None:
+    from pipelines.quantize.measurement import quantize
+    from pipelines.quantize.placement import Scheme
+    from pipelines.quantize.qcdq import export_qcdq
+
+    linear = nn.Linear(3, 2)
+    weight = np.array([[0.3, -1.27, 0.111], [0.02, 0.0, -0.0254]])
+    bias = np.array([0.5, -0.031])
+    with torch.no_grad():
+        linear.weight.copy_(torch.from_numpy(weight))
+        linear.bias.copy_(torch.from_numpy(bias))
+    calibration = torch.tensor([[-0.5, 0.1, 0.2], [1.0, 0.7, 0.0]])
+    quantized = quantize(linear, (3,), Scheme(8, 8, before_activations=False), calibration)
+
+    scale, zero_point = 1.5 / 255, 85
+    weight_scale = np.array([0.01, 0.0002])
+    integers = np.array([[30, -127, 11], [100, 0, -127]])
+    bias_integers = np.round(bias / (scale * weight_scale))
+    inputs = np.array([[0.31, -0.4, 0.77], [2.0, 0.052, -3.0]])
+    steps = np.clip(np.round(inputs / scale) + zero_point, 0, 255)
+    expected = ((steps - zero_point) @ integers.T + bias_integers) * scale * weight_scale
+    with torch.no_grad():
+        found = quantized(torch.from_numpy(inputs).float()).numpy()
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+    export_qcdq(quantized, (3,), tmp_path / "linear.onnx")
+    stored = [numpy_helper.to_array(each) for each in onnx.load(str(tmp_path / "linear.onnx")).graph.initializer]
+    assert any(each.dtype == np.int8 and np.array_equal(each, integers) for each in stored)
+    assert any(each.dtype == np.int32 and np.array_equal(each, bias_integers) for each in stored)
+    assert any(each.dtype == np.uint8 and each.size == 1 and int(each.item()) == zero_point for each in stored)
+
+
+def test_only_calibration_data_decide(network: MakeNetwork, bench: MakeBench) -> None:
+    made, room = network("digits-cnn", "relu"), bench("digits-cnn")
+    Quantize().run(made, room)
+    first = (room.folder / "quantized.onnx").read_bytes()
+    test, train = room.data.test, room.data.train
+    other = Split(test.inputs.flip(0) * 0.5, test.targets.flip(0))
+    broken = Split(torch.full_like(train.inputs, torch.nan), train.targets)
+    Quantize().run(made, with_split(room, test=other, train=broken, validation=broken))
+    assert (room.folder / "quantized.onnx").read_bytes() == first
+    calibration = room.data.calibration
+    dimmer = Split(calibration.inputs * 0.5, calibration.targets)
+    Quantize().run(made, with_split(room, calibration=dimmer))
+    assert (room.folder / "quantized.onnx").read_bytes() != first
+
+
+def test_calibration_takes_at_most_what_there_is(network: MakeNetwork, bench: MakeBench) -> None:
+    made, room = network("digits-mlp", "relu"), bench("digits-mlp")
+    assert values(Quantize(calibration_samples=9999).run(made, room))["calibration_samples"] == 120
+    assert values(Quantize(calibration_samples=7).run(made, room))["calibration_samples"] == 7
+
+
+def test_same_seed_same_numbers_and_nothing_else_changes(
+    network: MakeNetwork, bench: MakeBench, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    made, room = network("digits-mlp", "lambda-gelu"), bench("digits-mlp")
+    before = {name: tensor.clone() for name, tensor in made.module.state_dict().items()}
+    types = [type(each) for each in made.module.modules()]
+    random, dtype, threads = torch.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads()
+    first, second = Quantize().run(made, room), Quantize().run(made, room)
+    assert [each for each in first.metrics if not each.timing] == [each for each in second.metrics if not each.timing]
+    assert torch.equal(torch.get_rng_state(), random)
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == (dtype, threads)
+    assert [type(each) for each in made.module.modules()] == types
+    assert all(torch.equal(tensor, before[name]) for name, tensor in made.module.state_dict().items())
+    assert sorted(each.name for each in room.folder.iterdir()) == ["execution.json", "quantized.onnx"]
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
+
+
+def test_latency_is_a_timing_at_two_batch_sizes(network: MakeNetwork, bench: MakeBench) -> None:
+    outcome = Quantize().run(network("digits-mlp", "relu"), bench("digits-mlp"))
+    timed = [(each.name, each.setting["batch"]) for each in outcome.metrics if each.timing]
+    assert sorted(timed) == [("latency", 1), ("latency", 64), ("latency_ratio", 1), ("latency_ratio", 64)]
+    assert all(each.value is not None and each.value > 0 for each in outcome.metrics if each.timing)
+
+
+def test_an_unfoldable_lambda_stays_one_island(bench: MakeBench) -> None:
+    torch.manual_seed(0)
+    # One lambda per channel cannot be folded where the channels are flattened.
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), LambdaGELU(4), nn.Flatten(), nn.Linear(144, 10))
+    outcome = Quantize(placement="pre+post").run(digits(module), bench("digits-cnn"))
+    islands = next(each for each in outcome.metrics if each.name == "float_islands")
+    assert (islands.value, islands.reason) == (1, "Mul+Gelu+Div")
+    assert values(outcome)["runtime_agreement"] >= 0.99
+
+
+def test_pools_and_norms(bench: MakeBench) -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(16)
+    with torch.no_grad():
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.1, 2)
+    module = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(), nn.Conv2d(16, 8, 3), nn.ReLU(),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 16, bias=False), norm, nn.ReLU(), nn.Linear(16, 10),
+    )  # fmt: skip
+    room = bench("digits-cnn")
+    found = values(Quantize().run(digits(module), room))
+    assert found["float_nodes"] == 0
+    assert found["runtime_agreement"] >= 0.99
+    assert abs(found["accuracy_drop"]) < 0.05
+
+
+def test_a_channel_without_weights_keeps_its_bias(bench: MakeBench) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    first = module[1]
+    assert isinstance(first, nn.Linear)
+    with torch.no_grad():
+        first.weight[0], first.bias[0] = 0, 3.0
+    room = bench("digits-cnn")
+    from pipelines.quantize.measurement import quantize
+    from pipelines.quantize.placement import Scheme
+
+    quantized = quantize(module, (1, 8, 8), Scheme(8, 8, False), room.data.calibration.inputs)
+    with torch.no_grad():
+        off = (quantized(room.data.test.inputs) - module(room.data.test.inputs)).abs().max()
+    assert off < 0.05
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.convolution(x)
+
+
+class Branching(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x))
+
+
+def dead() -> nn.Module:
+    """A network whose hidden layer is 0 for every input."""
+    first = nn.Linear(64, 4)
+    nn.init.zeros_(first.weight)
+    nn.init.constant_(first.bias, -1)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(4, 10))
+
+
+def diverged() -> nn.Module:
+    """A network with a weight that is not a number."""
+    linear = nn.Linear(64, 10)
+    nn.init.constant_(linear.weight, torch.nan)
+    return nn.Sequential(nn.Flatten(), linear)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Residual, "follow one another"),
+        (Branching, "cannot trace Branching"),
+        (Functional, "function called in `forward`"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh()), "Tanh has no quantized counterpart"),
+        (lambda: nn.Sequential(nn.Flatten()), "no linear or convolutional layer"),
+        (lambda: nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 1, 3)), "BatchNorm to fold"),
+        (lambda: nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"), "padding mode 'circular'"),
+        (dead, "no range"),
+        (diverged, "not finite"),
+    ],
+)
+def test_what_cannot_be_quantized_says_why(bench: MakeBench, make: type[nn.Module], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        Quantize().run(digits(make()), bench("digits-cnn"))
+
+
+def test_calibration_inputs_must_be_finite(network: MakeNetwork, bench: MakeBench) -> None:
+    room = bench("digits-mlp")
+    inputs = room.data.calibration.inputs.clone()
+    inputs[3, 5] = torch.nan
+    with pytest.raises(ValueError, match="1 values of the calibration inputs are not finite"):
+        Quantize().run(
+            network("digits-mlp", "relu"), with_split(room, calibration=Split(inputs, room.data.calibration.targets))
+        )
+
+
+def test_weights_off_the_grid_are_found() -> None:
+    from pipelines.quantize.calibration import check_grid
+    from pipelines.quantize.layers import layers
+    from pipelines.quantize.placement import Scheme, place
+
+    torch.manual_seed(0)
+    quantized = place(layers(nn.Linear(8, 4), (8,)), Scheme(8, 8, False))
+    check_grid(quantized, 8)
+    with pytest.raises(RuntimeError, match="exceeds 4 bits"):
+        check_grid(quantized, 4)
+    with pytest.raises(RuntimeError, match="no layer was quantized"):
+        check_grid(nn.Linear(8, 4), 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"weight_bits": 1}, r"weight_bits must be in \[2, 8\], got 1"),
+        ({"act_bits": 9}, r"act_bits must be in \[2, 8\], got 9"),
+        ({"calibration_samples": 0}, "calibration_samples must be >= 1, got 0"),
+        ({"placement": "pre"}, "placement must be one of post, pre.post, got 'pre'"),
+    ],
+)
+def test_bad_options(options: dict[str, int], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Quantize(**options)
+
+
+def test_importing_the_stage_is_light() -> None:
+    code = (
+        "import sys, pipelines.quantize; print([m for m in ('torch', 'brevitas', 'onnx', 'numpy') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
