@@ -68,9 +68,7 @@ class _Piece:
         return torch.minimum(torch.maximum(point, self.first), torch.maximum(self.first, self.last))
 
 
-def _normal(
-    traits: Activation, lower: torch.Tensor, upper: torch.Tensor, hardness: float | torch.Tensor
-) -> _Intervals:
+def _normal(traits: Activation, lower: torch.Tensor, upper: torch.Tensor, hardness: float | torch.Tensor) -> _Intervals:
     if lower.dtype not in (torch.float32, torch.float64) or lower.dtype != upper.dtype:
         raise ValueError(f"interval ends must both be float32 or float64, got {lower.dtype} and {upper.dtype}")
     factor = torch.as_tensor(hardness, dtype=torch.float64).detach()

@@ -42,7 +42,8 @@ class Windows:
 class _Side:
     """Tables of the tangent points right of the convex piece.
 
-    `below[i]` is the point of the convex piece whose tangent passes through g(u), at 1 / (1 + u - c1) = i / (_POINTS-1).
+    `below[i]`: the point of the convex piece whose tangent passes through g(u), where 1 / (1 + u - c1) is the i-th
+    fraction of an even division of [0, 1].
     `above_at` (ascending) and `above`: the point right of c1 whose tangent passes through g(above_at).
     """
 

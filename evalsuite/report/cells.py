@@ -16,7 +16,8 @@ DELTA = "\N{GREEK CAPITAL LETTER DELTA}"
 class CellText:
     """A cell in parts, so that a page can set them apart; `plain` puts them together.
 
-    `better` is "better", "worse" or "". `sort` is the mean as text that reads back exactly, empty without a value.
+    `better` is "better", "worse" or ""; `equal`: the
+    difference is 0 in every seed. `sort` is the mean as text that reads back exactly, empty without a value.
     """
 
     mean: str = ""
@@ -27,6 +28,7 @@ class CellText:
     reason: str = ""
     better: str = ""
     resolved: bool = False
+    equal: bool = False
     sort: str = ""
 
     @property
@@ -84,5 +86,6 @@ def cell_text(cell: Mapping[str, Any], scale: Scale) -> CellText:
         cell["reason"],
         cell["better"],
         cell["resolved"],
+        equal=bool(cell["constant"] and cell["diff"] == 0),
         sort=repr(float(cell["mean"])),
     )

@@ -98,31 +98,33 @@ def _count_sentence(counts: Tally) -> str:
         if counts.single:
             return f"{counts.single} differences come from one seed: no interval, so nothing is claimed."
         return "No comparison with the baseline was possible."
-    extra = []
-    if counts.constant:
-        extra.append(f"{counts.constant} of the better and worse ones are the same in every seed")
-    if counts.timing:
-        extra.append(f"{counts.timing} are timings")
-    return (
+    text = (
         f"Of {counts.compared} comparisons, {counts.better} better, {counts.worse} worse, "
         f"{counts.unresolved} not resolved, {counts.equal} exactly equal"
-        + (f" ({'; '.join(extra)})" if extra else "")
-        + (f"; {counts.without} more had nothing to compare with." if counts.without else ".")
     )
+    text += f"; {counts.without} more had nothing to compare with." if counts.without else "."
+    resolved = counts.better + counts.worse
+    if resolved and (counts.constant or counts.timing):
+        text += f" Of the {resolved} better or worse, {counts.constant} are the same in every seed"
+        text += f" and {counts.timing} timings." if counts.timing != 1 else " and 1 is a timing."
+    return text
 
 
 def _headline_sentences(lines: Sequence[TextLine], variant: str) -> list[str]:
     """The headline differences by outcome, one sentence each."""
-    groups: dict[str, list[str]] = {"Better": [], "Worse": [], "Not resolved": [], "No value": []}
+    groups: dict[str, list[str]] = {
+        each: [] for each in ("Better", "Worse", "Not resolved", "Exactly equal", "No value")
+    }
     for line in lines:
         cell = line.cells[variant]
-        name = f"{line.step} {line.label}" + (f" ({line.setting})" if line.setting else "")
-        unit = line.difference_unit or ("" if line.shown_unit == "count" else line.shown_unit)
+        unit = line.difference_unit or ("" if line.shown_unit in ("count", "ratio") else line.shown_unit)
         if cell.better:
-            told = " ".join(part for part in (name, cell.difference, unit, cell.interval) if part)
+            told = " ".join(part for part in (line.brief, cell.difference, unit, cell.interval) if part)
             groups[cell.better.capitalize()].append(told)
-        elif cell.difference and not cell.resolved and line.direction != Direction.NEUTRAL.value:
-            groups["Not resolved"].append(name)
+        elif cell.equal:
+            groups["Exactly equal"].append(line.brief)
+        elif cell.interval and not cell.resolved:
+            groups["Not resolved"].append(line.brief)
         elif not cell.mean and line.metric != "swap_drop":
-            groups["No value"].append(f"{name}: {cell.lack}")
+            groups["No value"].append(f"{line.brief}: {cell.lack}")
     return [f"{head}: {'; '.join(parts)}." for head, parts in groups.items() if parts]

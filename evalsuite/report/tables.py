@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.report.cells import CellText, cell_text, line_scale
 from evalsuite.report.comparison import LINE, comparison
 from evalsuite.report.verdicts import Contradictions, contradictions, verdict_table
-from evalsuite.results import Status
+from evalsuite.results import Status, parse_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +52,13 @@ class TextLine:
         """The metric in words; a step that gave no metric at all stands for all of them."""
         words = [word.upper() if word in _ACRONYMS else word for word in self.metric.split("_")]
         return " ".join(words) if self.metric else "all metrics"
+
+    @property
+    def brief(self) -> str:
+        """Step and metric for running text: "prune accuracy", "bounds certified accuracy (ε = 0.03125)"."""
+        name = self.label if self.label == self.step else f"{self.step} {self.label}"
+        eps = parse_setting(self.setting).get("eps")
+        return f"{name} (ε = {eps})" if eps else name
 
     @property
     def unit_label(self) -> str:

@@ -115,14 +115,18 @@ class _Function(torch.autograd.Function):
         return made
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, hardness: tuple[float, ...]) -> torch.Tensor:
-        factor = _per_channel(hardness, x.ndim)
-        return GELU.value(factor * x) / factor
+    def forward(_: Any, x: torch.Tensor, hardness: tuple[float, ...]) -> torch.Tensor:
+        return _gelu(x, hardness)
 
 
 def _per_channel(hardness: tuple[float, ...], ndim: int) -> torch.Tensor:
     """One value, or one per channel (dimension 1), float64, broadcastable to `ndim` dimensions."""
     return torch.tensor(hardness, dtype=torch.float64).reshape(1, -1, *[1] * (ndim - 2))
+
+
+def _gelu(x: torch.Tensor, hardness: tuple[float, ...]) -> torch.Tensor:
+    factor = _per_channel(hardness, x.ndim)
+    return GELU.value(factor * x) / factor
 
 
 class Gelu(nn.Module):
@@ -134,7 +138,7 @@ class Gelu(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x Phi(hardness x)."""
-        y: torch.Tensor = _Function.apply(x, self.hardness)
+        y: torch.Tensor = _Function.apply(x, self.hardness)  # type: ignore[no-untyped-call]
         return y
 
 
@@ -150,7 +154,7 @@ class _BoundGelu(BoundOptimizableActivation):  # type: ignore[misc]
         self.alpha_batch_dim = 2
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _Function.forward(None, x, self.hardness)
+        return _gelu(x, self.hardness)
 
     def interval_propagate(self, *bounds: Any) -> tuple[torch.Tensor, torch.Tensor]:
         lower, upper = bounds[0][0], bounds[0][1]
@@ -163,7 +167,8 @@ class _BoundGelu(BoundOptimizableActivation):  # type: ignore[misc]
         lines = relaxations.relax(GELU, x.lower, x.upper, hardness=factor, points=points)
         parts = (lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept)
         # While optimizing, auto_LiRPA indexes the lines by the side that it bounds; one set serves both.
-        self.lw, self.lb, self.uw, self.ub = [(each, each) for each in parts] if optimized else parts
+        both: list[Any] = [(each, each) for each in parts] if optimized else list(parts)
+        self.lw, self.lb, self.uw, self.ub = both
 
     def init_linear_relaxation(self, x: Any, dim_opt: Any = None) -> None:
         """Nothing: `bound_relax` makes the lines in one go."""

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from evalsuite import Found, Network, Property, Unsupported, census, replace
+from pipelines.bounds import METHODS
 from pipelines.bounds.adapter import Engine, Gelu
 
-METHODS = ("ibp", "crown", "alpha-crown")
 _LAYERS = (
     nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU, nn.Flatten, nn.Identity, nn.MaxPool2d,
     nn.AvgPool2d, nn.AdaptiveAvgPool2d, Gelu,
@@ -23,7 +23,7 @@ _ROWS = ("margins", "lower", "upper")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Margins:
     """Bounds over boxes, float64, one row per property.
 
     Args:
@@ -43,18 +43,21 @@ class Bounds:
         """(properties,) int64: the activation inputs whose interval has 0 strictly inside."""
         return torch.stack([((low < 0) & (high > 0)).flatten(1).sum(1) for low, high in self.inputs]).sum(0)
 
-    def __getitem__(self, index: torch.Tensor | slice) -> Bounds:
+    def __len__(self) -> int:
+        return len(self.margins)
+
+    def __getitem__(self, index: torch.Tensor | slice) -> Margins:
         """The bounds of some of the properties."""
         inputs = [(low[index], high[index]) for low, high in self.inputs]
-        return Bounds(self.margins[index], self.lower[index], self.upper[index], inputs)
+        return Margins(self.margins[index], self.lower[index], self.upper[index], inputs)
 
     @staticmethod
-    def joined(parts: list[Bounds]) -> Bounds:
+    def joined(parts: list[Margins]) -> Margins:
         """The bounds of all the parts' properties."""
         layers = zip(*[each.inputs for each in parts], strict=True)
         inputs = [(torch.cat([low for low, _ in each]), torch.cat([high for _, high in each])) for each in layers]
         margins, lower, upper = (torch.cat([getattr(each, name) for each in parts]) for name in _ROWS)
-        return Bounds(margins, lower, upper, inputs)
+        return Margins(margins, lower, upper, inputs)
 
 
 def _prepared(module: nn.Module) -> nn.Module:
@@ -71,7 +74,7 @@ def _prepared(module: nn.Module) -> nn.Module:
                 setattr(parent, name, nn.Identity())
         if isinstance(parent, nn.Sequential):
             _fold_norms(parent)
-        elif isinstance(parent, nn.Linear) and parent.bias is None:
+        elif isinstance(parent, nn.Linear) and not isinstance(parent.bias, nn.Parameter):
             # With a bias it is traced as one operator, without as a product that could be of two activations.
             parent.bias = nn.Parameter(parent.weight.new_zeros(parent.out_features))
     return ready.requires_grad_(False).eval()
@@ -133,7 +136,7 @@ class Propagation:
         # The coefficients of one layer's outputs by another's, for both sides, and as much again in between.
         self.batch = max(1, min(64, int(_BYTES / (largest[0] * largest[-1] * 8 * 4))))
 
-    def bounds(self, properties: list[Property], method: str, *, start: Bounds | None = None) -> Bounds:
+    def bounds(self, properties: list[Property], method: str, *, start: Margins | None = None) -> Margins:
         """Bounds by "ibp", "crown" or "alpha-crown", `batch` properties at a time.
 
         alpha-CROWN improves the margins of CROWN alone; `start` are CROWN's bounds where they are known already.
@@ -150,9 +153,9 @@ class Propagation:
             else:
                 crown = start[some] if start else self._propagated(properties[some], "crown")
                 parts.append(self._optimized(properties[some], crown))
-        return Bounds.joined(parts)
+        return Margins.joined(parts)
 
-    def _propagated(self, properties: list[Property], method: str) -> Bounds:
+    def _propagated(self, properties: list[Property], method: str) -> Margins:
         low, high = _box(properties)
         rows = _rows(properties, self._network.classes)
         lower, upper, inputs = self._engine.bound(low, high, rows, method)
@@ -160,9 +163,9 @@ class Propagation:
         slack = _slack(lower[:, split:], upper[:, split:])
         lower, upper = _or_nothing(lower - slack, -torch.inf), _or_nothing(upper + slack, torch.inf)
         self._check(low + (high - low) / 2, rows, lower, upper)
-        return Bounds(lower[:, :split], lower[:, split:], upper[:, split:], inputs)
+        return Margins(lower[:, :split], lower[:, split:], upper[:, split:], inputs)
 
-    def _optimized(self, properties: list[Property], crown: Bounds) -> Bounds:
+    def _optimized(self, properties: list[Property], crown: Margins) -> Margins:
         low, high = _box(properties)
         rows = _rows(properties, self._network.classes)[:, : self._network.classes - 1]
         goal = 2 * allowance(crown)[:, None]
@@ -171,7 +174,7 @@ class Propagation:
         )
         found = _or_nothing(found - _slack(crown.lower, crown.upper), -torch.inf)
         self._check(low + (high - low) / 2, rows, found, torch.full_like(found, torch.inf))
-        return Bounds(torch.maximum(crown.margins, found), crown.lower, crown.upper, crown.inputs)
+        return Margins(torch.maximum(crown.margins, found), crown.lower, crown.upper, crown.inputs)
 
     @torch.no_grad()
     def _check(self, center: torch.Tensor, rows: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor) -> None:
@@ -198,7 +201,7 @@ def _or_nothing(bound: torch.Tensor, nothing: float) -> torch.Tensor:
     return torch.where(bound.isnan(), nothing, bound)
 
 
-def allowance(bounds: Bounds) -> torch.Tensor:
+def allowance(bounds: Margins) -> torch.Tensor:
     """What a margin's lower bound must exceed for the property to hold in float32 too, (properties,).
 
     float32 logits differ from the real ones by about 1e-6 of the largest.
@@ -206,6 +209,6 @@ def allowance(bounds: Bounds) -> torch.Tensor:
     return 1e-5 * (1 + torch.maximum(bounds.lower.abs(), bounds.upper.abs()).amax(1))
 
 
-def proven(bounds: Bounds) -> torch.Tensor:
+def proven(bounds: Margins) -> torch.Tensor:
     """Which properties hold, (properties,) bool; NaN and infinite bounds prove nothing."""
     return bounds.margins.amin(1) > allowance(bounds)

@@ -110,6 +110,7 @@ def test_an_integer_relu_network_has_one_boundary(network: MakeNetwork, bench: M
     assert found["integer_mac_fraction"] == 1
 
 
+@pytest.mark.filterwarnings("ignore:Computing zero point of output accumulator")
 def test_one_linear_layer_by_hand(tmp_path: Path) -> None:
     from pipelines.quantize.measurement import quantize
     from pipelines.quantize.placement import Scheme

@@ -1,0 +1,264 @@
+"""The written report: self-contained, escaped, reproducible, and complete for odd runs too."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from test_report_sample import CRASH, NO_ERF, sample_record, sample_rows, write_run
+
+from evalsuite.report import write_report
+from evalsuite.results import DamagedResults, Row
+
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Page(HTMLParser):
+    """The parts of a page that the tests ask for; it fails on tags that do not nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.inline: dict[str, str] = {}
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("style", "script"):
+            self.inline[self.open[-1]] = self.inline.get(self.open[-1], "") + data
+        else:
+            self.text += data
+
+    def attributes(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("run") / "quickstart", sample_rows(), sample_record())
+    write_report(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Page:
+    return Page((run / "report.html").read_text(encoding="utf-8"))
+
+
+def small(folder: Path, rows: list[Row], record: dict[str, object] | None = None) -> Page:
+    write_report(write_run(folder, rows, record))
+    return Page((folder / "report.html").read_text(encoding="utf-8"))
+
+
+def test_files(run: Path) -> None:
+    written = write_report(run)
+    assert written[0] == run / "report.html"
+    assert all(path.stat().st_size > 0 for path in written)
+    assert {path.name for path in written} >= {"report.md", "comparison.csv", "digits-mlp.tex", "digits-mlp-glance.tex"}
+    assert (run / "report.html").stat().st_size < 1_500_000
+
+
+def test_page_refers_to_nothing_outside_itself(page: Page) -> None:
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "srcset", "action", "data", "poster"):
+            target = attributes.get(name, "#")
+            assert target.startswith(("#", "data:image/svg+xml;base64,")), (tag, target)
+        assert "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+    assert not {"link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
+    assert "url(" not in page.inline["style"]
+    assert "@import" not in page.inline["style"]
+    assert not re.search(r"fetch\(|XMLHttpRequest|import\(|eval\(", page.inline["script"])
+    targets = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    assert {attributes["href"][1:] for attributes in page.attributes("a")} <= targets
+
+
+def test_content_policy_admits_exactly_the_style_and_script(page: Page) -> None:
+    policy = next(each["content"] for each in page.attributes("meta") if each.get("http-equiv"))
+    rules = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    for name, tag in (("style-src", "style"), ("script-src", "script")):
+        digest = base64.b64encode(hashlib.sha256(page.inline[tag].encode()).digest()).decode()
+        assert rules[name] == f"'sha256-{digest}'"
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+    assert len(page.attributes("style")) == len(page.attributes("script")) == 1
+
+
+def test_figures_are_sound_svg_with_a_text_for_those_who_cannot_see_them(page: Page) -> None:
+    images = page.attributes("img")
+    assert len(images) == 8
+    for image in images:
+        svg = base64.b64decode(image["src"].split(",", 1)[1]).decode()
+        assert ElementTree.fromstring(svg).tag.endswith("svg")
+        assert image["alt"]
+        assert "<dc:date>" not in svg
+
+
+def test_page_says_what_the_numbers_and_the_record_say(page: Page) -> None:
+    for text in (
+        "3 seeds (0, 1, 2)", NO_ERF, CRASH, "unsupported (3/3)", "0 contradictions in",
+        "not adjusted for their number", "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
+        "torch 2.13.0", "memory gib: 7.7", "evalsuite run quickstart.yaml", "seeds: [0, 1, 2]", "n = 2 of 3",
+    ):  # fmt: skip
+        assert text in page.text, text
+    assert "nan" not in re.findall(r"[a-z]+", page.text.lower())
+
+
+def test_tables_sort_by_keyboard_and_tell_their_order(page: Page) -> None:
+    columns = [each for each in page.attributes("th") if each.get("scope") == "col"]
+    assert columns
+    assert all(each["aria-sort"] == "none" for each in columns)
+    assert len(page.attributes("button")) == len(columns)
+
+
+def test_report_is_the_same_bytes_again_and_for_rows_in_another_order(run: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in write_report(run)}
+    assert {path: path.read_bytes() for path in write_report(run)} == before
+    jobs: dict[str, list[Row]] = {}
+    for row in sample_rows():
+        jobs.setdefault(row.key, []).append(row)
+    shuffled = [row for key in sorted(jobs, key=lambda key: hashlib.sha256(key.encode()).digest()) for row in jobs[key]]
+    other = write_run(tmp_path / "quickstart", shuffled, sample_record())
+    assert [path.read_bytes() for path in write_report(other)] == list(before.values())
+
+
+def test_csv_holds_exact_numbers(run: Path) -> None:
+    with (run / "tables" / "comparison.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    values = [row.value for row in sample_rows() if (row.workload, row.variant, row.step, row.metric) ==
+              ("digits-mlp", "relu", "accuracy", "accuracy")]  # fmt: skip
+    found = next(each for each in rows if (each["workload"], each["variant"], each["step"], each["metric"]) ==
+                 ("digits-mlp", "relu", "accuracy", "accuracy"))  # fmt: skip
+    assert float(found["mean"]) == pytest.approx(sum(value for value in values if value) / 3, rel=1e-15)
+    assert all(each["mean"] != "nan" for each in rows)
+
+
+def test_malicious_text_stays_text(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script> \"' 50% $x_1$ \\input{/etc/passwd} & #~^ {a} | [b](http://example.org)"
+    rows = [
+        replace(row, reason=evil) if row.reason else row for row in sample_rows(workloads=("digits-mlp",), seeds=(0, 1))
+    ]
+    rows = [replace(row, workload="w|<b>_%", variant=row.variant.replace("relu", "re<i>lu_&")) for row in rows]
+    record = sample_record(name=evil, recipe_text=f"</pre>{evil}", command=evil, variants=["gelu", "re<i>lu_&"])
+    folder = tmp_path / "run"
+    page = small(folder, rows, record)
+    assert len(page.attributes("script")) == 1
+    assert evil in page.text
+    assert "re<i>lu_&" in page.text
+    assert not page.attributes("i")
+    markdown = (folder / "report.md").read_text(encoding="utf-8")
+    outside_code = "\n".join(line for line in markdown.splitlines() if not line.startswith("    "))
+    assert "<script>" not in outside_code.replace("\\<script\\>", "")
+    assert "](http" not in outside_code
+    for path in (folder / "tables").glob("*.tex"):
+        body = path.read_text(encoding="utf-8").split("\n", 1)[1]
+        assert body.isascii()
+        assert "\\input" not in body
+        assert not re.search(r"(?<!\\)[%#_](?!\{)", body)
+        columns = 6 if "\\multicolumn" in body else 0
+        for line in body.splitlines():
+            if line.endswith("\\\\") and "\\multicolumn" not in line:
+                assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
+
+
+def test_latex_braces_balance(run: Path) -> None:
+    for path in (run / "tables").glob("*.tex"):
+        text = re.sub(r"\\[{}]", "", path.read_text(encoding="utf-8"))
+        assert text.count("{") == text.count("}")
+        assert text.isascii()
+
+
+def test_markdown_tables_are_whole(run: Path) -> None:
+    blocks = re.split(r"\n\n+", (run / "report.md").read_text(encoding="utf-8"))
+    grids = [block.splitlines() for block in blocks if block.startswith("| ")]
+    assert len(grids) >= 6
+    for grid in grids:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in grid}) == 1
+
+
+def test_single_seed_claims_nothing(tmp_path: Path) -> None:
+    page = small(tmp_path / "run", sample_rows(seeds=(7,)), sample_record(seeds=[7]))
+    assert "1 seed (7)" in page.text
+    assert "n = 1, no interval" in page.text
+    assert "nothing is claimed" in page.text
+    assert not [attributes for attributes in page.attributes("td") if attributes.get("class") in ("better", "worse")]
+    assert "✓ better" not in page.text
+
+
+def test_baseline_alone(tmp_path: Path) -> None:
+    page = small(tmp_path / "run", sample_rows(variants=("gelu",)), sample_record(variants=["gelu"]))
+    assert "there is nothing to compare it with" in page.text
+    assert "no headline metric has differences" in page.text
+
+
+def test_without_a_record_the_page_says_so(tmp_path: Path) -> None:
+    page = small(tmp_path / "run", sample_rows(workloads=("digits-mlp",), seeds=(0, 1)))
+    assert page.text.count("not recorded") > 10
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"data": None, "steps": [None, {"name": "accuracy"}], "seeds": 3, "jobs": [], "machine": "x"}]
+)
+def test_record_with_missing_or_odd_entries(tmp_path: Path, record: dict[str, object]) -> None:
+    assert "not recorded" in small(tmp_path / "run", sample_rows(workloads=("digits-mlp",), seeds=(0, 1)), record).text
+
+
+def test_unfinished_run_says_so(tmp_path: Path) -> None:
+    rows = [
+        row for row in sample_rows(workloads=("digits-mlp",)) if (row.variant, row.seed, row.step) != ("relu", 2, "smt")
+    ]
+    page = small(tmp_path / "run", rows, sample_record(finished=None))
+    assert "This run has not finished" in page.text
+    assert "absent (1/3)" in page.text
+
+
+def test_contradictions_are_at_the_top(tmp_path: Path) -> None:
+    rows = [
+        replace(row, verdict="violated") if (row.setting, row.sample) == ("eps=0.015625, method=pgd", 0) else row
+        for row in sample_rows(workloads=("digits-mlp",), variants=("gelu",))
+    ]
+    page = small(tmp_path / "run", rows, sample_record())
+    assert re.search(r"[1-9]\d* contradictions in \d+ comparisons: at least one method is wrong", page.text)
+    assert page.text.index("contradictions in") < page.text.index("At a glance")
+
+
+def test_other_variants_and_stages_need_no_change_here(tmp_path: Path) -> None:
+    rows = [replace(row, variant=f"{row.variant}-mine", stage="mine") for row in sample_rows(seeds=(0, 1))]
+    page = small(tmp_path / "run", rows, {"baseline": "gelu-mine"})
+    assert "none of the headline metrics was measured" in page.text
+    assert "relu-mine" in page.text
+
+
+def test_empty_run_and_damaged_record_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no rows: nothing to report yet"):
+        write_report(write_run(tmp_path / "empty", []))
+    folder = write_run(tmp_path / "damaged", sample_rows(seeds=(0,)))
+    (folder / "run.json").write_text("{", encoding="utf-8")
+    with pytest.raises(DamagedResults, match=r"run\.json: not JSON"):
+        write_report(folder)
+    (folder / "run.json").write_text(json.dumps({"baseline": "swish"}), encoding="utf-8")
+    with pytest.raises(ValueError, match="baseline 'swish' has no rows; this run has gelu"):
+        write_report(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(DamagedResults):
+        write_report(folder)

@@ -1,0 +1,107 @@
+"""Means, paired differences and their t intervals, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalsuite.report.statistics import mean_interval, paired_difference
+
+# Quantiles of Student's t at 0.975, from printed tables.
+T2, T3 = 4.302653, 3.182446
+
+
+def test_mean_of_three_by_hand() -> None:
+    found = mean_interval([1.0, 2.0, 3.0])
+    assert (found.mean, found.n, found.constant) == (2.0, 3, False)
+    assert found.low == pytest.approx(2 - T2 / math.sqrt(3), abs=1e-6)
+    assert found.high == pytest.approx(2 + T2 / math.sqrt(3), abs=1e-6)
+    assert found.half_width == pytest.approx(2.484138, abs=1e-6)
+
+
+def test_paired_difference_by_hand() -> None:
+    baseline = {0: 0.90, 1: 0.94, 2: 0.92, 3: 0.96}
+    values = {0: 0.89, 1: 0.91, 2: 0.90, 3: 0.94}  # differences -0.01, -0.03, -0.02, -0.02
+    found = paired_difference(values, baseline)
+    assert found is not None
+    half = T3 * math.sqrt(0.0002 / 3) / 2
+    assert found.mean == pytest.approx(-0.02)
+    assert found.low == pytest.approx(-0.02 - half, abs=1e-8)
+    assert found.high == pytest.approx(-0.02 + half, abs=1e-8)
+    assert found.resolved
+
+
+def test_pairing_is_narrower_than_two_arms_where_seeds_agree() -> None:
+    baseline = {0: 0.80, 1: 0.90, 2: 1.00}
+    found = paired_difference({seed: value - 0.01 - 0.001 * seed for seed, value in baseline.items()}, baseline)
+    assert found is not None
+    assert found.resolved
+    assert not mean_interval([value - 0.9 for value in baseline.values()]).resolved
+
+
+def test_pairing_drops_a_seed_that_one_arm_lacks() -> None:
+    found = paired_difference({0: 1.0, 1: 3.0, 9: 100.0}, {0: 0.0, 1: 1.0, 2: 50.0})
+    assert found is not None
+    assert (found.n, found.mean) == (2, 1.5)
+    assert paired_difference({0: 1.0}, {1: 1.0}) is None
+
+
+def test_one_seed_has_no_interval_and_claims_nothing() -> None:
+    found = paired_difference({0: 1.0}, {0: 0.5})
+    assert found is not None
+    assert (found.mean, found.low, found.high, found.half_width) == (0.5, None, None, None)
+    assert not found.resolved
+    assert not found.constant
+
+
+def test_equal_differences_are_constant_despite_rounding() -> None:
+    values, baseline = {0: 0.96, 1: 0.95, 2: 0.97}, {0: 0.95, 1: 0.94, 2: 0.96}
+    assert len({values[seed] - baseline[seed] for seed in values}) > 1  # 0.01 in decimals, not in binary
+    found = paired_difference(values, baseline)
+    assert found is not None
+    assert found.constant
+    assert found.low == found.high == found.mean == pytest.approx(0.01)
+    assert found.resolved
+
+
+def test_no_difference_at_all_is_constant_and_not_resolved() -> None:
+    found = paired_difference({0: 0.3, 1: 0.1 + 0.2}, {0: 0.1 + 0.2, 1: 0.3})
+    assert found is not None
+    assert (found.mean, found.low, found.high, found.constant, found.resolved) == (0.0, 0.0, 0.0, True, False)
+
+
+def test_small_but_real_values_are_not_taken_for_rounding() -> None:
+    found = mean_interval([1e-9, 2e-9, 3e-9])
+    assert not found.constant
+    assert found.mean == pytest.approx(2e-9)
+
+
+def test_empty_and_unfit_input_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        mean_interval([])
+    with pytest.raises(ValueError, match="one arm is empty"):
+        paired_difference({}, {0: 1.0})
+    with pytest.raises(ValueError, match="not finite: nan"):
+        mean_interval([1.0, math.nan])
+    with pytest.raises(ValueError, match=r"level must be in \(0, 1\), got 1"):
+        mean_interval([1.0], level=1)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9), st.floats(-1e3, 1e3))
+def test_interval_contains_its_mean_and_shifts_with_the_values(values: list[float], shift: float) -> None:
+    found, moved = mean_interval(values), mean_interval([value + shift for value in values])
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.mean <= found.high
+    assert moved.mean == pytest.approx(found.mean + shift, abs=1e-6)
+
+
+def test_coverage_of_the_interval() -> None:
+    import numpy as np
+
+    draws = np.random.default_rng(0).normal(size=(4000, 3))
+    missed = sum(mean_interval(list(map(float, draw))).resolved for draw in draws)
+    assert 0.04 < missed / len(draws) < 0.06

@@ -1,0 +1,230 @@
+"""The tables: pairing, failed jobs, formats, verdicts and contradictions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from test_report_sample import CRASH, NO_ERF, frame_of, sample_rows
+
+from evalsuite.contract import Direction, Metric, Verdict
+from evalsuite.report.numerals import scale_of
+from evalsuite.report.tables import comparison, contradictions, failures, main_table, verdict_table
+from evalsuite.results import Row, Status, failure_row, row_of
+
+Cell = pd.Series
+
+
+def job(variant: str, seed: int, step: str = "accuracy") -> dict[str, object]:
+    return {
+        "workload": "w",
+        "variant": variant,
+        "seed": seed,
+        "step": step,
+        "stage": step,
+        "key": f"{variant}{seed}{step}",
+    }
+
+
+def value(
+    variant: str, seed: int, number: float, direction: Direction = Direction.HIGHER, unit: str = "fraction"
+) -> Row:
+    return row_of(Metric("accuracy", number, unit, direction), job(variant, seed))
+
+
+def cell(compared: pd.DataFrame, variant: str, **where: object) -> Cell:
+    chosen = compared[compared["variant"] == variant]
+    for column, wanted in where.items():
+        chosen = chosen[chosen[column] == wanted]
+    assert len(chosen) == 1
+    return chosen.iloc[0]
+
+
+def test_comparison_by_hand(tmp_path: Path) -> None:
+    rows = [value("gelu", seed, number) for seed, number in enumerate((0.90, 0.94, 0.92))]
+    rows += [value("relu", seed, number) for seed, number in enumerate((0.89, 0.92, 0.90))]
+    found = cell(comparison(frame_of(rows, tmp_path), "gelu"), "relu")
+    half = 4.302653 * math.sqrt(0.0001 / 3) / math.sqrt(3)  # differences -0.01, -0.02, -0.02: variance 1/30000
+    assert found["mean"] == pytest.approx(0.903333, abs=1e-6)
+    assert found["diff"] == pytest.approx(-1 / 60)
+    assert found["diff_low"] == pytest.approx(-1 / 60 - half, abs=1e-7)
+    assert (found["n"], found["n_pairs"], found["better"], found["status"]) == (3, 3, "worse", "ok")
+
+
+@pytest.mark.parametrize(
+    ("direction", "better"), [(Direction.HIGHER, "worse"), (Direction.LOWER, "better"), (Direction.NEUTRAL, "")]
+)
+def test_better_follows_the_direction(tmp_path: Path, direction: Direction, better: str) -> None:
+    rows = [value("gelu", seed, 3.0, direction, "count") for seed in range(3)]
+    rows += [value("relu", seed, 0.0, direction, "count") for seed in range(3)]
+    found = cell(comparison(frame_of(rows, tmp_path), "gelu"), "relu")
+    assert (found["better"], found["resolved"], found["constant"], found["diff"]) == (better, True, True, -3.0)
+
+
+def test_a_seed_missing_in_one_arm_leaves_the_pairs_and_says_so(tmp_path: Path) -> None:
+    rows = [value("gelu", seed, 0.9) for seed in (0, 1, 2)]
+    rows += [value("relu", seed, 0.8 + 0.01 * seed) for seed in (1, 2)]
+    rows.append(failure_row(job("relu", 0), Status.TIMEOUT, "killed after 60 s"))
+    compared = comparison(frame_of(rows, tmp_path), "gelu")
+    found = cell(compared, "relu")
+    assert (found["n"], found["n_pairs"], found["status"]) == (2, 2, "partial")
+    assert (found["lack"], found["reason"]) == ("timeout (1/3)", "killed after 60 s")
+    assert "n = 2 of 3; timeout (1/3): killed after 60 s" in main_table(compared)["relu"].iloc[0]
+
+
+def test_a_failed_job_fills_every_cell_of_its_step(tmp_path: Path) -> None:
+    compared = comparison(frame_of(sample_rows(), tmp_path), "gelu")
+    smt = compared[(compared["workload"] == "digits-mlp") & (compared["step"] == "smt")]
+    assert set(smt["metric"]) == {"verified_accuracy", "undecided_fraction"}
+    for variant in ("gelu", "lambda-gelu"):
+        cells = smt[smt["variant"] == variant]
+        assert len(cells) == 2
+        assert set(cells["lack"]) == {"unsupported (3/3)"}
+        assert set(cells["reason"]) == {NO_ERF}
+        assert set(cells["status"]) == {"unsupported"}
+    everywhere = compared[(compared["workload"] == "digits-cnn") & (compared["step"] == "smt")]
+    assert list(everywhere["metric"].unique()) == [""]
+    assert set(everywhere["lack"]) == {"unsupported (3/3)"}
+    pruned = compared[(compared["workload"] == "digits-cnn") & (compared["step"] == "prune")]
+    assert list(pruned[pruned["variant"] == "annealed"]["n"]) == [2, 2, 2]
+    assert set(pruned[pruned["variant"] == "annealed"]["reason"]) == {CRASH}
+
+
+def test_no_cell_is_a_gap_and_nan_is_never_a_number(tmp_path: Path) -> None:
+    compared = comparison(frame_of(sample_rows(), tmp_path), "gelu")
+    lines = compared.groupby(["workload", "step", "metric", "setting"]).size()
+    assert set(lines) == {5}
+    assert (compared["n"].gt(0) | compared["lack"].ne("")).all()
+    table = main_table(compared)
+    texts = table[["gelu", "gelu-swap", "lambda-gelu", "annealed", "relu"]].to_numpy().ravel()
+    assert all(texts)
+    assert not [text for text in texts if "nan" in text.lower() or "inf" in text.lower()]
+
+
+def test_values_that_are_no_numbers_become_reasons(tmp_path: Path) -> None:
+    rows = [value("gelu", 0, math.nan), value("gelu", 1, 0.5), replace(value("gelu", 2, 0.5), value=math.inf)]
+    found = cell(comparison(frame_of(rows, tmp_path), "gelu"), "gelu")
+    assert (found["n"], found["mean"]) == (1, 0.5)
+    assert found["lack"] == "failed (2/3)"
+
+
+def test_jobs_and_metrics_that_are_not_there_are_named(tmp_path: Path) -> None:
+    rows = [value("gelu", 0, 0.9), value("relu", 0, 0.9), value("gelu", 1, 0.9)]
+    rows.append(row_of(Metric("nll", 0.1, "nats", Direction.LOWER), job("relu", 0)))
+    compared = comparison(frame_of(rows, tmp_path), "gelu")
+    assert cell(compared, "relu", metric="accuracy")["lack"] == "absent (1/2)"
+    assert cell(compared, "gelu", metric="nll")["lack"] == "missing (2/2)"
+
+
+def test_metrics_of_different_units_are_never_compared(tmp_path: Path) -> None:
+    rows = [value("gelu", 0, 1.0, unit="s"), value("relu", 0, 1000.0, unit="ms")]
+    assert (comparison(frame_of(rows, tmp_path), "gelu")["n_pairs"] == 0).all()
+
+
+def test_verdicts_without_a_sample_show_in_the_cell(tmp_path: Path) -> None:
+    metric = Metric("certificate", None, "verdict", Direction.NEUTRAL, verdict=Verdict.HOLDS)
+    rows = [row_of(metric, job("gelu", seed)) for seed in (0, 1)]
+    assert main_table(comparison(frame_of(rows, tmp_path), "gelu"))["gelu"].iloc[0] == "holds (2/2)"
+
+
+def test_errors_of_comparison(tmp_path: Path) -> None:
+    frame = frame_of([value("relu", 0, 0.5)], tmp_path)
+    with pytest.raises(ValueError, match="baseline 'gelu' has no rows; this run has relu"):
+        comparison(frame, "gelu")
+    with pytest.raises(ValueError, match="comparison of no rows"):
+        comparison(frame.iloc[:0], "gelu")
+    with pytest.raises(ValueError, match="two rows of 'accuracy'"):
+        comparison(pd.concat([frame, frame]), "relu")
+
+
+def test_cells_read_as_documented(tmp_path: Path) -> None:
+    rows = [value("gelu", seed, number) for seed, number in enumerate((0.90, 0.94, 0.92))]
+    rows += [value("relu", seed, number) for seed, number in enumerate((0.85, 0.88, 0.88))]
+    table = main_table(comparison(frame_of(rows, tmp_path), "gelu"))
+    assert table["gelu"].iloc[0] == "92.0 ± 5.0"
+    assert table["relu"].iloc[0] == "87.0 ± 4.3 (Δ −5.0 [−7.5, −2.5])"
+    assert table["unit"].iloc[0] == "%, Δ in pp"
+
+
+@pytest.mark.parametrize(
+    ("unit", "values", "number", "text", "label"),
+    [
+        ("fraction", [0.962], 0.962, "96.2", "%"),
+        ("fraction", [0.5], 0.00012, "0.01", "%"),
+        ("fraction", [0.5], 2.3e-8, "2.3×10⁻⁶", "%"),
+        ("count", [3466.0], 3466.0, "3,466", "count"),
+        ("count", [2.5], 2.5, "2.5", "count"),
+        ("s", [3.1e-5], 3.1e-5, "31.0", "µs"),
+        ("bytes", [15_320.0], 15_320.0, "15.3", "kB"),
+        ("ratio", [1.834], 1.834, "1.83", "ratio"),
+        ("logit", [3e-7], -3e-7, "−3.0×10⁻⁷", "logit"),
+        ("nats", [0.13], 0.0, "0", "nats"),
+    ],
+)
+def test_numbers(unit: str, values: list[float], number: float, text: str, label: str) -> None:
+    scale = scale_of(unit, values)
+    assert (scale.number(number), scale.unit) == (text, label)
+
+
+def test_no_number_is_written_for_nan() -> None:
+    with pytest.raises(ValueError, match="nan is not a number"):
+        scale_of("fraction", [0.5]).number(math.nan)
+
+
+def verdict(step: str, method: str, said: Verdict, *, eps: float = 0.03125, seed: int = 0, sample: int = 0) -> Row:
+    setting = {"eps": eps, "method": method}
+    metric = Metric("robustness", None, "verdict", Direction.NEUTRAL, setting, sample, said)
+    return row_of(metric, job("gelu", seed, step))
+
+
+def test_planted_contradiction_is_found(tmp_path: Path) -> None:
+    rows = [
+        verdict("bounds", "crown", Verdict.HOLDS),
+        verdict("bounds", "ibp", Verdict.UNKNOWN),
+        verdict("smt", "smt", Verdict.VIOLATED),
+        verdict("bounds", "crown", Verdict.HOLDS, sample=1),
+        verdict("smt", "smt", Verdict.HOLDS, sample=1),
+        verdict("bounds", "crown", Verdict.HOLDS, sample=2),  # another eps is another property
+        verdict("smt", "smt", Verdict.VIOLATED, sample=2, eps=0.0625),
+        verdict("smt", "smt", Verdict.VIOLATED, sample=2, seed=1),  # another seed is another network
+    ]
+    found = contradictions(frame_of(rows, tmp_path))
+    assert found.comparisons == 2
+    assert found.rows[["sample", "holds", "violated"]].to_numpy().tolist() == [[0, "bounds crown", "smt smt"]]
+
+
+def test_a_changed_network_may_differ_from_the_one_it_came_from(tmp_path: Path) -> None:
+    rows = [verdict("bounds", "crown", Verdict.HOLDS), verdict("pruned-bounds", "pgd", Verdict.VIOLATED)]
+    frame = frame_of(rows, tmp_path)
+    assert contradictions(frame, {"bounds": "", "pruned-bounds": "prune"}).comparisons == 0
+    assert len(contradictions(frame).rows) == 1
+
+
+def test_sample_run_has_no_contradictions(tmp_path: Path) -> None:
+    found = contradictions(frame_of(sample_rows(), tmp_path))
+    assert found.rows.empty
+    assert found.comparisons > 1000
+
+
+def test_verdict_counts_add_up_and_name_failed_jobs(tmp_path: Path) -> None:
+    frame = frame_of(sample_rows(samples=10), tmp_path)
+    table = verdict_table(frame)
+    counted = table[table["total"] > 0]
+    assert counted["total"].sum() == frame["sample"].notna().sum()
+    assert (counted[[each.value for each in Verdict]].sum(axis=1) == counted["total"]).all()
+    pgd = counted[(counted["method"] == "pgd") & (counted["eps"] == "0.0625") & (counted["variant"] == "relu")]
+    assert set(pgd["holds"]) == {0}
+    gelu = table[(table["workload"] == "digits-mlp") & (table["step"] == "smt") & (table["variant"] == "gelu")]
+    assert list(gelu["note"]) == [f"unsupported (3/3): {NO_ERF}"]
+
+
+def test_failures_keep_every_reason(tmp_path: Path) -> None:
+    table = failures(frame_of(sample_rows(), tmp_path))
+    crashed = table[table["status"] == "crashed"]
+    assert crashed[["workload", "step", "variant", "seeds", "reason"]].to_numpy().tolist() == [
+        ["digits-cnn", "prune", "annealed", "1", CRASH]
+    ]
+    assert set(table[table["metric"] == "swap_drop"]["reason"]) == {"not swapped"}
