@@ -45,6 +45,10 @@ def export_onnx(module: nn.Module, input_shape: tuple[int, ...], path: Path, *, 
             verbose=False,
         )
     model = onnx.load(str(path))
+    # Stack traces with the paths of the installation are a third of a small file: its size must not depend on them.
+    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
+        part.ClearField("metadata_props")
+    onnx.save(model, str(path))
     onnx.checker.check_model(model)
     written = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
     if written != opset:

@@ -58,24 +58,12 @@ def _export(network: Network, path: Path, inputs: torch.Tensor) -> tuple[Any, An
     module = fold_hardness(network.module)
     try:
         model = export_onnx(module, network.input_shape, path)
-        _drop_metadata(model, path)
         session = open_onnx(path)
         return model, session, run_onnx(session, inputs)
+    except OSError:  # a full disk says nothing of the network
+        raise
     except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
         raise Unsupported(f"cannot be exported to ONNX: {_first_line(error)}") from error
-
-
-def _drop_metadata(model: Any, path: Path) -> None:
-    """Write the file again without what the exporter notes of its own run.
-
-    Stack traces with the paths of the installation are a third of a small file: its size would depend on where torch
-    is installed, and on how long the names of the Python classes are.
-    """
-    import onnx
-
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
-        part.ClearField("metadata_props")
-    onnx.save(model, str(path))
 
 
 def _first_line(error: BaseException) -> str:

@@ -78,3 +78,11 @@ def svg_text(figure: Any) -> str:
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def eps_text(eps: str) -> str:
+    """A radius as a title has it; `eps` is text from a setting."""
+    try:
+        return f"ε = {float(eps):.6g}"
+    except ValueError:
+        return f"ε = {eps}"

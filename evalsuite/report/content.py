@@ -34,7 +34,7 @@ def in_order(frame: pd.DataFrame, record: Record) -> pd.DataFrame:
     wanted = {
         "workload": record.names("workloads"),
         "variant": record.names("variants"),
-        "step": ["train", *(str(step["name"]) for step in record.steps)],
+        "step": ["train", *steps] if (steps := [str(step["name"]) for step in record.steps]) else [],
     }
     ranks = frame[["seed"]].copy()
     for column, names in wanted.items():
@@ -152,7 +152,7 @@ class Content:
     def contradiction_text(self) -> str:
         """ "0 contradictions in N comparisons"."""
         count = len(self.contradictions.rows)
-        head = f"{count} contradiction{'s' * (count != 1)} in {self.contradictions.comparisons} comparisons"
+        head = f"{count} contradiction{'s' * (count != 1)} in {self.contradictions.comparisons:,} comparisons"
         if count:
             return f"{head}: at least one method is wrong about each of these. Do not trust its other verdicts."
         return f"{head} of decisive verdicts of different methods on the same network, sample and ε."

@@ -50,71 +50,6 @@ def _legend(figure: Any, variants: Sequence[str]) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=min(len(variants), 6), columnspacing=1.4)
 
 
-def differences(lines: pd.DataFrame, workload: str) -> Drawing:
-    """Paired differences of the headline metrics to the baseline: a panel per metric, a line per variant."""
-    import pandas as pd
-
-    name, title = f"differences-{workload}", f"Differences to {lines['baseline'].iloc[0]}, {workload}"
-    caption = (
-        "Mean paired difference over seeds and its 95 % interval, one panel per headline metric, each on its own axis. "
-        "An interval that crosses the vertical line is not resolved."
-    )
-    variants = [each for each in _variants(lines) if each != lines["baseline"].iloc[0]]
-    panels: list[tuple[TextLine, dict[str, Mapping[str, Any]]]] = []
-    for line in headline_lines(text_lines(lines), figure=True):
-        key = {column: getattr(line, column) for column in LINE}
-        cells = lines[(lines[list(key)] == pd.Series(key)).all(axis=1)]
-        if cells["diff_low"].notna().any():
-            panels.append((line, {str(cell["variant"]): cell for cell in records(cells)}))
-    if not panels:
-        return Drawing(name, title, caption, reason="no headline metric has differences over at least two seeds")
-    columns = min(3, len(panels))
-    height = -(-len(panels) // columns)
-    with style():
-        figure = new_figure(_WIDTH, height * (0.62 + 0.24 * len(variants)) + 0.1)
-        grid = figure.subplots(height, columns, squeeze=False, sharey=True)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        for axes, (line, by_variant) in zip(grid.flat, panels, strict=False):
-            _forest(axes, line, by_variant, variants)
-        svg = svg_text(figure)
-    return Drawing(name, title, caption, f"{title}: {len(panels)} panels; the numbers are in the tables.", svg)
-
-
-def _forest(axes: Any, line: TextLine, cells: Mapping[str, Mapping[str, Any]], variants: Sequence[str]) -> None:
-    known = looks(variants)
-    differences_ = [abs(cell["diff"]) for cell in cells.values() if cell["n_pairs"]]
-    scale = scale_of(line.unit, differences_)
-    axes.axvline(0, color=MUTED, linewidth=0.8)
-    for i, variant in enumerate(variants):
-        cell = cells[variant]
-        if not cell["n_pairs"]:
-            axes.text(0.98, i, cell["status"] if not cell["n"] else "no pair", transform=axes.get_yaxis_transform(),
-                      ha="right", va="center", color=MUTED, fontsize=7, style="italic")  # fmt: skip
-            continue
-        center = cell["diff"] / scale.divisor
-        if not math.isnan(cell["diff_low"]):
-            ends = [cell["diff_low"] / scale.divisor, cell["diff_high"] / scale.divisor]
-            axes.plot(ends, [i, i], color=known[variant].colour, solid_capstyle="butt", linewidth=2)
-        axes.plot([center], [i], marker=known[variant].marker, color=known[variant].colour, markersize=5,
-                  markeredgecolor="white", markeredgewidth=0.5)  # fmt: skip
-    setting = parse_setting(line.setting)
-    detail = f" {_eps_text(setting['eps'])}" if "eps" in setting else ""
-    axes.set_title(f"{line.step}\n{line.label}{detail}", fontweight="normal", fontsize=8)
-    axes.set_yticks(range(len(variants)), variants)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(variants) - 0.5, -0.5)
-    axes.margins(x=0.12)
-    axes.locator_params(axis="x", nbins=4)
-    hint = {"higher": "better →", "lower": "← better"}.get(line.direction, "")
-    axes.set_xlabel(f"{line.difference_unit or scale.unit}   {hint}".strip(), fontsize=7.5, color=MUTED)
-    axes.spines["left"].set_visible(False)
-
-
-def _eps_text(eps: str) -> str:
-    return f"ε = {float(eps):.6g}"
-
-
 def certified_curves(lines: pd.DataFrame, workload: str) -> Drawing:
     """Certified accuracy over eps, a panel per method, with the attack's upper limit."""
     name, title = f"certified-{workload}", f"Certified accuracy, {workload}"
@@ -199,7 +134,7 @@ def verdict_bars(verdicts: pd.DataFrame, workload: str, variants: Sequence[str])
             for axes, eps in zip(axes_row, every, strict=True):
                 panel = counted[(counted["step"] == step) & (counted["method"] == method) & (counted["eps"] == eps)]
                 _bars(axes, panel, variants, {variant: notes.get((step, variant), "") for variant in variants})
-                head = f"{method or step}, {_eps_text(eps)}" if eps else method or step
+                head = f"{method or step}, {eps_text(eps)}" if eps else method or step
                 axes.set_title(head, fontweight="normal", fontsize=8)
         _verdict_legend(figure)
         svg = svg_text(figure)

@@ -106,7 +106,7 @@ def _count_sentence(counts: Tally) -> str:
     resolved = counts.better + counts.worse
     if resolved and (counts.constant or counts.timing):
         text += f" Of the {resolved} better or worse, {counts.constant} are the same in every seed"
-        text += f" and {counts.timing} timings." if counts.timing != 1 else " and 1 is a timing."
+        text += f", {counts.timing} timing{'s' * (counts.timing != 1)}." if counts.timing else "."
     return text
 
 
@@ -119,7 +119,8 @@ def _headline_sentences(lines: Sequence[TextLine], variant: str) -> list[str]:
         cell = line.cells[variant]
         unit = line.difference_unit or ("" if line.shown_unit in ("count", "ratio") else line.shown_unit)
         if cell.better:
-            told = " ".join(part for part in (line.brief, cell.difference, unit, cell.interval) if part)
+            interval = cell.interval.replace(", ", ",\N{NO-BREAK SPACE}")
+            told = " ".join(part for part in (line.brief, cell.difference, unit, interval) if part)
             groups[cell.better.capitalize()].append(told)
         elif cell.equal:
             groups["Exactly equal"].append(line.brief)

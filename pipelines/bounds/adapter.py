@@ -47,12 +47,20 @@ def _module(name: str, **contents: Any) -> ModuleType:
     return module
 
 
+def _exporter() -> Any:
+    """The settings of torch's exporter, whose module moved after torch 2.8."""
+    for name in ("torch.onnx._internal.torchscript_exporter._globals", "torch.onnx._globals"):
+        with contextlib.suppress(ModuleNotFoundError):
+            return import_module(name).GLOBALS
+    raise ImportError("torch.onnx has no settings of its TorchScript exporter; use an earlier torch")
+
+
 def _lendings() -> tuple[list[tuple[Any, str, Any]], dict[str, ModuleType]]:
     """The attributes and the modules that release 0.3 needs and that are not there."""
-    from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
+    exporter = _exporter()
 
     def set_opset(number: int) -> None:
-        GLOBALS.export_onnx_opset_version = number
+        exporter.export_onnx_opset_version = number
 
     six = _module("torch._six", string_classes=(str, bytes), inf=float("inf"), container_abcs=collections.abc)
     attributes = [
@@ -71,18 +79,16 @@ def _lendings() -> tuple[list[tuple[Any, str, Any]], dict[str, ModuleType]]:
 @contextlib.contextmanager
 def _at_home() -> Iterator[None]:
     """What auto_LiRPA expects of its surroundings while it runs; put back afterwards."""
-    from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
-
+    exporter = _exporter()
     lent, modules = _lendings() if LEGACY else ([], {})
-    dtype, opset, handlers = torch.get_default_dtype(), GLOBALS.export_onnx_opset_version, list(logging.root.handlers)
+    dtype, opset, handlers = torch.get_default_dtype(), exporter.export_onnx_opset_version, list(logging.root.handlers)
     sys.modules.update(modules)
     for owner, name, value in lent:
         setattr(owner, name, value)
     torch.set_default_dtype(torch.float64)
     try:
-        # It prints its progress, and standard output may be the user's result.
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
+        # It prints its progress, and sets filters of its own for warnings.
+        with warnings.catch_warnings(record=True), contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
         torch.set_default_dtype(dtype)
@@ -90,7 +96,7 @@ def _at_home() -> Iterator[None]:
             delattr(owner, name)
         for name in modules:
             del sys.modules[name]
-        GLOBALS.export_onnx_opset_version = opset
+        exporter.export_onnx_opset_version = opset
         logging.root.handlers[:] = handlers
 
 

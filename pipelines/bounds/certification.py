@@ -26,6 +26,7 @@ class _Found:
     late: torch.Tensor
     seconds: float
     bounds: Margins | None
+    reason: str = ""
 
 
 class Certification:
@@ -103,6 +104,8 @@ class Certification:
     def _optimize(self, properties: list[Property], crown: _Found, violated: torch.Tensor) -> _Found:
         began = time.monotonic()
         holds, late = crown.holds.clone(), crown.late.clone()
+        if not self._propagation.optimizes:
+            return _Found("alpha-crown", holds, late, crown.seconds, None, "CROWN's: alpha-CROWN fails on this network")
         if crown.bounds is not None:
             bounds = crown.bounds
             width = (bounds.upper - bounds.lower).mean(1)
@@ -124,7 +127,7 @@ class Certification:
 def _metrics(properties: list[Property], eps: float, found: _Found) -> list[Metric]:
     setting = _setting(eps, found.method)
     late = int(found.late.sum())
-    reason = f"{late} of {len(properties)} properties not tried within the time limit" if late else ""
+    reason = f"{late} of {len(properties)} properties not tried within the time limit" if late else found.reason
     certified = found.holds.double().mean().item()
     metrics = [
         Metric("certified_accuracy", certified, "fraction", Direction.HIGHER, setting, reason=reason),

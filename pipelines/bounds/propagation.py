@@ -13,12 +13,15 @@ from pipelines.bounds import METHODS
 from pipelines.bounds.adapter import Engine, Gelu
 
 _LAYERS = (
-    nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU, nn.Flatten, nn.Identity, nn.MaxPool2d,
+    nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU,
+    nn.Flatten, nn.Identity, nn.MaxPool2d,
     nn.AvgPool2d, nn.AdaptiveAvgPool2d, Gelu,
 )  # fmt: skip
 # float64 bounds are off by about 1e-14 of the logits; widening by 1e-10 of them costs nothing.
 _SLACK = 1e-10
 _BYTES = 2**27
+# What auto_LiRPA raises for networks that it accepted but can't treat, by experience.
+_FAILURES = (AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError)
 _ROWS = ("margins", "lower", "upper")
 
 
@@ -74,7 +77,7 @@ def _prepared(module: nn.Module) -> nn.Module:
                 setattr(parent, name, nn.Identity())
         if isinstance(parent, nn.Sequential):
             _fold_norms(parent)
-        elif isinstance(parent, nn.Linear) and not isinstance(parent.bias, nn.Parameter):
+        elif isinstance(parent, nn.Linear) and "bias" not in dict(parent.named_parameters()):
             # With a bias it is traced as one operator, without as a product that could be of two activations.
             parent.bias = nn.Parameter(parent.weight.new_zeros(parent.out_features))
     return ready.requires_grad_(False).eval()
@@ -94,11 +97,10 @@ def _fold_norms(sequence: nn.Sequential) -> None:
 
 def _refuse(module: nn.Module, input_shape: tuple[int, ...]) -> None:
     """Raise Unsupported, naming what there are no trustworthy bounds for."""
-    leaves = [each for each in module.modules() if not list(each.children()) and type(each).__module__ != __name__]
-    layers = {type(each).__name__ for each in leaves if type(each).__module__.startswith("torch.nn")}
-    known = {each.__name__ for each in _LAYERS} | {"Sequential"}
-    if layers - known:
-        raise Unsupported(f"no sound bounds for {', '.join(sorted(layers - known))}")
+    layers = {type(each) for each in module.modules() if type(each).__module__.startswith("torch.nn")}
+    unknown = sorted(each.__name__ for each in layers - set(_LAYERS))
+    if unknown:
+        raise Unsupported(f"no sound bounds for {', '.join(unknown)}")
     try:
         operators = Engine.unsupported(module, input_shape)
     except (RuntimeError, NotImplementedError, TypeError) as error:
@@ -130,11 +132,33 @@ class Propagation:
         self._reference = copy.deepcopy(network.module).double().eval()
         module = _prepared(network.module)
         _refuse(module, network.input_shape)
-        chain = all(isinstance(each, nn.Sequential) for each in module.modules() if list(each.children()))
-        self._engine = Engine(module, network.input_shape, iterations, patches=chain)
+        self._engine, self.optimizes = self._converted(module, iterations)
         largest = sorted(self._engine.sizes())[-2:]
         # The coefficients of one layer's outputs by another's, for both sides, and as much again in between.
         self.batch = max(1, min(64, int(_BYTES / (largest[0] * largest[-1] * 8 * 4))))
+
+    def _converted(self, module: nn.Module, iterations: int) -> tuple[Engine, bool]:
+        """An engine that works on two small boxes, and whether its alpha-CROWN does."""
+        low = torch.stack([torch.full(self._network.input_shape, each, dtype=torch.float64) for each in (0.1, 0.6)])
+        rows = torch.eye(self._network.classes, dtype=torch.float64).expand(2, -1, -1)
+        chain = all(isinstance(each, nn.Sequential) for each in module.modules() if list(each.children()))
+        failure: Exception | None = None
+        for patches in (True, False) if chain else (False,):
+            try:
+                engine = Engine(module, self._network.input_shape, iterations, patches=patches)
+                self._compare(engine, low)
+                for method in ("ibp", "crown"):
+                    inputs = engine.bound(low, low + 0.1, rows, method)[2]
+            except _FAILURES as error:
+                failure = error
+                continue
+            try:
+                engine.optimize(low, low + 0.1, rows, inputs, lambda lower: lower.amin(1, keepdim=True) > torch.inf)
+            except _FAILURES:
+                # The failed optimizer leaves its state behind.
+                return Engine(module, self._network.input_shape, iterations, patches=patches), False
+            return engine, True
+        raise Unsupported(f"auto_LiRPA does not manage this network: {failure}") from failure
 
     def bounds(self, properties: list[Property], method: str, *, start: Margins | None = None) -> Margins:
         """Bounds by "ibp", "crown" or "alpha-crown", `batch` properties at a time.
@@ -177,11 +201,16 @@ class Propagation:
         return Margins(torch.maximum(crown.margins, found), crown.lower, crown.upper, crown.inputs)
 
     @torch.no_grad()
+    def _compare(self, engine: Engine, inputs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._reference(inputs)
+        if not torch.allclose(engine.forward(inputs), logits, rtol=1e-9, atol=1e-9):
+            raise Unsupported("auto_LiRPA's conversion of the network computes another function")
+        return logits
+
+    @torch.no_grad()
     def _check(self, center: torch.Tensor, rows: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor) -> None:
         """Nothing is believed of a conversion that computes something else, or of bounds that exclude a value."""
-        logits = self._reference(center)
-        if not torch.allclose(self._engine.forward(center), logits, rtol=1e-9, atol=1e-9):
-            raise Unsupported("auto_LiRPA's conversion of the network computes another function")
+        logits = self._compare(self._engine, center)
         values = torch.einsum("bkc,bc->bk", rows, logits)
         if not bool(((lower <= values) & (values <= upper)).all()):
             raise RuntimeError("a bound excludes the value at the center of its box: the bounds are not sound")

@@ -112,6 +112,8 @@ def _deploy(
     """Size and speed in ONNX Runtime; where ONNX cannot express the network, the reason instead."""
     try:
         sessions = _sessions(unpruned, pruned, input_shape, path)
+    except OSError:  # a full disk says nothing of the network
+        raise
     except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
         path.unlink(missing_ok=True)
         reason = f"cannot be exported to ONNX: {type(error).__name__}"
@@ -129,18 +131,11 @@ def _deploy(
 
 
 def _sessions(unpruned: nn.Module, pruned: nn.Module, input_shape: tuple[int, ...], path: Path) -> tuple[Any, Any]:
-    _drop_metadata(export_onnx(pruned, input_shape, path), path)
+    export_onnx(pruned, input_shape, path)
     with TemporaryDirectory() as folder:
         whole = Path(folder) / "unpruned.onnx"
         export_onnx(unpruned, input_shape, whole)
         return open_onnx(whole.read_bytes()), open_onnx(path)
-
-
-def _drop_metadata(model: onnx.ModelProto, path: Path) -> None:
-    """Write the file again without stack traces: its size must not depend on where torch is installed."""
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
-        part.ClearField("metadata_props")
-    onnx.save(model, str(path))
 
 
 def _latency_ratio(unpruned: Any, pruned: Any, inputs: torch.Tensor, batch: int) -> Metric:

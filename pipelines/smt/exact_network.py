@@ -24,9 +24,7 @@ class Affine:
 
     def after(self, first: Affine) -> Affine:
         """This map applied to the result of `first`."""
-        return Affine(
-            (self.weight @ first.weight).shortened(), (self.weight @ first.bias + self.bias).shortened()
-        )
+        return Affine((self.weight @ first.weight).shortened(), (self.weight @ first.bias + self.bias).shortened())
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ ALLOWED = {
     "run": {"contract", "deployment", "networks", "plan", "recipe", "reluize", "results", "workloads"},
     "report": {"contract", "results"},
     "doctor": {"plugins"},
-    "testing": {"activations", "contract", "plugins", "reluize", "results", "run", "workloads"},
+    "conformance": {"contract"},
+    "testing": {"activations", "conformance", "contract", "plugins", "reluize", "results", "run", "workloads"},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ class Workshop:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.out, self.cache = folder, folder / "out", folder / "cache"
+        self.path = TROUBLE
 
     def recipe(self, steps: str, head: str = HEAD) -> Path:
         path = self.folder / "recipe.yaml"
@@ -39,7 +41,7 @@ class Workshop:
         return path
 
     def start(self, *words: object) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": str(TROUBLE), "EVALSUITE_CACHE": str(self.cache)}
+        environment = {**os.environ, "PYTHONPATH": str(self.path), "EVALSUITE_CACHE": str(self.cache)}
         return subprocess.Popen(
             [*COMMAND, *map(str, words)], cwd=self.folder, env=environment, text=True, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -296,6 +298,34 @@ def test_stages_lists_origins_and_shows_the_broken_one_as_broken(workshop: Works
     assert "trouble 1.0" in by_name["slow"]
     assert "broken: AttributeError" in by_name["broken"]
     assert "broken: ModuleNotFoundError" in by_name["absent"]
+
+
+DEMO = Path(__file__).parent.parent / "plugin_demo"
+
+
+def test_a_third_partys_stage_is_installed_and_runs_in_a_recipe(workshop: Workshop) -> None:
+    site = workshop.folder / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*install, "--target", site, DEMO], check=True, capture_output=True)
+    workshop.path = site
+    listed = workshop.call("stages").stdout
+    assert re.search(r"^input-noise +evalsuite-plugin-demo 0.1.0 +Accuracy under Gaussian noise", listed, re.MULTILINE)
+    done = workshop.run(workshop.recipe("  - {use: input-noise, sigma: 0.0}\n  - {use: input-noise, name: loud}\n"))
+    assert done.returncode == 0, done.stderr
+    rows = workshop.rows()
+    assert set(rows[rows["step"] == "loud"]["variant"]) == {"gelu", "gelu-swap"}
+    assert rows[rows["step"] == "loud"]["setting"].unique().tolist() == ["sigma=0.1"]
+    assert rows["status"].eq("ok").mean() > 0.5
+    wrong = workshop.run(workshop.recipe("  - {use: input-noise, sigma: -1.0}\n"))
+    assert wrong.returncode == 2
+    assert "recipe.yaml:6:5 steps[0]: sigma must be >= 0, got -1.0" in wrong.stderr
+
+
+def test_the_readme_shows_the_demo_plugin_as_it_is() -> None:
+    readme = (DEMO.parent.parent / "README.md").read_text()
+    code = (DEMO / "evalsuite_plugin_demo.py").read_text().rstrip()
+    assert f"```python\n{code}\n```" in readme
+    assert len(code.splitlines()) < 40
 
 
 def test_doctor_names_what_is_broken_and_the_cure(workshop: Workshop) -> None:

@@ -58,12 +58,12 @@ def test_one_seed_has_no_interval_and_claims_nothing() -> None:
 
 
 def test_equal_differences_are_constant_despite_rounding() -> None:
-    values, baseline = {0: 0.96, 1: 0.95, 2: 0.97}, {0: 0.95, 1: 0.94, 2: 0.96}
-    assert len({values[seed] - baseline[seed] for seed in values}) > 1  # 0.01 in decimals, not in binary
+    values, baseline = {0: 0.3, 1: 0.2, 2: 0.9}, {0: 0.2, 1: 0.1, 2: 0.8}
+    assert len({values[seed] - baseline[seed] for seed in values}) > 1  # 0.1 in decimals, not in binary
     found = paired_difference(values, baseline)
     assert found is not None
     assert found.constant
-    assert found.low == found.high == found.mean == pytest.approx(0.01)
+    assert found.low == found.high == found.mean == pytest.approx(0.1)
     assert found.resolved
 
 
