@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+WIDTH = 7.2  # inches: two such figures side by side stay readable
 INK, MUTED, RULE = "#1f2328", "#59636e", "#d8dee4"
 # Okabe and Ito's colours, which people with the common colour blindnesses tell apart; black is the baseline's.
 _FIXED = {"gelu": "#222222", "gelu-swap": "#E69F00", "lambda-gelu": "#56B4E9", "annealed": "#009E73", "relu": "#CC79A7"}
@@ -82,7 +84,13 @@ def svg_text(figure: Any) -> str:
 
 def eps_text(eps: str) -> str:
     """A radius as a title has it; `eps` is text from a setting."""
+    value = number(eps)
+    return f"ε = {eps}" if math.isnan(value) else f"ε = {value:.6g}"
+
+
+def number(text: str | None) -> float:
+    """A number from a setting's text, NaN where it is none."""
     try:
-        return f"ε = {float(eps):.6g}"
+        return float(text) if text is not None else math.nan
     except ValueError:
-        return f"ε = {eps}"
+        return math.nan

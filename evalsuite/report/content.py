@@ -155,7 +155,10 @@ class Content:
         head = f"{count} contradiction{'s' * (count != 1)} in {self.contradictions.comparisons:,} comparisons"
         if count:
             return f"{head}: at least one method is wrong about each of these. Do not trust its other verdicts."
-        return f"{head} of decisive verdicts of different methods on the same network, sample and ε."
+        return (
+            f"{head}: verdicts of two methods on the same network, sample and ε, where one decided and the other "
+            "could have said the opposite."
+        )
 
     @property
     def unfinished(self) -> str:

@@ -13,6 +13,7 @@ from evalsuite.report.tables import TextLine
 if TYPE_CHECKING:
     import pandas as pd
 
+_DATA = ("train", "calibration", "validation", "test", "fingerprint")
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -82,7 +83,6 @@ def _frame_grid(frame: pd.DataFrame) -> str:
 
 def markdown(content: Content) -> str:
     """report.md: what the page says, without figures."""
-    record = content.record
     parts = [f"# {QUESTION}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
     parts += [f"**{text}**" for text in [content.unfinished] if text]
     parts.append("## At a glance")
@@ -99,20 +99,18 @@ def markdown(content: Content) -> str:
     for workload in content.workloads:
         lines = [line for line in content.lines if line.workload == workload]
         parts += [f"### {_cell(workload)}", _lines_grid(lines, content.variants)]
-    parts.append("## Provenance")
-    names = ("name", "command", "started", "finished")
-    parts.append("\n".join(f"- {name}: {_cell(record.text(name))}" for name in names))
+    return "\n\n".join(part.rstrip("\n") for part in [*parts, *_provenance(content)]) + "\n"
+
+
+def _provenance(content: Content) -> list[str]:
+    record = content.record
+    facts = [f"- {name}: {_cell(record.text(name))}" for name in ("name", "command", "started", "finished")]
     for key in ("jobs", "versions", "machine"):
         told = ", ".join(f"{name} {value}" for name, value in record.table(key).items())
-        parts.append(f"- {key}: {_cell(told or NOT_RECORDED)}")
+        facts.append(f"- {key}: {_cell(told or NOT_RECORDED)}")
     data = [[each, *(record.text("data", each, key) for key in _DATA)] for each in content.workloads]
-    parts.append(_grid(["workload", *_DATA], data))
-    indented = "\n".join(f"    {line}" for line in record.text("recipe_text").splitlines())
-    parts += ["Recipe:", indented]
-    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
-
-
-_DATA = ("train", "calibration", "validation", "test", "fingerprint")
+    recipe = "\n".join(f"    {line}" for line in record.text("recipe_text").splitlines())
+    return ["## Provenance", "\n".join(facts), _grid(["workload", *_DATA], data), "Recipe:", recipe]
 
 
 def file_name(text: str) -> str:

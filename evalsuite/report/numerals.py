@@ -19,12 +19,14 @@ class Scale:
     """How the numbers of one line are written: shown = value / divisor, with fixed decimals.
 
     `unit` is the label of means and `difference_unit` that of differences: they differ for percent and points.
+    `powers` writes all numbers in powers of ten.
     """
 
     divisor: float
     unit: str
     difference_unit: str
     decimals: int
+    powers: bool = False
 
     def number(self, value: float, *, sign: bool = False) -> str:
         """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0"."""
@@ -35,6 +37,8 @@ class Scale:
         return (MINUS if shown < 0 else "+" if sign and shown > 0 else "") + text
 
     def _digits(self, shown: float) -> str:
+        if self.powers:
+            return _powers(shown)
         # A number that is not 0 must not read "0.00"; one more digit does for most, powers of ten for the rest.
         if 10**-4 <= shown < 0.5 * 10**-self.decimals:
             return f"{shown:.{-math.floor(math.log10(shown))}f}"
@@ -69,5 +73,5 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
     largest /= divisor
     if unit == "bytes" and divisor == 1:
         return Scale(divisor, label, "", 0)
-    decimals = 2 if largest == 0 else min(max(2 - math.floor(math.log10(largest)), 0), 5)
-    return Scale(divisor, label, "", decimals)
+    decimals = 2 if largest == 0 else min(max(2 - math.floor(math.log10(largest)), 0), 4)
+    return Scale(divisor, label, "", decimals, powers=0 < largest < 1e-3)

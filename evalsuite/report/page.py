@@ -45,6 +45,8 @@ def _provenance(content: Content) -> list[tuple[str, str]]:
         ("Started", record.text("started")),
         ("Finished", record.text("finished")),
         ("Jobs", ", ".join(f"{value} {name}" for name, value in jobs.items()) or NOT_RECORDED),
+        ("Job seconds", record.text("seconds")),
+        ("Peak MiB", record.text("peak_mib")),
         ("Seeds", content.seeds_text),
         ("Baseline", content.baseline),
         ("Machine", ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in record.table("machine").items())

@@ -23,7 +23,7 @@ __all__ = [
     "verdict_table",
 ]
 
-_ACRONYMS = ("mac", "nll", "onnx", "pgd")
+_SPELLED = {"gelu": "GELU", "mac": "MAC", "macs": "MACs", "nll": "NLL", "onnx": "ONNX", "pgd": "PGD"}
 _FAILURE_COLUMNS = ("workload", "step", "stage", "variant", "metric", "status", "seeds", "reason")
 
 
@@ -39,6 +39,8 @@ class TextLine:
         found = records(cells)
         first = found[0]
         scale = line_scale(first["unit"], found)
+        self.scale = scale
+        self.raw: dict[str, dict[str, Any]] = {cell["variant"]: cell for cell in found}
         self.workload, self.step, self.stage = first["workload"], first["step"], first["stage"]
         self.metric, self.setting, self.unit = first["metric"], first["setting"], first["unit"]
         self.direction, self.timing = first["direction"], bool(first["timing"])
@@ -50,7 +52,7 @@ class TextLine:
     @property
     def label(self) -> str:
         """The metric in words; a step that gave no metric at all stands for all of them."""
-        words = [word.upper() if word in _ACRONYMS else word for word in self.metric.split("_")]
+        words = [_SPELLED.get(word, word) for word in self.metric.split("_")]
         return " ".join(words) if self.metric else "all metrics"
 
     @property

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 VERDICTS = tuple(verdict.value for verdict in Verdict)
-_DECISIVE = (Verdict.HOLDS.value, Verdict.VIOLATED.value)
+_OPPOSITE = {Verdict.HOLDS.value: Verdict.VIOLATED.value, Verdict.VIOLATED.value: Verdict.HOLDS.value}
 _COUNT_COLUMNS = ("workload", "step", "variant", "eps", "method")
-_CLASH_COLUMNS = ("workload", "variant", "seed", "sample", "eps", "network", "holds", "violated")
+_PROPERTY = ("workload", "variant", "seed", "sample", "eps", "network")
 
 
 class Contradictions(NamedTuple):
-    """The contradicting pairs, one a row, and how many pairs of decisive verdicts were compared."""
+    """The contradicting pairs, one a row, and how many pairs were compared."""
 
     rows: pd.DataFrame
     comparisons: int
@@ -81,6 +81,9 @@ def _in_frame_order(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
 def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) -> Contradictions:
     """Pairs of methods of which one says holds and the other violated, of the same property of the same network.
 
+    A pair counts as compared where one of the two decided and the other could have said the opposite, as it does of
+    some property in this frame: two methods that only ever prove cannot contradict each other, and are no check.
+
     Args:
         frame: rows as `read_results` gives them.
         after: step -> what it follows. Steps that follow different ones measure different networks (a pruned one is
@@ -89,19 +92,20 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
     import pandas as pd
 
     rows = _with_settings(frame)
-    rows = rows[rows["verdict"].isin(_DECISIVE)]
     rows = rows.assign(
         eps=pd.to_numeric(rows["eps"], errors="coerce"),
         network=[(after or {}).get(step, "") for step in rows["step"]],
         source=[f"{step} {method}".strip() for step, method in zip(rows["step"], rows["method"], strict=True)],
     ).dropna(subset=["eps"])
+    said: dict[tuple[Any, ...], set[tuple[str, str]]] = {}
+    ever: dict[str, set[str]] = {}
+    for *key, source, verdict in rows[[*_PROPERTY, "source", "verdict"]].itertuples(index=False, name=None):
+        said.setdefault(tuple(key), set()).add((source, verdict))
+        ever.setdefault(source, set()).add(verdict)
     clashes, compared = [], 0
-    same = ["workload", "variant", "seed", "sample", "eps", "network"]
-    for key, group in rows.groupby(same, sort=False):
-        found = sorted(set(zip(group["source"], group["verdict"], strict=True)))
-        for (source, verdict), (other, other_verdict) in combinations(found, 2):
-            compared += 1
-            if verdict != other_verdict:
-                pair = {verdict: source, other_verdict: other}
-                clashes.append({**dict(zip(same, key, strict=True)), **pair})
-    return Contradictions(pd.DataFrame(clashes, columns=list(_CLASH_COLUMNS)), compared)
+    for key_, found in said.items():
+        for (source, verdict), (other, other_verdict) in combinations(sorted(found), 2):
+            compared += _OPPOSITE.get(verdict) in ever[other] or _OPPOSITE.get(other_verdict) in ever[source]
+            if _OPPOSITE.get(verdict) == other_verdict:
+                clashes.append({**dict(zip(_PROPERTY, key_, strict=True)), verdict: source, other_verdict: other})
+    return Contradictions(pd.DataFrame(clashes, columns=[*_PROPERTY, *_OPPOSITE]), compared)

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class Found:
     handover: str = ""
     seconds: float = 0.0
     peak_mib: float = 0.0
+    samples: dict[str, int] = field(default_factory=dict)
 
     @property
     def final(self) -> bool:
@@ -123,6 +124,7 @@ def perform(assignment: Assignment) -> None:
         "rows": [asdict(row) for row in found.rows],
         "network": found.network,
         "handover": found.handover,
+        "samples": found.samples,
         "seconds": round(time.perf_counter() - started, 3),
         "peak_mib": round(peak, 1),
     }
@@ -140,6 +142,7 @@ def _describe(error: Exception) -> str:
 def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     import torch
 
+    from evalsuite.activations import census
     from evalsuite.networks import load_network, save_network
     from evalsuite.run.making import make_network
 
@@ -158,16 +161,22 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     with torch.no_grad():
         right = network.module(data.validation.inputs).argmax(1) == data.validation.targets
     untrained = "not trained: made from another network" if made.train_loss is None else ""
+    trained_in = None if untrained else seconds
     metrics = [
         Metric("validation_accuracy", right.float().mean().item(), "fraction", Direction.HIGHER),
         Metric("train_loss", made.train_loss, "nats", Direction.LOWER, reason=untrained),
-        Metric("train_time", seconds, "s", Direction.LOWER, timing=True),
-        *(
-            Metric("hardness", value, "lambda", Direction.NEUTRAL, setting={"layer": layer})
-            for layer, value in made.hardness.items()
-        ),
+        Metric("train_time", trained_in, "s", Direction.LOWER, timing=True, reason=untrained),
+        *(_hardness(found.path, made.hardness) for found in census(network.module)),
     ]
-    return Found(Status.OK, _rows(metrics, labels), network=digest_network(folder))
+    parts = ("train", "calibration", "validation", "test")
+    samples = {part: len(getattr(data, part)) for part in parts}
+    return Found(Status.OK, _rows(metrics, labels), network=digest_network(folder), samples=samples)
+
+
+def _hardness(layer: str, known: dict[str, float]) -> Metric:
+    value = known.get(layer)
+    reason = "no lambda to learn" if value is None else ""
+    return Metric("hardness", value, "lambda", Direction.NEUTRAL, {"layer": layer}, reason=reason)
 
 
 def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:

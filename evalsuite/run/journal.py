@@ -16,7 +16,8 @@ from evalsuite.results import Row, Status
 class Entry:
     """A finished job: its rows, and what they depended on.
 
-    `network` is the digest of the network it hands on, `handover` why it hands on none. `final` is False where a
+    `network` is the digest of the network it hands on, `handover` why it hands on none, `samples` the sizes of the parts
+    of the data, known where a network was made. `final` is False where a
     measurement failed: such a job is tried again.
     """
 
@@ -31,6 +32,7 @@ class Entry:
     final: bool = True
     network: str = ""
     handover: str = ""
+    samples: dict[str, int] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:

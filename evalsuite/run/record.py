@@ -78,6 +78,7 @@ class RunRecord:
     def end(self, entries: Iterable[Entry], *, finished: bool) -> RunRecord:
         """The record of the run after its last job."""
         entries = list(entries)
+        sizes = {entry.job.split("/")[0]: entry.samples for entry in entries if entry.samples}
         counted = Counter(entry.status.value for entry in entries)
         counted["cached"] = sum(entry.cached for entry in entries)
         counted["measurement_failed"] = sum(entry.status is Status.OK and not entry.final for entry in entries)
@@ -85,6 +86,7 @@ class RunRecord:
             self,
             finished=_now() if finished else "",
             jobs={**self.jobs, **counted},
+            data={name: {**known, **sizes.get(name, {})} for name, known in self.data.items()},
             seconds=round(sum(entry.seconds for entry in entries), 1),
             peak_mib=max((entry.peak_mib for entry in entries), default=0.0),
         )

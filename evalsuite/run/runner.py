@@ -85,7 +85,7 @@ def _entry(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached: 
     rows = tuple(replace(row, **job.coordinates, key=key) for row in found.rows)
     return Entry(
         job.id, key, found.status, rows, inputs, found.seconds, found.peak_mib,
-        cached, found.final, found.network, found.handover,
+        cached, found.final, found.network, found.handover, found.samples,
     )  # fmt: skip
 
 

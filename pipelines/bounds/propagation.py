@@ -97,10 +97,13 @@ def _fold_norms(sequence: nn.Sequential) -> None:
 
 def _refuse(module: nn.Module, input_shape: tuple[int, ...]) -> None:
     """Raise Unsupported, naming what there are no trustworthy bounds for."""
-    layers = {type(each) for each in module.modules() if type(each).__module__.startswith("torch.nn")}
-    unknown = sorted(each.__name__ for each in layers - set(_LAYERS))
+    unknown = {
+        type(each).__name__ if list(each.children()) else str(each)
+        for each in module.modules()
+        if type(each).__module__.startswith("torch.nn") and type(each) not in _LAYERS
+    }
     if unknown:
-        raise Unsupported(f"no sound bounds for {', '.join(unknown)}")
+        raise Unsupported(f"no sound bounds for {', '.join(sorted(unknown))}")
     try:
         operators = Engine.unsupported(module, input_shape)
     except (RuntimeError, NotImplementedError, TypeError) as error:

@@ -37,7 +37,9 @@ class Decision:
     counterexample: torch.Tensor | None = None
 
 
-class _Outcome(Enum):
+class _Left(Enum):
+    """What is known of a margin without a counterexample."""
+
     REFUTED = "the margin is positive in the whole box"
     EXACT_ONLY = "it is not, but no float32 input shows it"
     OUT_OF_TIME = "not decided"
@@ -105,9 +107,9 @@ class _Query:
             found = self._examine(row)
             if isinstance(found, torch.Tensor):
                 return self._decision(Verdict.VIOLATED, "solver", found)
-            if found is _Outcome.OUT_OF_TIME:
+            if found is _Left.OUT_OF_TIME:
                 return self._decision(Verdict.TIMEOUT, self._why_out_of_time())
-            exact_only = exact_only or found is _Outcome.EXACT_ONLY
+            exact_only = exact_only or found is _Left.EXACT_ONLY
         if exact_only:
             return self._decision(Verdict.UNKNOWN, EXACT_ONLY)
         return self._decision(Verdict.HOLDS, "solver" if self._calls else "bounds")
@@ -120,14 +122,14 @@ class _Query:
             return JOB_ENDS
         return OUT_OF_TIME.format(limit=self._limit, neurons=self._reduced.unstable_neurons)
 
-    def _examine(self, row: int) -> torch.Tensor | _Outcome:
-        """A counterexample, or what is known of the margin without one."""
+    def _examine(self, row: int) -> torch.Tensor | _Left:
+        """A counterexample to the margin, or what is known without one."""
         for bits in (_ROUNDED_BITS, None):
             answer = self._ask(row, bits)
             if answer.finding is Finding.IMPOSSIBLE:
-                return _Outcome.REFUTED
+                return _Left.REFUTED
             if answer.finding is Finding.OUT_OF_STEPS:
-                return _Outcome.OUT_OF_TIME
+                return _Left.OUT_OF_TIME
             point = self._reduced.point(answer.offsets)
             violated = self._exact.margin(point, self._property.label) <= 0
             if bits is None and not violated:
@@ -136,7 +138,7 @@ class _Query:
             if found is not None:
                 return found
             if violated:
-                return _Outcome.EXACT_ONLY
+                return _Left.EXACT_ONLY
         raise AssertionError("the exact question has three answers")
 
     def _ask(self, row: int, bits: int | None) -> Answer:

@@ -66,7 +66,7 @@ def _check_reading(exact: ExactNetwork, network: Network, points: Sequence[Prope
 
 
 def _metrics(properties: Sequence[Property], decisions: Sequence[Decision], seconds: float) -> list[Metric]:
-    setting = {"eps": properties[0].eps, "method": "smt"}
+    setting: dict[str, str | float] = {"eps": properties[0].eps, "method": "smt"}
     count = len(decisions)
 
     def share(*verdicts: Verdict) -> float:

@@ -1,8 +1,8 @@
 """The exact reduction: in a small box most neurons are stable, and what they compute is an affine form.
 
-Everything is a row over the columns [1, t, a]: t are the free inputs measured from the box's lower corner, and a are the
-outputs of the unstable neurons, layer by layer. Bounds replace each a by a line below or above it (DeepPoly, POPL 2019;
-CROWN, arXiv 1811.00866), from the last layer to the first, in exact arithmetic: they need no rounding argument.
+Everything is a row over the columns [1, t, a]: t are the free inputs, measured from the box's lower corner, and a are
+the outputs of the unstable neurons, layer by layer. Bounds replace each a by a line below or above it (DeepPoly, POPL
+2019; CROWN, arXiv 1811.00866), from the last layer to the first, in exact arithmetic: they need no rounding argument.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ ALLOWED = {
     "recipe": {"contract", "plugins", "reluize", "workloads"},
     "results": {"contract"},
     "plan": {"recipe", "reluize", "contract"},
-    "run": {"contract", "deployment", "networks", "plan", "recipe", "reluize", "results", "workloads"},
+    "run": {"activations", "contract", "deployment", "networks", "plan", "recipe", "reluize", "results", "workloads"},
     "report": {"contract", "results"},
     "doctor": {"plugins"},
     "conformance": {"contract"},

@@ -162,6 +162,8 @@ def test_cells_read_as_documented(tmp_path: Path) -> None:
         ("ratio", [1.834], 1.834, "1.83", "ratio"),
         ("logit", [3e-7], -3e-7, "−3.0×10⁻⁷", "logit"),
         ("nats", [0.13], 0.0, "0", "nats"),
+        ("nats", [0.0067], 0.0001, "0.0001", "nats"),
+        ("nats", [0.0067], 0.00001, "1.0×10⁻⁵", "nats"),
     ],
 )
 def test_numbers(unit: str, values: list[float], number: float, text: str, label: str) -> None:
@@ -194,6 +196,13 @@ def test_planted_contradiction_is_found(tmp_path: Path) -> None:
     found = contradictions(frame_of(rows, tmp_path))
     assert found.comparisons == 2
     assert found.rows[["sample", "holds", "violated"]].to_numpy().tolist() == [[0, "bounds crown", "smt smt"]]
+
+
+def test_methods_that_cannot_disagree_are_no_comparison(tmp_path: Path) -> None:
+    rows = [verdict("bounds", method, Verdict.HOLDS) for method in ("ibp", "crown")]
+    assert contradictions(frame_of(rows, tmp_path)).comparisons == 0
+    rows += [verdict("bounds", "pgd", Verdict.UNKNOWN), verdict("bounds", "pgd", Verdict.VIOLATED, sample=1)]
+    assert contradictions(frame_of(rows, tmp_path)).comparisons == 2
 
 
 def test_a_changed_network_may_differ_from_the_one_it_came_from(tmp_path: Path) -> None:

@@ -1,0 +1,344 @@
+"""The bounds stage: hand-computed intervals, soundness by sampling, refusals, and what the stage reports."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, LambdaGELU, Metric, Network, Property, Unsupported, Verdict
+from evalsuite.testing import check_stage
+from pipelines.bounds import METHODS, Bounds
+from pipelines.bounds.propagation import Margins, Propagation, proven
+
+VARIANTS = ("gelu", "gelu-swap", "lambda-gelu", "annealed", "relu")
+MakeNetwork = Callable[..., Network]
+MakeBench = Callable[..., Bench]
+
+
+def boxes(shape: tuple[int, ...], eps: float, count: int, classes: int = 10) -> list[Property]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        Property.robustness(
+            torch.rand(shape, generator=generator), sample=i, label=i % classes, eps=eps, domain=(0.0, 1.0)
+        )
+        for i in range(count)
+    ]
+
+
+def sampled_logits(module: nn.Module, properties: list[Property], points: int) -> torch.Tensor:
+    """(properties, points, classes), float64: random points of each box, half of them corners."""
+    generator = torch.Generator().manual_seed(1)
+    exact, logits = copy.deepcopy(module).double().eval(), []
+    for each in properties:
+        share = torch.rand((points, *each.lower.shape), generator=generator, dtype=torch.float64)
+        share[::2] = share[::2].round()
+        with torch.no_grad():
+            logits.append(exact(each.lower + share * (each.upper - each.lower)))
+    return torch.stack(logits)
+
+
+def assert_sound(found: Margins, logits: torch.Tensor, properties: list[Property]) -> None:
+    assert (found.lower[:, None] <= logits).all()
+    assert (logits <= found.upper[:, None]).all()
+    for row, each in enumerate(properties):
+        others = [j for j in range(logits.shape[2]) if j != each.label]
+        assert (found.margins[row] <= logits[row][:, [each.label]] - logits[row][:, others]).all()
+
+
+def two_by_two(activation: nn.Module) -> Network:
+    module = nn.Sequential(nn.Linear(2, 2), activation, nn.Linear(2, 2))
+    with torch.no_grad():
+        module[0].weight.copy_(torch.tensor([[1.0, -1.0], [2.0, 1.0]]))
+        module[0].bias.copy_(torch.tensor([0.0, -1.0]))
+        module[2].weight.copy_(torch.tensor([[1.0, 1.0], [-1.0, 2.0]]))
+        module[2].bias.copy_(torch.tensor([0.5, 0.0]))
+    return Network("hand", module.eval(), (2,), 2)
+
+
+def test_ibp_by_hand() -> None:
+    box = Property(0, 1, 0.0, torch.tensor([0.0, 0.0]).double(), torch.tensor([1.0, 1.0]).double())
+    found = Propagation(two_by_two(nn.ReLU())).bounds([box], "ibp")
+    # Before ReLU: [-1, 1] and [-1, 2]; after: [0, 1] and [0, 2]. The margin is -2 a + b - 0.5.
+    assert found.lower[0].tolist() == pytest.approx([0.5, -1.0], abs=1e-8)
+    assert found.upper[0].tolist() == pytest.approx([3.5, 4.0], abs=1e-8)
+    assert found.margins[0].tolist() == pytest.approx([-2.5], abs=1e-8)
+    assert found.unstable.tolist() == [2]
+
+
+def test_crown_by_hand() -> None:
+    box = Property(0, 1, 0.0, torch.tensor([0.5, 0.0]).double(), torch.tensor([1.0, 0.25]).double())
+    found = Propagation(two_by_two(nn.ReLU())).bounds([box], "crown")
+    # Both activations are on: the network is affine there, so the bound is exact: 1.5 y - 1.5, at y = 0.
+    assert found.unstable.tolist() == [0]
+    assert found.margins[0].tolist() == pytest.approx([-1.5], abs=1e-8)
+    loose = Propagation(two_by_two(nn.ReLU())).bounds([box], "ibp")
+    # -2 [0.25, 1] + [0, 1.25] - 0.5
+    assert loose.margins[0].tolist() == pytest.approx([-2.5], abs=1e-8)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("workload", "eps"), [("digits-mlp", 0.0625), ("digits-cnn", 0.03125)])
+def test_bounds_hold_in_sampled_points(
+    network: MakeNetwork, bench: MakeBench, workload: str, variant: str, eps: float
+) -> None:
+    subject = network(workload, variant)
+    properties = bench(workload).properties(eps, 4)
+    logits = sampled_logits(subject.module, properties, 1500)
+    propagation = Propagation(subject)
+    found = {method: propagation.bounds(properties, method) for method in METHODS}
+    for each in found.values():
+        assert_sound(each, logits, properties)
+    assert ((found["crown"].upper - found["crown"].lower) < (found["ibp"].upper - found["ibp"].lower)).all()
+    assert (found["alpha-crown"].margins >= found["crown"].margins).all()
+    assert (found["crown"].unstable <= found["ibp"].unstable).all()
+
+
+@pytest.mark.parametrize("variant", ["gelu", "annealed", "lambda-gelu"])
+def test_alpha_crown_improves_what_crown_left_open(network: MakeNetwork, bench: MakeBench, variant: str) -> None:
+    subject = network("digits-mlp", variant)
+    properties = bench("digits-mlp").properties(0.125, 8)
+    propagation = Propagation(subject)
+    crown = propagation.bounds(properties, "crown")
+    found = propagation.bounds(properties, "alpha-crown", start=crown)
+    unproven = ~proven(crown)
+    assert unproven.any()
+    assert (found.margins >= crown.margins).all()
+    assert (found.margins[unproven] > crown.margins[unproven] + 0.05).any()
+    assert_sound(found, sampled_logits(subject.module, properties, 1500), properties)
+
+
+def test_the_stage_keeps_the_contract() -> None:
+    assert check_stage(Bounds(eps=(0.03125,), samples=5, iterations=3))
+
+
+class Residual(nn.Module):
+    def __init__(self, activation: nn.Module, join: str) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.activation, self.join = activation, join
+        self.last = nn.Linear(16 * (8 if join == "cat" else 4), 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.activation(self.first(x))
+        branch = self.second(hidden)
+        joined = torch.cat([hidden, branch], 1) if self.join == "cat" else hidden + branch
+        flat = torch.relu(joined)
+        return self.last(flat.view(len(x), -1) if self.join == "view" else flat.flatten(1))
+
+
+def small(kind: str, activation: nn.Module) -> nn.Module:
+    convolution = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), activation)
+    tails: dict[str, list[nn.Module]] = {
+        "average": [nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 10)],
+        "global": [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10, bias=False)],
+        "groups": [nn.Conv2d(4, 4, 3, padding=1, groups=2), activation, nn.Flatten(), nn.Linear(64, 10)],
+        "dropout": [nn.Dropout2d(), nn.Conv2d(4, 4, 3, stride=2), activation, nn.Flatten(), nn.Linear(4, 10)],
+        "maximum": [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 10)],
+    }
+    module = nn.Sequential(convolution, *tails[kind]) if kind in tails else Residual(activation, kind)
+    for each in module.modules():
+        if isinstance(each, nn.BatchNorm2d):
+            nn.init.normal_(each.running_mean)
+            nn.init.uniform_(each.running_var, 0.5, 2)
+            nn.init.uniform_(each.weight, -1, 1)
+    return module.eval()
+
+
+@pytest.mark.parametrize("kind", ["average", "global", "groups", "dropout", "maximum", "cat", "add"])
+@pytest.mark.parametrize("make", [nn.ReLU, nn.GELU, lambda: LambdaGELU(4, hardness=7.0)])
+def test_other_architectures_are_bounded_soundly(kind: str, make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    subject = Network(kind, small(kind, make()), (1, 4, 4), 10)
+    properties = boxes((1, 4, 4), 0.2, 3)
+    logits = sampled_logits(subject.module, properties, 1000)
+    propagation = Propagation(subject)
+    assert propagation.optimizes == (kind != "maximum")
+    for method in METHODS[: 3 if propagation.optimizes else 2]:
+        assert_sound(propagation.bounds(properties, method), logits, properties)
+
+
+def test_a_point_has_exact_bounds(network: MakeNetwork, bench: MakeBench) -> None:
+    subject = network("digits-mlp", "gelu")
+    properties = bench("digits-mlp").properties(0.0, 3)
+    logits = sampled_logits(subject.module, properties, 1)[:, 0]
+    for method in METHODS:
+        found = Propagation(subject).bounds(properties, method)
+        assert torch.allclose(found.lower, logits, atol=1e-7, rtol=0)
+        assert torch.allclose(found.upper, logits, atol=1e-7, rtol=0)
+        assert (found.lower < logits).all()
+
+
+def test_batches_do_not_matter(network: MakeNetwork, bench: MakeBench) -> None:
+    properties = bench("digits-mlp").properties(0.03125, 7)
+    propagation = Propagation(network("digits-mlp", "gelu"))
+    whole = propagation.bounds(properties, "crown")
+    propagation.batch = 3
+    parts = propagation.bounds(properties, "crown")
+    assert len(parts) == 7
+    assert torch.allclose(whole.margins, parts.margins, atol=1e-9, rtol=0)
+    assert torch.equal(whole.unstable, parts.unstable)
+
+
+class Functional(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(16, 10), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.linear(x.flatten(1)))
+
+
+@pytest.mark.parametrize(
+    ("last", "name"),
+    [
+        (nn.LayerNorm(10), "LayerNorm"),
+        (nn.Softmax(-1), "Softmax"),
+        (nn.ELU(), "ELU"),
+        (nn.GELU(approximate="tanh"), "GELU.approximate='tanh'"),
+        (Functional(lambda y: y.softmax(1)), "Softmax"),
+        (Functional(lambda y: y / (y.var(1, keepdim=True) + 1e-5).sqrt()), "Sqrt"),
+        (Functional(nn.functional.gelu), "Erf"),
+        (Functional(lambda y: y * y), "Mul"),
+    ],
+)
+def test_operators_without_trustworthy_bounds_are_refused_by_name(last: nn.Module, name: str, bench: MakeBench) -> None:
+    layers = [last] if isinstance(last, Functional) else [nn.Flatten(), nn.Linear(16, 10), last]
+    subject = Network("refused", nn.Sequential(*layers).eval(), (1, 4, 4), 10)
+    with pytest.raises(Unsupported, match=name):
+        Bounds().run(subject, bench("digits-mlp"))
+
+
+def test_a_conversion_that_computes_something_else_is_refused() -> None:
+    # view(len(x), -1) is traced with the example's batch size.
+    with pytest.raises(Unsupported, match="auto_LiRPA"):
+        Propagation(Network("view", small("view", nn.ReLU()), (1, 4, 4), 10))
+
+
+def test_bounds_that_are_not_numbers_prove_nothing() -> None:
+    number, nan = torch.ones(1, 9, dtype=torch.float64), torch.full((1, 9), torch.nan, dtype=torch.float64)
+    logits = torch.zeros(1, 10, dtype=torch.float64)
+    assert proven(Margins(number, logits, logits, [])).item()
+    assert not proven(Margins(nan, logits, logits, [])).item()
+    assert not proven(Margins(number, logits - torch.inf, logits, [])).item()
+    assert not proven(Margins(torch.full_like(number, 1e-7), logits, logits, [])).item()
+
+
+@pytest.fixture
+def reported(network: MakeNetwork, bench: MakeBench) -> tuple[Network, Bench, list[Metric]]:
+    subject, given = network("digits-mlp", "gelu"), bench("digits-mlp")
+    return subject, given, Bounds(eps=(0.015625, 0.0625), samples=25).run(subject, given).metrics
+
+
+def by_sample(metrics: list[Metric], eps: float, method: str) -> dict[int, Verdict]:
+    rows = [each for each in metrics if each.sample is not None and each.setting == {"eps": eps, "method": method}]
+    return {each.sample: each.verdict for each in rows if each.sample is not None and each.verdict is not None}
+
+
+def value(metrics: list[Metric], name: str, **setting: str | float) -> float:
+    found = [each.value for each in metrics if each.name == name and each.setting == setting]
+    assert len(found) == 1
+    assert found[0] is not None
+    return found[0]
+
+
+def test_what_the_stage_reports_is_consistent(reported: tuple[Network, Bench, list[Metric]]) -> None:
+    metrics = reported[2]
+    for eps in (0.015625, 0.0625):
+        attacked = by_sample(metrics, eps, "pgd")
+        upper = value(metrics, "pgd_accuracy", eps=eps)
+        assert upper == pytest.approx(1 - list(attacked.values()).count(Verdict.VIOLATED) / 25)
+        assert upper <= value(metrics, "clean_accuracy")
+        certified = []
+        for method in METHODS:
+            verdicts = by_sample(metrics, eps, method)
+            assert list(verdicts) == list(range(25))
+            certified.append(value(metrics, "certified_accuracy", eps=eps, method=method))
+            assert certified[-1] == pytest.approx(list(verdicts.values()).count(Verdict.HOLDS) / 25)
+            assert certified[-1] <= upper
+            for sample, verdict in verdicts.items():
+                assert not (verdict is Verdict.HOLDS and attacked[sample] is Verdict.VIOLATED)
+        assert certified[1] <= certified[2]
+    assert value(metrics, "certified_accuracy", eps=0.015625, method="crown") > 0.5
+    widths = [value(metrics, "bound_width", eps=each, method="crown") for each in (0.015625, 0.0625)]
+    assert 0 < widths[0] < widths[1]
+
+
+def test_the_same_numbers_twice_and_nothing_is_left_changed(reported: tuple[Network, Bench, list[Metric]]) -> None:
+    subject, given, metrics = reported
+    before, mode = copy.deepcopy(subject.module.state_dict()), torch.get_default_dtype()
+    again = Bounds(eps=(0.015625, 0.0625), samples=25).run(subject, given).metrics
+    strip = [dataclasses.replace(each, setting=dict(each.setting)) for each in metrics if not each.timing]
+    assert strip == [dataclasses.replace(each, setting=dict(each.setting)) for each in again if not each.timing]
+    assert all(torch.equal(each, before[name]) for name, each in subject.module.state_dict().items())
+    assert not any(each.training for each in subject.module.modules())
+    assert torch.get_default_dtype() == mode
+    assert "torch._six" not in sys.modules
+    assert not hasattr(torch, "_six")
+    assert not hasattr(torch._C.Node, "__getitem__")
+
+
+def test_what_does_not_fit_in_the_time_limit_is_told(network: MakeNetwork, bench: MakeBench) -> None:
+    metrics = Bounds(eps=(0.0625,), samples=5).run(network("digits-mlp", "gelu"), bench("digits-mlp", time_limit=1e-9))
+    for method in METHODS:
+        assert set(by_sample(metrics.metrics, 0.0625, method).values()) <= {Verdict.TIMEOUT, Verdict.UNKNOWN}
+        assert Verdict.TIMEOUT in by_sample(metrics.metrics, 0.0625, method).values()
+    late = [each for each in metrics.metrics if each.name in ("certified_accuracy", "bound_width")]
+    assert late
+    assert all("time limit" in each.reason for each in late)
+    assert all(each.value is None for each in late if each.name == "bound_width")
+
+
+def test_alpha_crown_that_fails_is_told(bench: MakeBench) -> None:
+    given = bench("digits-cnn")
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 10)).eval()
+    metrics = Bounds(eps=(0.01,), samples=4).run(Network("pool", module, (1, 8, 8), 10), given).metrics
+    told = {each.setting["method"]: each.reason for each in metrics if each.name == "certified_accuracy"}
+    assert told["crown"] == ""
+    assert "alpha-CROWN" in told["alpha-crown"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eps": ()}, "eps"),
+        ({"eps": (-0.1,)}, r"eps .*-0\.1"),
+        ({"eps": (float("nan"),)}, "eps"),
+        ({"eps": (0.1, 0.1)}, "repeat"),
+        ({"samples": 0}, "samples must be >= 1, got 0"),
+        ({"methods": ("crwn",)}, "crwn"),
+        ({"methods": ()}, "methods"),
+        ({"iterations": 0}, "iterations must be >= 1, got 0"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Bounds(**options)  # type: ignore[arg-type]
+
+
+def test_importing_the_stage_imports_nothing_heavy() -> None:
+    code = "import sys, pipelines.bounds; print(sorted({'torch', 'numpy', 'auto_LiRPA'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_another_process_gives_the_same_bounds() -> None:
+    code = (
+        "import torch; from torch import nn; from evalsuite import Network, Property\n"
+        "from pipelines.bounds.propagation import Propagation\n"
+        "torch.manual_seed(0); module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3)).eval()\n"
+        "box = Property.robustness(torch.full((4,), 0.5), sample=0, label=0, eps=0.3, domain=(0.0, 1.0))\n"
+        "found = Propagation(Network('n', module, (4,), 3)).bounds([box], 'alpha-crown')\n"
+        "print(found.margins.tolist(), found.lower.tolist())"
+    )
+    first, second = (
+        subprocess.run([sys.executable, "-W", "error::DeprecationWarning", "-c", code], capture_output=True, text=True,
+                       check=True).stdout for _ in range(2))  # fmt: skip
+    assert first == second
+    assert first.startswith("[[")

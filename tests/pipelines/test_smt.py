@@ -1,0 +1,342 @@
+"""The `smt` stage: verdicts by hand, against an encoding of its own, by sampling and by replay."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import z3
+from torch import nn
+
+from evalsuite import Bench, Data, Network, Outcome, Property, Replay, Split, Unsupported, Verdict, falsify
+from evalsuite.testing import check_stage
+from pipelines.smt import Smt
+from pipelines.smt.counterexample import Judge
+from pipelines.smt.deciding import EXACT_ONLY, ROUNDING_ONLY, Decider, Decision
+from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.encoding import Finding, ask
+from pipelines.smt.exact_network import read
+from pipelines.smt.reduction import reduce_network
+
+
+def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
+    layer = nn.Linear(len(weight[0]), len(weight))
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(weight))
+        layer.bias.copy_(torch.tensor(bias))
+    return layer
+
+
+def of(*layers: nn.Module, inputs: int, classes: int) -> Network:
+    return Network("tiny", nn.Sequential(*layers).eval(), (inputs,), classes)
+
+
+def box(lower: list[float], upper: list[float], label: int = 0) -> Property:
+    low, high = torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
+    return Property(0, label, float((high - low).max()) / 2, low, high)
+
+
+def decide(network: Network, property_: Property, *, search: bool = False, limit: float = 30.0) -> Decision:
+    exact = read(network)
+    decider = Decider(exact, Judge(network, exact, 0), limit=limit, deadline=time.monotonic() + 60)
+    suspect = falsify(network.module, [property_], seed=0)[0] if search else None
+    return decider.decide(property_, suspect)
+
+
+def random_network(widths: list[int], seed: int) -> Network:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+    return of(*layers[:-1], inputs=widths[0], classes=widths[-1])
+
+
+def bench_of(inputs: torch.Tensor, targets: torch.Tensor, folder: Path, time_limit: float = 60.0) -> Bench:
+    split = Split(inputs, targets)
+    data = Data(split, split, split, split, (-10.0, 10.0), int(targets.max()) + 1, "tiny")
+    return Bench(data, 0, folder, time_limit, lambda module, epochs: None)
+
+
+def verdicts(outcome: Outcome) -> list[tuple[int | None, Verdict | None, str]]:
+    return [(row.sample, row.verdict, row.reason) for row in outcome.metrics if row.name == "robustness"]
+
+
+# logits (relu(x0), relu(x1)): from (3/4, 1/2) the nearest tie is (5/8, 5/8), at distance 1/8.
+def diagonal() -> Network:
+    eye = [[1.0, 0.0], [0.0, 1.0]]
+    return of(linear(eye, [0, 0]), nn.ReLU(), linear(eye, [0, 0]), inputs=2, classes=2)
+
+
+@pytest.mark.parametrize("search", [True, False])
+@pytest.mark.parametrize(
+    ("eps", "expected"),
+    [(0.0, "holds"), (0.0625, "holds"), (0.125 - 2**-20, "holds"), (0.125, "violated"), (0.25, "violated")],
+)
+def test_known_adversarial_distance(eps: float, expected: str, search: bool) -> None:
+    center = torch.tensor([0.75, 0.5])
+    property_ = Property.robustness(center, sample=0, label=0, eps=eps, domain=(0.0, 1.0))
+    decision = decide(diagonal(), property_, search=search)
+    assert decision.verdict.value == expected
+    if decision.counterexample is not None:
+        assert (decision.counterexample - center).abs().max() <= eps
+
+
+# logits (|slope x - shift| + rest, 0), by one neuron for each sign
+def absolute(slope: float, shift: float, rest: float) -> Network:
+    hidden = linear([[slope], [-slope]], [-shift, shift])
+    return of(hidden, nn.ReLU(), linear([[1.0, 1.0], [0.0, 0.0]], [rest, 0.0]), inputs=1, classes=2)
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected", "reason"),
+    [(0.25, Verdict.HOLDS, "solver"), (0.0, Verdict.VIOLATED, "solver"), (0.75, Verdict.HOLDS, "bounds")],
+)
+def test_two_phases_that_bounds_cannot_settle(rest: float, expected: Verdict, reason: str) -> None:
+    decision = decide(absolute(1.0, 0.0, rest), box([-1.0], [0.5]))
+    assert (decision.verdict, decision.reason, decision.unstable_neurons) == (expected, reason, 2)
+    if expected is Verdict.VIOLATED:
+        assert decision.counterexample is not None
+        assert decision.counterexample.tolist() == [0.0]  # the only input with a tie
+
+
+@pytest.mark.parametrize(("upper", "expected"), [(0.4375, Verdict.HOLDS), (0.5, Verdict.VIOLATED)])
+def test_one_neuron_in_both_phases(upper: float, expected: Verdict) -> None:
+    # logits (1/2 - relu(x), 0): a tie at x = 1/2 and nowhere before
+    network = of(linear([[1.0]], [0.0]), nn.ReLU(), linear([[-1.0], [0.0]], [0.5, 0.0]), inputs=1, classes=2)
+    decision = decide(network, box([-1.0], [upper]))
+    assert (decision.verdict, decision.unstable_neurons) == (expected, 1)
+
+
+def test_a_tie_that_no_float_reaches_is_unknown() -> None:
+    decision = decide(absolute(3.0, 1.0, 0.0), box([-1.0], [0.5]), search=True)  # a tie at 1/3 only
+    assert (decision.verdict, decision.reason) == (Verdict.UNKNOWN, EXACT_ONLY)
+
+
+def test_an_error_of_float_rounding_is_unknown() -> None:
+    # 2**24 + 1 is no float32: there the margin is 0, and exactly it is 1
+    big = 2.0**24
+    network = of(linear([[1.0]], [big]), nn.ReLU(), linear([[1.0], [0.0]], [-big, 0.0]), inputs=1, classes=2)
+    decision = decide(network, box([1.0], [1.0]), search=True)
+    assert (decision.verdict, decision.reason) == (Verdict.UNKNOWN, ROUNDING_ONLY)
+
+
+def plain_encoding(network: Network, property_: Property) -> str:
+    """sat or unsat of the same question, neuron by neuron, with If and without bounds."""
+    solver = z3.Solver()
+    solver.set("timeout", 60_000)
+    state = [z3.Real(f"x{i}") for i in range(property_.lower.numel())]
+    for variable, low, high in zip(state, property_.lower.tolist(), property_.upper.tolist(), strict=True):
+        solver.add(variable >= z3.Q(*low.as_integer_ratio()), variable <= z3.Q(*high.as_integer_ratio()))
+    for layer in network.module:
+        if isinstance(layer, nn.ReLU):
+            state = [z3.If(each > 0, each, 0) for each in state]
+            continue
+        rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
+        state = [
+            sum((z3.Q(*w.as_integer_ratio()) * x for w, x in zip(row, state, strict=True)), z3.Q(*b.as_integer_ratio()))
+            for row, b in rows
+        ]
+    solver.add(z3.Or([state[property_.label] <= each for i, each in enumerate(state) if i != property_.label]))
+    return str(solver.check())
+
+
+# Of the wider networks, some that the plain encoding decides in a few seconds.
+@pytest.mark.parametrize(
+    ("widths", "eps", "seeds"), [([2, 8, 8, 3], 0.3, (0, 1, 2, 3, 4, 5, 6, 7)), ([4, 16, 16, 3], 0.15, (0, 3, 5))]
+)
+def test_random_networks_against_a_plain_encoding_and_samples(
+    widths: list[int], eps: float, seeds: tuple[int, ...]
+) -> None:
+    seen = set()
+    for seed in seeds:
+        network = random_network(widths, seed)
+        generator = torch.Generator().manual_seed(seed)
+        center = torch.rand(widths[0], generator=generator)
+        label = int(network.module(center[None]).argmax())
+        property_ = Property.robustness(center, sample=0, label=label, eps=eps, domain=(-10.0, 10.0))
+        decision = decide(network, property_)  # without the falsifier: the solver has to find them
+        seen.add(decision.verdict)
+        assert plain_encoding(network, property_) == ("unsat" if decision.verdict is Verdict.HOLDS else "sat")
+        inputs = center + eps * (2 * torch.rand(20_000, widths[0], generator=generator) - 1)
+        if decision.verdict is Verdict.HOLDS:
+            assert bool((network.module(inputs).argmax(1) == label).all())
+        else:
+            assert decision.counterexample is not None
+            assert Replay(network).confirms(property_, decision.counterexample)
+    assert seen == {Verdict.HOLDS, Verdict.VIOLATED}
+
+
+@pytest.mark.parametrize("bits", [4, 10, None])
+def test_the_solver_without_help_finds_the_exact_answer(bits: int | None) -> None:
+    reduced = reduce_network(read(absolute(1.0, 0.0, 0.25)), box([-1.0], [0.5]))
+    answer = ask(reduced, 0, bits=bits, steps=10**7, seconds=10)
+    assert answer.finding is Finding.IMPOSSIBLE
+    reduced = reduce_network(read(absolute(3.0, 1.0, 0.0)), box([-1.0], [0.5]))
+    answer = ask(reduced, 0, bits=None, steps=10**7, seconds=10)
+    assert reduced.point(answer.offsets) == [Fraction(1, 3)]
+
+
+def test_bounds_contain_every_sampled_pre_activation() -> None:
+    for seed in range(5):
+        network = random_network([3, 12, 12, 4], seed)
+        property_ = box([-0.5, -0.25, 0.0], [0.5, 0.75, 0.125], label=1)
+        reduced = reduce_network(read(network), property_)
+        spread = torch.rand(5000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        inputs = property_.lower + spread * (property_.upper - property_.lower)
+        logits = nn.Sequential(*network.module).double()(inputs).detach()
+        margins = logits[:, [1]] - logits[:, [0, 2, 3]]
+        assert bool((margins >= torch.from_numpy(reduced.least.floats()) - 1e-12).all())
+        assert reduced.unstable_neurons > 0
+
+
+def test_flatten_dropout_nesting_and_batch_norm_are_read_exactly() -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(5)
+    norm(torch.randn(64, 5) * 3 + 1)
+    head = nn.Sequential(nn.Linear(5, 5, bias=False), nn.BatchNorm1d(5, affine=False), nn.ReLU(), nn.Dropout())
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), norm, nn.Identity(), nn.ReLU(), head, nn.Linear(5, 3)).eval()
+    exact = read(Network("nested", module, (2, 2), 3))
+    assert exact.neurons == 10
+    point = torch.randn(2, 2)
+    logits = exact.logits([Fraction(value) for value in point.double().flatten().tolist()])
+    expected = module.double()(point.double()[None])[0].tolist()
+    assert [float(value) for value in logits] == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_dyadic_arithmetic_is_exact() -> None:
+    values = np.array([[0.1, -3.5e-20], [1e15, 0.0]])
+    exact = Dyadic.of(values)
+    assert exact.fractions() == [Fraction(value) for value in values.ravel().tolist()]
+    squared = (exact @ exact).fractions()
+    assert squared[0] == Fraction(0.1) ** 2 + Fraction(-3.5e-20) * Fraction(1e15)
+    assert (exact + Dyadic.of(np.full((2, 2), 0.25))).shortened().fractions()[3] == Fraction(1, 4)
+    floored = Dyadic.of(np.array([0.3, -0.3])).floored(2).fractions()
+    assert floored == [Fraction(1, 4), Fraction(-1, 2)]
+    with pytest.raises(ValueError, match="not finite"):
+        Dyadic.of(np.array([np.nan]))
+
+
+def test_a_hook_that_changes_the_function_is_noticed(tmp_path: Path) -> None:
+    network = diagonal()
+    network.module.register_forward_hook(lambda module, inputs, output: output.flip(1))
+    with pytest.raises(Unsupported, match="something else"):
+        Smt(samples=1).run(network, bench_of(torch.tensor([[0.75, 0.5]]), torch.tensor([1]), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape", "reason"),
+    [
+        ([nn.Linear(2, 2), nn.GELU(), nn.Linear(2, 2)], (2,), r"erf has no exact encoding in Z3; layer '1' is GELU"),
+        ([nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)], (2,), r"layer '1' \(Tanh\)"),
+        ([nn.Conv1d(1, 1, 1), nn.Flatten(), nn.Linear(2, 2)], (1, 2), r"layer '0' \(Conv1d\)"),
+        ([nn.Linear(2, 2), nn.Flatten()], (1, 2), r"layer '0' \(Linear\) acts on shape \(1, 2\)"),
+        ([nn.Linear(2, 3)], (2,), r"not 2 logits"),
+        ([nn.BatchNorm1d(2, track_running_stats=False)], (2,), r"normalises by its batch"),
+    ],
+)
+def test_what_has_no_exact_encoding(layers: list[nn.Module], shape: tuple[int, ...], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        read(Network("odd", nn.Sequential(*layers).eval(), shape, 2))
+
+
+def test_variants_and_sizes_that_are_refused(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+    for variant in ("gelu", "lambda-gelu"):
+        with pytest.raises(Unsupported, match="erf has no exact encoding in Z3"):
+            Smt().run(network("digits-mlp", variant), bench("digits-mlp"))
+    with pytest.raises(Unsupported, match="Conv2d"):
+        Smt().run(network("digits-cnn", "relu", epochs=1), bench("digits-cnn", epochs=1))
+    trained = network("digits-mlp", "relu")
+    with pytest.raises(Unsupported, match="64 ReLU neurons; max_neurons is 63"):
+        Smt(max_neurons=63).run(trained, bench("digits-mlp"))
+    with pytest.raises(Unsupported, match="64 inputs; max_inputs is 63"):
+        Smt(max_inputs=63).run(trained, bench("digits-mlp"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eps": ()}, "at least one"),
+        ({"eps": (0.1, -0.5)}, "-0.5"),
+        ({"eps": (float("nan"),)}, "nan"),
+        ({"eps": (0.1, 0.1)}, "repeat"),
+        ({"samples": 0}, "samples must be >= 1, got 0"),
+        ({"query_time_limit": 0.0}, "query_time_limit must be finite and > 0, got 0.0"),
+        ({"max_neurons": 0}, "max_neurons"),
+        ({"max_inputs": -1}, "max_inputs must be >= 1, got -1"),
+    ],
+)
+def test_bad_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Smt(**options)  # type: ignore[arg-type]
+
+
+def test_trained_digits_twice(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+    trained, place = network("digits-mlp", "annealed"), bench("digits-mlp", time_limit=120.0)
+    stage = Smt(eps=(0.0, 0.03125, 0.0625), samples=12, query_time_limit=1.0)
+    outcome = stage.run(trained, place)
+    again = stage.run(trained, place)
+    kept = [row for row in outcome.metrics if not row.timing]
+    assert kept == [row for row in again.metrics if not row.timing]
+    values = {(row.name, row.setting["eps"]): row.value for row in kept if row.sample is None}
+    for eps in stage.eps:
+        shares = [values[name, eps] for name in ("verified_accuracy", "violated_fraction", "undecided_fraction")]
+        assert sum(share for share in shares if share is not None) == pytest.approx(1)
+    test = place.data.test
+    right = trained.module(test.inputs[:12]).argmax(1) == test.targets[:12]
+    assert values["verified_accuracy", 0.0] == pytest.approx(right.double().mean().item())
+    assert values["unstable_neurons", 0.0] == 0
+    assert 0 < (values["verified_accuracy", 0.03125] or 0) <= (values["verified_accuracy", 0.0] or 0)
+    check_counterexamples(trained, place, outcome)
+
+
+def check_counterexamples(trained: Network, place: Bench, outcome: Outcome) -> None:
+    records = json.loads(outcome.artefacts["counterexamples"].read_text())
+    violated = [row for row in outcome.metrics if row.verdict is Verdict.VIOLATED]
+    assert [(row.sample, row.setting["eps"]) for row in violated] == [(each["sample"], each["eps"]) for each in records]
+    assert records
+    replay = Replay(trained)
+    for each in records:
+        property_ = place.properties(each["eps"], each["sample"] + 1)[-1]
+        assert replay.confirms(property_, torch.tensor(each["input"]))
+        logits = each["logits"]
+        assert logits[each["label"]] <= max(value for i, value in enumerate(logits) if i != each["label"])
+
+
+def test_the_limits_of_time_are_honoured(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+    trained, place = network("digits-mlp", "annealed"), bench("digits-mlp")
+    exact = read(trained)
+    hard = max(
+        (reduce_network(exact, each) for each in place.properties(0.15, 20)), key=lambda each: each.unstable_neurons
+    )
+    row = hard.open_margins()[-1]
+    started = time.monotonic()
+    answer = ask(hard, row, bits=None, steps=10**12, seconds=0.5)
+    assert answer.finding is Finding.OUT_OF_STEPS
+    assert time.monotonic() - started < 2.5
+    few = [ask(hard, row, bits=10, steps=20_000, seconds=60) for _ in range(2)]
+    assert few[0].finding is Finding.OUT_OF_STEPS
+    assert few[0] == few[1]
+    late = Decider(exact, Judge(trained, exact, 0), limit=5.0, deadline=time.monotonic())
+    undecided = [late.decide(each, None) for each in place.properties(0.15, 4)]
+    assert {each.reason for each in undecided} == {"the job's time limit is near"}
+    assert {each.verdict for each in undecided} == {Verdict.TIMEOUT}
+
+
+@pytest.mark.timeout(120)
+def test_conformance() -> None:
+    check_stage(Smt(samples=4, query_time_limit=0.5))
+
+
+def test_the_stage_imports_nothing_heavy() -> None:
+    code = "import sys, pipelines.smt; print([n for n in ('torch', 'numpy', 'z3', 'onnx') if n in sys.modules])"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"
