@@ -57,7 +57,9 @@ def start_up() -> Iterator[Ratio]:
     def call(code: str) -> Callable[[], object]:
         return lambda: subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
 
-    helped = call("import sys; sys.argv = ['evalsuite', '--help']; from evalsuite.cli import main\ntry: main()\nexcept SystemExit: pass")
+    helped = call(
+        "import sys; sys.argv = ['evalsuite', '--help']; from evalsuite.cli import main\ntry: main()\nexcept SystemExit: pass"
+    )
     measured = compare_latency(helped, call("pass"), pairs=7, seconds=10)
     yield f"evalsuite --help ({measured.first * 1000:.0f} ms here) / python -c pass", measured.ratio
 

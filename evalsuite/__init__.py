@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from evalsuite.reluize.folding import fold_hardness
     from evalsuite.reluize.hardening import Hardening
     from evalsuite.reluize.swap import swap_to_relu
-    from evalsuite.verification import Replay, falsify, margin
+    from evalsuite.relaxations import Lines, interval, relax
+    from evalsuite.verification import Replay, falsify, float32_box, margin
 
 _HOME = {
     "evalsuite.activations": (
@@ -57,7 +58,8 @@ _HOME = {
     "evalsuite.reluize.folding": ("fold_hardness",),
     "evalsuite.reluize.hardening": ("Hardening",),
     "evalsuite.reluize.swap": ("swap_to_relu",),
-    "evalsuite.verification": ("Replay", "falsify", "margin"),
+    "evalsuite.relaxations": ("Lines", "interval", "relax"),
+    "evalsuite.verification": ("Replay", "falsify", "float32_box", "margin"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -74,6 +76,7 @@ __all__ = [
     "Hardening",
     "LambdaGELU",
     "Latency",
+    "Lines",
     "Metric",
     "Network",
     "Outcome",
@@ -87,9 +90,12 @@ __all__ = [
     "compare_latency",
     "export_onnx",
     "falsify",
+    "float32_box",
     "fold_hardness",
+    "interval",
     "margin",
     "open_onnx",
+    "relax",
     "replace",
     "run_onnx",
     "swap_to_relu",

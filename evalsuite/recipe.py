@@ -304,9 +304,7 @@ class _Reader:
             return None
         return Part(given["name"], use, options, target)
 
-    def _step(
-        self, place: Place, entry: str | dict[str, Any], time_limit: float, earlier: list[str]
-    ) -> Step | None:
+    def _step(self, place: Place, entry: str | dict[str, Any], time_limit: float, earlier: list[str]) -> Step | None:
         part = self._plugin("stages", place, entry)
         if part is None or not isinstance(part.target, Stage):
             if part is not None:

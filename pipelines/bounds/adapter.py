@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from evalsuite import GELU, relaxations
+from evalsuite import GELU, interval, relax
 
 LEGACY = tuple(int(part) for part in version("auto_LiRPA").split(".")[:2]) < (0, 4)
 OPERATOR = "evalsuite::Gelu"
@@ -164,13 +164,13 @@ class _BoundGelu(BoundOptimizableActivation):  # type: ignore[misc]
 
     def interval_propagate(self, *bounds: Any) -> tuple[torch.Tensor, torch.Tensor]:
         lower, upper = bounds[0][0], bounds[0][1]
-        return relaxations.interval(GELU, lower, upper, hardness=_per_channel(self.hardness, lower.ndim))
+        return interval(GELU, lower, upper, hardness=_per_channel(self.hardness, lower.ndim))
 
     def bound_relax(self, x: Any, init: bool = False, dim_opt: Any = None) -> None:
         optimized = self.opt_stage in ("opt", "reuse")
         points = tuple(self.alpha[self._start]) if optimized else None
         factor = _per_channel(self.hardness, x.lower.ndim)
-        lines = relaxations.relax(GELU, x.lower, x.upper, hardness=factor, points=points)
+        lines = relax(GELU, x.lower, x.upper, hardness=factor, points=points)
         parts = (lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept)
         # While optimizing, auto_LiRPA indexes the lines by the side that it bounds; one set serves both.
         both: list[Any] = [(each, each) for each in parts] if optimized else list(parts)

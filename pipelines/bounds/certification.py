@@ -13,8 +13,8 @@ from pipelines.bounds.propagation import Margins, Propagation, proven
 
 # What is left of the time limit is for the rest of the job.
 _SHARE = 0.8
-# alpha-CROWN raised the least margin by at most 0.18 of the mean width of the logits' bounds (digits, eps to 0.125, GELU
-# and ReLU); where more is lacking, trying would cost most of the stage's time for nothing.
+# alpha-CROWN raised the least margin by at most 0.18 of the mean width of the logits' bounds (digits, eps up to 0.125,
+# GELU and ReLU); where more is lacking, trying would cost most of the stage's time for nothing.
 _REACH = 0.25
 
 

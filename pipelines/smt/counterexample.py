@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -24,10 +23,7 @@ class Judge:
         self._network = network
         self._exact = exact
         self._seed = seed
-
-    @cached_property
-    def _replay(self) -> Replay:
-        return Replay(self._network)
+        self._replay = Replay(network)
 
     def runs_wrong(self, property_: Property, point: torch.Tensor) -> bool:
         """Whether torch and ONNX Runtime misclassify the float32 `point` of the box."""

@@ -53,7 +53,9 @@ def test_lambda_gelu_is_x_phi_of_lambda_x(hardness: float, x: float) -> None:
     with mpmath.workdps(40):
         expected = float(mpmath.mpf(x) * mpmath.ncdf(mpmath.mpf(layer.hardness.item()) * x))
     # The fused kernel forms 1 + erf, so its left tail has an absolute, not a relative, error.
-    assert layer(torch.tensor([x], dtype=torch.float64)).item() == pytest.approx(expected, rel=1e-12, abs=1e-13 * abs(x) + 1e-300)
+    assert layer(torch.tensor([x], dtype=torch.float64)).item() == pytest.approx(
+        expected, rel=1e-12, abs=1e-13 * abs(x) + 1e-300
+    )
 
 
 @pytest.mark.parametrize("hardness", [1.001, 1.7, 20.0, 160.0, 1e6])

@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from evalsuite.contract import Direction, Metric, Verdict
-from evalsuite.results import DamagedResults, Row, Status, parse_setting, read_results, row_of, setting_text, write_parquet
+from evalsuite.results import (
+    DamagedResults,
+    Row,
+    Status,
+    parse_setting,
+    read_results,
+    row_of,
+    setting_text,
+    write_parquet,
+)
 from evalsuite.run.cache import Cache
 from evalsuite.run.journal import Entry, Journal, read_journal
 

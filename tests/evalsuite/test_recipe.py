@@ -92,6 +92,10 @@ def test_what_is_no_recipe(text: str, said: str) -> None:
 
 def test_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for path, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory"), (tmp_path / "binary", "not UTF-8")):
+    for path, reason in (
+        (tmp_path / "none.yaml", "No such file"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "binary", "not UTF-8"),
+    ):
         with pytest.raises(RecipeError, match=f":1:1 cannot read the recipe: {reason}"):
             read_recipe(path)

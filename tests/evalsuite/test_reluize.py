@@ -28,7 +28,11 @@ def test_hardening_is_linear_from_the_learnt_lambda_to_the_target() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [({"start": 1.0}, r"start must be in \[0, 1\)"), ({"start": -0.1}, "start"), ({"target": 1.0}, "target must be > 1")],
+    [
+        ({"start": 1.0}, r"start must be in \[0, 1\)"),
+        ({"start": -0.1}, "start"),
+        ({"target": 1.0}, "target must be > 1"),
+    ],
 )
 def test_impossible_schedules_are_refused(arguments: dict[str, float], text: str) -> None:
     with pytest.raises(ValueError, match=text):

@@ -82,7 +82,12 @@ def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None
     assert said["hang"] == ("timeout", "killed at its time limit of 3 s")
     assert said["raises"][0] == "failed"
     assert "KeyError: 'no such thing' (trouble_stages.py:" in said["raises"][1]
-    assert said["exits"] == ("crashed", "its process ended with exit code 7 and without an outcome; see test.log".replace("test.log", "digits-mlp_gelu_0_exits.log"))
+    assert said["exits"] == (
+        "crashed",
+        "its process ended with exit code 7 and without an outcome; see test.log".replace(
+            "test.log", "digits-mlp_gelu_0_exits.log"
+        ),
+    )
     assert said["empty"][0] == "failed"
     assert said["declines"] == ("unsupported", "not this network")
     assert said["rebuilds"][0] == "ok"

@@ -79,7 +79,12 @@ def test_the_whole_of_mnist_is_read_from_a_folder(tmp_path: Path) -> None:
         labels = (np.arange(count) % 10).astype(np.uint8)
         (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels.shape, labels.tobytes()))
     data = MnistCNN(folder=str(tmp_path)).data()
-    assert [len(part) for part in (data.train, data.calibration, data.validation, data.test)] == [1200, 1000, 5000, 10000]
+    assert [len(part) for part in (data.train, data.calibration, data.validation, data.test)] == [
+        1200,
+        1000,
+        5000,
+        10000,
+    ]
     assert data.fingerprint.count("+") == 3
 
 

@@ -102,4 +102,10 @@ class Slow(_Stage):
         noise = torch.rand(()).item()
         weight = next(network.module.parameters()).sum().item()
         clock = Metric("clock", time.time(), "s", Direction.LOWER, timing=True)
-        return Outcome([Metric("noise", noise, "count", Direction.HIGHER), Metric("weight", weight, "count", Direction.HIGHER), clock])
+        return Outcome(
+            [
+                Metric("noise", noise, "count", Direction.HIGHER),
+                Metric("weight", weight, "count", Direction.HIGHER),
+                clock,
+            ]
+        )
