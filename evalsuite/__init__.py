@@ -24,10 +24,10 @@ if TYPE_CHECKING:
         Verdict,
     )
     from evalsuite.deployment import Latency, compare_latency, export_onnx, open_onnx, run_onnx
+    from evalsuite.relaxations import Lines, interval, relax
     from evalsuite.reluize.folding import fold_hardness
     from evalsuite.reluize.hardening import Hardening
     from evalsuite.reluize.swap import swap_to_relu
-    from evalsuite.relaxations import Lines, interval, relax
     from evalsuite.verification import Replay, falsify, float32_box, margin
 
 _HOME = {

@@ -52,8 +52,9 @@ class Metric:
 
     Args:
         name: snake_case, without unit.
-        value: the measurement, or None where a verdict or a reason stands instead. Fractions are in [0, 1].
-        unit: "fraction", "count", "s", "bytes", "ratio", "nats", "logit", ...; "verdict" for a verdict alone.
+        value: the measurement, or None where a verdict or a reason stands instead. Fractions and shares are in [0, 1].
+        unit: "fraction" (of samples), "share" (of things that are not sampled, as of MACs), "count", "s", "bytes",
+            "ratio", "nats", "logit", ...; "verdict" for a verdict alone.
         direction: which way is better.
         setting: what the measurement depends on besides the stage's options, e.g. {"eps": 0.03125, "method": "crown"}.
         sample: the index of the test sample, for a measurement of one sample. Tables aggregate rows without a sample.

@@ -155,4 +155,5 @@ def read_results(*folders: Path) -> pd.DataFrame:
         frame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
         frame.insert(0, "run", folder.resolve().name)
         frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
+    united: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    return united

@@ -15,14 +15,20 @@ _SQRT_HALF = math.sqrt(0.5)
 _DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)
 
 
+def _phi(z: torch.Tensor) -> torch.Tensor:
+    """The standard normal distribution function, by erfc so that the left tail keeps its relative accuracy."""
+    doubled: torch.Tensor = torch.special.erfc(-z * _SQRT_HALF)
+    return 0.5 * doubled
+
+
 def gelu(z: torch.Tensor) -> torch.Tensor:
-    """z Phi(z), by erfc so that the left tail keeps its relative accuracy."""
-    return 0.5 * z * torch.special.erfc(-z * _SQRT_HALF)
+    """z Phi(z)."""
+    return z * _phi(z)
 
 
 def gelu_slope(z: torch.Tensor) -> torch.Tensor:
     """Phi(z) + z phi(z)."""
-    return 0.5 * torch.special.erfc(-z * _SQRT_HALF) + z * _DENSITY_AT_0 * torch.exp(-0.5 * z * z)
+    return _phi(z) + z * _DENSITY_AT_0 * torch.exp(-0.5 * z * z)
 
 
 class LambdaGELU(nn.Module):
@@ -76,6 +82,12 @@ class LambdaGELU(nn.Module):
         return f"lambda={lowest:.4g}" if lowest == highest else f"lambda={lowest:.4g}..{highest:.4g}"
 
 
+def _learnt(module: nn.Module) -> torch.Tensor:
+    if not isinstance(module, LambdaGELU):
+        raise TypeError(f"{type(module).__name__} has no hardness")
+    return module.hardness.detach()
+
+
 GELU = Activation(
     name="gelu",
     help="x Phi(x), exact (erf)",
@@ -102,6 +114,6 @@ LAMBDA_GELU = Activation(
     relu_distance=GELU.relu_distance,
     make=lambda _: LambdaGELU(),
     matches=lambda module: isinstance(module, LambdaGELU),
-    hardness=lambda module: module.hardness.detach(),
+    hardness=_learnt,
     onnx="Gelu",
 )

@@ -43,7 +43,7 @@ def _fold_at(sequence: nn.Sequential, index: int, layer: LambdaGELU) -> None:
         return
     if hardness.ndim and getattr(behind, "groups", 1) != 1:
         return
-    if before.weight is None:  # BatchNorm without affine parameters has nothing to fold into
+    if not getattr(before, "affine", True):  # BatchNorm without weights has nothing to fold into
         return
     before.weight.mul_(hardness.reshape(-1, *[1] * (before.weight.ndim - 1)) if hardness.ndim else hardness)
     if before.bias is not None:

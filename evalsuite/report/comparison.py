@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINE = ("workload", "step", "stage", "metric", "setting", "unit", "direction", "timing")
+SAMPLED = "fraction"  # The unit of metrics that are a fraction of samples.
 ABSENT = "absent"  # The job has no row at all: the run has not reached it.
 MISSING = "missing"  # The job has rows, and none of this metric.
 
@@ -157,17 +158,21 @@ def _bounds(estimate: Estimate) -> tuple[float, float]:
     )
 
 
-def _difference(values: Mapping[int, float], baseline: Mapping[int, float], direction: str) -> dict[str, Any]:
+def _difference(
+    values: Mapping[int, float], baseline: Mapping[int, float], direction: str, unit: str
+) -> dict[str, Any]:
     estimate = paired_difference(values, baseline) if values and baseline else None
     if estimate is None:
         return {}
     low, high = _bounds(estimate)
     better = ""
-    if estimate.resolved and direction != Direction.NEUTRAL.value:
+    # A fraction of samples is coarse: the same difference in a few seeds is chance, not a spread of zero.
+    resolved = estimate.resolved and not (estimate.constant and unit == SAMPLED)
+    if resolved and direction != Direction.NEUTRAL.value:
         better = "better" if (estimate.mean > 0) == (direction == Direction.HIGHER.value) else "worse"
     return {
         "diff": estimate.mean, "diff_low": low, "diff_high": high, "n_pairs": estimate.n,
-        "constant": estimate.constant, "resolved": estimate.resolved, "better": better,
+        "constant": estimate.constant, "resolved": resolved, "better": better,
     }  # fmt: skip
 
 
@@ -183,7 +188,7 @@ def _cells(rows: _Rows, baseline: str) -> Iterator[Cell]:
                 low, high = _bounds(estimate)
                 columns |= {"n": estimate.n, "mean": estimate.mean, "low": low, "high": high}
                 if variant != baseline:
-                    columns |= _difference(found.values, reference, columns["direction"])
+                    columns |= _difference(found.values, reference, columns["direction"], columns["unit"])
             columns |= _lacks(found, seeds)
             remark = "; ".join(text for text in found.remarks if text)
             yield Cell(**columns, variant=variant, baseline=baseline, seeds=seeds, remark=remark)

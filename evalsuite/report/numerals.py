@@ -56,12 +56,12 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
     """The scale of a line.
 
     Args:
-        unit: the metric's unit; "fraction" becomes percent, with differences in percentage points.
+        unit: the metric's unit; "fraction" and "share" become percent, with differences in percentage points.
         values: the line's means.
         spreads: the line's differences and half widths.
     """
     means, rest = [abs(value) for value in values], [abs(value) for value in spreads if value != 0]
-    if unit == "fraction":
+    if unit in ("fraction", "share"):
         return Scale(0.01, "%", "pp", 2 if any(value < 0.001 for value in rest) else 1)
     largest = max([*means, *rest], default=0.0)
     if unit == "count":

@@ -16,8 +16,8 @@ from evalsuite.results import Row, Status
 class Entry:
     """A finished job: its rows, and what they depended on.
 
-    `network` is the digest of the network it hands on, `handover` why it hands on none, `samples` the sizes of the parts
-    of the data, known where a network was made. `final` is False where a
+    `network` is the digest of the network it hands on, `handover` why it hands on none, `samples` the sizes of the
+    parts of the data, known where a network was made. `final` is False where a
     measurement failed: such a job is tried again.
     """
 

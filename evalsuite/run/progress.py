@@ -152,4 +152,5 @@ def progress_of(style: str) -> Progress:
     """The progress of that style; "auto" is rich on a terminal and plain elsewhere."""
     if style == "auto":
         style = "rich" if sys.stderr.isatty() else "plain"
-    return {"rich": Rich, "plain": Plain, "json": Json, "none": Silent}[style]()
+    styles: dict[str, type[Progress]] = {"rich": Rich, "plain": Plain, "json": Json, "none": Silent}
+    return styles[style]()

@@ -58,7 +58,7 @@ def fit(
     for _ in range(epochs):
         total = 0.0
         shuffled = torch.randperm(len(split), generator=order)
-        for batch in shuffled.split(batch_size)[:per_epoch]:
+        for batch in torch.split(shuffled, batch_size)[:per_epoch]:
             step += 1
             if before_step is not None:
                 before_step(step / steps)

@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import onnx
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -100,9 +99,9 @@ def _cost(unpruned: nn.Module, pruned: nn.Module, input_shape: tuple[int, ...]) 
     parameters = _parameters(pruned)
     return [
         Metric("parameters", parameters, "count", Direction.LOWER),
-        Metric("parameter_fraction", parameters / _parameters(unpruned), "fraction", Direction.LOWER),
+        Metric("parameter_fraction", parameters / _parameters(unpruned), "share", Direction.LOWER),
         Metric("macs", macs, "count", Direction.LOWER),
-        Metric("mac_fraction", macs / all_macs, "fraction", Direction.LOWER),
+        Metric("mac_fraction", macs / all_macs, "share", Direction.LOWER),
     ]
 
 

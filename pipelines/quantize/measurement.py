@@ -94,9 +94,7 @@ def _execution(execution: Execution) -> list[Metric]:
         Metric("float_nodes", execution.count("float"), "count", LOWER),
         Metric("float_islands", len(execution.islands), "count", LOWER, reason=execution.describe()),
         Metric("boundary_nodes", execution.count("boundary"), "count", LOWER),
-        Metric(
-            "integer_mac_fraction", execution.integer_mac_fraction, "fraction", HIGHER, reason=_why_float(execution)
-        ),
+        Metric("integer_mac_fraction", execution.integer_mac_fraction, "share", HIGHER, reason=_why_float(execution)),
     ]
 
 

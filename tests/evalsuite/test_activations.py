@@ -60,7 +60,7 @@ def test_lambda_gelu_is_x_phi_of_lambda_x(hardness: float, x: float) -> None:
 
 @pytest.mark.parametrize("hardness", [1.001, 1.7, 20.0, 160.0, 1e6])
 def test_hardness_can_be_set_and_read_back(hardness: float) -> None:
-    assert float(LambdaGELU(hardness=hardness).hardness) == pytest.approx(hardness, rel=1e-4)
+    assert LambdaGELU(hardness=hardness).hardness.item() == pytest.approx(hardness, rel=1e-4)
 
 
 def test_hardness_starts_at_one_plus_log_two() -> None:

@@ -17,13 +17,13 @@ def test_hardening_is_linear_from_the_learnt_lambda_to_the_target() -> None:
     layer = LambdaGELU(hardness=2.0)
     harden = Hardening(nn.Sequential(layer), start=0.25, target=160.0)
     harden(0.25)
-    assert float(layer.hardness) == pytest.approx(2.0, rel=1e-5)
+    assert layer.hardness.item() == pytest.approx(2.0, rel=1e-5)
     assert layer.s.requires_grad
     harden(0.625)
-    assert float(layer.hardness) == pytest.approx(2 + 0.5 * 158, rel=1e-5)
+    assert layer.hardness.item() == pytest.approx(2 + 0.5 * 158, rel=1e-5)
     assert not layer.s.requires_grad
     harden(1.0)
-    assert float(layer.hardness) == pytest.approx(160.0, rel=1e-5)
+    assert layer.hardness.item() == pytest.approx(160.0, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_raw_hardness_has_its_own_rate_and_no_weight_decay() -> None:
 def test_an_adam_step_moves_lambda_by_c_times_the_learning_rate() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), LambdaGELU(), nn.Linear(8, 3))
-    before = float(module[1].hardness)
+    before = module[1].hardness.item()
     split = Split(torch.randn(16, 4), torch.randint(0, 3, (16,)))
     fit(module, split, epochs=1, batch_size=16, learning_rate=1e-4, seed=0)
     # d lambda / d s = sigmoid(s / t) / t = 5 at s = 0, and Adam's first step is its rate: 5 * 9 * 0.1 * 1e-4.
-    assert abs(float(module[1].hardness) - before) == pytest.approx(5 * 9 * 0.1 * 1e-4, rel=0.02)
+    assert abs(module[1].hardness.item() - before) == pytest.approx(5 * 9 * 0.1 * 1e-4, rel=0.02)
 
 
 def test_variants_start_from_the_same_weights_and_see_the_same_batches() -> None:
@@ -135,7 +135,7 @@ def test_gelu_swap_is_the_baseline_network_with_relu(network) -> None:
 
 def test_annealing_leaves_nothing_for_the_swap_to_change(network, bench) -> None:
     annealed, test = network("digits-mlp", "annealed"), bench("digits-mlp").data.test
-    assert all(float(found.module.hardness) == pytest.approx(160, rel=1e-4) for found in census(annealed.unswapped))
+    assert all(found.module.hardness.item() == pytest.approx(160, rel=1e-4) for found in census(annealed.unswapped))
     with torch.no_grad():
         before, after = annealed.unswapped(test.inputs), annealed.module(test.inputs)
     assert (before.argmax(1) == after.argmax(1)).float().mean() >= 0.995

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite.networks import load_network, save_network
 from evalsuite.contract import Network
+from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
 from evalsuite.workloads.mnist import MnistCNN, read_idx
 from evalsuite.workloads.options import Budget
