@@ -64,7 +64,7 @@ def test_hardness_can_be_set_and_read_back(hardness: float) -> None:
 
 
 def test_hardness_starts_at_one_plus_log_two() -> None:
-    assert float(LambdaGELU().hardness) == pytest.approx(1 + math.log(2), rel=1e-6)
+    assert LambdaGELU().hardness.item() == pytest.approx(1 + math.log(2), rel=1e-6)
 
 
 @pytest.mark.parametrize("hardness", [1.0, 0.5, float("nan")])

@@ -1,0 +1,94 @@
+"""The main job on real data: every variant through every stage, and no two verifiers at odds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from evalsuite.contract import Property
+from evalsuite.networks import load_network
+from evalsuite.plugins import load
+from evalsuite.recipe import read_recipe
+from evalsuite.report.tables import contradictions
+from evalsuite.results import read_results
+from evalsuite.verification import Replay
+
+RECIPES = Path(__file__).parent.parent / "pipelines" / "recipes"
+COMMAND = [sys.executable, "-c", "from evalsuite.cli import main; main()"]
+
+
+def test_the_shipped_recipes_are_valid() -> None:
+    quickstart = read_recipe(RECIPES / "quickstart.yaml")
+    assert (len(quickstart.workloads), len(quickstart.variants), len(quickstart.seeds)) == (2, 5, 3)
+    stages = {"accuracy", "export", "quantize", "prune", "bounds", "smt"}
+    for file in RECIPES.glob("*.yaml"):
+        assert {step.part.use for step in read_recipe(file).steps} == stages
+
+
+def run(recipe: str, tmp_path: Path) -> pd.DataFrame:
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    environment = {**os.environ, "EVALSUITE_CACHE": str(tmp_path / "cache")}
+    for words in (["run", "recipe.yaml", "--out", "out", "--progress", "plain"], ["report", "out"]):
+        done = subprocess.run(
+            [*COMMAND, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=1500
+        )
+        assert done.returncode == 0, done.stderr
+    return read_results(tmp_path / "out")
+
+
+def check_complete_and_consistent(rows: pd.DataFrame, recipe: Path) -> None:
+    read = read_recipe(recipe)
+    for workload in read.workloads:
+        for variant in read.variants:
+            mine = rows[(rows["workload"] == workload.name) & (rows["variant"] == variant.name)]
+            assert set(mine["step"]) == {"train", *(step.name for step in read.steps)}
+    assert rows["status"].isin(["ok", "unsupported", "unavailable"]).all(), rows[rows["status"] == "failed"]["reason"]
+    assert rows[rows["status"] != "ok"]["reason"].str.len().gt(0).all()
+    found, compared = contradictions(rows)
+    assert found.empty
+    assert compared > 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_path: Path) -> None:
+    text = (RECIPES / "quickstart.yaml").read_text()
+    assert "seeds: [0, 1, 2]" in text
+    rows = run(text.replace("seeds: [0, 1, 2]", "seeds: [0]").replace("eps: [0.03125]", "eps: [0.0625]"), tmp_path)
+    check_complete_and_consistent(rows, tmp_path / "recipe.yaml")
+    workload = load("workloads", "digits-mlp").target()
+    data = workload.data()
+    replayed = 0
+    for variant in ("gelu-swap", "annealed", "relu"):
+        home = tmp_path / "out/artefacts/digits-mlp" / variant / "0"
+        network = load_network(home / "train/network", workload, data.input_shape, data.classes)
+        replay = Replay(network)
+        for each in json.loads((home / "smt/counterexamples.json").read_text()):
+            index, eps = each["sample"], each["eps"]
+            ball = Property.robustness(
+                data.test.inputs[index], sample=index, label=int(data.test.targets[index]), eps=eps, domain=data.domain
+            )
+            assert replay.confirms(ball, torch.tensor(each["input"], dtype=torch.float32).reshape(data.input_shape))
+            replayed += 1
+    violated = rows[(rows["step"] == "smt") & (rows["verdict"] == "violated")]
+    assert replayed == len(violated) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_mnist_goes_through_every_stage(tmp_path: Path) -> None:
+    text = (RECIPES / "quickstart.yaml").read_text()
+    start, end = text.index("workloads:"), text.index("time_limit:")
+    head = "workloads: [{use: mnist-cnn, epochs: 3}]\nvariants: [gelu, annealed]\nseeds: [0]\n"
+    recipe = f"{text[:start]}{head}{text[end:]}".replace("time_limit: 120", "time_limit: 400")
+    rows = run(recipe, tmp_path)
+    check_complete_and_consistent(rows, tmp_path / "recipe.yaml")
+    accuracy = rows[(rows["step"] == "accuracy") & (rows["metric"] == "accuracy")]["value"]
+    assert (accuracy > 0.9).all()
