@@ -1,6 +1,8 @@
 # Each target prepares .venv first; PYTHON chooses the interpreter it is made of.
 PYTHON ?= python3
 BIN := .venv/bin
+# The pinned versions need Python 3.11; on 3.10 only torch is pinned, and the resolver chooses the rest.
+PINS := $(shell $(PYTHON) -c "import sys; print('--constraint constraints.txt' if sys.version_info >= (3, 11) else 'torch==2.13.0')")
 
 .PHONY: setup demo test test-slow lint bench clean
 
@@ -8,7 +10,7 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet $(PINS) --editable ".[dev]"
 	$(BIN)/pip install --quiet --no-deps auto-LiRPA==0.3  # its metadata pins a torch of 2022
 	touch $@
 

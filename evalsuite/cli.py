@@ -31,6 +31,15 @@ def _stop(message: object) -> NoReturn:
     raise typer.Exit(2)
 
 
+def _described(error: OSError) -> str:
+    """An error of the file system in one line; those we raise ourselves carry their own text."""
+    if error.errno is None:
+        return str(error)
+    return (
+        f"{error.filename or 'a file'}: {error.strerror}; make it usable, or choose other folders with --out, --cache"
+    )
+
+
 def _recipe(path: Path) -> Recipe:
     from evalsuite.recipe import RecipeError, read_recipe
 
@@ -84,8 +93,10 @@ def run(
         record = run_recipe(
             read, folder.absolute(), _cache(cache), executor, progress_of(progress), workers=workers, command=command
         )
-    except (RunError, FileNotFoundError, PermissionError) as error:
+    except RunError as error:
         _stop(error)
+    except OSError as error:
+        _stop(_described(error))
     except KeyboardInterrupt:
         print(
             f"evalsuite: interrupted; what was measured is in {folder}, and the same command continues", file=sys.stderr
@@ -113,8 +124,8 @@ def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -
     folder = (out or Path("runs") / read.name).absolute()
     try:
         planned = plan_run(read, folder, _cache(cache))
-    except (FileNotFoundError, PermissionError) as error:
-        _stop(error)
+    except OSError as error:
+        _stop(_described(error))
     width = max(len(each.job.id) for each in planned)
     for each in planned:
         print(f"{each.state:<7} {each.job.id:<{width}}  {each.why}")

@@ -6,6 +6,7 @@ the tables pair each measurement with its baseline afterwards. Importing this mo
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,19 @@ class Metric:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"metric name must be snake_case, got {self.name!r}")
+        for attribute in ("unit", "reason"):
+            if not isinstance(getattr(self, attribute), str):
+                raise TypeError(f"{attribute} of metric {self.name!r} must be text, got {getattr(self, attribute)!r}")
+        if self.sample is not None:
+            # numpy's integers are taken; 3.5 or "3" would name another sample, or none.
+            object.__setattr__(self, "sample", operator.index(self.sample))
+        if self.value is not None:
+            object.__setattr__(self, "value", float(self.value))
+        for key, setting in self.setting.items():
+            if not _NAME.fullmatch(key) or not re.fullmatch(r"[^,=]+", str(setting)):
+                raise ValueError(
+                    f"setting {key}={setting!r} of metric {self.name!r}: no ',' or '=', keys in snake_case"
+                )
         if not self.unit:
             raise ValueError(f"metric {self.name!r} declares no unit; use 'count', 'fraction', 's', ...")
         if self.value is None and self.verdict is None and not self.reason:

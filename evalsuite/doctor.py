@@ -64,7 +64,9 @@ def _plugins() -> Iterator[Check]:
 
 def _cache(folder: Path) -> Check:
     parent = next(each for each in (folder, *folder.parents) if each.exists())
-    if not os.access(parent, os.W_OK):
-        return Check("cache", False, f"{folder} is not writable", "set EVALSUITE_CACHE to a folder of yours")
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        return Check(
+            "cache", False, f"{folder} is not a folder that can be written", "set EVALSUITE_CACHE to a folder of yours"
+        )
     free = shutil.disk_usage(parent).free / 2**20
     return Check("cache", free > _ROOM_MIB, f"{folder}, {free / 1024:.1f} GiB free", "make room on that disk")

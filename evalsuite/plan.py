@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,17 +14,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from evalsuite.recipe import Part, Recipe, Step
+from evalsuite.recipe import TRAIN, Part, Recipe, Step
 from evalsuite.reluize.variants import VARIANTS
 
-TRAIN = "train"
 # What training and every stage build on: a change in it changes what they measure.
-_TRAIN_CODE = ("evalsuite.activations", "evalsuite.reluize", "evalsuite.workloads", "evalsuite.run.making")
-_STAGE_CODE = (
-    "evalsuite.contract", "evalsuite.activations", "evalsuite.deployment", "evalsuite.networks", "evalsuite.reluize",
-    "evalsuite.relaxations", "evalsuite.verification", "evalsuite.workloads", "evalsuite.run.making",
-    "evalsuite.run.child",
+_TRAIN_CODE = (
+    "evalsuite.activations", "evalsuite.contract", "evalsuite.networks", "evalsuite.reluize", "evalsuite.results",
+    "evalsuite.run.child", "evalsuite.run.making", "evalsuite.workloads",
 )  # fmt: skip
+_STAGE_CODE = (*_TRAIN_CODE, "evalsuite.deployment", "evalsuite.relaxations", "evalsuite.verification")
 _TRAIN_LIBRARIES = ("torch", "numpy", "scikit-learn")
 _STAGE_LIBRARIES = ("torch", "numpy", "onnx", "onnxruntime")
 
@@ -75,15 +74,15 @@ def jobs_of(recipe: Recipe) -> list[Job]:
         for variant in recipe.variants:
             for seed in recipe.seeds:
                 jobs += _jobs_of_network(recipe, workload, variant, seed)
-    ids = {job.id for job in jobs}
-    ordered: list[Job] = []
-    done: set[str] = set()
+    ordered: dict[str, Job] = {}
     while len(ordered) < len(jobs):  # a variant may stand before its base in the recipe
+        before = len(ordered)
         for job in jobs:
-            if job.id not in done and (not job.needs or job.needs in done or job.needs not in ids):
-                ordered.append(job)
-                done.add(job.id)
-    return ordered
+            if not job.needs or job.needs in ordered:
+                ordered.setdefault(job.id, job)
+        if len(ordered) == before:
+            raise ValueError(f"jobs need each other, or share an id: {sorted({job.id for job in jobs} - set(ordered))}")
+    return list(ordered.values())
 
 
 def _base_name(recipe: Recipe, variant: Part) -> str:
@@ -123,21 +122,22 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
         "network": network,
         "seed": str(job.seed),
         "data": _fingerprint(job.workload.target),
-        "workload": f"{job.workload.use} {job.workload.target.version}",
+        "workload": f"{_origin(job.workload)}:{job.workload.use} {job.workload.target.version}",
+        "processor": _processor(),
         **{f"workload option {key}": repr(value) for key, value in _options(job.workload).items()},
     }
     if job.step is None:
         inputs["variant"] = f"{job.variant.use} {job.variant.target.version}"
         inputs |= {f"option {key}": repr(value) for key, value in _options(job.variant).items()}
         inputs |= {f"library {name}": _version(name) for name in _TRAIN_LIBRARIES}
-        inputs["code"] = code_digest(*_TRAIN_CODE, type(job.workload.target).__module__)
+        inputs["code"] = code_digest(*_TRAIN_CODE, _code_of(job.workload))
         return inputs
     stage = job.step.stage
-    inputs["stage"] = f"{job.step.part.origin}:{job.step.part.use} {stage.version}"
+    inputs["stage"] = f"{_origin(job.step.part)}:{job.step.part.use} {stage.version}"
     inputs["time limit"] = repr(job.time_limit)
     inputs |= {f"option {key}": repr(value) for key, value in _options(job.step.part).items()}
     inputs |= {f"library {name}": _version(name) for name in sorted({*_STAGE_LIBRARIES, *stage.libraries})}
-    inputs["code"] = code_digest(*_STAGE_CODE, type(job.workload.target).__module__, type(stage).__module__)
+    inputs["code"] = code_digest(*_STAGE_CODE, _code_of(job.workload), _code_of(job.step.part))
     return inputs
 
 
@@ -155,6 +155,28 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 def _options(part: Part) -> dict[str, Any]:
     return {name: getattr(part.target, name) for name in part.target.__dataclass_fields__}
+
+
+def _origin(part: Part) -> str:
+    """The distribution a part comes from; a third party's with its version, our own by the digest of its code."""
+    return part.origin if part.origin == "evalsuite" else f"{part.origin} {part.plugin_version}"
+
+
+def _code_of(part: Part) -> str:
+    """The module whose source a part's results depend on: a third party's whole package, of ours the part's own."""
+    module = type(part.target).__module__
+    return module if part.origin == "evalsuite" else module.split(".")[0]
+
+
+@cache
+def _processor() -> str:
+    """The processor's type: other vector units sum in another order, and timings are of one machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return f"{platform.machine()} {model}".strip()
 
 
 @cache

@@ -19,6 +19,8 @@ from evalsuite.plugins import PluginError, did_you_mean, load
 from evalsuite.reluize.variants import VARIANTS
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+TRAIN = "train"  # The name of the making of a network, in rows and in job ids.
+LONGEST = 1e7  # seconds
 _STEP_KEYS = ("use", "name", "after", "time_limit")
 Place = tuple[str | int, ...]
 
@@ -115,7 +117,7 @@ class _Document(BaseModel):
     variants: list[str | dict[str, Any]] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
     steps: list[str | dict[str, Any]] = Field(min_length=1)
-    time_limit: float = Field(default=120.0, gt=0, allow_inf_nan=False)
+    time_limit: float = Field(default=120.0, gt=0, le=LONGEST)
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -141,6 +143,8 @@ def parse_recipe(text: str, file: str = "<recipe>") -> Recipe:
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         said = (error.problem or error.context or "not valid YAML").split("\n")[0]
         raise RecipeError(file, [Problem(line, column, "", f"not valid YAML: {said}")]) from error
+    except RecursionError as error:
+        raise RecipeError(file, [Problem(1, 1, "", "not a recipe: nested too deeply")]) from error
     except (YAMLError, ValueError) as error:
         raise RecipeError(file, [Problem(1, 1, "", f"not valid YAML: {str(error).splitlines()[0]}")]) from error
     if not isinstance(tree, Mapping):
@@ -312,10 +316,12 @@ class _Reader:
             return None
         given = {} if isinstance(entry, str) else entry
         after, limit = given.get("after", ""), given.get("time_limit", time_limit)
-        if after and after not in earlier:
+        if part.name == TRAIN:
+            self._problem((*place, "name"), f"{TRAIN!r} is the making of the network; choose another name")
+        if "after" in given and after not in earlier:
             self._problem((*place, "after"), f"no earlier step is called {after!r}{did_you_mean(str(after), earlier)}")
-        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
-            self._problem((*place, "time_limit"), f"time_limit is a number of seconds > 0, got {limit!r}")
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit <= LONGEST:
+            self._problem((*place, "time_limit"), f"time_limit is a number of seconds in (0, 10^7], got {limit!r}")
             return None
         self._libraries(place, part)
         return Step(part, str(after), float(limit))

@@ -60,7 +60,7 @@ def _export(network: Network, path: Path, inputs: torch.Tensor) -> tuple[Any, An
         model = export_onnx(module, network.input_shape, path)
         session = open_onnx(path)
         return model, session, run_onnx(session, inputs)
-    except OSError:  # a full disk says nothing of the network
+    except (OSError, MemoryError):  # a full disk says nothing of the network
         raise
     except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
         raise Unsupported(f"cannot be exported to ONNX: {_first_line(error)}") from error

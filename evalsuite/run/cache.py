@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 MANIFEST = "manifest.json"
 PARTIAL = "partial"
+LOCK = ".lock"
 
 
 def default_folder() -> Path:
@@ -29,9 +33,7 @@ class Cache:
 
     def scratch(self) -> Path:
         """A fresh folder on the cache's file system, to be stored or discarded."""
-        partial = self.folder / PARTIAL
-        partial.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(dir=partial, prefix=f"{os.getpid()}-"))
+        return Path(tempfile.mkdtemp(dir=_own_place(self.folder)))
 
     def _home(self, key: str) -> Path:
         return self.folder / key[:2] / key
@@ -43,7 +45,7 @@ class Cache:
             return None
         try:
             manifest: dict[str, str] = json.loads((home / MANIFEST).read_text())
-            intact = all(_digest(home / name) == digest for name, digest in manifest.items())
+            intact = bool(manifest) and all(_digest(home / name) == digest for name, digest in manifest.items())
         except (OSError, ValueError, AttributeError):
             intact = False
         if not intact:
@@ -71,12 +73,22 @@ class Cache:
         return home
 
     def sweep(self) -> None:
-        """Remove the scratch folders of runs whose process is gone."""
-        partial = self.folder / PARTIAL
-        for left in partial.glob("*-*") if partial.is_dir() else ():
-            owner = left.name.split("-")[0]
-            if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc").exists():
-                shutil.rmtree(left, ignore_errors=True)
+        """Remove what runs left behind that are gone: nobody holds the lock of their place."""
+        for place in (self.folder / PARTIAL).glob("*"):
+            with suppress(OSError), (place / LOCK).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(place, ignore_errors=True)
+
+
+@cache
+def _own_place(folder: Path) -> Path:
+    """This process's folder for scratch, locked for as long as it lives, on whatever machine."""
+    partial = folder / PARTIAL
+    partial.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(dir=partial))
+    descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)  # held open on purpose: it is the lock
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return place
 
 
 def _digest(file: Path) -> str:

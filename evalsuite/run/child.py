@@ -10,13 +10,14 @@ import resource
 import shutil
 import signal
 import sys
-import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass, field
-from multiprocessing import connection, parent_process
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from evalsuite.contract import Direction, Metric, Network, Outcome, Stage, Unsupported
 from evalsuite.plan import Job
@@ -42,7 +43,11 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a job's process left behind."""
+    """What a job's process left behind.
+
+    `network` is the digest of the network it hands on, `handover` why it hands on none; `samples` the sizes of the
+    parts of the data, where a network was made; `artefacts` the stage's files by name, relative to its folder.
+    """
 
     status: Status
     rows: tuple[Row, ...]
@@ -51,6 +56,7 @@ class Found:
     seconds: float = 0.0
     peak_mib: float = 0.0
     samples: dict[str, int] = field(default_factory=dict)
+    artefacts: dict[str, str] = field(default_factory=dict)
 
     @property
     def final(self) -> bool:
@@ -63,18 +69,20 @@ def read_outcome(folder: Path) -> Found:
     """The outcome in a job's folder.
 
     Raises:
-        OSError, ValueError, TypeError, KeyError: there is none, or not a whole one.
+        OSError, ValueError: there is none, or not a whole one.
     """
-    fields: dict[str, Any] = json.loads((folder / OUTCOME).read_text())
-    rows = tuple(Row(**row) for row in fields.pop("rows"))
-    return Found(**{**fields, "status": Status(fields["status"])}, rows=rows)
+    return _adapter().validate_json((folder / OUTCOME).read_bytes(), strict=True)
+
+
+@cache
+def _adapter() -> TypeAdapter[Found]:
+    return TypeAdapter(Found)
 
 
 def run_isolated(assignment: Assignment) -> None:
-    """The entry point of a child process: own process group, output to the log, death with the parent."""
+    """The entry point of a child process: own process group, output to the log."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with_parent()
     assignment.log.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     sys.stdout.flush()
@@ -90,18 +98,6 @@ def run_isolated(assignment: Assignment) -> None:
         raise
 
 
-def _die_with_parent() -> None:
-    parent = parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def perform(assignment: Assignment) -> None:
     """Run the job in this process and write its outcome; what a stage raises becomes a row."""
     import torch
@@ -109,28 +105,28 @@ def perform(assignment: Assignment) -> None:
     torch.set_num_threads(1)  # Jobs run side by side, and one thread gives one order of summation.
     started = time.perf_counter()
     labels = {**assignment.job.coordinates, "key": assignment.key}
+
+    def text(found: Found) -> str:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        seconds = time.perf_counter() - started
+        return json.dumps(asdict(replace(found, seconds=round(seconds, 3), peak_mib=round(peak, 1))), allow_nan=False)
+
     try:
-        found = _train(assignment, labels) if assignment.job.step is None else _measure(assignment, labels)
+        outcome = text(_train(assignment, labels) if assignment.job.step is None else _measure(assignment, labels))
     except Unsupported as reason:
-        found = Found(Status.UNSUPPORTED, (failure_row(labels, Status.UNSUPPORTED, str(reason) or "no reason given"),))
+        outcome = text(_failure(labels, Status.UNSUPPORTED, str(reason) or "no reason given"))
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise
         traceback.print_exc()
-        found = Found(Status.FAILED, (failure_row(labels, Status.FAILED, _describe(error)),))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    fields = {
-        "status": found.status.value,
-        "rows": [asdict(row) for row in found.rows],
-        "network": found.network,
-        "handover": found.handover,
-        "samples": found.samples,
-        "seconds": round(time.perf_counter() - started, 3),
-        "peak_mib": round(peak, 1),
-    }
+        outcome = text(_failure(labels, Status.FAILED, _describe(error)))
     partial = assignment.scratch / f"{OUTCOME}.partial"
-    partial.write_text(json.dumps(fields, allow_nan=False))
+    partial.write_text(outcome)
     partial.replace(assignment.scratch / OUTCOME)
+
+
+def _failure(labels: dict[str, Any], status: Status, reason: str) -> Found:
+    return Found(status, (failure_row(labels, status, reason),))
 
 
 def _describe(error: Exception) -> str:
@@ -198,9 +194,22 @@ def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
     if not isinstance(outcome, Outcome) or not outcome.metrics:
         raise TypeError(f"stage {job.step.part.use!r} returned {type(outcome).__name__} without a metric")
     rows = _rows(outcome.metrics, labels)
-    shutil.rmtree(assignment.scratch / NETWORK, ignore_errors=True)
+    artefacts = _artefacts(outcome, folder)
     digest, handover = _hand_over(outcome.network, assignment)
-    return Found(Status.OK, rows, network=digest, handover=handover)
+    return Found(Status.OK, rows, network=digest, handover=handover, artefacts=artefacts)
+
+
+def _artefacts(outcome: Outcome, folder: Path) -> dict[str, str]:
+    """The stage's files, relative to its folder: real files, all inside it."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise ValueError(f"artefact {path.relative_to(folder)} is neither a file nor a folder")
+    named = {}
+    for name, path in outcome.artefacts.items():
+        if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"artefact {name!r} is no file inside bench.folder: {path}")
+        named[name] = str(path.resolve().relative_to(folder.resolve()))
+    return named
 
 
 def _rows(metrics: list[Metric], labels: dict[str, Any]) -> tuple[Row, ...]:

@@ -10,15 +10,19 @@ import multiprocessing
 import os
 import pkgutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Protocol
 
 from evalsuite.results import Status, failure_row
+from evalsuite.run import watcher
 from evalsuite.run.child import EXIT_NO_ROOM, NO_ROOM, Assignment, Found, perform, read_outcome, run_isolated
 
 _ALWAYS_LOADED = (
@@ -94,14 +98,17 @@ class _Child:
     def deadline(self) -> float:
         return self.started + self.assignment.job.time_limit
 
+    @property
+    def pid(self) -> int:
+        if self.process.pid is None:
+            raise ValueError("a process that was never started")
+        return self.process.pid
+
     def kill(self) -> None:
-        pid = self.process.pid
-        for kill in (os.killpg, os.kill):  # before its setsid the child leads no group
-            try:
-                if pid is not None:
-                    kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self.process.is_alive():  # before its setsid the child leads no group
+            self.process.kill()
 
 
 class Processes:
@@ -118,6 +125,7 @@ class Processes:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self._workers = workers
         self._running: list[_Child] = []
+        self._watcher: subprocess.Popen[str] | None = None
         for name in _ONE_THREAD:
             os.environ.setdefault(name, "1")
         self._context = multiprocessing.get_context("forkserver")
@@ -133,7 +141,19 @@ class Processes:
         """See `Executor`."""
         process = self._context.Process(target=run_isolated, args=(assignment,), daemon=False)
         process.start()
-        self._running.append(_Child(process, assignment, time.monotonic()))
+        child = _Child(process, assignment, time.monotonic())
+        self._running.append(child)
+        self._tell("+", child)
+
+    def _tell(self, sign: str, child: _Child) -> None:
+        """Tell the watcher, which kills what this process leaves behind if it dies."""
+        if self._watcher is None:
+            command = [sys.executable, "-I", "-S", str(Path(watcher.__file__))]
+            self._watcher = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        if self._watcher.stdin is not None:
+            with suppress(BrokenPipeError):  # a watcher that was killed protects no longer; the run goes on
+                self._watcher.stdin.write(f"{sign}{child.pid}\n")
+                self._watcher.stdin.flush()
 
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
         """See `Executor`."""
@@ -151,6 +171,7 @@ class Processes:
             expired = expired and child.process.is_alive()
             child.kill()  # also what an ended job left running in its group
             child.process.join()
+            self._tell("-", child)
             ended.append((child.assignment, self._outcome(child, expired, now - child.started)))
         return ended
 
@@ -164,7 +185,7 @@ class Processes:
             raise OSError(NO_ROOM[0], os.strerror(NO_ROOM[0]), str(assignment.scratch))
         try:
             return read_outcome(assignment.scratch)
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError):
             return _failed(
                 assignment, Status.CRASHED, f"its process {_cause(code)}; see {assignment.log.name}", seconds
             )
@@ -176,6 +197,10 @@ class Processes:
         for child in self._running:
             child.process.join()
         self._running.clear()
+        if self._watcher is not None and self._watcher.stdin is not None:
+            self._watcher.stdin.close()
+            self._watcher.wait()
+            self._watcher = None
 
 
 def _cause(code: int | None) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from evalsuite.results import Row, Status
 
@@ -16,9 +19,8 @@ from evalsuite.results import Row, Status
 class Entry:
     """A finished job: its rows, and what they depended on.
 
-    `network` is the digest of the network it hands on, `handover` why it hands on none, `samples` the sizes of the
-    parts of the data, known where a network was made. `final` is False where a
-    measurement failed: such a job is tried again.
+    The fields that `Found` has too mean the same there; `final` is False where a measurement failed: such
+    a job is tried again.
     """
 
     job: str
@@ -33,6 +35,7 @@ class Entry:
     network: str = ""
     handover: str = ""
     samples: dict[str, int] = field(default_factory=dict)
+    artefacts: dict[str, str] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
@@ -54,7 +57,7 @@ class Journal:
         Raises:
             OSError: the disk is full, say; a torn line is dropped when the journal is next opened.
         """
-        line = (json.dumps({**asdict(entry), "status": entry.status.value}) + "\n").encode()
+        line = _line(entry)
         written = os.write(self._descriptor, line)
         while written < len(line):  # a signal may shorten a write; a full disk raises at the next one
             written += os.write(self._descriptor, line[written:])
@@ -73,15 +76,29 @@ class Journal:
 
 
 def read_journal(path: Path) -> dict[str, Entry]:
-    """The last entry of each job; lines that are no entry are passed over."""
+    """The last entry of each job; lines that are no entry, or not the one written, are passed over."""
     return {entry.job: entry for entry in _entries(path)} if path.exists() else {}
+
+
+def _line(entry: Entry) -> bytes:
+    text = json.dumps(asdict(entry))
+    return (json.dumps({"sha256": _digest(text), "entry": text}) + "\n").encode()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _adapter() -> TypeAdapter[Entry]:
+    return TypeAdapter(Entry)
 
 
 def _entries(path: Path) -> Iterator[Entry]:
     for line in path.read_bytes().splitlines():
         try:
-            fields: dict[str, Any] = json.loads(line)
-            rows = tuple(Row(**row) for row in fields.pop("rows"))
-            yield Entry(**{**fields, "status": Status(fields["status"])}, rows=rows)
+            record = json.loads(line)
+            if _digest(record["entry"]) == record["sha256"]:
+                yield _adapter().validate_json(record["entry"], strict=True)
         except (ValueError, TypeError, KeyError, AttributeError):
             continue

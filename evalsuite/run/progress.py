@@ -128,13 +128,13 @@ class Rich:
             TextColumn("{task.description}"), console=Console(stderr=True), transient=False,
         )  # fmt: skip
         self._task = self._bar.add_task("", total=None, eta="?")
-        self._bar.start()
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         """See `Progress`."""
         from rich.markup import escape
 
         self._estimate.add(entry)
+        self._bar.start()  # only now, so that a run which cannot begin leaves the terminal alone
         if entry.status not in (Status.OK, Status.UNSUPPORTED, Status.SKIPPED):
             self._bar.console.print(f"[red]{escape(entry.job)}[/red] {escape(_outcome(entry))}")
         if entry.cached and done < total and time.monotonic() - self._drawn < 0.1:

@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from evalsuite.plan import Job
 from evalsuite.recipe import Part, Recipe
 from evalsuite.results import Status
@@ -126,8 +128,8 @@ def write_record(record: RunRecord, out: Path) -> None:
 
 
 def read_record(out: Path) -> RunRecord | None:
-    """The record in a folder, or None where there is none or it cannot be read."""
+    """The record in a folder, or None where there is none or it is not one."""
     try:
-        return RunRecord(**json.loads((out / FILE).read_text()))
-    except (OSError, ValueError, TypeError):
+        return TypeAdapter(RunRecord).validate_json((out / FILE).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None

@@ -49,9 +49,26 @@ class State:
     forced: set[str] = field(default_factory=set)
 
     def network_of(self, job: Job) -> Path | None:
-        """The folder of the network that `job` takes, or None where it is not at hand."""
-        home = self.cache.find(self.entries[job.needs].key)
-        return home / NETWORK if home and (home / NETWORK).is_dir() else None
+        """The folder of the very network that `job` takes, or None where it is not at hand."""
+        needed = self.entries[job.needs]
+        found = self._stored(needed.key)
+        return found[0] / NETWORK if found is not None and found[1].network == needed.network else None
+
+    def _stored(self, key: str) -> tuple[Path, Found] | None:
+        """A finished job's folder in the cache and its outcome; one that cannot be read is removed."""
+        home = self.cache.find(key)
+        if home is None:
+            return None
+        try:
+            return home, read_outcome(home)
+        except (OSError, ValueError):
+            shutil.rmtree(home, ignore_errors=True)
+            return None
+
+    def dependents(self, job: str) -> set[str]:
+        """The ids of the jobs that take this job's network, and of those that take theirs."""
+        direct = {each.id for each in self.jobs if each.needs == job}
+        return direct.union(*(self.dependents(each) for each in direct))
 
     def inputs(self, job: Job) -> dict[str, str]:
         """The job's inputs; the network it takes must be made."""
@@ -63,10 +80,8 @@ class State:
         known = self.before.get(job.id)
         if known is not None and known.key == key and known.final:
             return replace(known, cached=True)
-        home = self.cache.find(key)
-        if home is None:
-            return None
-        return _entry(job, key, inputs, read_outcome(home), cached=True)
+        stored = self._stored(key)
+        return None if stored is None else _entry(job, key, inputs, stored[1], cached=True)
 
     def skip(self, job: Job) -> Entry | None:
         """The entry of a job that cannot run, since the job it needs gave no network."""
@@ -85,7 +100,7 @@ def _entry(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached: 
     rows = tuple(replace(row, **job.coordinates, key=key) for row in found.rows)
     return Entry(
         job.id, key, found.status, rows, inputs, found.seconds, found.peak_mib,
-        cached, found.final, found.network, found.handover, found.samples,
+        cached, found.final, found.network, found.handover, found.samples, found.artefacts,
     )  # fmt: skip
 
 
@@ -184,7 +199,6 @@ class _Run:
         self._state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache)
         self._pending = list(self._state.jobs)
         self._inputs: dict[str, dict[str, str]] = {}
-        self._ran = 0
         self._record = RunRecord.begin(recipe, self._state.jobs, command)
 
     def run(self) -> RunRecord:
@@ -245,31 +259,53 @@ class _Run:
 
     def _finish(self, assignment: Assignment, found: Found) -> None:
         job, inputs = assignment.job, self._inputs.pop(assignment.job.id)
-        self._ran += 1
-        entry = _entry(job, assignment.key, inputs, found, cached=False)
         if found.final:
-            self._state.cache.store(assignment.key, assignment.scratch)
+            # Where another run was faster, its outcome is the one the cache holds.
+            found = read_outcome(self._state.cache.store(assignment.key, assignment.scratch))
         else:
             shutil.rmtree(assignment.scratch, ignore_errors=True)
+            if found.status is Status.OK:
+                found = replace(found, network="", handover="a metric failed, so its network is not kept")
+        entry = _entry(job, assignment.key, inputs, found, cached=False)
+        self._drop_dependents(entry)
         self._keep(job, entry)
+
+    def _drop_dependents(self, entry: Entry) -> None:
+        """A network made again may differ: what was settled with the one before must not stand beside it."""
+        before = self._state.before.get(entry.job)
+        if entry.job not in self._state.forced or before is None or before.network == entry.network:
+            return
+        stale = self._state.dependents(entry.job) & set(self._state.entries)
+        for job in stale:
+            del self._state.entries[job]
+        self._pending += [job for job in self._state.jobs if job.id in stale]
 
     def _keep(self, job: Job, entry: Entry) -> None:
         self._state.entries[job.id] = entry
         known = self._state.before.get(job.id)
-        if not (entry.cached and known is not None and known.key == entry.key and known.final):
+        new = not (entry.cached and known is not None and known.key == entry.key and known.final)
+        self._copy_artefacts(job, entry, new=new)
+        if new:
             self._journal.append(entry)
-            self._copy_artefacts(job, entry)
         left = Counter(each.step_name for each in self._pending if each.id != job.id)
         left.update(each.rsplit("/", 1)[-1] for each in self._inputs)
         done = len(self._state.entries)
         self._progress.update(entry, done, len(self._state.jobs), dict(left), self._workers)
 
-    def _copy_artefacts(self, job: Job, entry: Entry) -> None:
-        home = self._state.cache.find(entry.key) if entry.key and entry.final else None
-        for name in (ARTEFACTS, NETWORK):
+    def _copy_artefacts(self, job: Job, entry: Entry, *, new: bool) -> None:
+        """Put a job's files where the user looks for them, whole, and remove those of an outcome that is no more."""
+        target = self._out / "artefacts" / job.id
+        if not new and (target.exists() or not (entry.artefacts or entry.network)):
+            return
+        home = self._state.cache.find(entry.key) if entry.final and entry.key else None
+        partial = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        for name, place in ((ARTEFACTS, partial), (NETWORK, partial / NETWORK)):
             if home is not None and (home / name).is_dir() and any((home / name).iterdir()):
-                target = self._out / "artefacts" / job.id
-                shutil.copytree(home / name, target / NETWORK if name == NETWORK else target, dirs_exist_ok=True)
+                shutil.copytree(home / name, place, dirs_exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        if partial.exists():
+            partial.rename(target)
 
     def _compact(self, finished: bool) -> RunRecord:
         rows: list[Row] = []

@@ -83,6 +83,8 @@ def prune(module: nn.Module, input_shape: tuple[int, ...], choice: Choice) -> Pr
 def _explained(what: str) -> Iterator[None]:
     try:
         yield
+    except MemoryError:  # the machine's limit, not the network's
+        raise
     except Exception as error:  # torch-pruning fails on layouts it does not know with whatever error comes first
         lines = str(error).splitlines() or [""]
         raise Unsupported(f"torch-pruning {what}: {type(error).__name__}: {lines[0]}") from error

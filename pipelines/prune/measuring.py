@@ -111,7 +111,7 @@ def _deploy(
     """Size and speed in ONNX Runtime; where ONNX cannot express the network, the reason instead."""
     try:
         sessions = _sessions(unpruned, pruned, input_shape, path)
-    except OSError:  # a full disk says nothing of the network
+    except (OSError, MemoryError):  # a full disk says nothing of the network
         raise
     except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
         path.unlink(missing_ok=True)

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.results import (
@@ -53,17 +57,18 @@ def test_a_damaged_entry_is_removed_and_not_believed(tmp_path: Path, damage: str
 def test_storing_twice_keeps_one(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     assert stored(cache) == stored(cache)
-    assert not list((tmp_path / "partial").iterdir())
+    assert not list((tmp_path / "partial").glob("*/tmp*"))
 
 
 def test_sweep_removes_only_what_dead_processes_left(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    mine = cache.scratch()
-    dead = mine.parent / "999999999-x"
-    dead.mkdir()
-    cache.sweep()
+    mine = Cache(tmp_path).scratch()
+    code = "import sys, pathlib, evalsuite.run.cache as c; print(c.Cache(pathlib.Path(sys.argv[1])).scratch())"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], check=True, capture_output=True, text=True)
+    dead = Path(done.stdout.strip())
+    assert dead.exists()
+    Cache(tmp_path).sweep()
     assert mine.exists()
-    assert not dead.exists()
+    assert not dead.parent.exists()
 
 
 def entry(job: str, value: float = 1.0) -> Entry:
@@ -96,6 +101,18 @@ def test_a_torn_line_costs_only_itself_at_every_length(tmp_path: Path) -> None:
         assert set(read_journal(path)) == {"a", "c"}
 
 
+@pytest.mark.parametrize(("old", "new"), [(b"1.0", b"2.0"), (b"fraction", b"fractiom"), (b'{"sha256"', b'["sha256"')])
+def test_a_changed_line_is_not_believed(tmp_path: Path, old: bytes, new: bytes) -> None:
+    journal = Journal(tmp_path / "j")
+    journal.append(entry("a"))
+    journal.append(entry("b"))
+    journal.close()
+    first, second = (tmp_path / "j").read_bytes().splitlines(keepends=True)
+    assert old in first
+    (tmp_path / "j").write_bytes(first.replace(old, new) + second)
+    assert set(read_journal(tmp_path / "j")) == {"b"}
+
+
 def test_a_journal_that_cannot_be_written_raises(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
     os.close(journal._descriptor)
@@ -124,11 +141,22 @@ def test_nan_is_never_a_value(value: float) -> None:
         (("Accuracy", 1.0, "fraction", Direction.HIGHER), "snake_case"),
         (("accuracy", 1.0, "", Direction.HIGHER), "declares no unit"),
         (("accuracy", None, "fraction", Direction.HIGHER), "say why"),
+        (("accuracy", 1.0, "fraction", Direction.HIGHER, {"a": "b=c"}), "no ',' or '='"),
+        (("accuracy", 1.0, "fraction", Direction.HIGHER, {}, 3.5), "float"),
+        (("accuracy", 1.0, "fraction", Direction.HIGHER, {}, "3"), "str"),
+        (("accuracy", 1.0, 7, Direction.HIGHER), "unit of metric 'accuracy' must be text"),
+        (("accuracy", 1.0, "s", Direction.HIGHER, {}, None, None, True, 3), "reason of metric 'accuracy' must be text"),
     ],
 )
-def test_metrics_that_say_too_little_are_refused(arguments: tuple[object, ...], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+def test_metrics_that_say_too_little_or_too_loosely_are_refused(arguments: tuple[object, ...], text: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=text):
         Metric(*arguments)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_and_torch_become_plain() -> None:
+    metric = Metric("accuracy", np.float32(0.5), "fraction", Direction.HIGHER, sample=np.int64(3))  # type: ignore[arg-type]
+    assert (type(metric.value), type(metric.sample)) == (float, int)
+    assert isinstance(Metric("accuracy", torch.tensor(0.5), "fraction", Direction.HIGHER).value, float)  # type: ignore[arg-type]
 
 
 def test_results_survive_parquet(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_comments_and_layout_do_not_make_another_recipe() -> None:
         ("[0, 1]", "[true]", "r.yaml:4:9 seeds[0]: input should be a valid integer, got True"),
         ("- accuracy", "- acuracy", "r.yaml:6:5 steps[0].use: unknown stage 'acuracy'; did you mean 'accuracy'?"),
         ("sparsity: 0.25", "sparsty: 0.25", "r.yaml:8:5 steps[1].sparsty: unknown option of stage 'prune'; did you mean 'sparsity'?"),
-        ("time_limit: 30", "time_limit: -3", "r.yaml:9:5 steps[1].time_limit: time_limit is a number of seconds > 0, got -3"),
+        ("time_limit: 30", "time_limit: -3", "r.yaml:9:5 steps[1].time_limit: time_limit is a number of seconds in (0, 10^7], got -3"),
+        ("time_limit: 30", "after: []", "r.yaml:9:5 steps[1].after: no earlier step is called []; known: accuracy"),
+        ("- accuracy", "- {use: accuracy, name: train}", "r.yaml:6:21 steps[0].name: 'train' is the making of the network; choose another name"),
         ("after: prune", "after: prunes", "r.yaml:10:40 steps[2].after: no earlier step is called 'prunes'; did you mean 'prune'?"),
         ("name: tiny", "name: tiny\nbaseline: glu", "r.yaml:2:1 baseline: the baseline 'glu' is not among the variants; did you mean 'gelu'?"),
         ("name: tiny", "name: tiny\nstep: 3", "r.yaml:2:1 step: unknown key; did you mean 'steps'?"),
@@ -88,6 +90,13 @@ def test_all_errors_are_reported_at_once_in_order() -> None:
 )
 def test_what_is_no_recipe(text: str, said: str) -> None:
     assert problems(text) == [said]
+
+
+def test_absurd_sizes_are_errors_like_others() -> None:
+    assert (
+        "time_limit is a number of seconds" in problems(GOOD.replace("time_limit: 30", f"time_limit: 1{'0' * 400}"))[0]
+    )
+    assert problems("a: " + "[" * 3000 + "]" * 3000)[0].startswith("r.yaml:1:1 not")
 
 
 def test_unreadable_files(tmp_path: Path) -> None:

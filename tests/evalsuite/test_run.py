@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,8 +71,9 @@ def reproducible(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None:
-    names = ("segfault", "nan", "raises", "exits", "empty", "declines", "rebuilds")
+    names = ("segfault", "nan", "raises", "exits", "empty", "declines", "rebuilds", "nan-network", "links", "outside")
     steps = "".join(f"  - {name}\n" for name in names)
+    steps += "  - {use: slow, name: behind-nan, after: nan-network}\n"
     steps += "  - {use: hang, time_limit: 3}\n  - {use: slow, name: behind, after: rebuilds}\n  - accuracy\n"
     done = workshop.run(workshop.recipe(steps, HEAD.replace(", gelu-swap", "")))
     assert done.returncode == 1, done.stderr
@@ -89,6 +92,14 @@ def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None
     assert said["empty"][0] == "failed"
     assert said["declines"] == ("unsupported", "not this network")
     assert said["rebuilds"][0] == "ok"
+    assert said["links"] == (
+        "failed",
+        "ValueError: artefact latest is neither a file nor a folder (child.py:" + said["links"][1].rsplit(":", 1)[1],
+    )
+    assert said["outside"][0] == "failed"
+    assert "artefact 'notes' is no file inside bench.folder" in said["outside"][1]
+    assert said["behind-nan"][0] == "skipped"
+    assert "a metric failed, so its network is not kept" in said["behind-nan"][1]
     assert said["behind"][0] == "skipped"
     assert "cannot be saved" in said["behind"][1]
     nan = rows.loc["nan"].set_index("metric")
@@ -100,8 +111,10 @@ def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None
 
     again = workshop.run(workshop.recipe(steps, HEAD.replace(", gelu-swap", "")))
     ran = [line.split()[1] for line in again.stderr.splitlines() if line.startswith("[")]
-    retried = ["behind", "empty", "exits", "hang", "nan", "raises", "segfault"]
-    assert sorted(name.rsplit("/", 1)[1] for name in ran) == retried
+    assert sorted(name.rsplit("/", 1)[1] for name in ran) == [
+        "behind", "behind-nan", "empty", "exits", "hang", "links", "nan", "nan-network", "outside", "raises",
+        "segfault",
+    ]  # fmt: skip
 
 
 def test_a_second_run_is_all_from_the_cache_and_says_the_same(workshop: Workshop) -> None:
@@ -139,6 +152,48 @@ def lines(path: Path) -> int:
     return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
+def test_artefacts_are_those_of_the_outcome_that_stands(workshop: Workshop) -> None:
+    target = workshop.out / "artefacts/digits-mlp/gelu/0/files"
+    workshop.run(workshop.recipe("  - files\n"))
+    assert [each.name for each in target.iterdir()] == ["a.txt"]
+    shutil.rmtree(target)
+    assert "(4 from the cache)" in workshop.run(workshop.recipe("  - files\n")).stdout
+    assert [each.name for each in target.iterdir()] == ["a.txt"]
+    (workshop.out / "run.json").unlink()
+    workshop.run(workshop.recipe("  - {use: files, file: b.txt}\n"))
+    assert [each.name for each in target.iterdir()] == ["b.txt"]
+
+
+def test_a_cached_outcome_that_cannot_be_read_is_measured_again(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - slow\n")
+    workshop.run(recipe)
+    for manifest in workshop.cache.rglob("manifest.json"):
+        outcome = manifest.parent / "outcome.json"
+        outcome.write_text(outcome.read_text().replace('"rows"', '"lines"'))
+        digests = {**json.loads(manifest.read_text()), "outcome.json": hashlib.sha256(outcome.read_bytes()).hexdigest()}
+        manifest.write_text(json.dumps(digests))
+    shutil.rmtree(workshop.out)
+    done = workshop.run(recipe)
+    assert done.returncode == 0, done.stderr
+    assert "(0 from the cache)" in done.stdout
+
+
+def test_a_network_that_comes_out_differently_takes_its_measurements_with_it(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - slow\n", HEAD.replace(", gelu-swap", ""))
+    workshop.run(recipe)
+    before = workshop.rows()
+    journal = workshop.out / "journal.jsonl"
+    train = json.loads(json.loads(journal.read_text().splitlines()[0])["entry"])
+    assert train["job"] == "digits-mlp/gelu/0/train"
+    # As if another machine had trained it: the journal's network is not the one that training gives here.
+    text = json.dumps({**train, "network": "f" * 64})
+    journal.write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "entry": text}) + "\n")
+    done = workshop.run(recipe)
+    assert done.returncode == 0, done.stderr
+    pd.testing.assert_frame_equal(reproducible(before), reproducible(workshop.rows()))
+    assert workshop.rows()["key"].nunique() == 2
+
+
 @pytest.mark.parametrize("kill_at", [1, 5])
 def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_at: int) -> None:
     recipe = workshop.recipe("  - accuracy\n  - slow\n  - {use: slow, name: slower, seconds: 0.6}\n")
@@ -160,8 +215,9 @@ def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_
     pd.testing.assert_frame_equal(reproducible(workshop.rows()), reproducible(fresh.rows()))
 
 
-def test_children_die_with_a_killed_parent(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - {use: slow, seconds: 60}\n", HEAD.replace(", gelu-swap", ""))
+@pytest.mark.parametrize("stage", ["{use: slow, seconds: 60}", "hang"])
+def test_children_die_with_a_killed_parent(workshop: Workshop, stage: str) -> None:
+    recipe = workshop.recipe(f"  - {stage}\n", HEAD.replace(", gelu-swap", ""))
     process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 1)
     wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1)
     time.sleep(1)
@@ -254,6 +310,20 @@ def test_bad_input_gets_one_message_and_exit_code_2(workshop: Workshop, words: l
     assert done.returncode == 2, done
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_unusable_folders_are_named(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - slow\n")
+    (workshop.folder / "file").write_text("")
+    for name in ("journal.jsonl", "run.json", "results.parquet"):
+        (workshop.folder / name / name).mkdir(parents=True)
+        done = workshop.call("run", recipe, "--out", workshop.folder / name, "--progress", "none")
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+        assert name in done.stderr
+    done = workshop.run(recipe, "--cache", workshop.folder / "file")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert "file" in done.stderr
+    assert workshop.call("doctor", "--cache", workshop.folder / "file").returncode == 1
 
 
 def test_a_folder_of_another_recipe_is_left_alone(workshop: Workshop) -> None:

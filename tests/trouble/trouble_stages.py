@@ -6,6 +6,7 @@ import ctypes
 import os
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -80,6 +81,42 @@ class Declines(_Stage):
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         raise Unsupported("not this network")
+
+
+@dataclass(frozen=True)
+class NotANumberButANetwork(_Stage):
+    """A NaN beside a network that could be handed on."""
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        return Outcome([Metric("bad", float("nan"), "count", Direction.HIGHER)], network=replace(network))
+
+
+@dataclass(frozen=True)
+class Links(_Stage):
+    """Leaves a dangling link among its artefacts."""
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        (bench.folder / "latest").symlink_to("gone")
+        return _fine()
+
+
+@dataclass(frozen=True)
+class Outside(_Stage):
+    """Declares a file that is not in its folder."""
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        return replace(_fine(), artefacts={"notes": Path(__file__)})
+
+
+@dataclass(frozen=True)
+class Files(_Stage):
+    """Leaves one file, named by its option."""
+
+    file: str = "a.txt"
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        (bench.folder / self.file).write_text("content")
+        return replace(_fine(), artefacts={"text": bench.folder / self.file})
 
 
 @dataclass(frozen=True)
