@@ -16,7 +16,11 @@ STYLES = ("auto", "rich", "plain", "json", "none")
 
 
 class Progress(Protocol):
-    """Told of each job's end."""
+    """Told of the run's beginning and of each job's end."""
+
+    def begin(self, total: int) -> None:
+        """The run begins: the folder is ours."""
+        ...
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         """`left` counts the jobs still to do by step."""
@@ -65,6 +69,9 @@ def _outcome(entry: Entry) -> str:
 class Silent:
     """Says nothing."""
 
+    def begin(self, total: int) -> None:
+        """See `Progress`."""
+
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         """See `Progress`."""
 
@@ -77,6 +84,9 @@ class Plain:
 
     def __init__(self) -> None:
         self._estimate = Estimate()
+
+    def begin(self, total: int) -> None:
+        """See `Progress`."""
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         """See `Progress`."""
@@ -99,6 +109,9 @@ class Json:
 
     def __init__(self) -> None:
         self._estimate = Estimate()
+
+    def begin(self, total: int) -> None:
+        """See `Progress`."""
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         """See `Progress`."""
@@ -127,14 +140,18 @@ class Rich:
             BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("ETA {task.fields[eta]}"),
             TextColumn("{task.description}"), console=Console(stderr=True), transient=False,
         )  # fmt: skip
-        self._task = self._bar.add_task("", total=None, eta="?")
+        self._task = self._bar.add_task("loading libraries", total=None, eta="?")
+
+    def begin(self, total: int) -> None:
+        """Draw the bar: only now, so that a run which cannot begin leaves the terminal alone."""
+        self._bar.update(self._task, total=total)
+        self._bar.start()
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         """See `Progress`."""
         from rich.markup import escape
 
         self._estimate.add(entry)
-        self._bar.start()  # only now, so that a run which cannot begin leaves the terminal alone
         if entry.status not in (Status.OK, Status.UNSUPPORTED, Status.SKIPPED):
             self._bar.console.print(f"[red]{escape(entry.job)}[/red] {escape(_outcome(entry))}")
         if entry.cached and done < total and time.monotonic() - self._drawn < 0.1:

@@ -203,6 +203,7 @@ class _Run:
 
     def run(self) -> RunRecord:
         write_record(self._record, self._out)
+        self._progress.begin(len(self._state.jobs))
         finished = False
         try:
             while self._pending or self._inputs:
