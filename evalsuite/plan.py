@@ -123,7 +123,7 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
         "seed": str(job.seed),
         "data": _fingerprint(job.workload.target),
         "workload": f"{_origin(job.workload)}:{job.workload.use} {job.workload.target.version}",
-        "processor": _processor(),
+        "processor": processor(),
         **{f"workload option {key}": repr(value) for key, value in _options(job.workload).items()},
     }
     if job.step is None:
@@ -169,7 +169,7 @@ def _code_of(part: Part) -> str:
 
 
 @cache
-def _processor() -> str:
+def processor() -> str:
     """The processor's type: other vector units sum in another order, and timings are of one machine."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

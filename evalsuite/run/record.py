@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from evalsuite.plan import Job
+from evalsuite.plan import Job, processor
 from evalsuite.recipe import Part, Recipe
 from evalsuite.results import Status
 from evalsuite.run.journal import Entry
@@ -48,7 +48,7 @@ class RunRecord:
     peak_mib: float = 0.0
 
     @classmethod
-    def begin(cls, recipe: Recipe, jobs: list[Job], command: str) -> RunRecord:
+    def begin(cls, recipe: Recipe, jobs: list[Job], workers: int, command: str) -> RunRecord:
         """The record of a run that begins now."""
         libraries = {*_LIBRARIES, *(name for step in recipe.steps for name in step.stage.libraries)}
         return cls(
@@ -71,7 +71,7 @@ class RunRecord:
             },
             variants_help={part.name: _help(part) for part in recipe.variants},
             versions={"python": platform.python_version(), **{name: _version(name) for name in sorted(libraries)}},
-            machine=_machine(),
+            machine={**_machine(), "jobs_at_a_time": workers},
             command=command,
             started=_now(),
             jobs={"total": len(jobs)},
@@ -114,7 +114,7 @@ def _machine() -> dict[str, Any]:
 
     return {
         "system": f"{platform.system()} {platform.release()}",
-        "processor": platform.machine(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
     }

@@ -199,7 +199,7 @@ class _Run:
         self._state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache)
         self._pending = list(self._state.jobs)
         self._inputs: dict[str, dict[str, str]] = {}
-        self._record = RunRecord.begin(recipe, self._state.jobs, command)
+        self._record = RunRecord.begin(recipe, self._state.jobs, workers, command)
 
     def run(self) -> RunRecord:
         write_record(self._record, self._out)
