@@ -103,13 +103,15 @@ def run(
         )
         raise typer.Exit(130) from None
     counts = record.jobs
-    failed = sum(counts.get(key, 0) for key in ("failed", "crashed", "timeout", "skipped", "measurement_failed"))
+    failed = sum(counts.get(key, 0) for key in ("failed", "crashed", "timeout", "measurement_failed"))
+    skipped = counts.get("skipped", 0)
     print(
         f"{counts['total']} jobs: {counts.get('ok', 0)} ok, {counts.get('unsupported', 0)} unsupported, {failed} failed"
+        f"{f', {skipped} skipped' if skipped else ''}"
         f" ({counts.get('cached', 0)} from the cache). Rows: {folder / 'results.parquet'}"
     )
     print(f"Next: evalsuite report {folder}")
-    if failed:
+    if failed or skipped:
         raise typer.Exit(1)
 
 
@@ -151,9 +153,27 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's f
     print(f"{len([path for path in written if path.suffix in ('.csv', '.tex')])} tables in {folder / 'tables'}")
 
 
-def _print_plugins(group: str) -> None:
-    from evalsuite.plugins import load_all
+PluginName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the options of this one.")]
 
+
+def _print_options(help_: str, target: object) -> None:
+    from evalsuite.plugins import options_of
+
+    print(help_)
+    for name, kind, default in options_of(target):
+        print(f"  {name}: {kind} = {default}")
+
+
+def _print_plugins(group: str, name: str | None = None) -> None:
+    from evalsuite.plugins import PluginError, load, load_all
+
+    if name is not None:
+        try:
+            plugin = load(group, name)
+        except PluginError as error:
+            _stop(error)
+        _print_options(plugin.help, plugin.target)
+        return
     plugins = load_all(group)
     if not plugins:
         _stop(f"no {group} are installed: reinstall evalsuite")
@@ -165,15 +185,15 @@ def _print_plugins(group: str) -> None:
 
 
 @app.command()
-def stages() -> None:
+def stages(name: PluginName = None) -> None:
     """List the stages: name, origin, version, and one line of help; broken ones with the reason."""
-    _print_plugins("stages")
+    _print_plugins("stages", name)
 
 
 @app.command()
-def workloads() -> None:
+def workloads(name: PluginName = None) -> None:
     """List the workloads."""
-    _print_plugins("workloads")
+    _print_plugins("workloads", name)
 
 
 @app.command()
@@ -183,12 +203,18 @@ def activations() -> None:
 
 
 @app.command()
-def variants() -> None:
+def variants(name: PluginName = None) -> None:
     """List the variants: how the activation is treated."""
+    from evalsuite.plugins import did_you_mean
     from evalsuite.reluize.variants import VARIANTS
 
-    for name, cls in VARIANTS.items():
-        print(f"{name:<12} {(cls.__doc__ or '').splitlines()[0]}")
+    if name is not None:
+        if name not in VARIANTS:
+            _stop(f"unknown variant {name!r}{did_you_mean(name, VARIANTS)}")
+        _print_options((VARIANTS[name].__doc__ or "").splitlines()[0], VARIANTS[name])
+        return
+    for each, cls in VARIANTS.items():
+        print(f"{each:<12} {(cls.__doc__ or '').splitlines()[0]}")
 
 
 @app.command()

@@ -149,6 +149,14 @@ class Property:
     lower: torch.Tensor
     upper: torch.Tensor
 
+    def __post_init__(self) -> None:
+        if self.lower.shape != self.upper.shape:
+            raise ValueError(f"lower has shape {tuple(self.lower.shape)}, but upper {tuple(self.upper.shape)}")
+        if not bool((self.lower.isfinite() & self.upper.isfinite()).all()):
+            raise ValueError(f"the box of sample {self.sample} has an end that is NaN or infinite")
+        if not bool((self.lower <= self.upper).all()):
+            raise ValueError(f"the box of sample {self.sample} is reversed: lower > upper")
+
     @classmethod
     def robustness(
         cls, center: torch.Tensor, *, sample: int, label: int, eps: float, domain: tuple[float, float]

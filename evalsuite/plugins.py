@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -75,6 +75,17 @@ def load(group: str, name: str) -> Plugin:
     if plugin.error:
         raise PluginError(f"{kind} {name!r} of {plugin.origin} {plugin.version} is {plugin.error}")
     return plugin
+
+
+def options_of(target: object) -> list[tuple[str, str, str]]:
+    """Name, type and default of each option of a stage, workload or variant: the fields of its dataclass."""
+    if not isinstance(target, type) or not is_dataclass(target):
+        return []
+    return [
+        (each.name, str(each.type), "required" if each.default is MISSING else repr(each.default))
+        for each in fields(target)
+        if each.init
+    ]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

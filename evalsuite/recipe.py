@@ -108,6 +108,19 @@ class Recipe:
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
+# pydantic's words for JSON and regular expressions, in a recipe's.
+_SAID = {
+    "list_type": "must be a list, as in [a, b]",
+    "tuple_type": "must be a list, as in [a, b]",
+    "too_short": "must not be empty",
+    "string_pattern_mismatch": "a name is letters, digits, '.', '_' and '-'",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text",
+    "bool_type": "must be true or false",
+}
+
+
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -189,8 +202,8 @@ class _Reader:
         names = [part.name for part in variants if part]
         if document.baseline not in names and None not in variants:
             place: Place = ("baseline",) if "baseline" in self._tree else ("variants",)
-            hint = did_you_mean(document.baseline, names)
-            self._problem(place, f"the baseline {document.baseline!r} is not among the variants{hint}")
+            cure = f"; add it, or choose another with `baseline:` ({', '.join(names)})"
+            self._problem(place, f"the baseline {document.baseline!r} is not among the variants{cure}")
         if self._problems:
             raise RecipeError(self._file, self._problems)
         return Recipe(
@@ -219,8 +232,8 @@ class _Reader:
             if each["type"] == "missing":
                 self._problem(place, f"{inner[-1]!r} is missing")
                 continue
-            said = each["msg"].removeprefix("Value error, ")
             got = each["input"]
+            said = _SAID.get(each["type"], each["msg"].removeprefix("Value error, "))
             shown = "" if each["type"] == "value_error" else f", got {got!r}"
             self._problem(place + inner, f"{said[0].lower()}{said[1:]}{shown}")
 

@@ -150,6 +150,11 @@ def _lacks(found: _Found, seeds: int) -> dict[str, str]:
     return {"status": status, "lack": lack, "reason": "; ".join(reasons)}
 
 
+def is_clock(unit: str, timing: bool) -> bool:
+    """Whether a metric is a clock reading of one job, and no ratio of two taken in turn."""
+    return timing and unit != "ratio"
+
+
 def _bounds(estimate: Estimate) -> tuple[float, float]:
     """NaN marks an interval that there is none of, as parquet and CSV have it."""
     return (
@@ -158,16 +163,16 @@ def _bounds(estimate: Estimate) -> tuple[float, float]:
     )
 
 
-def _difference(
-    values: Mapping[int, float], baseline: Mapping[int, float], direction: str, unit: str
-) -> dict[str, Any]:
+def _difference(values: Mapping[int, float], baseline: Mapping[int, float], line: Mapping[str, Any]) -> dict[str, Any]:
     estimate = paired_difference(values, baseline) if values and baseline else None
     if estimate is None:
         return {}
     low, high = _bounds(estimate)
+    direction, unit, timing = line["direction"], line["unit"], line["timing"]
     better = ""
-    # A fraction of samples is coarse: the same difference in a few seeds is chance, not a spread of zero.
-    resolved = estimate.resolved and not (estimate.constant and unit == SAMPLED)
+    # A fraction of samples is coarse: the same difference in a few seeds is chance, not a spread of zero. And clocks
+    # read in different jobs met different neighbours on the machine: only ratios taken in one process compare.
+    resolved = estimate.resolved and not (estimate.constant and unit == SAMPLED) and not is_clock(unit, timing)
     if resolved and direction != Direction.NEUTRAL.value:
         better = "better" if (estimate.mean > 0) == (direction == Direction.HIGHER.value) else "worse"
     return {
@@ -188,7 +193,7 @@ def _cells(rows: _Rows, baseline: str) -> Iterator[Cell]:
                 low, high = _bounds(estimate)
                 columns |= {"n": estimate.n, "mean": estimate.mean, "low": low, "high": high}
                 if variant != baseline:
-                    columns |= _difference(found.values, reference, columns["direction"], columns["unit"])
+                    columns |= _difference(found.values, reference, columns)
             columns |= _lacks(found, seeds)
             remark = "; ".join(text for text in found.remarks if text)
             yield Cell(**columns, variant=variant, baseline=baseline, seeds=seeds, remark=remark)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 QUESTION = "What does replacing GELU by ReLU buy, and cost, downstream?"
 GUIDE = (
-    "Each cell gives the mean over seeds ± half the 95 % t interval. Δ is the paired difference to the baseline "
-    "of the same workload and seed, with its own 95 % interval in brackets. A difference is called better or worse "
+    "Each cell gives the mean over seeds ± the half-width of its 95 % t interval. Δ is the paired difference to the "
+    "baseline of the same workload and seed, with its own 95 % interval in brackets. A difference is called better or worse "
     "only where that interval excludes 0 and the metric has a direction; “not resolved” means that these seeds "
     "cannot tell, not that the two are equal. Where there is no value, the cell says why."
 )
@@ -145,8 +145,19 @@ class Content:
         return (
             f"The intervals are per cell and not adjusted for their number: of {count} differences with an interval of "
             f"some width, about 5 % ({0.05 * count:.0f}) would exclude 0 by chance even if no variant differed from "
-            f"{self.baseline}. Seeds are the only replicates; the test samples are the same for all of them."
+            f"{self.baseline}. Seeds are the only replicates; the test samples are the same for all of them. "
+            f"{self.width}"
         )
+
+    @property
+    def width(self) -> str:
+        """How wide a t interval over so few seeds is."""
+        from scipy.stats import t
+
+        count = len(self.seeds)
+        if not 2 <= count < 5:
+            return ""
+        return f"With {count} seeds an interval is ± {t.ppf(0.975, count - 1):.1f} standard errors: use 5 or more."
 
     @property
     def contradiction_text(self) -> str:

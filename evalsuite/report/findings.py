@@ -49,7 +49,8 @@ class Finding:
 
 def tally(compared: pd.DataFrame) -> Tally:
     """The tally of the lines of `comparison` of any one variant that is not the baseline."""
-    lines = compared[compared["direction"] != Direction.NEUTRAL.value]
+    clock = compared["timing"].astype(bool) & (compared["unit"] != "ratio")
+    lines = compared[(compared["direction"] != Direction.NEUTRAL.value) & ~clock]
     paired = lines[lines["n_pairs"] > 0]
     resolved = paired[paired["resolved"]]
     equal = paired["constant"] & (paired["diff"] == 0)
@@ -78,7 +79,8 @@ def tallies(compared: pd.DataFrame) -> dict[tuple[str, str], dict[str, Tally]]:
 
 def intervals(compared: pd.DataFrame) -> int:
     """How many differences have an interval of some width: each could exclude 0 by chance."""
-    return int((compared["diff_low"].notna() & ~compared["constant"]).sum())
+    clock = compared["timing"].astype(bool) & (compared["unit"] != "ratio")
+    return int((compared["diff_low"].notna() & ~compared["constant"] & ~clock).sum())
 
 
 def findings(compared: pd.DataFrame, headlines: Sequence[TextLine]) -> list[Finding]:
@@ -105,8 +107,8 @@ def _count_sentence(counts: Tally) -> str:
     text += f"; {counts.without} more had nothing to compare with." if counts.without else "."
     resolved = counts.better + counts.worse
     if resolved and (counts.constant or counts.timing):
-        text += f" Of the {resolved} better or worse, {counts.constant} are the same in every seed"
-        text += f", {counts.timing} timing{'s' * (counts.timing != 1)}." if counts.timing else "."
+        text += f" Of the {resolved} better or worse, {counts.constant} differ by the same in every seed"
+        text += f", {counts.timing} are ratios of timings." if counts.timing else "."
     return text
 
 

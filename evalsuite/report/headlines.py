@@ -35,6 +35,9 @@ HEADLINES = (
     Headline("smt", "undecided_fraction", figure=False),
 )
 
+# Of a stage that is not listed, the first metric with a direction is the headline.
+_KNOWN = {headline.stage for headline in HEADLINES} | {"train", "export"}
+
 
 def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[TextLine]:
     """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
@@ -44,7 +47,11 @@ def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[T
         figure: only those that have a panel in the figure of differences.
     """
     chosen: dict[int, TextLine] = {}
+    begun: set[tuple[str, str]] = set()
     for line in lines:
+        if line.stage not in _KNOWN and line.direction != "neutral" and (line.workload, line.step) not in begun:
+            begun.add((line.workload, line.step))
+            chosen[id(line)] = line
         for headline in HEADLINES:
             if headline.stage != line.stage or (figure and not headline.figure):
                 continue

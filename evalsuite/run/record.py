@@ -95,7 +95,9 @@ class RunRecord:
 
 
 def _help(part: Part) -> str:
-    return (type(part.target).__doc__ or "").strip().split("\n")[0]
+    said = (type(part.target).__doc__ or "").strip().split("\n")[0]
+    options = ", ".join(f"{name}={getattr(part.target, name)}" for name in part.target.__dataclass_fields__)
+    return f"{said} [{options}]" if options else said
 
 
 def _now() -> str:

@@ -168,7 +168,8 @@ def run_recipe(
                 f"this one is {recipe.name!r}, {recipe.digest[:12]}: choose another folder with --out"
             )
         try:
-            return _Run(recipe, out, cache, executor, progress, workers, command).run()
+            run = _Run(recipe, out, cache, executor, progress, workers, command)
+            return run.run(known.started if known is not None else "")
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -201,7 +202,9 @@ class _Run:
         self._inputs: dict[str, dict[str, str]] = {}
         self._record = RunRecord.begin(recipe, self._state.jobs, workers, command)
 
-    def run(self) -> RunRecord:
+    def run(self, started: str) -> RunRecord:
+        """Do the work; `started` is when an earlier call of this run began, if there was one."""
+        self._record = replace(self._record, started=started or self._record.started)
         write_record(self._record, self._out)
         self._progress.begin(len(self._state.jobs))
         finished = False

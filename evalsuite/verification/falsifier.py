@@ -23,7 +23,10 @@ def float32_box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The label's logit minus the greatest other one, (batch,): the property is violated where it is <= 0."""
+    """The label's logit minus the greatest other one, (batch,): the property is violated where it is not > 0.
+
+    It is NaN where a logit is NaN, or the label's and another are the same infinity: no class is the greatest then.
+    """
     own = logits.gather(1, labels[:, None])[:, 0]
     others = logits.scatter(1, labels[:, None], -torch.inf)
     return own - others.amax(1)
@@ -34,8 +37,8 @@ def falsify(
 ) -> list[torch.Tensor | None]:
     """A counterexample for each property, or None: the box's center, then PGD from random points.
 
-    Each one is a float32 point inside the box whose margin, evaluated alone in float32, is <= 0. No counterexample
-    proves nothing.
+    Each one is a float32 point inside the box whose margin, evaluated alone in float32, is not > 0. No counterexample
+    proves nothing. A box without float32 points has none.
     """
     if not properties:
         return []
@@ -43,9 +46,10 @@ def falsify(
     labels = torch.tensor([each.label for each in properties])
     generator = torch.Generator().manual_seed(seed)
     found: list[torch.Tensor | None] = [None] * len(properties)
+    empty = (lower > upper).flatten(1).any(1).tolist()
     centers = ((lower.double() + upper.double()) / 2).float().clamp(lower, upper)
     for restart in range(restarts + 1):
-        open_ = [i for i, point in enumerate(found) if point is None]
+        open_ = [i for i, point in enumerate(found) if point is None and not empty[i]]
         if not open_:
             break
         low, high, label = lower[open_], upper[open_], labels[open_]
@@ -64,7 +68,7 @@ def _descend(
     for step in range(steps + 1):
         point = point.detach().requires_grad_()
         margins = margin(module(point), labels)
-        for index in torch.nonzero(margins <= 0)[:, 0].tolist():
+        for index in torch.nonzero(~(margins > 0))[:, 0].tolist():
             if found[index] is None and _violates_alone(module, point[index].detach(), labels[index]):
                 found[index] = point[index].detach().clone()
         if step == steps or all(each is not None for each in found):
@@ -78,4 +82,4 @@ def _descend(
 @torch.no_grad()
 def _violates_alone(module: nn.Module, point: torch.Tensor, label: torch.Tensor) -> bool:
     # A batch of one may round differently from a large batch, and one input is what the user would replay.
-    return bool(margin(module(point[None]), label[None]) <= 0)
+    return not bool(margin(module(point[None]), label[None]) > 0)

@@ -24,10 +24,10 @@ class Replay:
 
     @torch.no_grad()
     def confirms(self, property_: Property, point: torch.Tensor) -> bool:
-        """Whether the float32 `point` lies in the box and both runtimes give another class, or a tie."""
+        """Whether the float32 `point` lies in the box and both runtimes give another class, a tie or NaN."""
         lower, upper = float32_box([property_])
         inside = bool(((point >= lower[0]) & (point <= upper[0])).all())
         label = torch.tensor([property_.label])
         in_torch = margin(self._module(point[None]), label).item()
         in_onnx = margin(run_onnx(self._session, point[None]), label).item()
-        return inside and in_torch <= 0 and in_onnx <= 0
+        return inside and not in_torch > 0 and not in_onnx > 0

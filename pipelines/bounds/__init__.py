@@ -19,6 +19,10 @@ class Bounds:
     our own, in float64. alpha-CROWN optimizes the bounds of the margins alone, and only where CROWN left a property
     open, PGD found no counterexample and the proof is within reach; its certified accuracy includes CROWN's.
 
+    That a property holds means: for every input of the ball, the real function of the float32 weights gives the label
+    the greatest logit by more than a bound of what float32 rounding can take from it; so it holds for every float32
+    input and its float32 evaluation too. Where float32 can overflow nothing holds.
+
     Args:
         eps: the radii of the balls.
         samples: how many test samples.
@@ -52,10 +56,6 @@ class Bounds:
         Raises:
             Unsupported: the network has an operator for which there are no trustworthy bounds.
         """
-        from pipelines.bounds.certification import Certification
+        from pipelines.bounds.certification import certify
 
-        certification = Certification(network, bench, self.methods, self.samples, self.iterations)
-        metrics = [certification.clean()]
-        for eps in self.eps:
-            metrics += certification.at(eps)
-        return Outcome(metrics)
+        return Outcome(certify(network, bench, self.eps, self.methods, self.samples, self.iterations))

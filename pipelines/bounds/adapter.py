@@ -1,23 +1,14 @@
-"""auto_LiRPA (arXiv 2002.12920) behind one small interface; the only file that knows it. Written for 0.3 and 0.7.
+"""auto_LiRPA (arXiv 2002.12920) behind one small interface; the only file that calls it. Written for 0.3 and 0.7.
 
-Release 0.3 is from the time of torch 1.12: what later torch and numpy removed is lent to it while it runs, and taken
-back. A bound is believed only for graphs of operators on a list, and only if the converted network computes what the
-network computes. All is float64.
+A bound is believed only for graphs of operators on a list, in geometries that were tested, and only if the converted
+network computes what the network computes. All is float64.
 """
 
 from __future__ import annotations
 
-import collections.abc
-import contextlib
-import io
-import logging
-import sys
-import warnings
-from collections.abc import Callable, Iterator
-from importlib import import_module
-from importlib.metadata import version
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,14 +16,15 @@ import torch
 from torch import nn
 
 from evalsuite import GELU, interval, relax
+from pipelines.bounds.surroundings import LEGACY, at_home
 
-LEGACY = tuple(int(part) for part in version("auto_LiRPA").split(".")[:2]) < (0, 4)
 OPERATOR = "evalsuite::Gelu"
-# Operators whose bounds are right in both releases: not softmax, x / sqrt(y), ELU, products of activations.
+# Operators whose bounds were sampled in the tests. Not softmax, x / sqrt(y), ELU, products of activations; and not
+# Gather, whose backward bounds lose all but one use of an index that is repeated.
 ALLOWED = {
     "onnx::Add", "onnx::AveragePool", "onnx::BatchNormalization", "onnx::Concat", "onnx::Constant", "onnx::Conv",
-    "onnx::Flatten", "onnx::Gather", "onnx::Gemm", "onnx::GlobalAveragePool", "onnx::Identity", "onnx::MaxPool",
-    "onnx::Relu", "onnx::Reshape", "onnx::Shape", "onnx::Sub", "onnx::Unsqueeze", "prim::Constant", OPERATOR,
+    "onnx::Flatten", "onnx::Gemm", "onnx::GlobalAveragePool", "onnx::MaxPool", "onnx::Relu", "onnx::Reshape",
+    "onnx::Sub", "onnx::Unsqueeze", OPERATOR,
 }  # fmt: skip
 # Names that differ between the releases: the argument, the option and the method.
 _GIVEN = "intermediate_layer_bounds" if LEGACY else "interm_bounds"
@@ -41,66 +33,7 @@ _START = "init_slope" if LEGACY else "init_alpha"
 _STEP = 0.25
 
 
-def _module(name: str, **contents: Any) -> ModuleType:
-    module = ModuleType(name)
-    vars(module).update(contents)
-    return module
-
-
-def _exporter() -> Any:
-    """The settings of torch's exporter, whose module moved after torch 2.8."""
-    for name in ("torch.onnx._internal.torchscript_exporter._globals", "torch.onnx._globals"):
-        with contextlib.suppress(ModuleNotFoundError):
-            return import_module(name).GLOBALS
-    raise ImportError("torch.onnx has no settings of its TorchScript exporter; use an earlier torch")
-
-
-def _lendings() -> tuple[list[tuple[Any, str, Any]], dict[str, ModuleType]]:
-    """The attributes and the modules that release 0.3 needs and that are not there."""
-    exporter = _exporter()
-
-    def set_opset(number: int) -> None:
-        exporter.export_onnx_opset_version = number
-
-    six = _module("torch._six", string_classes=(str, bytes), inf=float("inf"), container_abcs=collections.abc)
-    attributes = [
-        (torch, "_six", six),
-        (import_module("torch.onnx.symbolic_helper"), "_set_opset_version", set_opset),
-        (torch._C.Node, "__getitem__", lambda node, key: getattr(node, node.kindOf(key))(key)),
-        (np, "bool", np.bool_),
-    ]
-    modules = {"torch._six": six, "numpy.lib.arraysetops": _module("numpy.lib.arraysetops", isin=np.isin)}
-    return (
-        [each for each in attributes if not hasattr(each[0], each[1])],
-        {name: each for name, each in modules.items() if name not in sys.modules},
-    )
-
-
-@contextlib.contextmanager
-def _at_home() -> Iterator[None]:
-    """What auto_LiRPA expects of its surroundings while it runs; put back afterwards."""
-    exporter = _exporter()
-    lent, modules = _lendings() if LEGACY else ([], {})
-    dtype, opset, handlers = torch.get_default_dtype(), exporter.export_onnx_opset_version, list(logging.root.handlers)
-    sys.modules.update(modules)
-    for owner, name, value in lent:
-        setattr(owner, name, value)
-    torch.set_default_dtype(torch.float64)
-    try:
-        # It prints its progress, and sets filters of its own for warnings.
-        with warnings.catch_warnings(record=True), contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        torch.set_default_dtype(dtype)
-        for owner, name, _ in lent:
-            delattr(owner, name)
-        for name in modules:
-            del sys.modules[name]
-        exporter.export_onnx_opset_version = opset
-        logging.root.handlers[:] = handlers
-
-
-with _at_home():
+with at_home():
     # The library switches these off for the whole process when it is imported.
     _executor, _profiling = torch._C._jit_set_profiling_executor(True), torch._C._jit_set_profiling_mode(True)
     from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
@@ -200,6 +133,44 @@ class _Module(BoundedModule):  # type: ignore[misc]
         return super()._named_members(get_members_fn, prefix, recurse, **({} if LEGACY else modern))
 
 
+_WINDOWED = ("onnx::Conv", "onnx::MaxPool", "onnx::AveragePool")
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a traced network consists of.
+
+    Args:
+        refused: the operators for which there are no trustworthy bounds, by name, sorted.
+        plain: every window is square, with the same stride and padding on all sides, undilated and ungrouped: only
+            there patches give the bounds that matrices give.
+    """
+
+    refused: list[str]
+    plain: bool
+
+
+def _refused_geometry(operator: str, window: Any) -> str:
+    """What is wrong with a window, or nothing."""
+    if operator not in _WINDOWED:
+        return ""
+    name = operator.removeprefix("onnx::")
+    if "pads" not in window:
+        return f"{name} with padding by name"
+    if window.get("ceil_mode", 0):
+        return f"{name} with ceil_mode"
+    kernel, steps = list(window["kernel_shape"]), list(window["strides"])
+    tiles = kernel == steps and len(set(kernel)) == 1 and not any(window["pads"])
+    if operator != "onnx::Conv" and not (tiles and set(window.get("dilations", [1])) == {1}):
+        return f"{name} that does not tile (window {kernel}, stride {steps}, padding {list(window['pads'])})"
+    return ""
+
+
+def _is_plain(window: Any) -> bool:
+    same = all(len(set(window[name])) == 1 for name in ("kernel_shape", "strides", "pads"))
+    return same and set(window.get("dilations", [1])) == {1} and window.get("group", 1) == 1
+
+
 class Engine:
     """One converted network: bounds of C times its logits over boxes.
 
@@ -208,7 +179,7 @@ class Engine:
         input_shape: of one input.
         iterations: of alpha-CROWN.
         patches: whether convolutions propagate as patches: half the time of matrices, but only plain chains of
-            layers are safe to treat so.
+            layers with plain windows are safe to treat so.
     """
 
     def __init__(self, module: nn.Module, input_shape: tuple[int, ...], iterations: int, *, patches: bool) -> None:
@@ -220,16 +191,19 @@ class Engine:
             "conv_mode": "patches" if patches else "matrix", "sparse_features_alpha": False, "sparse_spec_alpha": False,
             "sparse_intermediate_bounds": False, "optimize_bound_args": optimizing,
         }  # fmt: skip
-        with _at_home():
+        with at_home():
             self._module = _Module(module, example, bound_opts=options, custom_ops={OPERATOR: _BoundGelu})
             self._module.eval()
 
     @staticmethod
-    def unsupported(module: nn.Module, input_shape: tuple[int, ...]) -> list[str]:
-        """The operators of the traced `module` that are not on the list, sorted."""
-        with _at_home():
+    def survey(module: nn.Module, input_shape: tuple[int, ...]) -> Survey:
+        """What the traced `module` consists of."""
+        with at_home():
             operators = parse_module(module, (torch.zeros(1, *input_shape, dtype=torch.float64),))[0]
-        return sorted({each.op for each in operators} - ALLOWED)
+        refused = {each.op.removeprefix("onnx::") for each in operators if each.op not in ALLOWED}
+        refused |= {told for each in operators if (told := _refused_geometry(each.op, each.attr))}
+        plain = not refused and all(_is_plain(each.attr) for each in operators if each.op in _WINDOWED)
+        return Survey(sorted(refused), plain)
 
     @property
     def _activations(self) -> list[Any]:
@@ -242,7 +216,7 @@ class Engine:
     @torch.no_grad()
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The logits that the converted network computes."""
-        with _at_home():
+        with at_home():
             logits: torch.Tensor = self._module(x)
         return logits
 
@@ -258,7 +232,7 @@ class Engine:
 
         `method` is "ibp" or "crown"; the box's ends are (batch, *input_shape).
         """
-        with _at_home():
+        with at_home():
             found = self._module.compute_bounds(x=(self._box(lower, upper),), C=rows, method=method)
         inputs = [each.inputs[0] for each in self._activations]
         return found[0], found[1], [(each.lower.detach(), each.upper.detach()) for each in inputs]
@@ -277,7 +251,7 @@ class Engine:
         """
         given = {each.inputs[0].name: pair for each, pair in zip(self._activations, inputs, strict=True)}
         self._module.bound_opts["optimize_bound_args"]["stop_criterion_func"] = done
-        with _at_home():
+        with at_home():
             box = (self._box(lower, upper),)
             getattr(self._module, _START)(box, c=rows, bound_upper=False, **{_GIVEN: given})
             arguments = {"x": box, "C": rows, "method": "CROWN-Optimized", "bound_upper": False, _GIVEN: given}

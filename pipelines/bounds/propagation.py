@@ -1,28 +1,31 @@
-"""Bounds of a network's margins over the boxes of properties: preparation, guards, batches and outward slack."""
+"""Bounds of a network's margins over the boxes of properties: guards, batches and outward slack."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import replace as changed
+from typing import TypeVar
 
 import torch
 from torch import nn
 
-from evalsuite import Found, Network, Property, Unsupported, census, replace
+from evalsuite import Network, Property, Unsupported
 from pipelines.bounds import METHODS
-from pipelines.bounds.adapter import Engine, Gelu
+from pipelines.bounds.adapter import Engine
+from pipelines.bounds.preparing import plain_windows, prepared, refuse_values
+from pipelines.bounds.rounding import Rounding
 
-_LAYERS = (
-    nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU,
-    nn.Flatten, nn.Identity, nn.MaxPool2d,
-    nn.AvgPool2d, nn.AdaptiveAvgPool2d, Gelu,
-)  # fmt: skip
-# float64 bounds are off by about 1e-14 of the logits; widening by 1e-10 of them costs nothing.
-_SLACK = 1e-10
 _BYTES = 2**27
 # What auto_LiRPA raises for networks that it accepted but can't treat, by experience.
-_FAILURES = (AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError)
-_ROWS = ("margins", "lower", "upper")
+_FAILURES = (
+    AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+Worked = TypeVar("Worked")
+_ROWS = ("margins", "lower", "upper", "allowance")
+# Random points of each box at which bounds are checked, half of them corners.
+_CHECKED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +36,22 @@ class Margins:
         margins: (properties, classes - 1) lower bounds of logit[label] - logit[j], j ascending without the label.
         lower: (properties, classes) of the logits.
         upper: (properties, classes) of the logits.
+        allowance: (properties, classes - 1) what a margin must exceed so that it is positive in float32 too; infinite
+            where float32 may overflow.
         inputs: of each activation, lower and upper bounds (properties, *shape) of its input.
     """
 
     margins: torch.Tensor
     lower: torch.Tensor
     upper: torch.Tensor
+    allowance: torch.Tensor
     inputs: list[tuple[torch.Tensor, torch.Tensor]]
 
     @property
     def unstable(self) -> torch.Tensor:
         """(properties,) int64: the activation inputs whose interval has 0 strictly inside."""
-        return torch.stack([((low < 0) & (high > 0)).flatten(1).sum(1) for low, high in self.inputs]).sum(0)
+        none = torch.zeros(len(self), dtype=torch.int64)
+        return sum((((low < 0) & (high > 0)).flatten(1).sum(1) for low, high in self.inputs), none)
 
     def __len__(self) -> int:
         return len(self.margins)
@@ -52,64 +59,20 @@ class Margins:
     def __getitem__(self, index: torch.Tensor | slice) -> Margins:
         """The bounds of some of the properties."""
         inputs = [(low[index], high[index]) for low, high in self.inputs]
-        return Margins(self.margins[index], self.lower[index], self.upper[index], inputs)
+        margins, lower, upper, allowance = (getattr(self, name)[index] for name in _ROWS)
+        return Margins(margins, lower, upper, allowance, inputs)
 
     @staticmethod
     def joined(parts: list[Margins]) -> Margins:
         """The bounds of all the parts' properties."""
         layers = zip(*[each.inputs for each in parts], strict=True)
         inputs = [(torch.cat([low for low, _ in each]), torch.cat([high for _, high in each])) for each in layers]
-        margins, lower, upper = (torch.cat([getattr(each, name) for each in parts]) for name in _ROWS)
-        return Margins(margins, lower, upper, inputs)
+        margins, lower, upper, allowance = (torch.cat([getattr(each, name) for each in parts]) for name in _ROWS)
+        return Margins(margins, lower, upper, allowance, inputs)
 
 
-def _prepared(module: nn.Module) -> nn.Module:
-    """A float64 copy: GELUs as `Gelu`, no Dropout, BatchNorm folded into the convolution before it.
-
-    Folding spares bound propagation an operator whose input bounds it would compute for nothing.
-    """
-    ready = copy.deepcopy(module).double().eval()
-    if census(ready):
-        ready = replace(ready, _stand_in)
-    for parent in list(ready.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, (nn.Dropout, nn.Dropout1d, nn.Dropout2d)):
-                setattr(parent, name, nn.Identity())
-        if isinstance(parent, nn.Sequential):
-            _fold_norms(parent)
-        elif isinstance(parent, nn.Linear) and "bias" not in dict(parent.named_parameters()):
-            # With a bias it is traced as one operator, without as a product that could be of two activations.
-            parent.bias = nn.Parameter(parent.weight.new_zeros(parent.out_features))
-    return ready.requires_grad_(False).eval()
-
-
-def _stand_in(found: Found) -> nn.Module:
-    return found.module if found.traits.name == "relu" else Gelu(found.traits.hardness(found.module))
-
-
-def _fold_norms(sequence: nn.Sequential) -> None:
-    for index in range(1, len(sequence)):
-        layer, norm = sequence[index - 1], sequence[index]
-        if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None:
-            sequence[index - 1] = nn.utils.fuse_conv_bn_eval(layer, norm)
-            sequence[index] = nn.Identity()
-
-
-def _refuse(module: nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Raise Unsupported, naming what there are no trustworthy bounds for."""
-    unknown = {
-        type(each).__name__ if list(each.children()) else str(each)
-        for each in module.modules()
-        if type(each).__module__.startswith("torch.nn") and type(each) not in _LAYERS
-    }
-    if unknown:
-        raise Unsupported(f"no sound bounds for {', '.join(sorted(unknown))}")
-    try:
-        operators = Engine.unsupported(module, input_shape)
-    except (RuntimeError, NotImplementedError, TypeError) as error:
-        raise Unsupported(f"the network could not be traced: {str(error).splitlines()[0]}") from error
-    if operators:
-        raise Unsupported(f"no sound bounds for {', '.join(each.removeprefix('onnx::') for each in operators)}")
+class Distrusted(Unsupported):
+    """Raised where bounds turn out to exclude a value, or can't be computed: matrices may do what patches do not."""
 
 
 def _rows(properties: list[Property], classes: int) -> torch.Tensor:
@@ -124,29 +87,40 @@ def _rows(properties: list[Property], classes: int) -> torch.Tensor:
 class Propagation:
     """Bounds of one network, whose module is copied.
 
-    What is bounded is the real function of the float32 weights; `allowance` covers its evaluation in float32.
+    What is bounded is the real function of the float32 weights; `Margins.allowance` covers its evaluation in float32.
+
+    Args:
+        network: is copied.
+        iterations: of alpha-CROWN.
+        patches: whether convolutions may propagate as patches, where that is safe.
 
     Raises:
         Unsupported: an operator without trustworthy bounds, or a conversion that computes something else.
     """
 
-    def __init__(self, network: Network, *, iterations: int = 20) -> None:
+    def __init__(self, network: Network, *, iterations: int = 20, patches: bool = True) -> None:
+        refuse_values(network.module)
         self._network = network
         self._reference = copy.deepcopy(network.module).double().eval()
-        module = _prepared(network.module)
-        _refuse(module, network.input_shape)
-        self._engine, self.optimizes = self._converted(module, iterations)
+        self._rounding = Rounding(network.module)
+        module = prepared(network.module)
+        modes = (True, False) if plain_windows(module, network.input_shape) and patches else (False,)
+        self._engine, self.optimizes, self.patches = self._converted(module, iterations, modes)
+        generator = torch.Generator().manual_seed(0)
+        points = torch.rand((2, *network.input_shape), generator=generator, dtype=torch.float64)
+        rows = torch.eye(network.classes, dtype=torch.float64).expand(2, -1, -1)
+        # The conversion merges evaluations that are equal; then the bounds of activations serve for nothing.
+        self._ordered = self._rounding.in_order(points, self._engine.bound(points, points, rows, "ibp")[2])
         largest = sorted(self._engine.sizes())[-2:]
         # The coefficients of one layer's outputs by another's, for both sides, and as much again in between.
         self.batch = max(1, min(64, int(_BYTES / (largest[0] * largest[-1] * 8 * 4))))
 
-    def _converted(self, module: nn.Module, iterations: int) -> tuple[Engine, bool]:
-        """An engine that works on two small boxes, and whether its alpha-CROWN does."""
+    def _converted(self, module: nn.Module, iterations: int, modes: tuple[bool, ...]) -> tuple[Engine, bool, bool]:
+        """An engine that works on two small boxes, whether its alpha-CROWN does, and whether it uses patches."""
         low = torch.stack([torch.full(self._network.input_shape, each, dtype=torch.float64) for each in (0.1, 0.6)])
         rows = torch.eye(self._network.classes, dtype=torch.float64).expand(2, -1, -1)
-        chain = all(isinstance(each, nn.Sequential) for each in module.modules() if list(each.children()))
         failure: Exception | None = None
-        for patches in (True, False) if chain else (False,):
+        for patches in modes:
             try:
                 engine = Engine(module, self._network.input_shape, iterations, patches=patches)
                 self._compare(engine, low)
@@ -159,8 +133,8 @@ class Propagation:
                 engine.optimize(low, low + 0.1, rows, inputs, lambda lower: lower.amin(1, keepdim=True) > torch.inf)
             except _FAILURES:
                 # The failed optimizer leaves its state behind.
-                return Engine(module, self._network.input_shape, iterations, patches=patches), False
-            return engine, True
+                return Engine(module, self._network.input_shape, iterations, patches=patches), False, patches
+            return engine, True, patches
         raise Unsupported(f"auto_LiRPA does not manage this network: {failure}") from failure
 
     def bounds(self, properties: list[Property], method: str, *, start: Margins | None = None) -> Margins:
@@ -185,47 +159,70 @@ class Propagation:
     def _propagated(self, properties: list[Property], method: str) -> Margins:
         low, high = _box(properties)
         rows = _rows(properties, self._network.classes)
-        lower, upper, inputs = self._engine.bound(low, high, rows, method)
-        split = self._network.classes - 1
-        slack = _slack(lower[:, split:], upper[:, split:])
+        lower, upper, inputs = _managed(lambda: self._engine.bound(low, high, rows, method))
+        single, double = self._rounding.errors(low, high, inputs if self._ordered else None)
+        slack = torch.einsum("bkc,bc->bk", rows.abs(), double)
         lower, upper = _or_nothing(lower - slack, -torch.inf), _or_nothing(upper + slack, torch.inf)
-        self._check(low + (high - low) / 2, rows, lower, upper)
-        return Margins(lower[:, :split], lower[:, split:], upper[:, split:], inputs)
+        self._check(properties, rows, lower, upper)
+        split = self._network.classes - 1
+        allowance = _of_margins(single, properties)
+        return Margins(lower[:, :split], lower[:, split:], upper[:, split:], allowance, inputs)
 
     def _optimized(self, properties: list[Property], crown: Margins) -> Margins:
         low, high = _box(properties)
         rows = _rows(properties, self._network.classes)[:, : self._network.classes - 1]
-        goal = 2 * allowance(crown)[:, None]
-        found = self._engine.optimize(
-            low, high, rows, crown.inputs, lambda margins: (margins > goal).all(1, keepdim=True)
-        )
-        found = _or_nothing(found - _slack(crown.lower, crown.upper), -torch.inf)
-        self._check(low + (high - low) / 2, rows, found, torch.full_like(found, torch.inf))
-        return Margins(torch.maximum(crown.margins, found), crown.lower, crown.upper, crown.inputs)
+
+        def done(margins: torch.Tensor) -> torch.Tensor:
+            return (margins > 2 * crown.allowance).all(1, keepdim=True)
+
+        found = _managed(lambda: self._engine.optimize(low, high, rows, crown.inputs, done))
+        double = self._rounding.errors(low, high, crown.inputs if self._ordered else None)[1]
+        found = _or_nothing(found - torch.einsum("bkc,bc->bk", rows.abs(), double), -torch.inf)
+        self._check(properties, rows, found, torch.full_like(found, torch.inf))
+        return changed(crown, margins=torch.maximum(crown.margins, found))
 
     @torch.no_grad()
-    def _compare(self, engine: Engine, inputs: torch.Tensor) -> torch.Tensor:
+    def _compare(self, engine: Engine, inputs: torch.Tensor) -> None:
         logits: torch.Tensor = self._reference(inputs)
         if not torch.allclose(engine.forward(inputs), logits, rtol=1e-9, atol=1e-9):
             raise Unsupported("auto_LiRPA's conversion of the network computes another function")
-        return logits
 
     @torch.no_grad()
-    def _check(self, center: torch.Tensor, rows: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor) -> None:
+    def _check(self, properties: list[Property], rows: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor) -> None:
         """Nothing is believed of a conversion that computes something else, or of bounds that exclude a value."""
-        logits = self._compare(self._engine, center)
-        values = torch.einsum("bkc,bc->bk", rows, logits)
+        low, high = _box(properties)
+        self._compare(self._engine, low + (high - low) / 2)
+        points = _points(low, high)
+        logits = self._reference(points.flatten(0, 1)).reshape(*points.shape[:2], -1)
+        values = torch.einsum("bkc,pbc->pbk", rows, logits)
         if not bool(((lower <= values) & (values <= upper)).all()):
-            raise RuntimeError("a bound excludes the value at the center of its box: the bounds are not sound")
+            raise Distrusted("auto_LiRPA's bounds exclude a value of the network")
+
+    @torch.no_grad()
+    def contradicted(self, property_: Property, point: torch.Tensor, margins: torch.Tensor) -> bool:
+        """Whether the float64 margins at `point` of the box lie below the bounds `margins` (classes - 1,)."""
+        logits = self._reference(point.double()[None])[0]
+        return not bool((_rows([property_], self._network.classes)[0, : len(margins)] @ logits >= margins).all())
+
+
+def _managed(work: Callable[[], Worked]) -> Worked:
+    try:
+        return work()
+    except _FAILURES as error:
+        raise Distrusted(f"auto_LiRPA does not manage this network: {error}") from error
+
+
+def _points(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """(points, properties, *input_shape): the center, both ends, and random points of each box, the same each time."""
+    generator = torch.Generator().manual_seed(0)
+    share = torch.rand((_CHECKED + 3, 1, *low.shape[1:]), generator=generator, dtype=torch.float64)
+    share[3::2] = share[3::2].round()
+    share[0], share[1], share[2] = 0.5, 0.0, 1.0
+    return torch.minimum(low + share * (high - low), high)
 
 
 def _box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack([each.lower for each in properties]), torch.stack([each.upper for each in properties])
-
-
-def _slack(lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
-    """What rounding may have cost, (properties, 1), given the bounds of the logits."""
-    return _SLACK * (1 + torch.maximum(lower.abs(), upper.abs()).amax(1, keepdim=True))
 
 
 def _or_nothing(bound: torch.Tensor, nothing: float) -> torch.Tensor:
@@ -233,14 +230,15 @@ def _or_nothing(bound: torch.Tensor, nothing: float) -> torch.Tensor:
     return torch.where(bound.isnan(), nothing, bound)
 
 
-def allowance(bounds: Margins) -> torch.Tensor:
-    """What a margin's lower bound must exceed for the property to hold in float32 too, (properties,).
-
-    float32 logits differ from the real ones by about 1e-6 of the largest.
-    """
-    return 1e-5 * (1 + torch.maximum(bounds.lower.abs(), bounds.upper.abs()).amax(1))
+def _of_margins(errors: torch.Tensor, properties: list[Property]) -> torch.Tensor:
+    """Of each margin, the sum of its two logits' errors, (properties, classes - 1)."""
+    others = torch.stack(
+        [torch.cat([row[: each.label], row[each.label + 1 :]]) for row, each in zip(errors, properties, strict=True)]
+    )
+    own = torch.stack([row[each.label] for row, each in zip(errors, properties, strict=True)])
+    return own[:, None] + others
 
 
 def proven(bounds: Margins) -> torch.Tensor:
     """Which properties hold, (properties,) bool; NaN and infinite bounds prove nothing."""
-    return bounds.margins.amin(1) > allowance(bounds)
+    return (bounds.margins.isfinite() & (bounds.margins > bounds.allowance)).all(1)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-import numpy as np
 import torch
 
-from evalsuite import Network, Property, Replay, falsify
-from pipelines.smt.exact_network import ExactNetwork
+from evalsuite import Network, Property, Replay, falsify, float32_box
+from pipelines.smt.exact_network import ExactNetwork, reach
 
 # How far around a solver's input, as a part of eps, gradient descent looks for a float32 one.
 _REACHES = (1 / 64, 1 / 8)
@@ -29,6 +28,10 @@ class Judge:
         """Whether torch and ONNX Runtime misclassify the float32 `point` of the box."""
         return self._replay.confirms(property_, point)
 
+    def may_overflow(self, property_: Property) -> bool:
+        """Whether a float32 evaluation could leave its range in the box."""
+        return not reach(self._network, property_) < torch.finfo(torch.float32).max
+
     def accepts(self, property_: Property, point: torch.Tensor) -> bool:
         """Whether the float32 `point` is a counterexample in every sense."""
         rational = [Fraction(value) for value in point.double().flatten().tolist()]
@@ -37,21 +40,15 @@ class Judge:
     def near(self, property_: Property, point: Sequence[Fraction]) -> torch.Tensor | None:
         """A counterexample at the rational `point` of the box, rounded, or close to it; None if none is found."""
         center = torch.tensor([float(value) for value in point], dtype=torch.float64).reshape(property_.lower.shape)
-        rounded = _round_inside(center, property_)
+        lower, upper = float32_box([property_])
+        rounded = center.float().clamp(lower[0], upper[0])
         if self.accepts(property_, rounded):
             return rounded
-        for reach in _REACHES:
-            lower = torch.maximum(property_.lower, center - reach * property_.eps)
-            upper = torch.minimum(property_.upper, center + reach * property_.eps)
+        for part in _REACHES:
+            lower = torch.maximum(property_.lower, center - part * property_.eps)
+            upper = torch.minimum(property_.upper, center + part * property_.eps)
             around = replace(property_, lower=lower, upper=upper)
             (found,) = falsify(self._network.module, [around], seed=self._seed)
             if found is not None and self.accepts(property_, found):
                 return found
         return None
-
-
-def _round_inside(point: torch.Tensor, property_: Property) -> torch.Tensor:
-    """The nearest float32 numbers that do not leave the box, where it has some."""
-    lower, upper, rounded = property_.lower.numpy(), property_.upper.numpy(), point.numpy().astype(np.float32)
-    rounded = np.where(rounded < lower, np.nextafter(rounded, np.float32(np.inf)), rounded)
-    return torch.from_numpy(np.where(rounded > upper, np.nextafter(rounded, np.float32(-np.inf)), rounded))

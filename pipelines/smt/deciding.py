@@ -21,6 +21,7 @@ _ROUNDED_STEPS = 200_000
 _EXACT_STEPS = 40_000
 
 ROUNDING_ONLY = "a float32 input is misclassified by rounding only; holds in exact arithmetic"
+OVERFLOW = "holds in exact arithmetic, but float32 may overflow in the box"
 EXACT_ONLY = "violated in exact arithmetic only; no float32 input found"
 OUT_OF_TIME = "query_time_limit of {limit:g} s reached with {neurons} unstable neurons"
 JOB_ENDS = "the job's time limit is near"
@@ -75,6 +76,8 @@ class Decider:
         decision = _Query(self._exact, self._judge, property_, reduced, self._limit, self._deadline).decide()
         if decision.verdict is Verdict.HOLDS and suspect is not None and self._judge.runs_wrong(property_, suspect):
             return Decision(Verdict.UNKNOWN, ROUNDING_ONLY, decision.unstable_neurons, decision.solver_calls)
+        if decision.verdict is Verdict.HOLDS and self._judge.may_overflow(property_):
+            return Decision(Verdict.UNKNOWN, OVERFLOW, decision.unstable_neurons, decision.solver_calls)
         return decision
 
 

@@ -5,6 +5,7 @@ Every float is one, and sums and products stay so; that is several times faster 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -107,8 +108,22 @@ class Dyadic:
         return [Fraction(unit, 1 << self.exponent) for unit in self.units.ravel().tolist()]
 
     def floats(self) -> NDArray[np.float64]:
-        """The nearest floats."""
-        return np.array([float(value) for value in self.fractions()]).reshape(self.shape)
+        """The nearest floats, infinite where they are beyond the range."""
+        return np.array([nearest(value) for value in self.fractions()]).reshape(self.shape)
+
+    def share_of(self, other: Dyadic, bits: int) -> Dyadic:
+        """self / other, rounded to that many places; `other` must be > 0."""
+        exponent = max(self.exponent, other.exponent)
+        part, whole = self.at(exponent) << (bits + 1), other.at(exponent)
+        return Dyadic((part + whole) // (2 * whole), bits)
+
+
+def nearest(value: Fraction) -> float:
+    """The nearest float, infinite where it is beyond the range."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def side_by_side(parts: Sequence[Dyadic]) -> Dyadic:

@@ -12,6 +12,9 @@ import z3
 from pipelines.smt.dyadic import Dyadic, end_to_end
 from pipelines.smt.reduction import Reduced, Unstable
 
+# Z3's limits are unsigned 32-bit numbers: a greater one would wrap around, and 0 would mean none.
+_GREATEST = 2**32 - 1
+
 
 class Finding(Enum):
     """What the solver says of one question."""
@@ -47,8 +50,8 @@ def ask(reduced: Reduced, row: int, *, bits: int | None, steps: int, seconds: fl
     context = z3.Context()
     solver = z3.SolverFor("QF_LRA", ctx=context)
     solver.set("random_seed", 0)
-    solver.set("rlimit", max(1, steps))
-    solver.set("timeout", max(1, int(seconds * 1000)))
+    solver.set("rlimit", min(max(1, steps), _GREATEST))
+    solver.set("timeout", min(max(1, int(seconds * 1000)), _GREATEST))
     inputs = [z3.Real(f"t{index}", context) for index in range(len(reduced.free))]
     for variable, width in zip(inputs, reduced.widths.fractions(), strict=True):
         solver.add(variable >= 0, variable <= _number(width, context))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from evalsuite import LambdaGELU, Network, Unsupported
+from evalsuite import LambdaGELU, Network, Property, Unsupported
 from pipelines.smt.dyadic import Dyadic
 
 
@@ -80,6 +80,27 @@ def read(network: Network) -> ExactNetwork:
     if shape != (network.classes,):
         raise Unsupported(f"the output has shape {shape}, not {network.classes} logits")
     return ExactNetwork(tuple(maps))
+
+
+@torch.no_grad()
+def reach(network: Network, property_: Property) -> float:
+    """More than any value, and any partial sum, that the network's layers compute in the box; rough."""
+    assert isinstance(network.module, nn.Sequential)
+    size = torch.maximum(property_.lower.abs(), property_.upper.abs()).flatten()
+    greatest = size.max().item()
+    for _, layer in _layers(network.module, ""):
+        if isinstance(layer, nn.Linear):
+            size = layer.weight.double().abs() @ size
+        elif isinstance(layer, nn.BatchNorm1d) and layer.running_mean is not None and layer.running_var is not None:
+            scale = (layer.running_var.double() + layer.eps).rsqrt()
+            scale = scale if layer.weight is None else scale * layer.weight.double().abs()
+            greatest = max(greatest, scale.max().item())
+            size = scale * (size + layer.running_mean.double().abs())
+        else:
+            continue
+        size = size if layer.bias is None else size + layer.bias.double().abs()
+        greatest = max(greatest, size.max().item())
+    return greatest * 1.001
 
 
 def _layers(module: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:

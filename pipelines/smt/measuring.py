@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -14,7 +16,8 @@ import torch
 from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, Unsupported, Verdict, falsify
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Decider, Decision
-from pipelines.smt.exact_network import ExactNetwork, read
+from pipelines.smt.dyadic import nearest
+from pipelines.smt.exact_network import ExactNetwork, reach, read
 
 if TYPE_CHECKING:
     from pipelines.smt import Smt
@@ -57,11 +60,12 @@ def _check_size(options: Smt, exact: ExactNetwork) -> None:
 @torch.no_grad()
 def _check_reading(exact: ExactNetwork, network: Network, points: Sequence[Property]) -> None:
     """A hook or a changed forward would make the weights mean something else: compare before believing anything."""
+    module = copy.deepcopy(network.module).double()
     for each in points:
-        computed = network.module(each.lower.float()[None])[0].double()
-        inputs = [Fraction(value) for value in each.lower.float().double().flatten().tolist()]
-        expected = torch.tensor([float(value) for value in exact.logits(inputs)], dtype=torch.float64)
-        if not torch.allclose(computed, expected, rtol=1e-3, atol=1e-3):
+        computed = module(each.lower[None])[0]
+        inputs = [Fraction(value) for value in each.lower.flatten().tolist()]
+        expected = torch.tensor([nearest(value) for value in exact.logits(inputs)], dtype=torch.float64)
+        if not torch.allclose(computed, expected, rtol=1e-9, atol=1e-12 * reach(network, each)):
             raise Unsupported("the network computes something else than its layers in order: has it hooks?")
 
 
@@ -105,8 +109,13 @@ def _counterexamples(
             "eps": property_.eps,
             "label": property_.label,
             "input": each.counterexample.tolist(),
-            "logits": network.module(each.counterexample[None])[0].tolist(),
+            "logits": [_written(each) for each in network.module(each.counterexample[None])[0].tolist()],
         }
         for property_, each in zip(properties, decisions, strict=True)
         if each.counterexample is not None
     ]
+
+
+def _written(logit: float) -> float | str:
+    """JSON has no NaN and no infinity."""
+    return logit if math.isfinite(logit) else str(logit)

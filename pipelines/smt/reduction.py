@@ -38,10 +38,8 @@ class Unstable:
 
     def lines(self) -> tuple[Dyadic, Dyadic, Dyadic]:
         """Slope below (through 0), slope above and intercept above, each (neurons,): all hold on [lower, upper]."""
-        low, high = self.lower.floats(), self.upper.floats()
-        below = Dyadic.of((high > -low).astype(np.float64))
-        steps = 2.0**_SLOPE_BITS
-        above = Dyadic.of(np.clip(np.rint(high / (high - low) * steps) / steps, 0, 1))
+        below = Dyadic.of(np.array((self.upper + self.lower).units > 0, dtype=np.float64))
+        above = self.upper.share_of(self.upper - self.lower, _SLOPE_BITS)
         # max(z, 0) is convex: a line that is above it at both ends is above it between them.
         intercept = (-(above * self.lower)).larger(self.upper - above * self.upper)
         return below, above, intercept

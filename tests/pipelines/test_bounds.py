@@ -6,16 +6,38 @@ import copy
 import dataclasses
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, LambdaGELU, Metric, Network, Property, Unsupported, Verdict
+from evalsuite import (
+    GELU,
+    Bench,
+    Data,
+    Found,
+    LambdaGELU,
+    Metric,
+    Network,
+    Property,
+    Split,
+    Unsupported,
+    Verdict,
+    falsify,
+)  # fmt: skip
 from evalsuite.testing import check_stage
 from pipelines.bounds import METHODS, Bounds
+from pipelines.bounds import propagation as propagation_module
+from pipelines.bounds.adapter import ALLOWED, OPERATOR, Engine, parse_module
+from pipelines.bounds.certification import Certification
+from pipelines.bounds.preparing import stand_in
 from pipelines.bounds.propagation import Margins, Propagation, proven
+from pipelines.bounds.rounding import Rounding
+from pipelines.bounds.surroundings import at_home
 
 VARIANTS = ("gelu", "gelu-swap", "lambda-gelu", "annealed", "relu")
 MakeNetwork = Callable[..., Network]
@@ -222,12 +244,248 @@ def test_a_conversion_that_computes_something_else_is_refused() -> None:
 
 
 def test_bounds_that_are_not_numbers_prove_nothing() -> None:
-    number, nan = torch.ones(1, 9, dtype=torch.float64), torch.full((1, 9), torch.nan, dtype=torch.float64)
-    logits = torch.zeros(1, 10, dtype=torch.float64)
-    assert proven(Margins(number, logits, logits, [])).item()
-    assert not proven(Margins(nan, logits, logits, [])).item()
-    assert not proven(Margins(number, logits - torch.inf, logits, [])).item()
-    assert not proven(Margins(torch.full_like(number, 1e-7), logits, logits, [])).item()
+    number, logits = torch.ones(1, 9, dtype=torch.float64), torch.zeros(1, 10, dtype=torch.float64)
+    little = torch.full_like(number, 1e-4)
+
+    def holds(margins: torch.Tensor, allowance: torch.Tensor) -> object:
+        return proven(Margins(margins, logits, logits, allowance, [])).item()
+
+    assert holds(number, little)
+    for useless in (torch.nan, torch.inf, -torch.inf, 1e-5):
+        assert not holds(torch.full_like(number, useless), little)
+    for useless in (torch.nan, torch.inf, 2.0):
+        assert not holds(number, torch.full_like(number, useless))
+
+
+class Called(nn.Module):
+    """`function(self, x)` with layers; for what no nn.Sequential does."""
+
+    def __init__(self, function: Callable[[Any, torch.Tensor], torch.Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self, x)
+
+
+def twice(join: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[nn.Module], nn.Module]:
+    def make(act: nn.Module) -> nn.Module:
+        return Called(
+            lambda m, x: m.c(join(m.b(m.act(m.a(x.flatten(1)))), m.act(m.a(x.flatten(1))))),
+            a=nn.Linear(25, 6), b=nn.Linear(6, 6), c=nn.LazyLinear(4), act=act,
+        )  # fmt: skip
+
+    return make
+
+
+def chain(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(4))
+
+
+# Each operator that is allowed, with the ONNX name that it has in the graph, and each kind of window.
+ARCHITECTURES: dict[str, tuple[str, Callable[[nn.Module], nn.Module]]] = {
+    "plain": ("Conv Flatten Gemm", lambda act: chain(nn.Conv2d(1, 3, 3, 2, 1), act, nn.Conv2d(3, 2, 2, 1, 1), act)),
+    "rectangle": ("Conv", lambda act: chain(nn.Conv2d(1, 3, 3, 2), act, nn.Conv2d(3, 2, (1, 3), padding=(0, 1)), act)),
+    "strides": ("Conv", lambda act: chain(nn.Conv2d(1, 3, 3, 1, 1), act, nn.Conv2d(3, 2, 2, (1, 2), 1), act)),
+    "dilated": ("Conv", lambda act: chain(nn.Conv2d(1, 3, 2, 1, 1, 2), act, nn.Conv2d(3, 3, 3, 1, 1, 1, 3), act)),
+    "average": ("AveragePool", lambda act: chain(nn.Conv2d(1, 3, 3, 1, 1), act, nn.AvgPool2d(2), nn.Conv2d(3, 2, 2))),
+    "maximum": ("MaxPool", lambda act: chain(nn.Conv2d(1, 3, 3, 1, 1), act, nn.MaxPool2d(2), nn.Conv2d(3, 2, 2))),
+    "global": ("GlobalAveragePool", lambda act: chain(nn.Conv2d(1, 3, 3), act, nn.AdaptiveAvgPool2d(1))),
+    "norm": ("BatchNormalization", lambda act: chain(nn.Conv2d(1, 3, 3), act, nn.BatchNorm2d(3), act)),
+    "add": ("Add", twice(torch.add)),
+    "sub": ("Sub", twice(torch.sub)),
+    "cat": ("Concat", twice(lambda one, other: torch.cat([one, other], 1))),
+    "constant": ("Constant Sub", lambda act: Called(lambda m, x: 1 - m.act(m.a(x.flatten(1) - 0.5)),
+                                                    a=nn.Linear(25, 4), act=act)),
+    "unsqueeze": ("Unsqueeze", lambda act: Called(lambda m, x: m.b(m.act(m.a(x.flatten(1))).unsqueeze(1).flatten(1)),
+                                                  a=nn.Linear(25, 6), b=nn.Linear(6, 4), act=act)),
+    "reshape": ("Reshape", lambda act: Called(lambda m, x: m.b(m.act(m.a(x)).reshape(-1, 75)),
+                                              a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Linear(75, 4), act=act)),
+}  # fmt: skip
+
+
+def made(kind: str, activation: Callable[[], nn.Module], seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    module = ARCHITECTURES[kind][1](activation()).eval()
+    module(torch.rand(1, 1, 5, 5))
+    for each in module.modules():
+        if isinstance(each, nn.BatchNorm2d):
+            nn.init.normal_(each.running_mean)
+            nn.init.uniform_(each.running_var, 0.5, 2)
+            nn.init.uniform_(each.weight, -1, 1)
+    return module
+
+
+def test_every_allowed_operator_has_a_network_here() -> None:
+    seen = {OPERATOR, "onnx::Relu"}
+    for kind, (names, _) in ARCHITECTURES.items():
+        with at_home():
+            module = made(kind, nn.ReLU, 0).double()
+            operators = {each.op for each in parse_module(module, (torch.zeros(1, 1, 5, 5, dtype=torch.float64),))[0]}
+        assert {f"onnx::{name}" for name in names.split()} <= operators
+        seen |= operators
+    assert seen == ALLOWED
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, lambda: LambdaGELU(hardness=30.0)])
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], nn.Module], seed: int) -> None:
+    subject = Network(kind, made(kind, activation, seed), (1, 5, 5), 4)
+    properties = boxes((1, 5, 5), 0.3, 3, 4)
+    logits = sampled_logits(subject.module, properties, 400)
+    propagation = Propagation(subject)
+    assert propagation.patches == (kind in ("plain", "average", "maximum", "norm", "global"))
+    for method in METHODS[: 3 if propagation.optimizes else 2]:
+        found = propagation.bounds(properties, method)
+        assert_sound(found, logits, properties)
+        assert_float32_within_allowance(subject.module, found, properties)
+
+
+def assert_float32_within_allowance(module: nn.Module, found: Margins, properties: list[Property]) -> None:
+    for each, allowance in zip(properties, found.allowance, strict=True):
+        share = torch.rand((200, *each.lower.shape), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        points = (each.lower + share * (each.upper - each.lower)).float()
+        with torch.no_grad():
+            off = module(points).double() - copy.deepcopy(module).double()(points.double())
+        others = [j for j in range(off.shape[1]) if j != each.label]
+        assert ((off[:, [each.label]] - off[:, others]).abs() <= allowance).all()
+
+
+def affine(weight: list[list[float]], bias: list[float]) -> nn.Linear:
+    layer = nn.Linear(len(weight[0]), len(weight))
+    layer.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
+    return layer
+
+
+def test_the_rounding_bound_by_hand() -> None:
+    # relu(x + 2048) - 2048, x in [0, 1]: u (1 + 2) (1 + 2048) for the first sum, the same again for the second one.
+    module = nn.Sequential(affine([[1.0]], [2048.0]), nn.ReLU(), affine([[1.0], [0.0]], [-2048.0, 0.0])).eval()
+    single, double = Rounding(module).errors(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
+    assert single[0, 0].item() == pytest.approx(3 * 2.0**-24 * (2049 + 2049 + 2048), rel=1e-5)
+    assert single[0, 1].item() < 1e-30
+    assert 0 < double[0, 0].item() < 1e-10
+
+
+@pytest.mark.parametrize("big", [2048.0, 2.0**14, 2.0**24])
+def test_what_float32_loses_is_not_proven(big: float) -> None:
+    module = nn.Sequential(affine([[1.0]], [big]), nn.ReLU(), affine([[1.0], [0.0]], [-big, 0.0])).eval()
+    box = Property(0, 0, 0.0, torch.tensor([4e-5]).double(), torch.tensor([4.1e-5]).double())
+    assert falsify(module, [box], seed=0)[0] is not None
+    for method in METHODS:
+        assert not proven(Propagation(Network("n", module, (1,), 2)).bounds([box], method)).any()
+
+
+@pytest.mark.parametrize("last", [[[1e20], [5e19]], [[1e-40], [0.0]]])
+def test_what_overflows_float32_is_not_proven(last: list[list[float]]) -> None:
+    middle = [] if last[0][0] > 1 else [affine([[1e20]], [0.0]), nn.ReLU()]
+    module = nn.Sequential(affine([[1e20]], [0.0]), nn.ReLU(), *middle, affine(last, [0.0, 0.0])).eval()
+    box = Property(0, 0, 0.0, torch.tensor([0.5]).double(), torch.tensor([1.0]).double())
+    for method in METHODS:
+        found = Propagation(Network("n", module, (1,), 2)).bounds([box], method)
+        assert (found.margins > 0).all()
+        assert not proven(found).any()
+    assert falsify(module, [box], seed=0)[0] is not None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(value: float) -> None:
+    module = nn.Sequential(affine([[value]], [0.0]), nn.ReLU(), affine([[1.0], [0.0]], [0.0, 0.0])).eval()
+    with pytest.raises(Unsupported, match=r"0\.weight has values that are not finite"):
+        Propagation(Network("n", module, (1,), 2))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (Called(lambda m, x: torch.relu(m.a(x.flatten(1)))[:, [2, 0, 1, 1]], a=nn.Linear(25, 6)), "Gather"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(8, 4)), "MaxPool that does"),
+        (nn.Sequential(nn.MaxPool2d(2, 2, ceil_mode=True), nn.Flatten(), nn.Linear(9, 4)), "MaxPool with ceil_mode"),
+        (nn.Sequential(nn.AvgPool2d(3, 1), nn.Flatten(), nn.Linear(9, 4)), "AveragePool that does not tile"),
+        (nn.Sequential(nn.Conv2d(1, 1, 3, padding="same"), nn.Flatten(), nn.Linear(25, 4)), "Conv with padding by na"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(25, 4), nn.BatchNorm1d(4, track_running_stats=False)), "BatchNorm1d wi"),
+    ],
+)
+def test_what_can_not_be_bounded_is_refused_by_name(module: nn.Module, name: str) -> None:
+    with pytest.raises(Unsupported, match=name):
+        Propagation(Network("refused", module.eval(), (1, 5, 5), 4))
+
+
+def test_an_unknown_activation_of_gelu_shape_is_refused() -> None:
+    other = dataclasses.replace(GELU, name="other", value=lambda z: 2 * GELU.value(z))
+    with pytest.raises(Unsupported, match="activation other"):
+        stand_in(Found("0", nn.GELU(), other))
+
+
+def test_a_network_without_activations() -> None:
+    torch.manual_seed(0)
+    subject = Network("linear", nn.Sequential(nn.Linear(4, 3)).eval(), (4,), 3)
+    properties = boxes((4,), 0.1, 3, 3)
+    found = Propagation(subject).bounds(properties, "crown")
+    assert found.unstable.tolist() == [0, 0, 0]
+    assert_sound(found, sampled_logits(subject.module, properties, 200), properties)
+
+
+class OffInCorners(Engine):
+    """An engine whose lower bounds are right in the center of a box only, if it uses patches or `always`."""
+
+    always = False
+
+    def __init__(self, *args: Any, patches: bool) -> None:
+        super().__init__(*args, patches=patches)
+        self._wrong = patches or self.always
+
+    def bound(self, lower: torch.Tensor, upper: torch.Tensor, rows: torch.Tensor, method: str) -> Any:
+        low, high, inputs = super().bound(lower, upper, rows, method)
+        center = torch.einsum("bkc,bc->bk", rows, self.forward((lower + upper) / 2))
+        return (center - 1e-6 if self._wrong else low), high, inputs
+
+
+def test_bounds_that_exclude_a_corner_are_computed_by_matrices(
+    network: MakeNetwork, bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject, given, stage = network("digits-cnn", "relu"), bench("digits-cnn"), Bounds(eps=(0.01,), samples=2)
+    right = stage.run(subject, given).metrics
+    monkeypatch.setattr(propagation_module, "Engine", OffInCorners)
+    with pytest.raises(Unsupported, match="exclude a value of the network"):
+        Propagation(subject).bounds(given.properties(0.01, 2), "crown")
+    again = stage.run(subject, given).metrics
+    widths = [[each.value for each in metrics if each.name == "bound_width"] for metrics in (right, again)]
+    assert widths[0] == pytest.approx(widths[1], rel=1e-6)
+    monkeypatch.setattr(OffInCorners, "always", True)
+    with pytest.raises(Unsupported, match="exclude a value of the network"):
+        stage.run(subject, given)
+
+
+def test_a_float32_counterexample_to_a_proof_is_judged_by_float64() -> None:
+    module = nn.Sequential(affine([[1.0]], [2048.0]), nn.ReLU(), affine([[1.0], [0.0]], [-2048.0, 0.0])).eval()
+    subject = Network("n", module, (1,), 2)
+    box = Property(0, 0, 0.0, torch.tensor([4e-5]).double(), torch.tensor([4.1e-5]).double())
+    point, split = torch.tensor([4.05e-5]), Split(torch.tensor([[4e-5]]), torch.tensor([0]))
+    given = Bench(Data(split, split, split, split, (0.0, 1.0), 2, "n"), 0, Path(), 60.0, lambda *_: None)
+    propagation = Propagation(subject)
+    work = Certification(subject, given, ("crown",), 1, propagation, time.monotonic() + 60)
+    bounds = propagation.bounds([box], "crown")
+    assert work.rounded([box], torch.tensor([True]), bounds, [point]).tolist() == [True]
+    assert work.rounded([box], torch.tensor([True]), bounds, [None]).tolist() == [False]
+    wrong = dataclasses.replace(bounds, margins=bounds.margins + 1e-3)
+    with pytest.raises(RuntimeError, match="sample 0"):
+        work.rounded([box], torch.tensor([True]), wrong, [point])
+
+
+def test_the_pace_is_remembered_from_radius_to_radius(network: MakeNetwork, bench: MakeBench) -> None:
+    subject, given = network("digits-mlp", "gelu"), bench("digits-mlp")
+    work = Certification(subject, given, METHODS, 5, Propagation(subject), time.monotonic() + 30)
+    work.at(0.01)
+    work._slowest = dict.fromkeys(("pgd", *METHODS), 100.0)
+    metrics = work.at(0.02)
+    for method in ("pgd", *METHODS):
+        assert set(by_sample(metrics, 0.02, method).values()) == {Verdict.TIMEOUT}
+    (attacked,) = [each for each in metrics if each.name == "pgd_accuracy"]
+    assert attacked.value is None
+    assert "time limit" in attacked.reason
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from evalsuite import Bench, Data, Network, Outcome, Property, Replay, Split, Un
 from evalsuite.testing import check_stage
 from pipelines.smt import Smt
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import EXACT_ONLY, ROUNDING_ONLY, Decider, Decision
+from pipelines.smt.deciding import EXACT_ONLY, OVERFLOW, ROUNDING_ONLY, Decider, Decision
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.encoding import Finding, ask
 from pipelines.smt.exact_network import read
@@ -127,6 +127,54 @@ def test_an_error_of_float_rounding_is_unknown() -> None:
     network = of(linear([[1.0]], [big]), nn.ReLU(), linear([[1.0], [0.0]], [-big, 0.0]), inputs=1, classes=2)
     decision = decide(network, box([1.0], [1.0]), search=True)
     assert (decision.verdict, decision.reason) == (Verdict.UNKNOWN, ROUNDING_ONLY)
+
+
+@pytest.mark.parametrize(("shift", "reason"), [(-0.7, OVERFLOW), (-0.69, ROUNDING_ONLY)])
+def test_an_overflow_of_float32_is_unknown(shift: float, reason: str) -> None:
+    # right of -shift the first logit is beyond float32, and where `steep` is 500 the second one too: NaN
+    steep = 0.0 if shift == -0.7 else 500.0
+    first = linear([[1.0], [1.0]], [shift, 0.0])
+    second, last = linear([[3e38, 0.0], [0.0, 1.0]], [0, 0]), linear([[1e3, 1.0], [steep, 0.5]], [0, 0])
+    network = of(first, nn.ReLU(), second, nn.ReLU(), last, inputs=1, classes=2)
+    decision = decide(network, box([0.65], [0.75]), search=True)
+    assert (decision.verdict, decision.reason) == (Verdict.UNKNOWN, reason)
+
+
+@pytest.mark.parametrize("eps", [5e-324, 1e-300])
+def test_the_smallest_boxes(eps: float) -> None:
+    eye = [[1e-3, 0.0], [0.0, 1e-3]]  # so that the bounds are below the least float64 number
+    network = of(linear(eye, [0, 0]), nn.ReLU(), linear(eye, [0.5, 0]), inputs=2, classes=2)
+    reduced = reduce_network(read(network), box([-eps, -eps], [eps, eps]))
+    assert reduced.unstable_neurons == 2
+    assert decide(network, box([-eps, -eps], [eps, eps])).verdict is Verdict.HOLDS
+
+
+def test_numbers_beyond_float64_are_read(tmp_path: Path) -> None:
+    layers: list[nn.Module] = []
+    for _ in range(9):
+        layers += [linear([[3e38]], [0.0]), nn.ReLU()]
+    network = of(*layers, linear([[1.0], [0.5]], [0.0, 0.0]), inputs=1, classes=2)
+    assert decide(network, box([0.5], [1.0])).reason == OVERFLOW
+    outcome = Smt(eps=(0.1,), samples=1).run(network, bench_of(torch.tensor([[0.75]]), torch.tensor([0]), tmp_path))
+    assert [verdict for _, verdict, _ in verdicts(outcome)] == [Verdict.UNKNOWN]
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(Unsupported, match=r"layer '0' \(Linear\): a value that is not finite"):
+        read(of(linear([[float("inf")]], [0.0]), inputs=1, classes=1))
+
+
+def test_a_hook_on_small_logits_is_noticed(tmp_path: Path) -> None:
+    network = of(linear([[1e-4, 0.0], [0.0, 2e-4]], [0.0, 0.0]), inputs=2, classes=2)
+    network.module.register_forward_hook(lambda module, inputs, output: output.flip(1))
+    with pytest.raises(Unsupported, match="something else"):
+        Smt(samples=1).run(network, bench_of(torch.tensor([[0.75, 0.5]]), torch.tensor([1]), tmp_path))
+
+
+@pytest.mark.parametrize("steps", [2**32 - 1, 2**32, 2**32 + 1])
+def test_the_greatest_limits_do_not_wrap_around(steps: int) -> None:
+    reduced = reduce_network(read(absolute(1.0, 0.0, 0.25)), box([-1.0], [0.5]))
+    assert ask(reduced, 0, bits=10, steps=steps, seconds=2**32 / 1000).finding is Finding.IMPOSSIBLE
 
 
 def plain_encoding(network: Network, property_: Property) -> str:
@@ -269,7 +317,9 @@ def test_variants_and_sizes_that_are_refused(network: Callable[..., Network], be
         ({"eps": (float("nan"),)}, "nan"),
         ({"eps": (0.1, 0.1)}, "repeat"),
         ({"samples": 0}, "samples must be >= 1, got 0"),
-        ({"query_time_limit": 0.0}, "query_time_limit must be finite and > 0, got 0.0"),
+        ({"query_time_limit": 0.0}, "query_time_limit must be > 0 and <= 20000 s, got 0.0"),
+        ({"query_time_limit": 30_000.0}, "<= 20000 s, got 30000.0"),
+        ({"query_time_limit": float("nan")}, "got nan"),
         ({"max_neurons": 0}, "max_neurons"),
         ({"max_inputs": -1}, "max_inputs must be >= 1, got -1"),
     ],

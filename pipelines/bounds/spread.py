@@ -1,0 +1,259 @@
+"""Values with intervals and rounding errors, propagated by a network's own code.
+
+A sum of n products, in any order, is off by at most (n + 2) u / (1 - (n + 2) u) times the sum of their magnitudes
+(N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1); errors of the inputs pass through
+|W|, and through activations by their Lipschitz constants. A function without a rule is refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from evalsuite import Unsupported
+
+UNIT = 2.0**-24
+_GREATEST = torch.finfo(torch.float32).max
+# What a product loses by underflow, at the most, also where subnormal numbers are flushed to zero.
+TINY = 2.0**-126
+_NORM_UNITS = 16
+
+
+@dataclass(slots=True)
+class Run:
+    """One evaluation over boxes.
+
+    Args:
+        known: bounds of the activations' inputs that are still to come, in the order of their evaluation; or None.
+        overflow: (batch,) bool: where a float32 value, or a partial sum, can be infinite.
+    """
+
+    known: deque[tuple[torch.Tensor, torch.Tensor]] | None
+    overflow: torch.Tensor
+
+    def reached(self, magnitude: torch.Tensor) -> None:
+        """Mark where a magnitude is beyond float32."""
+        self.overflow = self.overflow | (~(magnitude * 1.001 < _GREATEST)).reshape(len(self.overflow), -1).any(1)
+
+    def narrowed(self, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The interval of an activation's input within what is known of it."""
+        if self.known is None:
+            return lower, upper
+        low, high = self.known.popleft()
+        return torch.minimum(torch.maximum(lower, low), high), torch.maximum(torch.minimum(upper, high), low)
+
+
+@dataclass(slots=True)
+class Recording(Run):
+    """A run that notes the lower ends of the activations' inputs in `seen`."""
+
+    seen: list[torch.Tensor]
+
+    def narrowed(self, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The interval as it is."""
+        self.seen.append(lower)
+        return lower, upper
+
+
+class Spread(torch.Tensor):
+    """A layer's values over boxes, (batch, *shape) float64: the interval's center, with the rest as attributes.
+
+    Args:
+        radius: of the interval that holds the real values.
+        error: how far the float32 values can be from them.
+        run: what the whole evaluation shares.
+    """
+
+    radius: torch.Tensor
+    error: torch.Tensor
+    run: Run
+
+    @staticmethod
+    def of(center: torch.Tensor, radius: torch.Tensor, error: torch.Tensor, run: Run) -> Spread:
+        """The tensor of these parts."""
+        made = center.as_subclass(Spread)
+        made.radius, made.error, made.run = radius, error, run
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The rule of `func`; sizes are those of the center."""
+        name = getattr(func, "__name__", str(func))
+        with torch._C.DisableTorchFunctionSubclass():
+            if func in _RULES:
+                return _RULES[func](*args, **(kwargs or {}))
+            found = func(*args, **(kwargs or {})) if name in _SIZES or func in _ATTRIBUTES else None
+            if found is not None:
+                return found
+        raise Unsupported(f"no bound of the rounding of {name}")
+
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Center, radius and error."""
+        return self.as_subclass(torch.Tensor), self.radius, self.error
+
+    def magnitude(self) -> torch.Tensor:
+        """The greatest magnitude of the float32 values."""
+        center, radius, error = self.parts()
+        return center.abs() + radius + error
+
+    def each(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Spread:
+        """A rearrangement of the values."""
+        center, radius, error = (function(part) for part in self.parts())
+        return Spread.of(center, radius, error, self.run)
+
+
+def _units(count: int) -> float:
+    return count * UNIT / (1 - count * UNIT) if count * UNIT < 0.5 else float("inf")
+
+
+def _exact(value: torch.Tensor | None) -> torch.Tensor | None:
+    """A constant that float32 holds; others would be computed with rounding of their own."""
+    if value is not None and not torch.equal(value, value.float().double()):
+        raise Unsupported("no bound of the rounding of weights that are computed")
+    return None if value is None else value.double().detach()
+
+
+def _sums(
+    x: Spread, weight: torch.Tensor, bias: torch.Tensor | None, apply: Callable[[Any, Any, Any], torch.Tensor]
+) -> Spread:
+    """`apply` of x, weight and bias sums products over all of the weight's dimensions but the first."""
+    weight, bias = weight.detach().double(), _exact(bias)
+    size, count = weight.abs(), weight[0].numel()
+    _exact(weight)
+    center, radius, error = x.parts()
+    reach = apply(x.magnitude(), size, None if bias is None else bias.abs())
+    moved = apply(error, size, None) + _units(count + 2) * reach + (count + 2) * TINY
+    x.run.reached(reach)
+    return Spread.of(apply(center, weight, bias), apply(radius, size, None), moved, x.run)
+
+
+def _linear(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Spread:
+    return _sums(x, weight, bias, functional.linear)
+
+
+def _conv2d(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None, *window: Any, **named: Any) -> Spread:
+    return _sums(x, weight, bias, lambda *given: functional.conv2d(*given, *window, **named))
+
+
+def _batch_norm(
+    x: Spread,
+    mean: torch.Tensor | None,
+    variance: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Spread:
+    if training or mean is None or variance is None:
+        raise Unsupported("no bound of the rounding of batch_norm by the batch's own statistics")
+    center, radius, error = x.parts()
+    shape = (1, -1, *[1] * (center.ndim - 2))
+    scale = (variance + eps).rsqrt().abs() * (1 if weight is None else weight.abs())
+    scale, shift = scale.reshape(shape), mean.abs().reshape(shape)
+    offset = torch.zeros_like(scale) if bias is None else bias.abs().reshape(shape)
+    reach = scale * (x.magnitude() + shift) + offset
+    moved = scale * error + _NORM_UNITS * (UNIT * reach + TINY * (1 + x.magnitude() + shift))
+    x.run.reached(reach)
+    x.run.reached(scale.max().expand(len(center)))
+    center = functional.batch_norm(center, mean, variance, weight, bias, False, momentum, eps)
+    return Spread.of(center, scale * radius, moved, x.run)
+
+
+def between(lower: torch.Tensor, upper: torch.Tensor, error: torch.Tensor, run: Run) -> Spread:
+    return Spread.of((lower + upper) / 2, (upper - lower) / 2, error, run)
+
+
+def _relu(x: Spread, **_: bool) -> Spread:
+    center, radius, error = x.parts()
+    lower, upper = x.run.narrowed(center - radius, center + radius)
+    # Where even the float32 input is below 0, both values are 0. The bounds' own rounding is far below `error`.
+    off = upper + 1.01 * error <= 0
+    return between(lower.relu(), upper.relu(), error.masked_fill(off, 0), x.run)
+
+
+def _max_pool(x: Spread, *window: Any, **named: Any) -> Spread:
+    center, radius, error = x.parts()
+    lower, upper, moved = (
+        functional.max_pool2d(each, *window, **named) for each in (center - radius, center + radius, error)
+    )
+    return between(lower, upper, moved, x.run)
+
+
+def _average(pool: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
+    def rule(x: Spread, *window: Any, **named: Any) -> Spread:
+        pooled = x.each(lambda part: pool(part, *window, **named))
+        magnitude = x.magnitude()
+        count = magnitude[0, 0].numel()  # no window has more
+        error = pooled.error + _units(count + 2) * pool(magnitude, *window, **named) + (count + 2) * TINY
+        x.run.reached(count * magnitude)
+        return Spread.of(pooled.parts()[0], pooled.radius, error, x.run)
+
+    return rule
+
+
+def _sum_of_two(sign: int) -> Callable[..., Spread]:
+    def rule(first: Any, second: Any) -> Spread:
+        left, right = _as_spread(first, second), _as_spread(second, first)
+        (center, radius, error), (other, spare, moved) = left.parts(), right.parts()
+        reach = left.magnitude() + right.magnitude()
+        left.run.reached(reach)
+        return Spread.of(center + sign * other, radius + spare, error + moved + UNIT * reach + TINY, left.run)
+
+    return rule
+
+
+def _as_spread(value: Any, like: Any) -> Spread:
+    """A constant as values that do not spread; numbers are rounded to float32."""
+    if isinstance(value, Spread):
+        return value
+    if isinstance(value, torch.Tensor):
+        _exact(value)
+    center = torch.as_tensor(value, dtype=torch.float64).detach()
+    error = torch.zeros_like(center) if isinstance(value, torch.Tensor) else UNIT * center.abs()
+    return Spread.of(center, torch.zeros_like(center), error, like.run)
+
+
+def _rearranged(function: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
+    return lambda x, *given, **named: x.each(lambda part: function(part, *given, **named))
+
+
+def _cat(spreads: Any, dim: int = 0) -> Spread:
+    given = [_as_spread(each, next(one for one in spreads if isinstance(one, Spread))) for each in spreads]
+    center, radius, error = (torch.cat(each, dim) for each in zip(*[one.parts() for one in given], strict=True))
+    return Spread.of(center, radius, error, given[0].run)
+
+
+def _unchanged(x: Spread, *, training: bool = True, **_: Any) -> Spread:
+    if training:
+        raise Unsupported("no bound of dropout in training mode")
+    return x
+
+
+_SIZES = ("size", "dim", "__len__")
+_ATTRIBUTES = {torch.Tensor.shape.__get__, torch.Tensor.ndim.__get__}  # type: ignore[attr-defined]
+_SHAPES = (
+    torch.flatten, torch.Tensor.flatten, torch.reshape, torch.Tensor.reshape, torch.Tensor.view, torch.unsqueeze,
+    torch.Tensor.unsqueeze, torch.Tensor.contiguous,
+)  # fmt: skip
+_RULES: dict[Any, Callable[..., Spread]] = {
+    functional.linear: _linear,
+    functional.conv2d: _conv2d,
+    functional.batch_norm: _batch_norm,
+    torch.max_pool2d: _max_pool,
+    functional.max_pool2d: _max_pool,
+    functional.avg_pool2d: _average(functional.avg_pool2d),
+    functional.adaptive_avg_pool2d: _average(functional.adaptive_avg_pool2d),
+    torch.cat: _cat,
+    **dict.fromkeys((functional.relu, torch.relu, torch.Tensor.relu), _relu),
+    **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__), _sum_of_two(1)),
+    **dict.fromkeys((torch.sub, torch.Tensor.sub, torch.Tensor.__sub__), _sum_of_two(-1)),
+    torch.Tensor.__rsub__: lambda x, value: _sum_of_two(-1)(value, x),
+    **dict.fromkeys((functional.dropout, functional.dropout1d, functional.dropout2d), _unchanged),
+    **{each: _rearranged(each) for each in _SHAPES},
+}
