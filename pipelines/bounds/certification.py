@@ -217,7 +217,8 @@ def _metrics(properties: list[Property], eps: float, found: _Found) -> list[Metr
     return [
         *metrics,
         Metric("bound_width", width, "logit", Direction.LOWER, setting, reason=reason),
-        Metric("unstable_neurons", unstable, "count", Direction.LOWER, setting, reason=reason),
+        # No direction: a ReLU whose interval does not contain 0 is linear, a GELU is not.
+        Metric("unstable_neurons", unstable, "count", Direction.NEUTRAL, setting, reason=reason),
     ]
 
 

@@ -401,6 +401,14 @@ def test_the_readme_shows_the_demo_plugin_as_it_is() -> None:
     assert len(code.splitlines()) < 40
 
 
+def test_options_are_listed_by_name(workshop: Workshop) -> None:
+    assert "  seconds: float = 0.3" in workshop.call("stages", "slow").stdout.splitlines()
+    assert "  epochs: int = 40" in workshop.call("workloads", "digits-mlp").stdout.splitlines()
+    assert "  start: float = 0.25" in workshop.call("variants", "annealed").stdout.splitlines()
+    wrong = workshop.call("variants", "aneald")
+    assert (wrong.returncode, "did you mean 'annealed'?" in wrong.stderr) == (2, True)
+
+
 def test_doctor_names_what_is_broken_and_the_cure(workshop: Workshop) -> None:
     examined = workshop.call("doctor")
     assert examined.returncode == 1
