@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 QUESTION = "What does replacing GELU by ReLU buy, and cost, downstream?"
 GUIDE = (
     "Each cell gives the mean over seeds ± the half-width of its 95 % t interval. Δ is the paired difference to the "
-    "baseline of the same workload and seed, with its own 95 % interval in brackets. A difference is called better or worse "
-    "only where that interval excludes 0 and the metric has a direction; “not resolved” means that these seeds "
+    "baseline of the same workload and seed, with its own 95 % interval in brackets. A difference is called better or "
+    "worse only where that interval excludes 0 and the metric has a direction; “not resolved” means that these seeds "
     "cannot tell, not that the two are equal. Where there is no value, the cell says why."
 )
 
