@@ -8,7 +8,7 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -124,18 +124,18 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
         "data": _fingerprint(job.workload.target),
         "workload": f"{_origin(job.workload)}:{job.workload.use} {job.workload.target.version}",
         "processor": processor(),
-        **{f"workload option {key}": repr(value) for key, value in _options(job.workload).items()},
+        **{f"workload option {key}": repr(value) for key, value in options_of(job.workload).items()},
     }
     if job.step is None:
         inputs["variant"] = f"{job.variant.use} {job.variant.target.version}"
-        inputs |= {f"option {key}": repr(value) for key, value in _options(job.variant).items()}
+        inputs |= {f"option {key}": repr(value) for key, value in options_of(job.variant).items()}
         inputs |= {f"library {name}": _version(name) for name in _TRAIN_LIBRARIES}
         inputs["code"] = code_digest(*_TRAIN_CODE, _code_of(job.workload))
         return inputs
     stage = job.step.stage
     inputs["stage"] = f"{_origin(job.step.part)}:{job.step.part.use} {stage.version}"
     inputs["time limit"] = repr(job.time_limit)
-    inputs |= {f"option {key}": repr(value) for key, value in _options(job.step.part).items()}
+    inputs |= {f"option {key}": repr(value) for key, value in options_of(job.step.part).items()}
     inputs |= {f"library {name}": _version(name) for name in sorted({*_STAGE_LIBRARIES, *stage.libraries})}
     inputs["code"] = code_digest(*_STAGE_CODE, _code_of(job.workload), _code_of(job.step.part))
     return inputs
@@ -153,8 +153,9 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     return "; ".join(said)
 
 
-def _options(part: Part) -> dict[str, Any]:
-    return {name: getattr(part.target, name) for name in part.target.__dataclass_fields__}
+def options_of(part: Part) -> dict[str, Any]:
+    """The options of a workload, variant or stage as they stand, defaults included."""
+    return {each.name: getattr(part.target, each.name) for each in fields(part.target)}
 
 
 def _origin(part: Part) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from evalsuite.plan import Job, processor
+from evalsuite.plan import Job, options_of, processor
 from evalsuite.recipe import Part, Recipe
 from evalsuite.results import Status
 from evalsuite.run.journal import Entry
@@ -96,7 +96,7 @@ class RunRecord:
 
 def _help(part: Part) -> str:
     said = (type(part.target).__doc__ or "").strip().split("\n")[0]
-    options = ", ".join(f"{name}={getattr(part.target, name)}" for name in part.target.__dataclass_fields__)
+    options = ", ".join(f"{name}={value}" for name, value in options_of(part).items())
     return f"{said} [{options}]" if options else said
 
 

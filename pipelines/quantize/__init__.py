@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from evalsuite import Bench, Network, Outcome
+
+# Brevitas says so whenever it is imported; the package only speeds up a rotation that is not used here.
+warnings.filterwarnings("ignore", message="fast_hadamard_transform package not found")
 
 Placement = Literal["post", "pre+post"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -92,3 +93,12 @@ def test_every_public_name_loads_and_is_declared_twice_alike() -> None:
         assert getattr(evalsuite, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         evalsuite.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("document", ["README.md", "reports/README.md"])
+def test_what_the_documents_point_to_exists(document: str) -> None:
+    text = (ROOT / document).read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not link.startswith("http")]
+    assert (document != "README.md") or links
+    for link in links:
+        assert ((ROOT / document).parent / link).exists(), link
