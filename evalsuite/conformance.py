@@ -108,12 +108,6 @@ def _check_metric(stage: str, metric: Metric) -> None:
     if value is None:
         return
     require(
-        isinstance(value, int | float) and not isinstance(value, bool),
-        "a value is a Python number",
-        f"{culprit} is a {type(value).__name__}",
-        "convert it by .item() or float()",
-    )
-    require(
         math.isfinite(value),
         "a value is finite",
         f"{culprit} is {value}",

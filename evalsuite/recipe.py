@@ -150,14 +150,19 @@ def read_recipe(path: Path) -> Recipe:
 def parse_recipe(text: str, file: str = "<recipe>") -> Recipe:
     """See `read_recipe`."""
     try:
+        return _parse(text, file)
+    except RecursionError as error:
+        raise RecipeError(file, [Problem(1, 1, "", "not a recipe: nested too deeply")]) from error
+
+
+def _parse(text: str, file: str) -> Recipe:
+    try:
         tree = YAML(typ="rt").load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         said = (error.problem or error.context or "not valid YAML").split("\n")[0]
         raise RecipeError(file, [Problem(line, column, "", f"not valid YAML: {said}")]) from error
-    except RecursionError as error:
-        raise RecipeError(file, [Problem(1, 1, "", "not a recipe: nested too deeply")]) from error
     except (YAMLError, ValueError) as error:
         raise RecipeError(file, [Problem(1, 1, "", f"not valid YAML: {str(error).splitlines()[0]}")]) from error
     if not isinstance(tree, Mapping):

@@ -194,7 +194,7 @@ def test_a_network_that_comes_out_differently_takes_its_measurements_with_it(wor
     assert workshop.rows()["key"].nunique() == 2
 
 
-@pytest.mark.parametrize("kill_at", [1, 5])
+@pytest.mark.parametrize("kill_at", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_at: int) -> None:
     recipe = workshop.recipe("  - accuracy\n  - slow\n  - {use: slow, name: slower, seconds: 0.6}\n")
     process = workshop.start("run", recipe, "--out", workshop.out)

@@ -132,7 +132,6 @@ BROKEN: dict[str, tuple[Run, str]] = {
     "grad mode": (leave_no_grad, r"global state.*left grad mode False.*torch\.no_grad"),
     "threads": (leave_threads, r"global state.*left thread count"),
     "nan": (lambda n, b: Outcome([one(float("nan"))]), r"a value is finite.*metric 'found'.*is nan.*the reason"),
-    "tensor": (lambda n, b: Outcome([one(torch.ones(()))]), r"Python number.*is a Tensor.*\.item\(\)"),
     "percent": (lambda n, b: Outcome([one(97.0, unit="fraction")]), r"fraction is in \[0, 1\].*97.*multiply by 100"),
     "direction": (lambda n, b: Outcome([one(direction="higher")]), r"has a direction.*'higher'.*Direction\.HIGHER"),
     "twice": (
