@@ -17,20 +17,48 @@ from evalsuite.plugins import load
 Ratio = tuple[str, float]
 
 
-def _step(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Callable[[], object]:
+def _step(
+    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, upstream: torch.Tensor
+) -> Callable[[], object]:
     def once() -> None:
         x.grad = None
-        function(x).sum().backward()  # type: ignore[no-untyped-call]
+        function(x).backward(upstream)  # type: ignore[no-untyped-call]
 
     return once
 
 
 def training_step() -> Iterator[Ratio]:
-    """Forward and backward of lambda-GELU over F.gelu."""
-    for size in (10**6, 10**7):
-        x = torch.randn(size, requires_grad=True)
-        measured = compare_latency(_step(LambdaGELU(), x), _step(functional.gelu, x), pairs=15, seconds=6)
-        yield f"lambda-GELU / F.gelu, forward + backward, {size:.0e} elements", measured.ratio
+    """Forward and backward of lambda-GELU over F.gelu, with a dense upstream gradient, as inside a network."""
+    frozen = LambdaGELU()
+    frozen.s.requires_grad_(False)
+    for shape in ((10**6,), (3 * 10**6,), (10**7,), (4096, 256), (64, 64, 16, 16)):
+        x, upstream = torch.randn(shape, requires_grad=True), torch.randn(shape)
+        layers = {"": LambdaGELU(), ", lambda frozen": frozen}
+        if len(shape) > 1:
+            layers = {", lambda per channel": LambdaGELU(shape[1])}
+        for how, layer in layers.items():
+            steps = _step(layer, x, upstream), _step(functional.gelu, x, upstream)
+            measured = compare_latency(*steps, pairs=31, seconds=8)
+            yield f"lambda-GELU / F.gelu, forward + backward, {shape}{how}", measured.ratio
+
+
+def saved_memory() -> Iterator[Ratio]:
+    """Bytes that a forward pass keeps for its backward pass, lambda-GELU over F.gelu, 10^6 elements."""
+
+    def saved(function: Callable[[torch.Tensor], torch.Tensor]) -> int:
+        kept: list[int] = []
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            kept.append(tensor.nbytes)
+            return tensor
+
+        x = torch.randn(1000, 1000, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            function(x)
+        return sum(kept)
+
+    for how, layer in (("", LambdaGELU()), (", lambda per channel", LambdaGELU(1000))):
+        yield f"lambda-GELU / F.gelu, saved bytes{how}", saved(layer) / saved(functional.gelu)
 
 
 def bounds() -> Iterator[Ratio]:
@@ -84,7 +112,7 @@ def start_up() -> Iterator[Ratio]:
 def main() -> None:
     """Print every ratio."""
     torch.set_num_threads(1)
-    for benchmark in (training_step, bounds, runtime, start_up):
+    for benchmark in (training_step, saved_memory, bounds, runtime, start_up):
         for name, ratio in benchmark():
             print(f"{ratio:8.2f}  {name}", flush=True)
 

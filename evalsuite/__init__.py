@@ -9,7 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evalsuite.activations import GELU, LAMBDA_GELU, RELU, Activation, Found, LambdaGELU, census, replace
+    from evalsuite.activations import (
+        GATED,
+        GELU,
+        LAMBDA_GELU,
+        RELU,
+        Activation,
+        Found,
+        Gated,
+        GatedUnit,
+        Hardenable,
+        LambdaGELU,
+        Swish,
+        census,
+        matched_hidden,
+        replace,
+    )
+    from evalsuite.activations.runs import Use, census_of_operators, census_of_run
+    from evalsuite.certificate import SwapBounds, SwapCertificate, certify_swap
     from evalsuite.contract import (
         Bench,
         Data,
@@ -26,21 +43,38 @@ if TYPE_CHECKING:
     from evalsuite.deployment import Latency, compare_latency, export_onnx, open_onnx, run_onnx
     from evalsuite.relaxations import Lines, interval, relax
     from evalsuite.reluize.folding import fold_hardness
+    from evalsuite.reluize.harden import harden
     from evalsuite.reluize.hardening import Hardening
-    from evalsuite.reluize.swap import swap_to_relu
+    from evalsuite.reluize.optimizer import parameter_groups
+    from evalsuite.reluize.profile import HardnessProfile
+    from evalsuite.reluize.repair import distill_loss, recalibrate_batchnorm, refit, refit_bias
+    from evalsuite.reluize.schedules import target_for, target_for_certificate, target_for_distance
+    from evalsuite.reluize.swap import check_swapped, expose, swap_to_relu
     from evalsuite.verification import Replay, falsify, float32_box, margin
 
 _HOME = {
     "evalsuite.activations": (
-        "GELU",
-        "LAMBDA_GELU",
-        "RELU",
         "Activation",
         "Found",
+        "GATED",
+        "GELU",
+        "Gated",
+        "GatedUnit",
+        "Hardenable",
+        "LAMBDA_GELU",
         "LambdaGELU",
+        "RELU",
+        "Swish",
         "census",
+        "matched_hidden",
         "replace",
     ),
+    "evalsuite.activations.runs": (
+        "Use",
+        "census_of_operators",
+        "census_of_run",
+    ),
+    "evalsuite.certificate": ("SwapBounds", "SwapCertificate", "certify_swap"),
     "evalsuite.contract": (
         "Bench",
         "Data",
@@ -54,17 +88,51 @@ _HOME = {
         "Unsupported",
         "Verdict",
     ),
-    "evalsuite.deployment": ("Latency", "compare_latency", "export_onnx", "open_onnx", "run_onnx"),
+    "evalsuite.deployment": (
+        "Latency",
+        "compare_latency",
+        "export_onnx",
+        "open_onnx",
+        "run_onnx",
+    ),
+    "evalsuite.relaxations": (
+        "Lines",
+        "interval",
+        "relax",
+    ),
     "evalsuite.reluize.folding": ("fold_hardness",),
+    "evalsuite.reluize.harden": ("harden",),
     "evalsuite.reluize.hardening": ("Hardening",),
-    "evalsuite.reluize.swap": ("swap_to_relu",),
-    "evalsuite.relaxations": ("Lines", "interval", "relax"),
-    "evalsuite.verification": ("Replay", "falsify", "float32_box", "margin"),
+    "evalsuite.reluize.optimizer": ("parameter_groups",),
+    "evalsuite.reluize.profile": ("HardnessProfile",),
+    "evalsuite.reluize.repair": (
+        "distill_loss",
+        "recalibrate_batchnorm",
+        "refit",
+        "refit_bias",
+    ),
+    "evalsuite.reluize.schedules": (
+        "target_for",
+        "target_for_certificate",
+        "target_for_distance",
+    ),
+    "evalsuite.reluize.swap": (
+        "check_swapped",
+        "expose",
+        "swap_to_relu",
+    ),
+    "evalsuite.verification": (
+        "Replay",
+        "falsify",
+        "float32_box",
+        "margin",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
+    "GATED",
     "GELU",
     "LAMBDA_GELU",
     "RELU",
@@ -73,7 +141,11 @@ __all__ = [
     "Data",
     "Direction",
     "Found",
+    "Gated",
+    "GatedUnit",
+    "Hardenable",
     "Hardening",
+    "HardnessProfile",
     "LambdaGELU",
     "Latency",
     "Lines",
@@ -84,21 +156,40 @@ __all__ = [
     "Replay",
     "Split",
     "Stage",
+    "SwapBounds",
+    "SwapCertificate",
+    "Swish",
     "Unsupported",
+    "Use",
     "Verdict",
     "census",
+    "census_of_operators",
+    "census_of_run",
+    "certify_swap",
+    "check_swapped",
     "compare_latency",
+    "distill_loss",
     "export_onnx",
+    "expose",
     "falsify",
     "float32_box",
     "fold_hardness",
+    "harden",
     "interval",
     "margin",
+    "matched_hidden",
     "open_onnx",
+    "parameter_groups",
+    "recalibrate_batchnorm",
+    "refit",
+    "refit_bias",
     "relax",
     "replace",
     "run_onnx",
     "swap_to_relu",
+    "target_for",
+    "target_for_certificate",
+    "target_for_distance",
 ]
 
 

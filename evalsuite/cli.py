@@ -197,9 +197,31 @@ def workloads(name: PluginName = None) -> None:
 
 
 @app.command()
-def activations() -> None:
-    """List the activations."""
-    _print_plugins("activations")
+def activations(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show all traits of this one.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw value and gradient: .svg or .png.")] = None,
+) -> None:
+    """List the activations: name, formula, what they harden to, and source."""
+    from evalsuite.activations.listing import Selected, UnknownActivation
+
+    try:
+        selected = Selected.by_name(name)
+    except UnknownActivation as error:
+        _stop(error)
+    if plot is None:
+        print("\n".join(selected.lines()))
+        return
+    from evalsuite.activations.figure import write_figure
+    from evalsuite.report.canvas import style
+
+    try:
+        with style():
+            write_figure(selected.rows(), plot)
+    except ValueError as error:
+        _stop(error)
+    except OSError as error:
+        _stop(f"cannot write {plot}: {error.strerror or error}; name a file in a folder that can be written")
+    print(plot)
 
 
 @app.command()

@@ -99,7 +99,11 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a data set: `inputs` (samples, *input_shape) float32, `targets` (samples,) int64."""
+    """A part of a data set.
+
+    `inputs` are (samples, *input_shape), float32, or int64 token indices; `targets` are int64, (samples,), or
+    (samples, positions) where every position has a class of its own, as in next-token prediction.
+    """
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -119,7 +123,7 @@ class Data:
     """The four disjoint parts of a workload's data, and what its inputs may be.
 
     `domain` is the (lowest, highest) value of an input; perturbations are clipped to it. `fingerprint` is the
-    SHA-256 of the raw data.
+    SHA-256 of the raw data. `vocabulary` is the number of tokens where inputs are token indices, else None.
     """
 
     train: Split
@@ -129,6 +133,7 @@ class Data:
     domain: tuple[float, float]
     classes: int
     fingerprint: str
+    vocabulary: int | None = None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -172,7 +177,9 @@ class Property:
 class Network:
     """One trained module: eval mode, float32, on the CPU. Stages copy it and never change it.
 
-    `unswapped` is the same network before its activations were replaced by ReLU, where they were.
+    `unswapped` is the same network before its activations were replaced by ReLU, where they were. Its logits are
+    (batch, classes), or (batch, positions, classes). `vocabulary` is the number of tokens where its inputs are token
+    indices (int64), None where they are real numbers.
     """
 
     name: str
@@ -180,6 +187,16 @@ class Network:
     input_shape: tuple[int, ...]
     classes: int
     unswapped: nn.Module | None = None
+    vocabulary: int | None = None
+
+    def example(self, batch: int) -> torch.Tensor:
+        """Inputs to trace or compare with, (batch, *input_shape): in [0, 1) or tokens, the same at every call."""
+        import torch
+
+        generator = torch.Generator().manual_seed(0)
+        if self.vocabulary is None:
+            return torch.rand(batch, *self.input_shape, generator=generator)
+        return torch.randint(self.vocabulary, (batch, *self.input_shape), generator=generator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +243,8 @@ class Stage(Protocol):
     Write a frozen dataclass: its fields are the options that a recipe may set, its docstring's first line is its
     help. Register it under the entry-point group `evalsuite.stages`. Import heavy libraries inside `run`.
     `version` enters the cache key: raise it when the numbers change. `libraries` are the distributions whose
-    versions enter the key.
+    versions enter the key. A stage is given networks that take real inputs and have one row of logits per sample;
+    language models too only where it declares `takes_tokens: ClassVar[bool] = True`.
     """
 
     version: ClassVar[str]

@@ -21,13 +21,22 @@ from torch import nn
 OPSET = 20  # The first opset with a Gelu operator: below it GELU is exported as five unfused nodes, unfairly slow.
 
 
-def export_onnx(module: nn.Module, input_shape: tuple[int, ...], path: Path, *, opset: int = OPSET) -> onnx.ModelProto:
+def export_onnx(
+    module: nn.Module, input_shape: tuple[int, ...], path: Path, *, opset: int = OPSET, tokens: bool = False
+) -> onnx.ModelProto:
     """Write `module` as one ONNX file with a dynamic batch, input "input" and output "logits"; checked and returned.
+
+    Args:
+        module: evaluated in eval mode; a copy is exported.
+        input_shape: of one input.
+        path: the file.
+        opset: the operator set asked for.
+        tokens: whether inputs are int64 token indices instead of float32.
 
     Raises:
         ValueError: the file does not have the opset asked for.
     """
-    example = torch.zeros(2, *input_shape)
+    example = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else torch.float32)
     # The exporter reports, at every call, which operators of other libraries it does not know.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
@@ -67,8 +76,9 @@ def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceS
 
 
 def run_onnx(session: onnxruntime.InferenceSession, inputs: torch.Tensor) -> torch.Tensor:
-    """The session's first output for `inputs` (batch, *input_shape), float32."""
-    output: np.ndarray[Any, Any] = session.run(None, {session.get_inputs()[0].name: inputs.float().numpy()})[0]
+    """The session's first output for `inputs` (batch, *input_shape), real ones taken as float32."""
+    given = inputs.float() if inputs.is_floating_point() else inputs
+    output: np.ndarray[Any, Any] = session.run(None, {session.get_inputs()[0].name: given.numpy()})[0]
     return torch.from_numpy(output)
 
 

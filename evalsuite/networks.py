@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from evalsuite.activations import census
-from evalsuite.contract import Network
+from evalsuite.activations.hardenable import Hardenable
+from evalsuite.contract import Data, Network
 from evalsuite.plugins import load as load_plugin
 from evalsuite.workloads import Workload
 
@@ -23,38 +24,42 @@ def save_network(network: Network, folder: Path, workload: Workload) -> None:
         ValueError: it cannot be rebuilt from the workload's architecture by resizing layers.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    description: dict[str, Any] = {"name": network.name, "activation": _activation(network.module)}
-    _save_module(network.module, folder / "module.safetensors")
-    if network.unswapped is not None:
-        description["unswapped_activation"] = _activation(network.unswapped)
-        _save_module(network.unswapped, folder / "unswapped.safetensors")
+    description: dict[str, Any] = {"name": network.name}
+    for role, module in (("module", network.module), ("unswapped", network.unswapped)):
+        if module is not None:
+            description[role] = _activation(module)
+            _save_module(module, folder / f"{role}.safetensors")
     (folder / "network.json").write_text(json.dumps(description, indent=1, sort_keys=True))
-    example = torch.rand(4, *network.input_shape, generator=torch.Generator().manual_seed(0))
+    example = network.example(4)
     with torch.no_grad():
-        restored = load_network(folder, workload, network.input_shape, network.classes)
-        if not torch.equal(restored.module(example), network.module(example)):
+        restored = _load(folder, workload, "module", description)
+        if restored is None or not torch.equal(restored(example), network.module(example)):
             raise ValueError(f"{network.name}: the saved network computes something else than the one in memory")
 
 
-def load_network(folder: Path, workload: Workload, input_shape: tuple[int, ...], classes: int) -> Network:
+def load_network(folder: Path, workload: Workload, data: Data) -> Network:
     """The network that `save_network` wrote.
 
     Raises:
         ValueError: the files do not fit the workload's architecture.
     """
     description = json.loads((folder / "network.json").read_text())
-    module = _load_module(folder / "module.safetensors", workload, description["activation"])
-    unswapped = None
-    if "unswapped_activation" in description:
-        unswapped = _load_module(folder / "unswapped.safetensors", workload, description["unswapped_activation"])
-    return Network(description["name"], module, input_shape, classes, unswapped)
+    module, unswapped = (_load(folder, workload, role, description) for role in ("module", "unswapped"))
+    if module is None:
+        raise ValueError(f"{folder}: network.json names no activation")
+    return Network(description["name"], module, data.input_shape, data.classes, unswapped, data.vocabulary)
 
 
-def _activation(module: nn.Module) -> str:
-    names = {found.traits.name for found in census(module)}
+def _activation(module: nn.Module) -> dict[str, Any]:
+    """What of the activations the weights do not say: their name, and the temperature of s."""
+    found = census(module)
+    names = {each.traits.name for each in found}
     if len(names) != 1:
         raise ValueError(f"cannot save a network with activations {sorted(names) or 'none'}: one kind is needed")
-    return names.pop()
+    temperatures = {each.module.temperature for each in found if isinstance(each.module, Hardenable)}
+    if len(temperatures) > 1:
+        raise ValueError(f"cannot save a network with temperatures {sorted(temperatures)}: one is needed")
+    return {"activation": names.pop(), **({"temperature": temperatures.pop()} if temperatures else {})}
 
 
 def _save_module(module: nn.Module, path: Path) -> None:
@@ -62,8 +67,15 @@ def _save_module(module: nn.Module, path: Path) -> None:
     path.write_bytes(save({name: tensor.contiguous() for name, tensor in module.state_dict().items()}))
 
 
-def _load_module(path: Path, workload: Workload, activation: str) -> nn.Module:
-    module = workload.build(load_plugin("activations", activation).target.make)
+def _load(folder: Path, workload: Workload, role: str, description: dict[str, Any]) -> nn.Module | None:
+    """The module in that role, None where the network has none."""
+    if role not in description:
+        return None
+    path = folder / f"{role}.safetensors"
+    module = workload.build(load_plugin("activations", description[role]["activation"]).target.make)
+    for layer in module.modules():
+        if isinstance(layer, Hardenable):
+            layer.temperature = description[role]["temperature"]
     state = load_file(path)
     _resize(module, state)
     try:

@@ -22,8 +22,10 @@ _TRAIN_CODE = (
     "evalsuite.activations", "evalsuite.contract", "evalsuite.networks", "evalsuite.reluize", "evalsuite.results",
     "evalsuite.run.child", "evalsuite.run.making", "evalsuite.workloads",
 )  # fmt: skip
-_STAGE_CODE = (*_TRAIN_CODE, "evalsuite.deployment", "evalsuite.relaxations", "evalsuite.verification")
-_TRAIN_LIBRARIES = ("torch", "numpy", "scikit-learn")
+_STAGE_CODE = (
+    *_TRAIN_CODE, "evalsuite.certificate", "evalsuite.deployment", "evalsuite.relaxations", "evalsuite.verification",
+)  # fmt: skip
+_TRAIN_LIBRARIES = ("torch", "numpy", "scikit-learn", "numba")  # numba: a compiled kernel, where it is installed
 _STAGE_LIBRARIES = ("torch", "numpy", "onnx", "onnxruntime")
 
 

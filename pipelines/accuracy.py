@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_BATCH = 512
+_BATCH, _TEXT_BATCH = 512, 64
+_POSITIONS = 2**15  # of a text, on which dead units are looked for
 _NO_ACTIVATION = "no known activation module; activations called as functions are not seen"
 
 
@@ -29,6 +31,7 @@ class Accuracy:
 
     version: ClassVar[str] = "1"
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
+    takes_tokens: ClassVar[bool] = True
     near_zero: float = 1e-3
 
     def __post_init__(self) -> None:
@@ -39,54 +42,68 @@ class Accuracy:
         """Measure on `bench.data.test`; dead units on `bench.data.train`."""
         module = copy.deepcopy(network.module).eval()
         test = bench.data.test
-        logits = _logits(module, test.inputs)
+        after = _score(module, test)
+        before = None if network.unswapped is None else _score(copy.deepcopy(network.unswapped).eval(), test)
         metrics = [
-            Metric("accuracy", _accuracy(logits, test.targets), "fraction", Direction.HIGHER),
-            Metric("nll", _nll(logits, test.targets), "nats", Direction.LOWER),
+            Metric("accuracy", after.accuracy, "fraction", Direction.HIGHER),
+            Metric("nll", after.nll, "nats", Direction.LOWER),
             Metric("parameters", sum(each.numel() for each in module.parameters()), "count", Direction.LOWER),
         ]
-        before = None if network.unswapped is None else _logits(copy.deepcopy(network.unswapped).eval(), test.inputs)
-        metrics += _swap(before, logits, test)
-        metrics += _idle(module, bench.data.train.inputs, test.inputs, self.near_zero)
+        metrics += _swap(before, after)
+        if network.vocabulary is not None:
+            metrics += _language(before, after, network.vocabulary)
+        metrics += _idle(module, _some(bench.data.train.inputs), test.inputs, self.near_zero)
         return Outcome(metrics)
 
 
-def _batches(inputs: torch.Tensor) -> Iterator[torch.Tensor]:
+@dataclass(frozen=True)
+class _Score:
+    """The predicted classes, (samples,) or (samples, positions), the share of right ones, and the mean loss in nats."""
+
+    predicted: torch.Tensor
+    accuracy: float
+    nll: float
+
+
+def _batches(inputs: torch.Tensor, of: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """`of`, cut as `inputs` are."""
     import torch
 
-    yield from torch.split(inputs, _BATCH)
+    return torch.split(of, _BATCH if inputs.is_floating_point() else _TEXT_BATCH)
 
 
-def _logits(module: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    """(samples, classes), float64."""
+def _some(inputs: torch.Tensor) -> torch.Tensor:
+    """All inputs, or of a text as many as are enough to see every unit at work."""
+    return inputs if inputs.is_floating_point() else inputs[: max(1, _POSITIONS // inputs.shape[1])]
+
+
+def _score(module: nn.Module, split: Split) -> _Score:
     import torch
-
-    with torch.no_grad():
-        return torch.cat([module(batch) for batch in _batches(inputs)]).double()
-
-
-def _accuracy(logits: torch.Tensor, targets: torch.Tensor) -> float:
-    return (logits.argmax(1) == targets).double().mean().item()
-
-
-def _nll(logits: torch.Tensor, targets: torch.Tensor) -> float:
     from torch.nn import functional
 
-    return functional.cross_entropy(logits, targets).item()
+    predicted, total = [], 0.0
+    cut = (_batches(split.inputs, of) for of in (split.inputs, split.targets))
+    with torch.no_grad():
+        for inputs, wanted in zip(*cut, strict=True):
+            logits = module(inputs).double()
+            total += functional.cross_entropy(logits.flatten(0, -2), wanted.flatten(), reduction="sum").item()
+            predicted.append(logits.argmax(-1))
+    classes = torch.cat(predicted)
+    return _Score(classes, (classes == split.targets).double().mean().item(), total / split.targets.numel())
 
 
-def _swap(before: torch.Tensor | None, after: torch.Tensor, test: Split) -> list[Metric]:
-    """What the swap cost: `before` and `after` are logits (samples, classes); no `before` where there was no swap."""
+def _swap(before: _Score | None, after: _Score) -> list[Metric]:
+    """What the swap cost; no `before` where there was no swap."""
     values: dict[str, float | None] = dict.fromkeys(
-        ("accuracy_before_swap", "swap_drop", "nll_swap_increase", "prediction_changes")
+        ("accuracy_before_swap", "swap_drop", "nll_before_swap", "nll_swap_increase", "prediction_changes")
     )
     if before is not None:
-        kept = _accuracy(before, test.targets)
         values = {
-            "accuracy_before_swap": kept,
-            "swap_drop": kept - _accuracy(after, test.targets),
-            "nll_swap_increase": _nll(after, test.targets) - _nll(before, test.targets),
-            "prediction_changes": (before.argmax(1) != after.argmax(1)).double().mean().item(),
+            "accuracy_before_swap": before.accuracy,
+            "swap_drop": before.accuracy - after.accuracy,
+            "nll_before_swap": before.nll,
+            "nll_swap_increase": after.nll - before.nll,
+            "prediction_changes": (before.predicted != after.predicted).double().mean().item(),
         }
     return [
         Metric(
@@ -97,6 +114,21 @@ def _swap(before: torch.Tensor | None, after: torch.Tensor, test: Split) -> list
             reason="not swapped" if value is None else "",
         )
         for name, value in values.items()
+    ]
+
+
+def _language(before: _Score | None, after: _Score, vocabulary: int) -> list[Metric]:
+    """Bits and perplexity per byte where the tokens are bytes, else per token."""
+    each = "byte" if vocabulary == 256 else "token"
+    bits = after.nll / math.log(2)
+    before_bits = None if before is None else before.nll / math.log(2)
+    increase = None if before_bits is None else bits - before_bits
+    reason = "" if before is not None else "not swapped"
+    return [
+        Metric(f"bits_per_{each}", bits, "bits", Direction.LOWER),
+        Metric(f"bits_per_{each}_before_swap", before_bits, "bits", Direction.LOWER, reason=reason),
+        Metric(f"bits_per_{each}_swap_increase", increase, "bits", Direction.LOWER, reason=reason),
+        Metric("perplexity", math.exp(after.nll), "ratio", Direction.LOWER, {"per": each}),
     ]
 
 
@@ -113,7 +145,7 @@ def _activation_outputs(module: nn.Module, inputs: torch.Tensor) -> Iterator[lis
         for found in census(module)
     ]
     try:
-        for batch in _batches(inputs):
+        for batch in _batches(inputs, inputs):
             outputs.clear()
             with torch.no_grad():
                 module(batch)

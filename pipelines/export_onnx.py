@@ -26,6 +26,7 @@ class Export:
 
     version: ClassVar[str] = "1"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
+    takes_tokens: ClassVar[bool] = True
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Write `model.onnx`, run it on the test inputs and time it, with one thread."""
@@ -57,7 +58,7 @@ def _export(network: Network, path: Path, inputs: torch.Tensor) -> tuple[Any, An
 
     module = fold_hardness(network.module)
     try:
-        model = export_onnx(module, network.input_shape, path)
+        model = export_onnx(module, network.input_shape, path, tokens=network.vocabulary is not None)
         session = open_onnx(path)
         return model, session, run_onnx(session, inputs)
     except (OSError, MemoryError):  # a full disk says nothing of the network
@@ -83,9 +84,9 @@ def _torch_logits(network: Network, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def _compare(expected: torch.Tensor, actual: torch.Tensor) -> tuple[float, float]:
-    """The greatest absolute difference of two (samples, classes), and the share of samples with the same argmax."""
+    """The greatest absolute difference of two (..., classes), and the share of places with the same argmax."""
     difference = (expected.double() - actual.double()).abs().max().item()
-    return difference, (expected.argmax(1) == actual.argmax(1)).double().mean().item()
+    return difference, (expected.argmax(-1) == actual.argmax(-1)).double().mean().item()
 
 
 def _latency(session: Any, inputs: torch.Tensor) -> list[Metric]:

@@ -16,6 +16,7 @@ from evalsuite.contract import Property
 from evalsuite.networks import load_network
 from evalsuite.plugins import load
 from evalsuite.recipe import read_recipe
+from evalsuite.reluize.variants import VARIANTS
 from evalsuite.report.tables import contradictions
 from evalsuite.results import read_results
 from evalsuite.verification import Replay
@@ -27,9 +28,16 @@ COMMAND = [sys.executable, "-c", "from evalsuite.cli import main; main()"]
 def test_the_shipped_recipes_are_valid() -> None:
     quickstart = read_recipe(RECIPES / "quickstart.yaml")
     assert (len(quickstart.workloads), len(quickstart.variants), len(quickstart.seeds)) == (2, 5, 3)
-    stages = {"accuracy", "export", "quantize", "prune", "bounds", "smt"}
-    for file in RECIPES.glob("*.yaml"):
+    stages = {"accuracy", "export", "quantize", "prune", "bounds", "smt", "swap-certificate"}
+    for file in (RECIPES / "quickstart.yaml", RECIPES / "full.yaml"):
         assert {step.part.use for step in read_recipe(file).steps} == stages
+    study = read_recipe(RECIPES / "reluize.yaml")
+    assert {part.use for part in study.variants} == set(VARIANTS)
+    assert len(study.seeds) == 5
+    ablations = sorted(file.stem for file in (RECIPES / "ablations").glob("*.yaml"))
+    assert ablations == ["freeze", "learning-rate", "optimizer", "schedule", "switch-point", "target"]
+    for name in ablations:
+        assert len(read_recipe(RECIPES / "ablations" / f"{name}.yaml").seeds) == 5
 
 
 def run(recipe: str, tmp_path: Path) -> pd.DataFrame:
@@ -68,7 +76,7 @@ def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_p
     replayed = 0
     for variant in ("gelu-swap", "annealed", "relu"):
         home = tmp_path / "out/artefacts/digits-mlp" / variant / "0"
-        network = load_network(home / "train/network", workload, data.input_shape, data.classes)
+        network = load_network(home / "train/network", workload, data)
         replay = Replay(network)
         for each in json.loads((home / "smt/counterexamples.json").read_text()):
             index, eps = each["sample"], each["eps"]

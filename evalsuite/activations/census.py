@@ -1,16 +1,15 @@
-"""Which activations a network contains, and where; and replacing them."""
+"""Which activations a network contains as modules, and where; and replacing them."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 
 from torch import nn
 
+from evalsuite.activations.recognition import Recognised, known, recognise_module
 from evalsuite.activations.traits import Activation
-from evalsuite.plugins import load_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,39 +21,93 @@ class Found:
     traits: Activation
 
 
-@cache
-def _known() -> tuple[Activation, ...]:
-    return tuple(plugin.target for plugin in load_all("activations") if isinstance(plugin.target, Activation))
+def identify(module: nn.Module) -> Recognised | None:
+    """What `module` computes, by its type or, for a third party's module without parameters, by its values.
+
+    The hardness is the fixed one of such a module (x sigmoid(1.702 x) is SiLU at 1.702); one that is learnt is not
+    told here, see `Activation.hardness`.
+    """
+    traits = next((each for each in known() if each.matches(module)), None)
+    return Recognised(traits) if traits is not None else recognise_module(module)
 
 
 def census(network: nn.Module) -> list[Found]:
     """Every module of `network` that computes a known activation, in registration order, shared modules once.
 
-    Activations called as functions inside `forward` are not modules and are not found.
+    Modules are known by their type or, if they are a third party's and have no parameters, by their values: the
+    activations of Hugging Face are found. One that computes a row at another fixed hardness than 1 is not reported,
+    since its traits would not speak for it. Activations called as functions inside `forward` are not modules:
+    `census_of_run` finds them, and `expose` makes modules of them.
     """
     found = []
     for path, module in network.named_modules():
-        traits = next((known for known in _known() if known.matches(module)), None)
-        if traits is not None:
-            found.append(Found(path, module, traits))
+        recognised = identify(module)
+        if recognised is not None and recognised.hardness == 1:
+            found.append(Found(path, module, recognised.traits))
     return found
 
 
 def replace(network: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module:
     """A copy of `network` in which `make(found)` stands in each activation's place.
 
+    Transformer layers of torch are told of their new activation, so that their fused path in evaluation mode is
+    taken for ReLU and GELU alone.
+
     Raises:
         ValueError: the network contains no known activation.
     """
-    changed = copy.deepcopy(network)
+    changed = duplicate(network)
     found = census(changed)
     if not found:
-        raise ValueError(f"no known activation module in {type(network).__name__}")
-    replacement = {id(each.module): make(each) for each in found}
-    if id(changed) in replacement:
-        return replacement[id(changed)]
-    for parent in list(changed.modules()):
+        raise ValueError(
+            f"no known activation found in {type(network).__name__}: its modules were looked at;"
+            " for activations that are called as functions or written by hand, first expose(network, example)"
+        )
+    return substitute(changed, {id(each.module): make(each) for each in found})
+
+
+def duplicate(network: nn.Module) -> nn.Module:
+    """A deep copy that computes what `network` computes.
+
+    copy.deepcopy makes ReLU the activation of an nn.TransformerDecoderLayer that was given a module for it: its
+    __setstate__ takes a module for a missing attribute.
+    """
+    copied = copy.deepcopy(network)
+    for original, layer in zip(network.modules(), copied.modules(), strict=True):
+        if isinstance(original, nn.TransformerDecoderLayer) and "activation" not in vars(original):
+            vars(layer).pop("activation", None)
+    return copied
+
+
+def substitute(network: nn.Module, replacement: Mapping[int, nn.Module]) -> nn.Module:
+    """`network` itself, in which each module whose id is a key has given way to the value, wherever it is used."""
+    if id(network) in replacement:
+        return replacement[id(network)]
+    for parent in list(network.modules()):
         for name, child in list(parent._modules.items()):  # named_children() gives a shared module once
             if id(child) in replacement:
                 setattr(parent, name, replacement[id(child)])
-    return changed
+    settle_transformers(network)
+    return network
+
+
+def settle_transformers(network: nn.Module) -> None:
+    """Tell torch's transformer layers which activation they have.
+
+    In evaluation mode nn.TransformerEncoderLayer computes a fused layer by the number in `activation_relu_or_gelu`
+    (1 ReLU, 2 exact GELU, 0 neither: no fused layer) and does not call its activation; and nn.TransformerEncoder
+    packs padded batches into nested tensors, which only the fused layer takes. nn.TransformerDecoderLayer gets its
+    activation as an attribute beside the child module, so that plain copies keep it (see `duplicate`).
+    """
+    for layer in network.modules():
+        if isinstance(layer, nn.TransformerDecoderLayer) and "activation" in layer._modules:
+            vars(layer).setdefault("activation", layer._modules["activation"])
+    for layer in network.modules():
+        if isinstance(layer, nn.TransformerEncoderLayer) and isinstance(layer.activation, nn.Module):
+            recognised = identify(layer.activation)
+            name = recognised.traits.name if recognised is not None and recognised.hardness == 1 else ""
+            layer.activation_relu_or_gelu = {"relu": 1, "gelu": 2}.get(name, 0)
+    for encoder in network.modules():
+        if isinstance(encoder, nn.TransformerEncoder):
+            fused = [getattr(layer, "activation_relu_or_gelu", 0) for layer in encoder.layers]
+            encoder.use_nested_tensor = encoder.use_nested_tensor and all(fused)

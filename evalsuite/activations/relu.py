@@ -11,6 +11,7 @@ RELU = Activation(
     name="relu",
     help="max(x, 0)",
     source="Nair & Hinton, ICML 2010",
+    formula="max(x, 0)",
     value=torch.relu,
     slope=lambda z: (z > 0).to(z.dtype),
     inflections=(),
@@ -20,4 +21,6 @@ RELU = Activation(
     matches=lambda module: isinstance(module, nn.ReLU),
     hardness=unit_hardness,
     onnx="Relu",
+    hardens_to="relu",
+    kinks=(0.0,),
 )

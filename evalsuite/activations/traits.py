@@ -15,24 +15,36 @@ Scalar = Callable[[torch.Tensor], torch.Tensor]
 class Activation:
     """One scalar activation in its normal form g(z); a hardness lambda scales it: f(x) = g(lambda x) / lambda.
 
+    The row of an activation with parameters of its own (PReLU's slope, say) speaks for their initial values; `of`
+    gives the row for a module's present ones.
+
     Args:
         name: the name in recipes and tables.
         help: one line.
         source: paper and equation.
-        value: g, elementwise, for float32 or float64 tensors.
-        slope: g', elementwise.
-        inflections: where g'' changes sign, ascending; empty for a piecewise-linear g.
-        shape: signs of g'' on the pieces between, e.g. "-+-" (concave, convex, concave); "" for piecewise linear.
-        relu_distance: sup |g(z) - max(z, 0)|; at hardness lambda the distance is this over lambda.
-        make: a new module, given the number of channels it acts on.
+        formula: f(x) as text.
+        value: g, elementwise, for float32 or float64 tensors; in float64 exact to some units in the last place.
+        slope: g', elementwise; at a kink the subgradient that torch takes.
+        inflections: where g'' changes sign, ascending, zero being a sign of its own; empty for a piecewise-linear g.
+        shape: signs of g'' on the pieces between, e.g. "-+-" (concave, convex, concave), or "+0" (convex, then
+            linear); "" for piecewise linear.
+        relu_distance: sup |g(z) - max(z, 0)|, possibly infinite; at hardness lambda the distance is this over lambda.
+        make: a new module, given the number of channels it acts on; it draws no random number.
         matches: whether a module computes this activation.
         hardness: lambda of a matching module: a 0-d tensor, or one value per channel.
-        onnx: the ONNX operator (opset 20) that computes g.
+        onnx: the ONNX operator (opset 20) that computes g, perhaps by an attribute; "" where it takes several.
+        limits: the slopes towards minus and plus infinity.
+        hardens_to: the activation that f approaches uniformly as lambda grows; "" where there is none, or where that
+            depends on learnt parameters.
+        kinks: where g' jumps, ascending; a jump counts neither as an inflection nor as a piece of `shape`.
+        parameters: the names of what a module learns; "s" is the raw hardness.
+        row_of: the row at a matching module's parameters; None if g has none.
     """
 
     name: str
     help: str
     source: str
+    formula: str
     value: Scalar
     slope: Scalar
     inflections: tuple[float, ...]
@@ -42,8 +54,35 @@ class Activation:
     matches: Callable[[nn.Module], bool]
     hardness: Callable[[nn.Module], torch.Tensor]
     onnx: str
+    limits: tuple[float, float] = (0.0, 1.0)
+    hardens_to: str = ""
+    kinks: tuple[float, ...] = ()
+    parameters: tuple[str, ...] = ()
+    row_of: Callable[[nn.Module], Activation] | None = None
+
+    def of(self, module: nn.Module) -> Activation:
+        """The row for a matching module's present parameters; this row where g has none. The hardness is apart.
+
+        Raises:
+            ValueError: `module` does not match, or has parameters per channel, for which no single row speaks.
+        """
+        if not self.matches(module):
+            raise ValueError(
+                f"{type(module).__name__} does not compute {self.name!r}; take the row that census() found"
+            )
+        return self if self.row_of is None else self.row_of(module)
 
 
 def unit_hardness(_: nn.Module) -> torch.Tensor:
     """lambda = 1: the hardness of an activation that has none to learn."""
     return torch.ones(())
+
+
+def only_value(parameter: torch.Tensor, activation: str, name: str) -> float:
+    """The value of a parameter that all channels share. Raises ValueError where there is one per channel."""
+    if parameter.numel() != 1:
+        raise ValueError(
+            f"{activation}: {name} has {parameter.numel()} values, one per channel, and no single row of traits"
+            " speaks for them; build the module with one value, or treat each channel alone"
+        )
+    return float(parameter.detach())

@@ -1,20 +1,140 @@
-"""The swap: ReLU in place of every activation."""
+"""The swap: ReLU in place of every activation, wherever and however a network computes it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
+import torch
 from torch import nn
 
-from evalsuite.activations import RELU, census, replace
+from evalsuite.activations import RELU, replace
+from evalsuite.activations.census import duplicate, identify, settle_transformers, substitute
+from evalsuite.activations.hardenable import Hardenable
+from evalsuite.activations.recognition import Recognised, known
+from evalsuite.activations.runs import Use, as_call, census_of_operators, census_of_run
+from evalsuite.reluize.functional import adopt_functions, redirect_calls
+from evalsuite.reluize.rewrite import rewrite_formulas
+
+_UNSWAPPABLE = (nn.Softplus, nn.Mish, nn.CELU, nn.SELU, nn.Tanh, nn.Sigmoid, nn.GLU, nn.LogSigmoid, nn.Tanhshrink)
 
 
-def swap_to_relu(module: nn.Module) -> nn.Module:
-    """A copy of `module` with ReLU in place of each known activation.
+def expose(module: nn.Module, example: Any = None) -> nn.Module:
+    """A copy that computes the same, in which every activation is a module: what `census` and `harden` find.
+
+    1. A third party's module that computes a row at a fixed hardness, as x sigmoid(1.702 x), becomes Swish or
+       LambdaGELU at that hardness, not learnt; a function that is an attribute, as nn.TransformerEncoderLayer's,
+       becomes a module.
+    2. With an example: functional calls in a module's forward go to its new child modules `activation_0`, ...
+       (`redirect_calls`); the module's class is then a subclass of its class.
+    3. With an example, and only if the run shows activations written by hand: the network becomes the fx.GraphModule
+       of torch.export in which they are modules `formula_0`, ... (`rewrite_formulas`): dropout and batch
+       normalisation stay in the mode that `module` is in now.
+
+    Args:
+        module: any network.
+        example: inputs: a tensor, a tuple of arguments or a mapping of named ones. None: only modules are looked at.
 
     Raises:
-        ValueError: there is none, or the census of the copy still finds another activation.
+        ValueError: see `redirect_calls` and `rewrite_formulas`.
     """
-    swapped = replace(module, lambda _: nn.ReLU())
-    left = [found.path for found in census(swapped) if found.traits.name != RELU.name]
+    exposed = duplicate(module)
+    fixed = {
+        id(each): _like(exposed, _make(found))
+        for each in exposed.modules()
+        if (found := identify(each)) is not None and found.hardness != 1
+    }
+    exposed = substitute(exposed, fixed)
+    adopt_functions(exposed, lambda found: _like(module, _make(found)))
+    settle_transformers(exposed)
+    if example is None:
+        return exposed
+    args, kwargs = as_call(example)
+    redirect_calls(exposed, lambda found: _like(module, _make(found)), args, kwargs)
+    uses = census_of_run(exposed, *args, **kwargs)
+    if any(use.kind in ("formula", "operator") and use.traits is not None for use in uses):
+        return rewrite_formulas(exposed, _make, args, kwargs)
+    return exposed
+
+
+def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] = ()) -> nn.Module:
+    """A copy of `module`, in evaluation mode, with ReLU in place of each known activation.
+
+    Without an example only modules are swapped. With one, activations that are called as functions or written by hand
+    are swapped too (see `expose`: the latter makes the result an fx.GraphModule), and the result is run once: if any
+    activation other than ReLU is still executed, that is an error. A tanh, sigmoid or erf that is not part of x g(x)
+    (a gate, a pooler, a probability) is no GELU-like activation, and stays.
+
+    Args:
+        module: any network.
+        example: inputs: a tensor, a tuple of arguments or a mapping of named ones.
+        keep: dotted paths of modules whose activations, and those of modules inside, may stay.
+
+    Raises:
+        ValueError: there is no known activation, or one that cannot be swapped; see also `expose`.
+    """
+    exposed = expose(duplicate(module).eval(), example)
+    try:
+        swapped = replace(exposed, lambda found: found.module if _is_in(found.path, keep) else nn.ReLU()).eval()
+    except ValueError as error:
+        raise ValueError(_nothing_found(module, example)) from error
+    if example is not None:
+        check_swapped(swapped, example, keep)
+    return swapped
+
+
+def check_swapped(module: nn.Module, example: Any, keep: Collection[str] = ()) -> None:
+    """Run `module` and raise ValueError if it executes an activation other than ReLU: operator by operator.
+
+    Args:
+        module: a network after the swap.
+        example, keep: see `swap_to_relu`.
+    """
+    args, kwargs = as_call(example)
+    uses = [*census_of_run(module, *args, **kwargs), *census_of_operators(module, *args, **kwargs)]
+    left = sorted({_where(use) for use in uses if _is_left(use) and not _is_in(use.path, keep)})
     if left:
-        raise ValueError(f"not swapped: {', '.join(left)}")
-    return swapped.eval()
+        raise ValueError(
+            f"{type(module).__name__}: still executed after the swap: {'; '.join(left)}. Write them as known"
+            " activations, or name the modules in keep= to leave them as they are"
+        )
+
+
+def _is_left(use: Use) -> bool:
+    return use.kind != "kept" and use.function != RELU.name and (use.traits is None or use.traits.name != RELU.name)
+
+
+def _where(use: Use) -> str:
+    return f"{use.function} at {use.path or '(the network itself)'} ({use.kind})"
+
+
+def _is_in(path: str, places: Collection[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}.") for place in places)
+
+
+def _make(recognised: Recognised) -> nn.Module:
+    """A module that computes what was recognised; a hardness other than 1 is set and not learnt."""
+    traits = recognised.traits
+    if recognised.hardness == 1:
+        return traits.make(1)
+    for row in known():
+        made = row.make(1) if row.value is traits.value and row.parameters == ("s",) else None
+        if isinstance(made, Hardenable):
+            made.set_hardness(recognised.hardness)
+            return made.requires_grad_(False)
+    raise ValueError(f"no module computes {traits.name} at the fixed hardness {recognised.hardness:.6g}")
+
+
+def _like(network: nn.Module, activation: nn.Module) -> nn.Module:
+    """The activation where the network's parameters are, as precise and in the same mode."""
+    like = next((each for each in network.parameters() if each.is_floating_point()), torch.zeros(()))
+    return activation.to(like.device, like.dtype).train(network.training)
+
+
+def _nothing_found(module: nn.Module, example: Any) -> str:
+    others = [f"{type(each).__name__} at {path or '(the network itself)'}" for path, each in module.named_modules()
+              if isinstance(each, _UNSWAPPABLE)]  # fmt: skip
+    looked = "looked at modules" + (", functional calls and formulas" if example is not None else "")
+    more = "" if example is not None else "; pass example= to look at functional calls and formulas too"
+    cannot = f"; cannot be swapped: {', '.join(others)}" if others else ""
+    return f"no GELU-like activation found in {type(module).__name__}: {looked}{more}{cannot}"

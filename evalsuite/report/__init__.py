@@ -20,8 +20,9 @@ def write_report(folder: Path) -> list[Path]:
         DamagedResults: the rows or the record cannot be read.
         ValueError: there are no rows, or none of the baseline.
     """
-    from evalsuite.report.content import Content, baseline_of, in_order
+    from evalsuite.report.content import Content
     from evalsuite.report.documents import markdown, table_files
+    from evalsuite.report.ordering import baseline_of, in_order
     from evalsuite.report.page import render
     from evalsuite.report.record import read_record
     from evalsuite.results import read_results

@@ -12,9 +12,17 @@ from typing import Any
 WIDTH = 7.2  # inches: two such figures side by side stay readable
 INK, MUTED, RULE = "#1f2328", "#59636e", "#d8dee4"
 # Okabe and Ito's colours, which people with the common colour blindnesses tell apart; black is the baseline's.
-_FIXED = {"gelu": "#222222", "gelu-swap": "#E69F00", "lambda-gelu": "#56B4E9", "annealed": "#009E73", "relu": "#CC79A7"}
+# No figure shows more than six variants in one panel without naming them beside their marks: see `groups`.
+_FIXED = {
+    "gelu": ("#222222", "o"), "gelu-swap": ("#E69F00", "s"), "lambda-gelu": ("#56B4E9", "^"),
+    "annealed": ("#009E73", "D"), "relu": ("#CC79A7", "v"), "swap-refit": ("#0072B2", "P"),
+    "swap-recalibrated": ("#D55E00", "X"), "swap-finetuned": ("#8C6D1F", "<"), "post-hoc": ("#6A51A3", ">"),
+    "hard-switch": ("#7F7F7F", "h"), "lambda-gelu-swap": ("#0B6E99", "d"), "swish-annealed": ("#6B8E23", "p"),
+    "prelu": ("#A61E4D", "H"), "prelu-swap": ("#F08C7A", "*"),
+}  # fmt: skip
 _MORE = ("#0072B2", "#D55E00", "#8C6D1F", "#6A51A3", "#7F7F7F")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
+_MARKERS = ("P", "X", "<", ">", "h")
+MOST = 6
 VERDICT_COLOURS = {
     "holds": "#0072B2", "violated": "#D55E00", "unknown": "#C9CED4", "timeout": "#8A929B", "unsupported": "#F3F4F6",
 }  # fmt: skip
@@ -43,9 +51,21 @@ class Look:
 def looks(variants: Sequence[str]) -> dict[str, Look]:
     """A colour and a marker for each variant: fixed for the built-in ones, by name for others."""
     others = sorted(set(variants) - set(_FIXED))
-    colours = _FIXED | {name: _MORE[i % len(_MORE)] for i, name in enumerate(others)}
-    order = [*_FIXED, *others]
-    return {name: Look(colours[name], _MARKERS[order.index(name) % len(_MARKERS)]) for name in variants}
+    count = len(_MORE)
+    # Colour and marker are counted apart after each round, so that the pair repeats only after 25 names.
+    more = {name: (_MORE[i % count], _MARKERS[(i + i // count) % count]) for i, name in enumerate(others)}
+    known = _FIXED | more
+    return {name: Look(*known[name]) for name in variants}
+
+
+def groups(variants: Sequence[str]) -> list[list[str]]:
+    """The variants in groups that one panel can show: at most six, the first of all, the baseline, in each."""
+    if len(variants) <= MOST:
+        return [list(variants)]
+    first, *rest = variants
+    count = -(-len(rest) // (MOST - 1))
+    size = -(-len(rest) // count)
+    return [[first, *rest[at : at + size]] for at in range(0, len(rest), size)]
 
 
 def style() -> AbstractContextManager[None]:

@@ -16,9 +16,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINE = ("workload", "step", "stage", "metric", "setting", "unit", "direction", "timing")
+DRAWN = ("hardness_profile",)  # Courses of many points: they are in the rows and in figures, and no lines of a table.
 SAMPLED = "fraction"  # The unit of metrics that are a fraction of samples.
 ABSENT = "absent"  # The job has no row at all: the run has not reached it.
 MISSING = "missing"  # The job has rows, and none of this metric.
+
+
+def root_reason(reason: str) -> str:
+    """What a reason ends in: without "w/v/0/train unsupported:" before it, which differs from seed to seed."""
+    head, mark, tail = reason.partition(": ")
+    return root_reason(tail) if mark and head.count("/") >= 3 else reason
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ class _Rows:
         self.seeds: dict[str, set[int]] = {}
         self.steps: dict[tuple[str, str], None] = {}
         self.variants = list(dict.fromkeys(frame["variant"]))
-        aggregates = frame[frame["sample"].isna()]
+        aggregates = frame[frame["sample"].isna() & ~frame["metric"].isin(DRAWN)]
         for job in frame[["workload", "step", "variant", "seed"]].drop_duplicates().itertuples(index=False, name=None):
             self.jobs.add(job)
             self.seeds.setdefault(job[0], set()).add(job[3])
@@ -131,7 +138,7 @@ class _Rows:
     def _why_none(self, job: tuple[Any, ...]) -> tuple[str, str]:
         failed = self.failed_jobs.get(job)
         if failed is not None:
-            return failed["status"], failed["reason"] or "no reason given"
+            return failed["status"], root_reason(failed["reason"]) or "no reason given"
         if job in self.jobs:
             return MISSING, "the step did not report this metric"
         return ABSENT, "no row: the run has not reached this job"
@@ -202,8 +209,8 @@ def _cells(rows: _Rows, baseline: str) -> Iterator[Cell]:
 def comparison(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """Mean, interval and paired difference to the baseline for every measurement without a sample; see `Cell`.
 
-    The row of a job that failed fills the cells of all metrics of its step. Lines and variants keep the frame's order,
-    with the baseline first.
+    Metrics in `DRAWN` are left out. The row of a job that failed fills the cells of all metrics of its step. Lines and
+    variants keep the frame's order, with the baseline first.
 
     Args:
         frame: rows as `read_results` gives them, of one run.

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
+from evalsuite.report.disruption import STAGE, SWEEP
 from evalsuite.report.figures import draw_all
 from evalsuite.report.findings import Finding, Tally, findings, intervals, tallies
+from evalsuite.report.grids import Grid
+from evalsuite.report.hardness import BEYOND, LayerOrder, Relation, layer_drifts, layer_orders, relations
+from evalsuite.report.hardness_text import drift_grid, order_grid, relation_grids
 from evalsuite.report.headlines import headline_lines
+from evalsuite.report.measured import Measured
+from evalsuite.report.pattern import PatternFinding, pattern_finding
 from evalsuite.report.record import NOT_RECORDED, Record
-from evalsuite.report.tables import TextLine, contradictions, failures, text_lines
+from evalsuite.report.swap import SwapTable, swap_tables
+from evalsuite.report.swap_text import swap_grid
+from evalsuite.report.tables import TextLine, contradictions, failures, merged, text_lines
 from evalsuite.report.verdicts import Contradictions, verdict_table
 from evalsuite.results import Status
 
@@ -27,33 +34,9 @@ GUIDE = (
     "worse only where that interval excludes 0 and the metric has a direction; “not resolved” means that these seeds "
     "cannot tell, not that the two are equal. Where there is no value, the cell says why."
 )
-
-
-def in_order(frame: pd.DataFrame, record: Record) -> pd.DataFrame:
-    """The rows in the recipe's order, whatever order the jobs ended in; unknown names go last, by name."""
-    wanted = {
-        "workload": record.names("workloads"),
-        "variant": record.names("variants"),
-        "step": ["train", *steps] if (steps := [str(step["name"]) for step in record.steps]) else [],
-    }
-    ranks = frame[["seed"]].copy()
-    for column, names in wanted.items():
-        rest = [each for each in dict.fromkeys(frame[column]) if each not in names]
-        # Without a recorded order, the order of the rows is all there is.
-        order = {name: i for i, name in enumerate([*names, *(sorted(rest) if names else rest)])}
-        ranks[column] = frame[column].map(order)
-    return frame.loc[ranks.sort_values(["workload", "variant", "seed", "step"], kind="stable").index].reset_index(
-        drop=True
-    )
-
-
-def baseline_of(frame: pd.DataFrame, record: Record) -> str:
-    """The recorded baseline; for want of a record, GELU, else the first variant."""
-    recorded = record.entries.get("baseline")
-    if isinstance(recorded, str) and recorded:
-        return recorded
-    variants = list(dict.fromkeys(frame["variant"]))
-    return "gelu" if "gelu" in variants or not variants else str(variants[0])
+MOST_COLUMNS = 6
+# Lines for each layer of each network: shown by layer, and whole in comparison.csv.
+OF_LAYERS = ("hardness", "learnt_hardness", "hardness_drift", "hardness_spread")
 
 
 @dataclass(frozen=True)
@@ -71,8 +54,49 @@ class Content:
 
     @cached_property
     def lines(self) -> list[TextLine]:
-        """The comparison as text, a line per metric."""
-        return text_lines(self.compared)
+        """The comparison as text, a line per metric.
+
+        Left out are the hardness of layers, which has tables of its own, and the certificate's sweep, which is drawn.
+        """
+        compared = self.compared
+        swept = (compared["stage"] == STAGE) & compared["setting"].str.contains(SWEEP, regex=False)
+        return text_lines(compared[~compared["metric"].isin(OF_LAYERS) & ~swept])
+
+    @cached_property
+    def measured(self) -> Measured:
+        """The values of single networks."""
+        return Measured(self.frame, self.record.after)
+
+    @cached_property
+    def swaps(self) -> list[SwapTable]:
+        """Before and after the swap, for each workload with swapped networks."""
+        return swap_tables(self.measured, self.baseline)
+
+    @cached_property
+    def swap_grids(self) -> list[Grid]:
+        """The same as text."""
+        return [swap_grid(table) for table in self.swaps]
+
+    @cached_property
+    def patterns(self) -> list[PatternFinding]:
+        """Whether the paper's pattern is reproduced, for each workload that can tell."""
+        return [found for found in map(pattern_finding, self.swaps) if found is not None]
+
+    @cached_property
+    def orders(self) -> list[LayerOrder]:
+        """Agreement of the seeds on the order of layers."""
+        return layer_orders(self.measured)
+
+    @cached_property
+    def hardness_grids(self) -> list[Grid]:
+        """Layer order, drift, and what the drift goes with; empty where no lambda was learnt."""
+        if not self.orders:
+            return []
+        return [
+            order_grid(self.orders),
+            drift_grid(layer_drifts(self.measured)),
+            *relation_grids(self.relations),
+        ]
 
     @cached_property
     def workloads(self) -> list[str]:
@@ -124,7 +148,36 @@ class Content:
     @cached_property
     def drawings(self) -> list[Drawing]:
         """The figures, those without data too."""
-        return draw_all(self.compared, self.verdicts)
+        return draw_all(self.compared, self.verdicts, self.measured, self.orders)
+
+    @property
+    def many(self) -> bool:
+        """Whether there are too many variants for a column each."""
+        return len(self.variants) > MOST_COLUMNS
+
+    @property
+    def undrawn(self) -> dict[str, list[str]]:
+        """Reason -> the titles of the figures that there are not for it."""
+        found: dict[str, list[str]] = {}
+        for drawing in self.drawings:
+            if drawing.svg is None:
+                found.setdefault(drawing.reason, []).append(drawing.title)
+        return found
+
+    @cached_property
+    def relations(self) -> list[Relation]:
+        """What the drift of the hardness goes with."""
+        glances = [line for workload in self.workloads for line in self.glance(workload)]
+        return relations(self.measured, glances) if self.orders else []
+
+    @property
+    def relations_told(self) -> str:
+        """ "0 of 40 tests resolved"."""
+        tested = [each for each in self.relations if each.association is not None]
+        resolved = sum(each.verdict == "resolved" for each in tested)
+        beyond = sum(each.verdict == BEYOND for each in tested)
+        more = f", {beyond} beyond what so few seeds can resolve" if beyond else ""
+        return f"{resolved} of {len(tested)} tests resolved{more}"
 
     @property
     def seeds(self) -> list[int]:
@@ -181,24 +234,14 @@ class Content:
 
     def job_failures(self) -> list[dict[str, str]]:
         """Failures of whole jobs, alike ones together."""
-        return _merged(self.failures[self.failures["metric"] == ""].to_dict("records"))
+        return merged(self.failures[self.failures["metric"] == ""].to_dict("records"))
 
     def metric_failures(self) -> list[dict[str, str]]:
         """Single metrics without a value, alike ones together."""
-        return _merged(self.failures[self.failures["metric"] != ""].to_dict("records"))
+        return merged(self.failures[self.failures["metric"] != ""].to_dict("records"))
 
     @property
     def failed(self) -> bool:
         """Whether any job failed for another reason than that its stage cannot measure the network."""
         expected = (Status.OK.value, Status.UNSUPPORTED.value, Status.UNAVAILABLE.value)
         return bool((~self.frame["status"].isin(expected)).any())
-
-
-def _merged(records: Sequence[Mapping[Any, Any]]) -> list[dict[str, str]]:
-    """Records that differ only in variant and seeds become one, with "gelu (0, 1), relu (0)" as networks."""
-    merged: dict[tuple[str, ...], list[str]] = {}
-    for each in records:
-        key = tuple(str(each[name]) for name in ("workload", "step", "metric", "status", "reason"))
-        merged.setdefault(key, []).append(f"{each['variant']} ({each['seeds']})")
-    names = ("workload", "step", "metric", "status", "reason")
-    return [{**dict(zip(names, key, strict=True)), "networks": ", ".join(found)} for key, found in merged.items()]

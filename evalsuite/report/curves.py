@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.canvas import INK, WIDTH, Drawing, looks, new_figure, number, style, svg_text
+from evalsuite.report.canvas import INK, WIDTH, Drawing, groups, looks, new_figure, number, style, svg_text
 from evalsuite.report.tables import records
 from evalsuite.results import parse_setting
 
@@ -40,9 +40,25 @@ def _over_eps(lines: pd.DataFrame, metric: str) -> pd.DataFrame:
     return cells[cells["eps"].notna()]
 
 
-def certified_curves(lines: pd.DataFrame, workload: str) -> Drawing:
-    """Certified accuracy over eps, a panel per method, with the attack's upper limit."""
-    name, title = f"certified-{workload}", f"Certified accuracy, {workload}"
+def certified_curves(lines: pd.DataFrame, workload: str) -> list[Drawing]:
+    """Certified accuracy over eps, a panel per method, with the attack's upper limit; a figure per few variants."""
+    return _parts(_certified, lines, f"certified-{workload}", f"Certified accuracy, {workload}")
+
+
+def _parts(
+    draw: Callable[[pd.DataFrame, str, str], Drawing], lines: pd.DataFrame, name: str, title: str
+) -> list[Drawing]:
+    """A figure for each group of variants that one can show; one reason where there is none of any."""
+    found = groups(_variants(lines))
+    if len(found) > 1:
+        parts = [lines[lines["variant"].isin(each)] for each in found]
+        drawn = [draw(part, f"{name}-{i}", f"{title}, {i} of {len(found)}") for i, part in enumerate(parts, 1)]
+        if any(each.svg for each in drawn):
+            return drawn
+    return [draw(lines, name, title)]
+
+
+def _certified(lines: pd.DataFrame, name: str, title: str) -> Drawing:
     caption = (
         "Fraction of test samples proven robust, with 95 % intervals over seeds (points are set apart). "
         "Dashed: samples that the PGD attack did not break, an upper limit for all. What lies between is undecided."
@@ -91,9 +107,12 @@ def _curves(axes: Any, cells: pd.DataFrame, variants: Sequence[str], *, dashed: 
                       markersize=3.6, elinewidth=0.9, linewidth=1.2)  # fmt: skip
 
 
-def bit_widths(lines: pd.DataFrame, workload: str) -> Drawing:
-    """Accuracy of the float network and at each quantize step, with intervals."""
-    name, title = f"quantization-{workload}", f"Accuracy by bit width, {workload}"
+def bit_widths(lines: pd.DataFrame, workload: str) -> list[Drawing]:
+    """Accuracy of the float network and at each quantize step, with intervals; a figure per few variants."""
+    return _parts(_bit_widths, lines, f"quantization-{workload}", f"Accuracy by bit width, {workload}")
+
+
+def _bit_widths(lines: pd.DataFrame, name: str, title: str) -> Drawing:
     caption = "Test accuracy in float and after each quantize step, as the runtime executes it; 95 % intervals."
     quantized = lines[(lines["stage"] == "quantize") & (lines["metric"] == "runtime_accuracy") & (lines["n"] > 0)]
     steps = list(quantized["step"].unique())

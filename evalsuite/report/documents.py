@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from evalsuite.report.content import GUIDE, QUESTION, Content
+from evalsuite.report.grids import Grid
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.tables import TextLine
 
@@ -18,7 +19,8 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "±": r"$\pm$", "−": r"$-$", "Δ": r"$\Delta$", "×": r"$\times$", "ε": r"$\varepsilon$",
-    "µ": r"$\mu$", "–": "--", "“": "``", "”": "''", "…": r"\dots{}", "·": r"$\cdot$",
+    "ρ": r"$\rho$", "λ": r"$\lambda$", "→": r"$\to$",
+    "µ": r"$\mu$", "–": "--",  "“": "``", "”": "''", "…": r"\dots{}", "·": r"$\cdot$",
 }  # fmt: skip
 _RAISED = re.compile("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _PLAIN = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
@@ -57,6 +59,18 @@ def latex_table(lines: Sequence[TextLine], variants: Sequence[str], caption: str
     )
 
 
+def latex_grid(grid: Grid, tail: str) -> str:
+    """A small table with booktabs; `tail` ends its caption."""
+    body = "\n".join(" & ".join(latex(cell.plain) for cell in row) + r" \\" for row in grid.rows)
+    return (
+        "% Needs \\usepackage{booktabs}.\n"
+        f"\\begin{{table}}\n\\caption{{{latex(f'{grid.caption}. {grid.note} {tail}')}}}\n"
+        f"\\begin{{tabular}}{{{'l' * len(grid.columns)}}}\n\\toprule\n"
+        + " & ".join(latex(each) for each in grid.columns)
+        + f" \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+    )
+
+
 def _cell(text: object) -> str:
     """Markdown with no way to become a link, HTML or a new column."""
     return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(str(text).split()))
@@ -81,10 +95,23 @@ def _frame_grid(frame: pd.DataFrame) -> str:
     return _grid(list(frame.columns), frame.to_numpy().tolist())
 
 
+def _small(grid: Grid) -> list[str]:
+    rows = [[cell.marked for cell in row] for row in grid.rows]
+    return [f"**{_cell(grid.caption)}**", _grid([_cell(each) for each in grid.columns], rows), _cell(grid.note)]
+
+
+def _swap(content: Content) -> list[str]:
+    parts = ["## Before and after the swap"] if content.swap_grids else []
+    for found in content.patterns:
+        parts.append(f"- **{_cell(found.workload)}: {_cell(found.headline)}** {_cell(' '.join(found.sentences))}")
+    return parts + [part for grid in content.swap_grids for part in _small(grid)]
+
+
 def markdown(content: Content) -> str:
     """report.md: what the page says, without figures."""
     parts = [f"# {QUESTION}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
     parts += [f"**{text}**" for text in [content.unfinished] if text]
+    parts += _swap(content)
     parts.append("## At a glance")
     for workload in content.workloads:
         parts += [f"### {_cell(workload)}", _lines_grid(content.glance(workload), content.variants)]
@@ -92,7 +119,10 @@ def markdown(content: Content) -> str:
     for finding in content.findings:
         text = " ".join(finding.sentences)
         parts.append(f"- {_cell(f'{finding.variant} on {finding.workload}')}: {_cell(text)}")
-    parts += [content.chance, "## Verdicts", f"**{content.contradiction_text}**"]
+    parts.append(content.chance)
+    if content.hardness_grids:
+        parts += ["## Learnt hardness", *(part for grid in content.hardness_grids for part in _small(grid))]
+    parts += ["## Verdicts", f"**{content.contradiction_text}**"]
     parts += [_frame_grid(each) for each in (content.contradictions.rows, content.verdicts) if len(each)]
     parts += ["## Failures and gaps", _frame_grid(content.failures) if len(content.failures) else "None."]
     parts.append("## All measurements")
@@ -136,4 +166,11 @@ def table_files(content: Content) -> dict[str, str]:
         glance = content.glance(workload)
         if glance:
             found[f"{name}-glance.tex"] = latex_table(glance, content.variants, f"{workload}, {tail}")
+    for grid in [*content.swap_grids, *content.hardness_grids]:
+        name = file_name(grid.name)
+        while f"{name}.tex" in found:
+            name += "-table"
+        found[f"{name}.tex"] = latex_grid(grid, f"{content.seeds_text}.")
+        if grid.frame is not None:
+            found[f"{name}.csv"] = grid.frame.to_csv(index=False, lineterminator="\n")
     return found

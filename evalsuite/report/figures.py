@@ -18,7 +18,11 @@ from evalsuite.report.canvas import (
     svg_text,
 )
 from evalsuite.report.curves import bit_widths, certified_curves
+from evalsuite.report.disruption import STAGE, disruption_figure
 from evalsuite.report.forest import differences
+from evalsuite.report.hardness import LayerOrder
+from evalsuite.report.measured import Measured
+from evalsuite.report.profiles import order_figure, profile_figure
 from evalsuite.report.tables import records
 from evalsuite.report.verdicts import VERDICTS
 
@@ -26,17 +30,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def draw_all(compared: pd.DataFrame, verdicts: pd.DataFrame) -> list[Drawing]:
-    """All figures, workload by workload, those without data too."""
+def draw_all(
+    compared: pd.DataFrame, verdicts: pd.DataFrame, measured: Measured, orders: Sequence[LayerOrder]
+) -> list[Drawing]:
+    """All figures, workload by workload, those without data too; those of hardness only where some was learnt."""
     drawings = []
     for workload in compared["workload"].unique():
         lines = compared[compared["workload"] == workload]
         drawings += [
             differences(lines, str(workload)),
-            certified_curves(lines, str(workload)),
+            *certified_curves(lines, str(workload)),
             verdict_bars(verdicts[verdicts["workload"] == workload], str(workload), list(lines["variant"].unique())),
-            bit_widths(lines, str(workload)),
+            *bit_widths(lines, str(workload)),
         ]
+        if measured.step(str(workload), STAGE):
+            drawings.append(disruption_figure(measured, str(workload)))
+        if orders:
+            drawings.append(profile_figure(measured, str(workload)))
+            drawings.append(order_figure(measured, str(workload), orders))
     return drawings
 
 

@@ -23,6 +23,8 @@ class Headline:
 
 
 HEADLINES = (
+    Headline("accuracy", "bits_per_byte"),
+    Headline("accuracy", "bits_per_token"),
     Headline("accuracy", "accuracy"),
     Headline("accuracy", "swap_drop", figure=False),
     Headline("quantize", "runtime_accuracy"),
@@ -31,6 +33,8 @@ HEADLINES = (
     Headline("quantize", "latency_ratio", wanted=("batch", "1"), figure=False),
     Headline("prune", "accuracy"),
     Headline("bounds", "certified_accuracy", wanted=("method", "alpha-crown")),
+    Headline("swap-certificate", "swap_kept", wanted=("eps", "0.01")),
+    Headline("swap-certificate", "certified_disruption", wanted=("eps", "0.01"), figure=False),
     Headline("smt", "verified_accuracy"),
     Headline("smt", "undecided_fraction", figure=False),
 )

@@ -47,6 +47,11 @@ class Scale:
         return f"{shown:,.{self.decimals}f}"
 
 
+def power(value: float) -> str:
+    """The nearest power of ten of a positive number: "10⁻³"."""
+    return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPTS)}"
+
+
 def _powers(shown: float) -> str:
     mantissa, exponent = f"{shown:.1e}".split("e")
     return f"{mantissa}×10{str(int(exponent)).translate(_SUPERSCRIPTS)}"

@@ -59,8 +59,9 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
         center = 0.0 if abs(values[0]) <= tolerance else values[0]
         return Estimate(center, center, center, n, constant=True)
     mean = math.fsum(values) / n
+    mean = 0.0 if abs(mean) <= tolerance else mean
     if n == 1:
-        return Estimate(0.0 if abs(mean) <= tolerance else mean, None, None, 1)
+        return Estimate(mean, None, None, 1)
     from scipy.stats import t
 
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
@@ -85,3 +86,51 @@ def paired_difference(
         return None
     magnitude = max(max(abs(values[seed]), abs(baseline[seed])) for seed in seeds)
     return mean_interval([values[seed] - baseline[seed] for seed in seeds], level=level, magnitude=magnitude)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio of two means over seeds and its Fieller interval.
+
+    `low` and `high` are None where the data leave the ratio unbounded: the interval of the denominator contains 0, or
+    there is one seed.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+def ratio_interval(pairs: Sequence[tuple[float, float]], *, level: float = 0.95) -> Ratio | None:
+    """The ratio of the means of paired numerators and denominators; None where the mean denominator is 0.
+
+    Fieller's interval (1954): all R for which the paired t test does not reject mean(numerator - R denominator) = 0.
+    It is exact for normal pairs, needs no replicates beyond the seeds, and says by itself when the denominator is too
+    uncertain to divide by.
+
+    Args:
+        pairs: (numerator, denominator), one a seed.
+        level: the interval's coverage.
+    """
+    n = len(pairs)
+    if not n:
+        raise ValueError("ratio of no values")
+    above, below = (math.fsum(each) / n for each in zip(*pairs, strict=True))
+    if below == 0:
+        return None
+    value = above / below
+    if n == 1:
+        return Ratio(value, None, None, 1)
+    from scipy.stats import t
+
+    spread = float(t.ppf((1 + level) / 2, n - 1)) ** 2 / (n * (n - 1))
+    aa = spread * math.fsum((a - above) ** 2 for a, _ in pairs)
+    ab = spread * math.fsum((a - above) * (b - below) for a, b in pairs)
+    bb = spread * math.fsum((b - below) ** 2 for _, b in pairs)
+    # (below^2 - bb) R^2 - 2 (above below - ab) R + (above^2 - aa) <= 0
+    leading, half, constant = below**2 - bb, above * below - ab, above**2 - aa
+    root = half**2 - leading * constant
+    if leading <= 0 or root < 0:
+        return Ratio(value, None, None, n)
+    return Ratio(value, (half - math.sqrt(root)) / leading, (half + math.sqrt(root)) / leading, n)

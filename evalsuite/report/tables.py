@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.cells import CellText, cell_text, line_scale
-from evalsuite.report.comparison import LINE, comparison
+from evalsuite.report.comparison import LINE, comparison, root_reason
 from evalsuite.report.verdicts import Contradictions, contradictions, verdict_table
 from evalsuite.results import Status, parse_setting
 
@@ -18,6 +19,7 @@ __all__ = [
     "contradictions",
     "failures",
     "main_table",
+    "merged",
     "records",
     "text_lines",
     "verdict_table",
@@ -100,9 +102,20 @@ def failures(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = frame[(frame["status"] != Status.OK.value)]
+    rows = rows.assign(reason=[root_reason(text) for text in rows["reason"]])
     same = [name for name in _FAILURE_COLUMNS if name != "seeds"]
     lines = [
         {**dict(zip(same, key, strict=True)), "seeds": ", ".join(str(seed) for seed in sorted(set(group["seed"])))}
         for key, group in rows.groupby(same, sort=False)
     ]
     return pd.DataFrame(lines, columns=list(_FAILURE_COLUMNS))
+
+
+def merged(records: Sequence[Mapping[Any, Any]]) -> list[dict[str, str]]:
+    """Records that differ only in variant and seeds become one, with "gelu (0, 1), relu (0)" as networks."""
+    merged: dict[tuple[str, ...], list[str]] = {}
+    for each in records:
+        key = tuple(str(each[name]) for name in ("workload", "step", "metric", "status", "reason"))
+        merged.setdefault(key, []).append(f"{each['variant']} ({each['seeds']})")
+    names = ("workload", "step", "metric", "status", "reason")
+    return [{**dict(zip(names, key, strict=True)), "networks": ", ".join(found)} for key, found in merged.items()]

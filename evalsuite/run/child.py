@@ -19,8 +19,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from evalsuite.contract import Direction, Metric, Network, Outcome, Stage, Unsupported
+from evalsuite.contract import Data, Direction, Metric, Network, Outcome, Stage, Unsupported
 from evalsuite.plan import Job
+from evalsuite.reluize.variants import Made
 from evalsuite.results import Row, Status, failure_row, row_of
 
 OUTCOME = "outcome.json"
@@ -136,9 +137,6 @@ def _describe(error: Exception) -> str:
 
 
 def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
-    import torch
-
-    from evalsuite.activations import census
     from evalsuite.networks import load_network, save_network
     from evalsuite.run.making import make_network
 
@@ -147,32 +145,45 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     data = workload.data()
     base = None
     if assignment.network is not None:
-        base = load_network(assignment.network, workload, data.input_shape, data.classes).module
+        base = load_network(assignment.network, workload, data).module
     name = f"{job.workload.name}/{job.variant.name}/{job.seed}"
     started = time.perf_counter()
     network, made = make_network(workload, data, job.variant.target, job.seed, name=name, base=base)
     seconds = time.perf_counter() - started
     folder = assignment.scratch / NETWORK
     save_network(network, folder, workload)
+    rows = _rows([*_validation(network, data), *_training(made, seconds)], labels)
+    parts = ("train", "calibration", "validation", "test")
+    samples = {part: len(getattr(data, part)) for part in parts}
+    return Found(Status.OK, rows, network=digest_network(folder), samples=samples)
+
+
+def _validation(network: Network, data: Data) -> list[Metric]:
+    import torch
+
+    from evalsuite.reluize.training import cross_entropy
+
+    inputs, targets = data.validation.inputs, data.validation.targets
     with torch.no_grad():
-        right = network.module(data.validation.inputs).argmax(1) == data.validation.targets
+        logits = torch.cat([network.module(batch) for batch in torch.split(inputs, 256)])
+    accuracy = (logits.argmax(-1) == targets).double().mean().item()
+    return [
+        Metric("validation_accuracy", accuracy, "fraction", Direction.HIGHER),
+        Metric("validation_nll", cross_entropy(inputs, logits, targets).item(), "nats", Direction.LOWER),
+    ]
+
+
+def _training(made: Made, seconds: float) -> list[Metric]:
     untrained = "not trained: made from another network" if made.train_loss is None else ""
     trained_in = None if untrained else seconds
     metrics = [
-        Metric("validation_accuracy", right.float().mean().item(), "fraction", Direction.HIGHER),
         Metric("train_loss", made.train_loss, "nats", Direction.LOWER, reason=untrained),
         Metric("train_time", trained_in, "s", Direction.LOWER, timing=True, reason=untrained),
-        *(_hardness(found.path, made.hardness) for found in census(network.module)),
+        Metric("training_budget", made.budget, "ratio", Direction.LOWER),
     ]
-    parts = ("train", "calibration", "validation", "test")
-    samples = {part: len(getattr(data, part)) for part in parts}
-    return Found(Status.OK, _rows(metrics, labels), network=digest_network(folder), samples=samples)
-
-
-def _hardness(layer: str, known: dict[str, float]) -> Metric:
-    value = known.get(layer)
-    reason = "no lambda to learn" if value is None else ""
-    return Metric("hardness", value, "lambda", Direction.NEUTRAL, {"layer": layer}, reason=reason)
+    for layer in made.profile:
+        metrics += layer.metrics()
+    return metrics
 
 
 def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
@@ -186,7 +197,9 @@ def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
         raise ValueError(f"{job.id} has no stage or no network")
     workload = job.workload.target
     data = workload.data()
-    network = load_network(assignment.network, workload, data.input_shape, data.classes)
+    network = load_network(assignment.network, workload, data)
+    if network.vocabulary is not None and not getattr(job.step.stage, "takes_tokens", False):
+        raise Unsupported(f"takes real-valued inputs; those of {job.workload.name} are tokens")
     folder = assignment.scratch / ARTEFACTS
     bench = make_bench(workload, data, seed=job.seed, folder=folder, time_limit=job.time_limit)
     torch.manual_seed(job.seed)

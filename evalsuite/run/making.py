@@ -7,33 +7,33 @@ from pathlib import Path
 from torch import nn
 
 from evalsuite.contract import Bench, Data, Network
-from evalsuite.reluize.variants import VARIANTS, Made, Variant
+from evalsuite.reluize.variants import VARIANTS, Made, Setup, Variant
 from evalsuite.workloads import Workload
 
 
 def make_network(
     workload: Workload, data: Data, variant: Variant, seed: int, *, name: str, base: nn.Module | None = None
 ) -> tuple[Network, Made]:
-    """Train or treat; the base network is made first where the variant starts from one and none is given."""
+    """Train or treat; the base network is made first where the variant starts from one and none is given.
+
+    Raises:
+        Unsupported: the variant does not apply to the workload.
+    """
+    setup = Setup(workload, data.train, data.calibration, seed)
     if variant.base and base is None:
-        base = VARIANTS[variant.base]().make(workload, data.train, seed, None).module
-    made = variant.make(workload, data.train, seed, base)
-    return Network(name, made.module.eval(), data.input_shape, data.classes, made.unswapped), made
+        base = VARIANTS[variant.base]().make(setup, None).module
+    made = variant.make(setup, base)
+    module = made.module.eval()
+    return Network(name, module, data.input_shape, data.classes, made.unswapped, data.vocabulary), made
 
 
 def make_bench(workload: Workload, data: Data, *, seed: int, folder: Path, time_limit: float) -> Bench:
     """The bench of one job; `folder` is created."""
-    from evalsuite.workloads.training import fit
+    from evalsuite.reluize.training import fit
 
     def fine_tune(module: nn.Module, epochs: int) -> None:
-        fit(
-            module,
-            data.train,
-            epochs=epochs,
-            batch_size=workload.batch_size,
-            learning_rate=workload.learning_rate / 10,
-            seed=seed,
-        )
+        if epochs > 0:
+            fit(module, data.train, workload, seed=seed, share=epochs / workload.epochs, rate=0.1)
 
     folder.mkdir(parents=True, exist_ok=True)
     return Bench(data, seed, folder, time_limit, fine_tune)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evalsuite.plan import Job, changed, inputs_of, jobs_of, key_of
-from evalsuite.recipe import Recipe
+from evalsuite.recipe import TRAIN, Recipe
 from evalsuite.results import Row, Status, failure_row, write_parquet
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import ARTEFACTS, NETWORK, NO_ROOM, Assignment, Found, read_outcome
@@ -84,15 +84,18 @@ class State:
         return None if stored is None else _entry(job, key, inputs, stored[1], cached=True)
 
     def skip(self, job: Job) -> Entry | None:
-        """The entry of a job that cannot run, since the job it needs gave no network."""
+        """The entry of a job that cannot run, since the job it needs gave no network.
+
+        Where a variant does not apply to a workload, neither do its steps: nothing failed there.
+        """
         needed = self.entries[job.needs]
         if needed.network:
             return None
         reason = needed.reason if needed.status is not Status.OK else needed.handover
-        row = failure_row(
-            {**job.coordinates, "key": ""}, Status.SKIPPED, f"{needed.job} {needed.status.value}: {reason}"
-        )
-        return Entry(job.id, "", Status.SKIPPED, (row,), final=False)
+        inapplicable = needed.status is Status.UNSUPPORTED and needed.job.endswith(f"/{TRAIN}")
+        status = Status.UNSUPPORTED if inapplicable else Status.SKIPPED
+        row = failure_row({**job.coordinates, "key": ""}, status, f"{needed.job} {needed.status.value}: {reason}")
+        return Entry(job.id, "", status, (row,), final=False)
 
 
 def _entry(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached: bool) -> Entry:

@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 _SIZES = (120, 180, 450)
 
 
-def _fingerprint() -> str:
+def digits_fingerprint() -> str:
+    """The SHA-256 of scikit-learn's file."""
     return sha256(packaged_file("sklearn", "datasets/data/digits.csv.gz"))
 
 
-def _digits(shape: tuple[int, ...]) -> Data:
+def digits_data(shape: tuple[int, ...]) -> Data:
+    """The digits as inputs of the given shape, 64 pixels each, in [0, 1]."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    return split(digits.data.reshape(-1, *shape) / 16, digits.target, _SIZES, fingerprint=_fingerprint())
+    return split(digits.data.reshape(-1, *shape) / 16, digits.target, _SIZES, fingerprint=digits_fingerprint())
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,11 @@ class DigitsMLP(Budget):
 
     def fingerprint(self) -> str:
         """See `Workload`."""
-        return _fingerprint()
+        return digits_fingerprint()
 
     def data(self) -> Data:
         """Inputs of shape (64,)."""
-        return _digits((64,))
+        return digits_data((64,))
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""
@@ -57,11 +59,11 @@ class DigitsCNN(Budget):
 
     def fingerprint(self) -> str:
         """See `Workload`."""
-        return _fingerprint()
+        return digits_fingerprint()
 
     def data(self) -> Data:
         """Inputs of shape (1, 8, 8)."""
-        return _digits((1, 8, 8))
+        return digits_data((1, 8, 8))
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

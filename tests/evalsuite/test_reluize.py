@@ -9,8 +9,10 @@ from torch import nn
 from evalsuite import Hardening, LambdaGELU, census, fold_hardness, swap_to_relu
 from evalsuite.contract import Split
 from evalsuite.plugins import load
-from evalsuite.reluize.variants import VARIANTS, Annealed
-from evalsuite.workloads.training import fit, parameter_groups
+from evalsuite.reluize.training import fit
+from evalsuite.reluize.variants import VARIANTS, Setup
+from evalsuite.reluize.variants.trained import Annealed
+from evalsuite.workloads.options import Budget
 
 
 def test_hardening_is_linear_from_the_learnt_lambda_to_the_target() -> None:
@@ -85,31 +87,31 @@ def test_what_cannot_be_folded_is_kept() -> None:
         assert [found.traits.name for found in census(fold_hardness(module))] == ["lambda-gelu"]
 
 
-def test_raw_hardness_has_its_own_rate_and_no_weight_decay() -> None:
-    module = nn.Sequential(nn.Linear(2, 2), LambdaGELU(), nn.Linear(2, 2))
-    others, raw = parameter_groups(module, 0.01)
-    assert raw["params"] == [module[1].s]
-    assert raw["lr"] == pytest.approx(9 * 0.1 * 0.01)
-    assert raw["weight_decay"] == 0.0
-    assert len(others["params"]) == 4  # type: ignore[arg-type]
-
-
 def test_an_adam_step_moves_lambda_by_c_times_the_learning_rate() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), LambdaGELU(), nn.Linear(8, 3))
     before = module[1].hardness.item()
     split = Split(torch.randn(16, 4), torch.randint(0, 3, (16,)))
-    fit(module, split, epochs=1, batch_size=16, learning_rate=1e-4, seed=0)
+    fit(module, split, Budget(epochs=1, batch_size=16, learning_rate=1e-4), seed=0)  # type: ignore[arg-type]
     # d lambda / d s = sigmoid(s / t) / t = 5 at s = 0, and Adam's first step is its rate: 5 * 9 * 0.1 * 1e-4.
     assert abs(module[1].hardness.item() - before) == pytest.approx(5 * 9 * 0.1 * 1e-4, rel=0.02)
+
+
+def test_a_share_of_the_budget_is_a_share_of_its_steps() -> None:
+    progress: list[float] = []
+    split = Split(torch.randn(50, 4), torch.randint(0, 3, (50,)))
+    budget = Budget(epochs=10, batch_size=8, optimizer="sgd")
+    fit(nn.Linear(4, 3), split, budget, seed=0, share=0.25, before_step=progress.append)  # type: ignore[arg-type]
+    assert len(progress) == round(0.25 * 10 * 7)
+    assert progress == pytest.approx([(i + 1) / len(progress) for i in range(len(progress))])
 
 
 def test_variants_start_from_the_same_weights_and_see_the_same_batches() -> None:
     workload = load("workloads", "digits-mlp").target(epochs=1)
     starts, orders = [], []
 
-    class Recorder:
-        version, epochs, batch_size, learning_rate = "1", 1, 64, 1e-12
+    class Recorder(Budget):
+        version = "1"
 
         def build(self, activation: object) -> nn.Module:
             module = workload.build(activation)
@@ -118,9 +120,12 @@ def test_variants_start_from_the_same_weights_and_see_the_same_batches() -> None
             orders.append([])
             return module
 
-    train = workload.data().train
-    for name in ("gelu", "lambda-gelu", "annealed", "relu"):
-        VARIANTS[name]().make(Recorder(), train, 3, None)  # type: ignore[arg-type]
+    data = workload.data()
+    setup = Setup(Recorder(epochs=1, batch_size=64, learning_rate=1e-12), data.train, data.calibration, 3)  # type: ignore[arg-type]
+    trained = [name for name, variant in VARIANTS.items() if not variant.base]
+    assert len(trained) == 7
+    for name in trained:
+        VARIANTS[name]().make(setup, None)
     assert all(torch.equal(starts[0], each) for each in starts[1:])
     assert orders[0]
     assert all(orders[0] == each for each in orders[1:])

@@ -426,3 +426,15 @@ def test_progress_as_json_is_one_object_a_job(workshop: Workshop) -> None:
     assert [event["done"] for event in events] == [1, 2, 3, 4]
     assert events[-1]["total"] == 4
     assert events[-1]["eta_s"] == 0
+
+
+def test_a_variant_that_does_not_apply_is_unsupported_with_all_its_steps_and_fails_nothing(workshop) -> None:
+    head = HEAD.replace("[gelu, gelu-swap]", "[gelu, swap-recalibrated]")
+    done = workshop.run(workshop.recipe("  - accuracy\n", head))
+    assert done.returncode == 0, done.stderr
+    assert "4 jobs: 2 ok, 2 unsupported, 0 failed" in done.stdout
+    rows = workshop.rows()
+    mine = rows[rows["variant"] == "swap-recalibrated"].set_index("step")
+    assert list(mine["status"]) == ["unsupported", "unsupported"]
+    assert mine.loc["train", "reason"] == "the network has no BatchNorm to recalibrate"
+    assert "no BatchNorm" in mine.loc["accuracy", "reason"]

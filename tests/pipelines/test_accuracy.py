@@ -59,12 +59,42 @@ def test_the_cost_of_the_swap_by_hand(tmp_path: Path) -> None:
     assert found["nll_swap_increase"] == pytest.approx(after - before, abs=1e-9)
 
 
+class Bytes(nn.Module):
+    """Logits of two classes at each of two positions, from a table by token."""
+
+    def __init__(self, table: list[list[float]]) -> None:
+        super().__init__()
+        self.table = nn.Embedding.from_pretrained(torch.tensor(table))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table(tokens)
+
+
+def test_a_language_model_by_hand(tmp_path: Path) -> None:
+    # Token 0 gives even odds, token 1 odds of 1 : 3 for class 1; before the swap all odds are even.
+    module, before = Bytes([[0.0, 0.0], [0.0, math.log(3)]]), Bytes([[0.0, 0.0], [0.0, 0.0]])
+    part = Split(torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, 1], [1, 0]]))
+    data = Data(part, part, part, part, (0.0, 255.0), 2, "by hand", vocabulary=256)
+    bench = Bench(data, 0, tmp_path, 60.0, lambda module, epochs: None)
+    found = values(Accuracy().run(Network("hand", module, (2,), 2, before, vocabulary=256), bench))
+    # Bits: 1 for the even odds, -log2(3/4) twice, -log2(1/4) once.
+    bits = (1 - 2 * math.log2(3 / 4) + 2) / 4
+    assert found["bits_per_byte"] == pytest.approx(bits, abs=1e-6)
+    assert found["bits_per_byte_before_swap"] == pytest.approx(1, abs=1e-6)
+    assert found["bits_per_byte_swap_increase"] == pytest.approx(bits - 1, abs=1e-6)
+    assert found["perplexity"] == pytest.approx(2**bits, abs=1e-6)
+    assert found["accuracy"] == 0.75
+    assert found["nll"] == pytest.approx(bits * math.log(2), abs=1e-6)
+    other = Network("hand", module, (2,), 2, vocabulary=50_000)
+    assert "bits_per_token" in values(Accuracy().run(other, bench))
+
+
 def test_without_a_swap_the_row_says_so(tmp_path: Path) -> None:
     outcome = Accuracy().run(
         Network("hand", linear([[1.0], [0.0]]), (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)
     )
     swap = {metric.name: metric for metric in outcome.metrics if "swap" in metric.name or "changes" in metric.name}
-    assert len(swap) == 4
+    assert len(swap) == 5
     assert all(metric.value is None and metric.reason == "not swapped" for metric in swap.values())
     dead = next(metric for metric in outcome.metrics if metric.name == "dead_units")
     assert dead.value is None

@@ -222,8 +222,8 @@ class Functional(nn.Module):
     [
         (nn.LayerNorm(10), "LayerNorm"),
         (nn.Softmax(-1), "Softmax"),
-        (nn.ELU(), "ELU"),
-        (nn.GELU(approximate="tanh"), "GELU.approximate='tanh'"),
+        (nn.ELU(), "activation elu"),
+        (nn.GELU(approximate="tanh"), "activation gelu-tanh"),
         (Functional(lambda y: y.softmax(1)), "Softmax"),
         (Functional(lambda y: y / (y.var(1, keepdim=True) + 1e-5).sqrt()), "Sqrt"),
         (Functional(nn.functional.gelu), "Erf"),

@@ -64,7 +64,7 @@ def test_every_variant(
     assert found["accuracy"] == right.double().mean().item()
     assert found["accuracy_drop"] == pytest.approx((unpruned.double().mean() - right.double().mean()).item())
     save_network(handed_on, tmp_path / "saved", kind())
-    restored = load_network(tmp_path / "saved", kind(), trained.input_shape, trained.classes)
+    restored = load_network(tmp_path / "saved", kind(), there.data)
     difference = restored.module(there.data.test.inputs) - handed_on.module(there.data.test.inputs)
     assert difference.abs().max().item() == 0.0
 

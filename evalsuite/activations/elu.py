@@ -1,0 +1,52 @@
+"""ELU (arXiv 1511.07289)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from evalsuite.activations.traits import Activation, unit_hardness
+
+
+def _of(module: nn.Module) -> Activation:
+    assert isinstance(module, nn.ELU)
+    return _elu(float(module.alpha))
+
+
+def _shape(alpha: float) -> str:
+    if alpha == 0:
+        return ""
+    return "+0" if alpha > 0 else "-0"
+
+
+@lru_cache(maxsize=256)
+def _elu(alpha: float) -> Activation:
+    def value(z: torch.Tensor) -> torch.Tensor:
+        return torch.where(z > 0, z, alpha * torch.expm1(z.clamp(max=0)))
+
+    def slope(z: torch.Tensor) -> torch.Tensor:
+        return torch.where(z > 0, 1.0, alpha * torch.exp(z.clamp(max=0)))
+
+    return Activation(
+        name="elu",
+        help="exponential for negative inputs, saturating at -a; a = 1 by default",
+        source="arXiv 1511.07289",
+        formula="x if x > 0 else a (exp(x) - 1)",
+        value=value,
+        slope=slope,
+        inflections=(0.0,) if alpha else (),
+        shape=_shape(alpha),
+        relu_distance=abs(alpha),
+        make=lambda _: nn.ELU(),
+        matches=lambda module: isinstance(module, nn.ELU),
+        hardness=unit_hardness,
+        onnx="Elu",
+        hardens_to="relu",
+        kinks=() if alpha == 1 else (0.0,),
+        row_of=_of,
+    )
+
+
+ELU = _elu(1.0)

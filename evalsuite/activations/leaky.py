@@ -1,0 +1,77 @@
+"""LeakyReLU and PReLU: a slope a for negative inputs, fixed or learnt."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from evalsuite.activations.traits import Activation, only_value, unit_hardness
+
+
+def _of_leaky(module: nn.Module) -> Activation:
+    assert isinstance(module, nn.LeakyReLU)
+    return _leaky(float(module.negative_slope))
+
+
+def _of_prelu(module: nn.Module) -> Activation:
+    assert isinstance(module, nn.PReLU)
+    return _prelu(only_value(module.weight, "prelu", "the slope"))
+
+
+@lru_cache(maxsize=256)
+def _leaky(slope: float) -> Activation:
+    def value(z: torch.Tensor) -> torch.Tensor:
+        return torch.where(z > 0, z, slope * z)
+
+    def steepness(z: torch.Tensor) -> torch.Tensor:
+        return torch.where(z > 0, torch.ones_like(z), slope)
+
+    return Activation(
+        name="leaky-relu",
+        help="a fixed slope for negative inputs, a = 0.01 by default",
+        source="Maas et al., ICML 2013",
+        formula="x if x > 0 else a x",
+        value=value,
+        slope=steepness,
+        inflections=(),
+        shape="",
+        relu_distance=math.inf if slope else 0.0,
+        make=lambda _: nn.LeakyReLU(),
+        matches=lambda module: isinstance(module, nn.LeakyReLU),
+        hardness=unit_hardness,
+        onnx="LeakyRelu",
+        limits=(slope, 1.0),
+        kinks=() if slope == 1 else (0.0,),
+        row_of=_of_leaky,
+    )
+
+
+@lru_cache(maxsize=256)
+def _prelu(slope: float) -> Activation:
+    alike = _leaky(slope)
+    return Activation(
+        name="prelu",
+        help="a learnable slope for negative inputs, from 0.25",
+        source="arXiv 1502.01852, eq. 1",
+        formula="x if x > 0 else a x",
+        value=alike.value,
+        slope=alike.slope,
+        inflections=alike.inflections,
+        shape=alike.shape,
+        relu_distance=alike.relu_distance,
+        make=lambda _: nn.PReLU(),
+        matches=lambda module: isinstance(module, nn.PReLU),
+        hardness=unit_hardness,
+        onnx="PRelu",
+        limits=alike.limits,
+        kinks=alike.kinks,
+        parameters=("weight",),
+        row_of=_of_prelu,
+    )
+
+
+LEAKY_RELU = _leaky(0.01)
+PRELU = _prelu(0.25)

@@ -1,0 +1,161 @@
+"""A network as a chain: affine maps as float64 matrices, with an activation between each two.
+
+What is read is the real function of the float32 parameters. A matrix that stands for several layers is rounded; its
+`size`, the product of the layers' magnitudes, says by how much: `terms` units in the last place of it at most.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evalsuite.activations import Activation, census
+from evalsuite.certificate.layers import rule_of
+from evalsuite.contract import Unsupported
+
+_MATRIX_LIMIT = 2**25
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """x -> weight x + bias, float64.
+
+    Args:
+        weight: (outputs, inputs).
+        size: of the same shape, at least |weight|.
+        bias: (outputs,).
+        bias_size: (outputs,), at least |bias|.
+        terms: weight and bias are within this many units in the last place of `size` and `bias_size` of the true ones.
+    """
+
+    weight: torch.Tensor
+    size: torch.Tensor
+    bias: torch.Tensor
+    bias_size: torch.Tensor
+    terms: int
+
+    def minus(self, other: Affine) -> Affine:
+        """The map x -> self(x) - other(x)."""
+        return Affine(
+            self.weight - other.weight,
+            self.size + other.size,
+            self.bias - other.bias,
+            self.bias_size + other.bias_size,
+            max(self.terms, other.terms) + 1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An activation: its dotted path and traits, and lambda of each unit, (units,) float64."""
+
+    path: str
+    traits: Activation
+    hardness: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """`maps[0]`, `places[0]`, `maps[1]`, ..., `maps[-1]`.
+
+    `patterns[i]` (outputs, inputs) bool says which weights of `maps[i]` can differ from 0: it comes of the layers'
+    geometry, not of the weights' values.
+    """
+
+    maps: list[Affine]
+    places: list[Place]
+    patterns: list[torch.Tensor]
+    input_shape: tuple[int, ...]
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        """The outputs (batch, outputs) for x (batch, *input_shape) float64; differentiable."""
+        x = x.flatten(1)
+        for map_, place in zip(self.maps, self.places, strict=False):
+            x = place.traits.value(place.hardness * functional.linear(x, map_.weight, map_.bias)) / place.hardness
+        return functional.linear(x, self.maps[-1].weight, self.maps[-1].bias)
+
+
+def read_chain(module: nn.Module, input_shape: tuple[int, ...]) -> Chain:
+    """The chain of an nn.Sequential, nested or not.
+
+    Raises:
+        Unsupported: a layer without a rule, named by its dotted path; parameters that are not finite; a matrix of more
+            than 2^25 entries; a forward pass that computes something else than its layers.
+    """
+    refuse_values(module)
+    exact = copy.deepcopy(module).double().eval().requires_grad_(False)
+    known = {id(found.module): found.traits for found in census(exact)}
+    maps: list[Affine] = []
+    places: list[Place] = []
+    patterns: list[torch.Tensor] = []
+    layers: list[tuple[str, nn.Module]] = []
+    shape = input_shape
+    for path, layer in _leaves(exact):
+        if id(layer) not in known:
+            layers.append((path, layer))
+            continue
+        map_, pattern, shape = _composed(layers, shape)
+        maps, patterns, layers = [*maps, map_], [*patterns, pattern], []
+        places.append(Place(path, known[id(layer)], _per_unit(known[id(layer)].hardness(layer), shape)))
+    map_, pattern, shape = _composed(layers, shape)
+    chain = Chain([*maps, map_], places, [*patterns, pattern], input_shape)
+    _compare(chain, exact)
+    return chain
+
+
+def refuse_values(module: nn.Module) -> None:
+    """Raise Unsupported where a parameter is NaN or infinite."""
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if not bool(tensor.isfinite().all()):
+            raise Unsupported(f"{name} has values that are not finite")
+
+
+def _leaves(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        for name, child in module._modules.items():  # named_children() gives a shared module once
+            if child is not None:
+                yield from _leaves(child, f"{path}.{name}" if path else name)
+        return
+    yield path, module
+
+
+def _per_unit(hardness: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    channels = hardness.detach().double().reshape(-1, *[1] * (len(shape) - 1))
+    return channels.expand(shape).flatten().clone()
+
+
+@torch.no_grad()
+def _composed(
+    layers: list[tuple[str, nn.Module]], shape: tuple[int, ...]
+) -> tuple[Affine, torch.Tensor, tuple[int, ...]]:
+    """The affine map of consecutive layers, its pattern, and the shape of its output."""
+    count, terms = prod(shape), 0
+    weight = size = pattern = torch.eye(count, dtype=torch.float64).reshape(count, *shape)
+    bias = bias_size = torch.zeros(1, *shape, dtype=torch.float64)
+    for path, layer in layers:
+        rule = rule_of(path, layer)
+        bias, bias_size = rule.shift(rule.linear(bias)), rule.shift_size(rule.size(bias_size))
+        if bias.numel() * count > _MATRIX_LIMIT:
+            raise Unsupported(f"{path}: its matrix would have more than 2^25 entries")
+        weight, size = rule.linear(weight), rule.size(size)
+        pattern = (rule.reach(pattern) > 0).double()
+        terms += rule.terms
+    affine = Affine(
+        weight.flatten(1).T.contiguous(), size.flatten(1).T.contiguous(), bias.flatten(), bias_size.flatten(), terms
+    )
+    return affine, pattern.flatten(1).T.bool().contiguous(), tuple(bias.shape[1:])
+
+
+@torch.no_grad()
+def _compare(chain: Chain, exact: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand((4, *chain.input_shape), generator=generator, dtype=torch.float64)
+    logits: torch.Tensor = exact(points)
+    if not torch.allclose(chain.value(points), logits.flatten(1), rtol=1e-9, atol=1e-9):
+        raise Unsupported("the network computes something else than its layers in order")

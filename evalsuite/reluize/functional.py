@@ -1,0 +1,174 @@
+"""Activations called as functions inside a user's forward, sent to child modules without touching the source."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from evalsuite.activations.census import identify
+from evalsuite.activations.recognition import Recognised, recognise
+from evalsuite.activations.runs import Call, calls_of_run, function_name, innermost
+
+Make = Callable[[Recognised], nn.Module]
+
+_CALLS = "redirected_calls"  # the attribute of a redirected module that lists its calls
+
+
+def redirect_calls(network: nn.Module, make: Make, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
+    """Send every functional activation of `network`, changed in place, to a child module of the module that calls it.
+
+    The n-th call of a module's forward goes to its child `activation_n`, made by `make`; so parameters, state_dict,
+    deepcopy, to() and census() see it. The module's class becomes a subclass of its own class. Calls that no row of
+    traits describes stay as they are.
+
+    Args:
+        network: run once on a copy, in evaluation mode, to learn which module makes which calls.
+        make: the module for what a call computes.
+        args, kwargs: example inputs.
+
+    Returns:
+        The paths of the new modules.
+
+    Raises:
+        ValueError: a module makes different calls in different passes, or a call in no module's forward.
+    """
+    added = []
+    for path, calls in _calls_by_module(calls_of_run(network, *args, **kwargs)).items():
+        owner = network.get_submodule(path)
+        if "forward" in vars(owner):
+            raise ValueError(
+                f"{path or type(owner).__name__}: its forward is an attribute of the instance, which calls"
+                f" {calls[0].function}; define forward in a class, or use a module such as nn.GELU"
+            )
+        names = [_adopt(owner, make(call.recognised)) if call.recognised else "" for call in calls]
+        if any(names):
+            # in the order of the calls: the function, and the child that computes it ("": the function itself does)
+            vars(owner)[_CALLS] = tuple(zip([call.function for call in calls], names, strict=True))
+            owner.__class__ = _redirecting(type(owner))
+        added += [f"{path}.{name}" if path else name for name in names if name]
+    return added
+
+
+def adopt_functions(network: nn.Module, make: Make) -> list[str]:
+    """Make modules, in place, of functions such as F.gelu that are attributes of a module; returns their paths.
+
+    nn.TransformerEncoderLayer keeps its activation so.
+    """
+    added = []
+    for path, module in list(network.named_modules()):
+        if identify(module) is not None:
+            continue
+        for name, value in list(vars(module).items()):
+            function = value.func if isinstance(value, functools.partial) else value
+            if isinstance(function, nn.Module) or not callable(function) or function_name(function) is None:
+                continue
+            recognised = recognise(value)
+            if recognised is not None:
+                setattr(module, name, make(recognised))
+                added.append(f"{path}.{name}" if path else name)
+    return added
+
+
+def _calls_by_module(calls: list[Call]) -> dict[str, list[Call]]:
+    """The calls of one forward of each module, which every other forward of it must begin with."""
+    passes: dict[str, dict[int, list[Call]]] = defaultdict(lambda: defaultdict(list))
+    for call in calls:
+        passes[call.path][call.forward].append(call)
+    longest = {path: max(each.values(), key=len) for path, each in passes.items()}
+    for path, each in passes.items():
+        expected = [(call.function, call.recognised) for call in longest[path]]
+        for made in each.values():
+            if [(call.function, call.recognised) for call in made] != expected[: len(made)]:
+                raise ValueError(
+                    f"{path or 'the network'}: its passes call different activations, {[name for name, _ in expected]}"
+                    f" and {[call.function for call in made]}; use modules such as nn.GELU there"
+                )
+    return longest
+
+
+def _adopt(owner: nn.Module, activation: nn.Module) -> str:
+    index = 0
+    while hasattr(owner, f"activation_{index}"):
+        index += 1
+    owner.add_module(f"activation_{index}", activation)
+    return f"activation_{index}"
+
+
+class _Redirect(TorchFunctionMode):
+    """Active during one forward of `owner`: its own calls, not those of its children, go to its activations."""
+
+    def __init__(self, owner: nn.Module) -> None:
+        super().__init__()
+        self._owner, self._made = owner, 0
+        self._paths: dict[int, str] | None = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = function_name(func)
+        if name is None or not self._is_own():
+            return func(*args, **kwargs)
+        child = self._next(name)
+        if not child:
+            return func(*args, **kwargs)
+        x = args[0] if args else kwargs["input"]
+        y = getattr(self._owner, child)(x)
+        in_place = kwargs.get("inplace") or getattr(func, "__name__", "").endswith("_")
+        return x.copy_(y) if in_place else y
+
+    def _is_own(self) -> bool:
+        if self._paths is None:
+            self._paths = {id(vars(module)): path for path, module in self._owner.named_modules()}
+        return innermost(self._paths, 3) == ""
+
+    def _next(self, name: str) -> str:
+        calls: tuple[tuple[str, str], ...] = vars(self._owner)[_CALLS]
+        if self._made >= len(calls) or calls[self._made][0] != name:
+            seen = ", ".join(function for function, _ in calls)
+            raise RuntimeError(
+                f"{type(self._owner).__name__}: call {self._made + 1} of an activation in forward is {name}, but the"
+                f" example's calls were {seen}; give an example that takes the same path"
+            )
+        self._made += 1
+        return calls[self._made - 1][1]
+
+
+def _redirecting(original: type[nn.Module]) -> type[nn.Module]:
+    """The subclass of `original` that redirects its calls: one per class, and no subclass of such a subclass."""
+    if original not in _REDIRECTING.values():
+        if original not in _REDIRECTING:
+            _REDIRECTING[original] = _subclass(original)
+        return _REDIRECTING[original]
+    return original
+
+
+_REDIRECTING: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def _subclass(original: type[nn.Module]) -> type[nn.Module]:
+    @functools.wraps(original.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with _Redirect(self):
+            return original.forward(self, *args, **kwargs)
+
+    def reduce(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
+        # The class cannot be found by its name, so that a pickle must make it again.
+        state = tuple(original.__reduce_ex__(self, protocol))[2:]
+        return (_revive, (original,), *state)
+
+    return type(
+        original.__name__,
+        (original,),
+        {"forward": forward, "__reduce_ex__": reduce, "__module__": original.__module__, "__doc__": original.__doc__},
+    )
+
+
+def _revive(original: type[nn.Module]) -> nn.Module:
+    made = _redirecting(original)
+    return made.__new__(made)

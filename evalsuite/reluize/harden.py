@@ -1,0 +1,95 @@
+"""One call that makes a network ready for hardening: hardenable activations in place of GELU and SiLU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from evalsuite.activations import Found, census
+from evalsuite.activations.census import settle_transformers, substitute
+from evalsuite.activations.hardenable import Hardenable
+from evalsuite.plugins import load
+from evalsuite.reluize.hardening import Hardening
+from evalsuite.reluize.schedules import Curve
+from evalsuite.reluize.swap import expose
+
+_HARDENS_AS = {"gelu": "lambda-gelu", "gelu-tanh": "lambda-gelu", "silu": "swish"}
+
+
+def harden(
+    module: nn.Module,
+    *,
+    steps: int | None = None,
+    start: float = 0.25,
+    target: float | Mapping[str, float] = 160.0,
+    schedule: str | Curve = "linear",
+    learn: bool = False,
+    order: str = "together",
+    hardness: float = 1.001,
+    in_place: bool = True,
+    example: Any = None,
+) -> Hardening:
+    """Put hardenable activations into `module`, and return the hook that hardens them during training.
+
+        hardening = harden(model, steps=len(loader) * epochs)  # before the optimizer is made
+        ...
+        hardening.step()  # before each optimizer step
+        ...
+        relu_network = hardening.swap()
+
+    GELU becomes lambda-GELU and SiLU becomes Swish, both at lambda = `hardness`; lambda-GELU and Swish stay as they
+    are. The module is changed in place, because a copy that the training loop does not train would go unnoticed; its
+    weights stay the same parameters, so that an optimizer which holds them already still serves, but does not learn s.
+
+    An already trained network: start=0 hardens over a short fine-tuning, with no lambda learnt. lambda cannot be 1
+    itself (s would be minus infinity); at 1.001 an activation moves by at most 0.2935 * 0.001, the largest x^2 phi(x)
+    times the change in lambda (GELU's tanh form differs by another 0.0005).
+
+    Args:
+        module: any network; its training mode, device and precision are kept.
+        steps: how many optimizer steps training has, for `step()`; None if you call hardening(progress) yourself.
+        start, target, schedule, learn, order: see `Hardening`.
+        hardness: the lambda put in. For training from scratch with a learnt lambda the paper starts at
+            s = 0: 1 + log 2 = 1.693, from where s also learns faster than near 1.
+        in_place: False leaves `module` alone; then train `hardening.module`.
+        example: inputs (a tensor, a tuple of arguments or a mapping of named ones), with in_place=False: activations
+            that a run on them calls as functions, or computes by formulas of the user's own, are hardened too; see
+            `expose`. Without it only modules are.
+
+    Raises:
+        ValueError: an option is out of its range, or there is nothing to harden.
+    """
+    if not hardness > 1:
+        raise ValueError(f"hardness: lambda must be > 1, got {hardness}")
+    if example is not None and in_place:
+        raise ValueError("an example exposes activations in a copy: pass in_place=False, and train hardening.module")
+    prepared = module if in_place else expose(module, example)
+    replacement = {
+        id(found.module): _hardenable(found, prepared, hardness)
+        for found in census(prepared)
+        if found.traits.name in _HARDENS_AS
+    }
+    if in_place and id(prepared) in replacement:
+        raise ValueError(f"{type(module).__name__} is itself the activation: use in_place=False, or wrap it")
+    present = {id(each): each for each in prepared.modules() if id(each) in replacement}
+    prepared = substitute(prepared, replacement)
+    settle_transformers(prepared)
+    try:
+        return Hardening(prepared, start, target, schedule, learn, order, steps)
+    except ValueError:
+        substitute(prepared, {id(replacement[old]): each for old, each in present.items()})
+        settle_transformers(prepared)
+        raise
+
+
+def _hardenable(found: Found, network: nn.Module, hardness: float) -> nn.Module:
+    """The activation's hardenable form, where the network's parameters are and as precise as they."""
+    made: nn.Module = load("activations", _HARDENS_AS[found.traits.name]).target.make(0)
+    if not isinstance(made, Hardenable):
+        raise TypeError(f"the activation {_HARDENS_AS[found.traits.name]!r} must make a Hardenable")
+    like = next((each for each in network.parameters() if each.is_floating_point()), torch.zeros(()))
+    made.to(like.device, like.dtype).set_hardness(hardness)
+    return made.train(found.module.training)

@@ -1,0 +1,165 @@
+"""The hardness of layers: what was learnt, whether seeds agree on its order, whether its drift says anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from evalsuite.contract import Direction
+from evalsuite.report.measured import TRAIN, Measured
+from evalsuite.report.ranks import Association, agreement, association, holm
+from evalsuite.report.statistics import Estimate, mean_interval
+from evalsuite.report.tables import TextLine
+
+LEAST_LAYERS = 3  # Two layers have two orders: rho_S is 1 or -1 whatever was learnt.
+LEAST_SEEDS = 3
+ALL = "all workloads"
+SIGNIFICANT = 0.05
+BEYOND = "beyond these seeds"
+
+
+@dataclass(frozen=True)
+class LayerOrder:
+    """Whether the seeds rank the layers alike: mean rho_S over pairs of seeds, or the reason why there is none."""
+
+    workload: str
+    variant: str
+    seeds: int
+    layers: int
+    agreement: Estimate | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class LayerDrift:
+    """One layer over the seeds: lambda when learning ended, and its difference to the initial one."""
+
+    workload: str
+    variant: str
+    layer: str
+    learnt: Estimate
+    drift: Estimate
+    spread: Estimate | None
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Of one metric with the mean drift of the same networks, over seeds.
+
+    rho_S is turned so that it is positive where the networks whose lambda rose more did better. `p` is of a two-sided
+    permutation test, `p_adjusted` Holm's over all relations of the same `workload` group: single workloads, or `ALL`.
+    """
+
+    workload: str
+    variant: str
+    step: str
+    metric: str
+    setting: str
+    label: str
+    association: Association | None = None
+    p_adjusted: float | None = None
+    reason: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """ "resolved", "not resolved", `BEYOND` (too few for any p below 0.05), or the reason."""
+        if self.association is None or self.p_adjusted is None:
+            return self.reason
+        if self.association.least > SIGNIFICANT:
+            return BEYOND
+        return "resolved" if self.p_adjusted <= SIGNIFICANT else "not resolved"
+
+
+def learners(measured: Measured, workload: str) -> list[str]:
+    """The variants that learnt some lambda on a workload: one that only moved it by a schedule has no drift."""
+    found = []
+    for variant in measured.variants:
+        drifts = measured.layers(workload, variant, "hardness_drift")
+        if any(value != 0 for layer in drifts.values() for value in layer.values()):
+            found.append(variant)
+    return found
+
+
+def layer_orders(measured: Measured) -> list[LayerOrder]:
+    """One for each workload and variant with a learnt lambda."""
+    found = []
+    for workload in measured.workloads:
+        for variant in learners(measured, workload):
+            layers = measured.layers(workload, variant, "learnt_hardness")
+            seeds = sorted(set.intersection(*(set(values) for values in layers.values())))
+            order = LayerOrder(workload, variant, len(seeds), len(layers), None)
+            if len(layers) < LEAST_LAYERS:
+                found.append(replace(order, reason=f"not defined: {len(layers)} layer{'s' * (len(layers) != 1)}"))
+            elif len(seeds) < 2:
+                found.append(replace(order, reason="not defined: one seed"))
+            else:
+                profiles = {seed: [values[seed] for values in layers.values()] for seed in seeds}
+                rho = agreement(profiles)
+                reason = "" if rho else "not defined: a seed with the same lambda in every layer"
+                found.append(replace(order, agreement=rho, reason=reason))
+    return found
+
+
+def layer_drifts(measured: Measured) -> list[LayerDrift]:
+    """One for each layer with a learnt lambda, in the network's order."""
+    found = []
+    for workload in measured.workloads:
+        for variant in learners(measured, workload):
+            learnt = measured.layers(workload, variant, "learnt_hardness")
+            drifts = measured.layers(workload, variant, "hardness_drift")
+            spreads = measured.layers(workload, variant, "hardness_spread")
+            for layer, values in drifts.items():
+                spread = spreads.get(layer)
+                own = mean_interval(list(learnt[layer].values())), mean_interval(list(values.values()))
+                over = mean_interval(list(spread.values())) if spread else None
+                found.append(LayerDrift(workload, variant, layer, *own, over))
+    return found
+
+
+def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relation]:
+    """Of the headline metrics after training with the mean drift: within each workload, then over all of them."""
+    lines = [line for line in headlines if line.step != TRAIN and line.metric and line.direction != "neutral"]
+    single, pooled = [], []
+    for variant in measured.variants:
+        places: dict[tuple[str, str, str], list[tuple[TextLine, Mapping[int, float], Mapping[int, float]]]] = {}
+        for line in lines:
+            if variant not in learners(measured, line.workload):
+                continue
+            drift = _mean_drift(measured, line.workload, variant)
+            values = measured.values(line.workload, variant, line.step, line.metric, line.setting)
+            if values:
+                places.setdefault((line.step, line.metric, line.setting), []).append((line, drift, values))
+                single.append(_relation(line.workload, variant, [(line, drift, values)]))
+        pooled += [_relation(ALL, variant, found) for found in places.values() if len(found) > 1]
+    order = {workload: i for i, workload in enumerate(measured.workloads)}
+    return [*_adjusted(sorted(single, key=lambda each: order[each.workload])), *_adjusted(pooled)]
+
+
+def _mean_drift(measured: Measured, workload: str, variant: str) -> dict[int, float]:
+    layers = measured.layers(workload, variant, "hardness_drift").values()
+    seeds = set.intersection(*(set(values) for values in layers))
+    return {seed: math.fsum(values[seed] for values in layers) / len(layers) for seed in sorted(seeds)}
+
+
+def _relation(
+    workload: str, variant: str, found: Sequence[tuple[TextLine, Mapping[int, float], Mapping[int, float]]]
+) -> Relation:
+    first = found[0][0]
+    strata = []
+    for line, drift, values in found:
+        sign = 1.0 if line.direction == Direction.HIGHER.value else -1.0
+        seeds = sorted(drift.keys() & values.keys())
+        if len(seeds) >= LEAST_SEEDS:
+            strata.append(([drift[seed] for seed in seeds], [sign * values[seed] for seed in seeds]))
+    relation = Relation(workload, variant, first.step, first.metric, first.setting, first.brief, association(strata))
+    if relation.association is not None:
+        return relation
+    few = max(len(drift.keys() & values.keys()) for _, drift, values in found)
+    return replace(relation, reason="the same in every seed" if strata else f"n = {few}: too few")
+
+
+def _adjusted(found: Sequence[Relation]) -> list[Relation]:
+    tested = [each for each in found if each.association is not None]
+    adjusted = iter(holm([each.association.p for each in tested if each.association is not None]))
+    return [each if each.association is None else replace(each, p_adjusted=next(adjusted)) for each in found]

@@ -1,0 +1,80 @@
+"""The values of single networks, for tables that compare two metrics, or two variants of which none is the baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from evalsuite.report.comparison import root_reason
+from evalsuite.results import Status, parse_setting
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TRAIN, ACCURACY = "train", "accuracy"
+_PLACE = ("workload", "variant", "step", "metric", "setting")
+
+
+class Measured:
+    """The rows of a run without a sample, by network.
+
+    Args:
+        frame: rows as `read_results` gives them, in the recipe's order.
+        after: step -> what it follows; empty for a step that measures the network as trained.
+    """
+
+    def __init__(self, frame: pd.DataFrame, after: Mapping[str, str] | None = None) -> None:
+        rows = frame[frame["sample"].isna()]
+        self.frame = rows
+        self.workloads = [str(each) for each in frame["workload"].unique()]
+        self.variants = [str(each) for each in frame["variant"].unique()]
+        self._after = after or {}
+        self._values: dict[tuple[str, ...], dict[int, float]] = {}
+        self._reasons: dict[tuple[str, ...], str] = {}
+        self._settings: dict[tuple[str, str, str, str], dict[str, dict[str, str]]] = {}
+        self._steps: dict[tuple[str, str], dict[str, None]] = {}
+        columns = (*_PLACE, "seed", "value", "status", "reason", "stage")
+        for row in rows[list(columns)].itertuples(index=False, name=None):
+            self._add(dict(zip(columns, row, strict=True)))
+
+    def _add(self, row: Mapping[str, object]) -> None:
+        place = tuple(str(row[name]) for name in _PLACE)
+        self._steps.setdefault((place[0], str(row["stage"])), {})[place[2]] = None
+        value = row["value"]
+        if row["status"] == Status.OK.value and isinstance(value, float) and math.isfinite(value):
+            self._values.setdefault(place, {})[int(str(row["seed"]))] = value
+            settings = self._settings.setdefault((place[0], place[1], place[2], place[3]), {})
+            settings.setdefault(place[4], parse_setting(place[4]))
+        elif row["reason"]:
+            self._reasons.setdefault(place, f"{row['status']}: {root_reason(str(row['reason']))}")
+
+    def step(self, workload: str, stage: str) -> str:
+        """The first step of a stage that measures the networks as trained; empty where there is none."""
+        steps = self._steps.get((workload, stage), {})
+        return next((step for step in steps if not self._after.get(step)), "")
+
+    def values(self, workload: str, variant: str, step: str, metric: str, setting: str = "") -> dict[int, float]:
+        """Seed -> value; empty where there is none."""
+        return dict(self._values.get((workload, variant, step, metric, setting), {}))
+
+    def settings(self, workload: str, variant: str, step: str, metric: str) -> dict[str, dict[str, str]]:
+        """The settings that have a value: text -> its keys and values, in the order of the rows."""
+        return dict(self._settings.get((workload, variant, step, metric), {}))
+
+    def reason(self, workload: str, variant: str, step: str, metric: str) -> str:
+        """Why there is no value, with the status; "absent" where there is no row either."""
+        for place in ((workload, variant, step, metric, ""), (workload, variant, step, "", "")):
+            if place in self._reasons:
+                return self._reasons[place]
+        failed = self._reasons.get((workload, variant, TRAIN, "", ""))
+        return failed or "absent: no row of it in this run"
+
+    def layers(self, workload: str, variant: str, metric: str) -> dict[str, dict[int, float]]:
+        """Of a metric of each layer: the layer's path -> seed -> value, in the network's order."""
+        found = self.settings(workload, variant, TRAIN, metric)
+        return {
+            keys["layer"]: self.values(workload, variant, TRAIN, metric, text)
+            for text, keys in found.items()
+            if "layer" in keys
+        }

@@ -1,0 +1,68 @@
+"""What the swap to ReLU can change: proven bounds of the logits' difference, over boxes around test samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from evalsuite import Bench, Network, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Proven bounds of how far the swap to ReLU moves the logits in L-infinity balls, against what was observed.
+
+    Compared are the network before its swap and the network itself, whatever repaired it; a network that was not
+    swapped is compared with the ReLU network of its own weights: what a swap would do. Bounds are of real arithmetic
+    with the float32 weights, computed in float64 with all rounding accounted for. The prediction is the class that the
+    network before the swap gives the ball's center, not the sample's true class: this is no robustness verdict.
+
+    Then lambda is set to each value of `hardness` in the network before the swap, and compared with ReLU of the same
+    weights: how the certified and the observed disruption fall as lambda grows.
+
+    Args:
+        eps: the radii of the balls; 0 is the sample itself.
+        samples: how many test samples, at the network's own hardness.
+        hardness: the lambdas of the sweep; may be empty.
+        sweep_samples: how many test samples, in the sweep.
+    """
+
+    version: ClassVar[str] = "1"
+    libraries: ClassVar[tuple[str, ...]] = ("torch",)
+
+    eps: tuple[float, ...] = (0.0, 0.01, 0.02)
+    samples: int = 100
+    hardness: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
+    sweep_samples: int = 10
+
+    def __post_init__(self) -> None:
+        if not self.eps or not all(math.isfinite(each) and each >= 0 for each in self.eps):
+            raise ValueError(f"eps must be one or more finite radii >= 0, got {self.eps}")
+        if len(set(self.eps)) < len(self.eps):
+            raise ValueError(f"eps must not repeat a radius, got {self.eps}")
+        if not all(math.isfinite(each) and each > 0 for each in self.hardness):
+            raise ValueError(f"hardness must be finite lambdas > 0, got {self.hardness}")
+        if len(set(self.hardness)) < len(self.hardness):
+            raise ValueError(f"hardness must not repeat a lambda, got {self.hardness}")
+        for name in ("samples", "sweep_samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        """Certify the balls around the first test samples.
+
+        Raises:
+            Unsupported: the network has nothing to swap, or a layer without a rule, named by its dotted path.
+        """
+        from pipelines.swap_certificate.measuring import Measurement
+
+        work = Measurement(network, bench)
+        metrics = [each for eps in self.eps for each in work.at(eps, self.samples)]
+        metrics += [
+            each
+            for hardness in self.hardness
+            for eps in self.eps
+            for each in work.swept(eps, self.sweep_samples, hardness)
+        ]
+        return Outcome(metrics)

@@ -1,0 +1,162 @@
+"""Certified and observed disruption of one network, within the time limit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from evalsuite import Bench, Direction, Metric, Network, Property, SwapBounds, Unsupported, census
+
+# What is left of the time limit is for the rest of the job.
+_SHARE = 0.8
+_STEPS = 12
+_RESTARTS = 3
+_LATE = "not within the time limit"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Of the first balls, each (balls,): what is proven, and the greatest |difference| that was seen."""
+
+    certified: torch.Tensor
+    observed: torch.Tensor
+    before: torch.Tensor
+    kept: torch.Tensor
+
+
+def before_swap(network: Network) -> nn.Module:
+    """The network before its swap; where it was not swapped, itself.
+
+    Raises:
+        Unsupported: there is no activation but ReLU.
+    """
+    module = network.unswapped if network.unswapped is not None else network.module
+    if not [found for found in census(module) if found.traits.name != "relu"]:
+        raise Unsupported("nothing to swap: the network has no activation module but ReLU")
+    return module
+
+
+class Measurement:
+    """Metrics of one network, radius by radius, until its share of the time limit is used."""
+
+    def __init__(self, network: Network, bench: Bench) -> None:
+        self._deadline = time.monotonic() + _SHARE * bench.time_limit
+        self._bench = bench
+        module, shape = before_swap(network), network.input_shape
+        repaired = None if network.unswapped is None else network.module
+        self._own = SwapBounds(module, shape, swapped=repaired)
+        self._same_weights = self._own if repaired is None else SwapBounds(module, shape)
+        self._slowest = 0.0
+
+    def at(self, eps: float, samples: int) -> list[Metric]:
+        """All metrics of one radius, for the network as it is."""
+        properties = self._bench.properties(eps, samples)
+        setting = {"eps": eps}
+        found = self._found(self._own, properties, None)
+        if found is None:
+            return _nothing(setting)
+        reason = _told(len(found.certified), len(properties))
+        certified, observed = found.certified, found.observed
+        kept = found.kept[found.before].double().mean().item() if bool(found.before.any()) else None
+        why = reason if kept is not None else "no prediction is certified before the swap"
+        metrics = [
+            _logit("certified_disruption", certified.mean().item(), setting, reason),
+            _logit("certified_disruption_max", certified.max().item(), setting, reason),
+            _logit("observed_disruption", observed.mean().item(), setting, reason),
+            _logit("observed_disruption_max", observed.max().item(), setting, reason),
+            _looseness(certified, observed, setting, reason),
+            Metric(
+                "certified_before_swap", found.before.double().mean().item(), "fraction", Direction.HIGHER, setting,
+                reason=reason,
+            ),
+            Metric("swap_kept", kept, "fraction", Direction.HIGHER, setting, reason=why),
+        ]  # fmt: skip
+        for property_, bound, yes in zip(properties, certified.tolist(), found.kept.tolist(), strict=False):
+            sample = property_.sample
+            metrics += [
+                Metric("certified_disruption", bound, "logit", Direction.LOWER, setting, sample=sample),
+                # Not a verdict: those of one sample and eps are of its robustness, which this is not.
+                Metric("prediction_kept", float(yes), "count", Direction.HIGHER, setting, sample=sample),
+            ]
+        return metrics
+
+    def swept(self, eps: float, samples: int, hardness: float) -> list[Metric]:
+        """Certified and observed disruption of one radius, with every lambda set to `hardness`."""
+        properties = self._bench.properties(eps, samples)
+        setting = {"eps": eps, "hardness": hardness}
+        found = self._found(self._same_weights, properties, hardness)
+        if found is None:
+            return _nothing(setting)
+        reason = _told(len(found.certified), len(properties))
+        return [
+            _logit("certified_disruption", found.certified.mean().item(), setting, reason),
+            _logit("observed_disruption", found.observed.mean().item(), setting, reason),
+        ]
+
+    def _found(self, bounds: SwapBounds, properties: list[Property], hardness: float | None) -> _Found | None:
+        """What could be found of the first properties in time; None if nothing."""
+        parts = []
+        for at in range(0, len(properties), bounds.batch):
+            began = time.monotonic()
+            if began + self._slowest > self._deadline:
+                break
+            lower, upper = (
+                torch.stack([getattr(each, side) for each in properties[at : at + bounds.batch]])
+                for side in ("lower", "upper")
+            )
+            proven = bounds.certify(lower, upper, hardness=hardness)
+            seen = observed_disruption(bounds, lower, upper, hardness, seed=self._bench.seed)
+            if bool((seen > proven.disruption).any()):
+                raise RuntimeError("a certificate excludes a difference that was observed")
+            parts.append(_Found(proven.disruption, seen, proven.certified_before, proven.kept))
+            self._slowest = max(self._slowest, time.monotonic() - began)
+        if not parts:
+            return None
+        names = ("certified", "observed", "before", "kept")
+        return _Found(*(torch.cat([getattr(each, name) for each in parts]) for name in names))
+
+
+def observed_disruption(
+    bounds: SwapBounds, lower: torch.Tensor, upper: torch.Tensor, hardness: float | None, *, seed: int
+) -> torch.Tensor:
+    """The greatest |difference| found in each box by sign-gradient ascent from its center and random points, (boxes,).
+
+    Below the true maximum: what the certificate is to be compared with.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    best = torch.zeros(len(lower), dtype=torch.float64)
+    still = bool((lower == upper).all())
+    for restart in range(1 if still else _RESTARTS):
+        share = torch.rand(lower.shape, generator=generator, dtype=torch.float64) if restart else 0.5
+        point = lower + share * (upper - lower)
+        for step in range(1 if still else _STEPS):
+            point = point.detach().requires_grad_()
+            seen = bounds.difference(point, hardness=hardness).abs().amax(1)
+            best = torch.maximum(best, seen.detach())
+            (gradient,) = torch.autograd.grad(seen.sum(), point)
+            size = (upper - lower) * (0.25 * (1 - step / _STEPS) + 0.01)
+            point = torch.minimum(torch.maximum(point + size * gradient.sign(), lower), upper)
+    return best
+
+
+def _told(done: int, count: int) -> str:
+    return f"{count - done} of {count} samples {_LATE}" if done < count else ""
+
+
+def _logit(name: str, value: float | None, setting: dict[str, float], reason: str) -> Metric:
+    return Metric(name, value, "logit", Direction.LOWER, setting, reason=reason)
+
+
+def _looseness(certified: torch.Tensor, observed: torch.Tensor, setting: dict[str, float], reason: str) -> Metric:
+    """How many times the mean bound is above the mean observation."""
+    seen = observed.mean().item()
+    value = certified.mean().item() / seen if seen > 0 else None
+    why = reason if value is not None else "no difference was observed"
+    return Metric("certified_to_observed", value, "ratio", Direction.LOWER, setting, reason=why)
+
+
+def _nothing(setting: dict[str, float]) -> list[Metric]:
+    return [_logit(name, None, setting, _LATE) for name in ("certified_disruption", "observed_disruption")]

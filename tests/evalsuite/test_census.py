@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evalsuite import GELU, census
+from evalsuite.activations.recognition import recognise, recognise_module
+from evalsuite.activations.runs import Use, census_of_operators, census_of_run
+
+transformers = pytest.importorskip("transformers")
+SQRT2 = math.sqrt(2)
+TANH = math.sqrt(2 / math.pi)
+
+
+def erf_gelu(x, constant=SQRT2):
+    return 0.5 * x * (1 + torch.erf(x / constant))
+
+
+FORMS = {
+    "gelu": [
+        erf_gelu,
+        lambda x: x * 0.5 * (torch.erf(x * math.sqrt(0.5)) + 1.0),
+        lambda x: 0.5 * (x * (1 + torch.erf(x / SQRT2))),
+        lambda x: x * (torch.erf(x / SQRT2) + 1) / 2,
+        lambda x: 0.5 * x + 0.5 * x * torch.erf(x / SQRT2),
+        lambda x: (0.5 + 0.5 * torch.erf(x / SQRT2)) * x,
+        lambda x: x * 0.5 * torch.erfc(-x / SQRT2),
+        lambda x: x - x * 0.5 * torch.erfc(x / SQRT2),
+        lambda x: x * torch.special.ndtr(x),
+        lambda x: x.mul(0.5).mul(1 + torch.erf(x.div(torch.tensor(SQRT2)))),
+    ],
+    "gelu-tanh": [
+        lambda x: 0.5 * x * (1 + torch.tanh(TANH * (x + 0.044715 * torch.pow(x, 3)))),
+        lambda x: 0.5 * x * (torch.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)) + 1),
+    ],
+    "silu": [
+        lambda x: x * torch.sigmoid(x),
+        lambda x: x / (1 + torch.exp(-x)),
+        lambda x: torch.sigmoid(x).mul_(x),
+        lambda x: 0.5 * x * (1 + torch.tanh(0.5 * x)),
+    ],
+}
+ALL_FORMS = [(name, form) for name, forms in FORMS.items() for form in forms]
+
+
+class Calls(nn.Module):
+    """A linear layer, then what `form` does in this module's own forward."""
+
+    def __init__(self, form) -> None:
+        super().__init__()
+        self.linear, self.form, self.last = nn.Linear(4, 6), form, nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.form(self.linear(x)))
+
+
+def brief(uses: list[Use]) -> list[tuple[str, str, str, int]]:
+    return sorted((use.path, use.kind, use.function, use.calls) for use in uses)
+
+
+@pytest.mark.parametrize(("name", "form"), ALL_FORMS)
+def test_every_way_to_write_a_formula_is_found_once_where_it_is_written(name, form) -> None:
+    uses = census_of_run(nn.Sequential(nn.Identity(), Calls(form)), torch.randn(5, 4))
+    assert brief(uses) == [("1", "formula", name, 1)]
+    assert uses[0].hardness == 1
+
+
+def test_a_constant_may_be_off_by_a_millionth_and_not_by_a_hundred_thousandth() -> None:
+    assert recognise(lambda x: erf_gelu(x, SQRT2 * (1 + 5e-7))).traits is GELU
+    assert recognise(lambda x: erf_gelu(x, SQRT2 * (1 + 1e-5))) is None
+    assert recognise(lambda x: 0.5 * x * (1 + torch.erf(x / 1.5))) is None
+    assert recognise(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3)))) is None
+
+
+@pytest.mark.parametrize("beta", [1.25, 1.702, 3.0, 20.0])
+def test_the_fixed_hardness_of_a_formula_is_measured(beta: float) -> None:
+    (use,) = census_of_run(Calls(lambda x: x * torch.sigmoid(beta * x)), torch.randn(5, 4))
+    assert (use.kind, use.traits.name) == ("formula", "silu")
+    assert use.hardness == pytest.approx(beta, rel=1e-6)
+
+
+def test_what_is_no_activation_is_kept_or_not_reported() -> None:
+    torch.manual_seed(0)
+    lstm = census_of_run(nn.LSTM(4, 3, batch_first=True), torch.randn(2, 5, 4))
+    assert {use.kind for use in lstm} <= {"kept"}
+    by_hand = census_of_run(nn.LSTMCell(4, 3), torch.randn(2, 4))
+    assert {use.kind for use in by_hand} <= {"kept"}
+    pooler = census_of_run(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(2, 4))
+    assert brief(pooler) == [("1", "kept", "tanh", 1)]
+    gate = Calls(lambda x: x.softmax(-1) * torch.sigmoid(x.sum(-1, keepdim=True)) + functional.layer_norm(x, (6,)))
+    assert brief(census_of_run(gate, torch.randn(5, 4))) == [("", "kept", "sigmoid", 1)]
+
+
+def test_an_unknown_gate_of_itself_is_reported_as_such() -> None:
+    module = Calls(lambda x: x * torch.atan(torch.sigmoid(x)))
+    assert ("", "formula", "x g(x)", 1) in brief(census_of_run(module, torch.randn(5, 4)))
+
+
+def test_a_learnt_beta_is_a_gate_of_itself_and_no_row() -> None:
+    class Learnt(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.beta = nn.Parameter(torch.ones(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * torch.sigmoid(self.beta * x)
+
+    uses = census_of_run(nn.Sequential(nn.Linear(4, 6), Learnt()), torch.randn(5, 4))
+    (use,) = (each for each in uses if each.kind != "kept")
+    assert (use.path, use.function, use.traits) == ("1", "x g(x)", None)
+
+
+def test_calls_are_reported_at_the_innermost_module_with_their_number() -> None:
+    inner = Calls(lambda x: functional.silu(functional.gelu(functional.gelu(x), approximate="tanh")))
+    outer = nn.Sequential(nn.Linear(4, 4), nn.ModuleDict({"x": inner})["x"], nn.ReLU(), nn.Linear(3, 4), inner)
+    uses = census_of_run(outer, torch.randn(5, 4))
+    assert brief(uses) == [
+        ("1", "functional", "gelu", 2), ("1", "functional", "gelu", 2), ("1", "functional", "silu", 2),
+        ("2", "module", "ReLU", 1),
+    ]  # fmt: skip
+    assert {use.traits.name for use in uses} == {"gelu", "gelu-tanh", "silu", "relu"}
+
+
+def test_an_activation_that_hides_in_a_plain_list_is_found_at_its_owner() -> None:
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.acts = nn.Linear(4, 4), [nn.GELU()]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.acts[0](self.linear(x))
+
+    assert not census(Hidden())
+    assert brief(census_of_run(nn.Sequential(Hidden()), torch.randn(2, 4))) == [("0", "functional", "gelu", 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "hardness"),
+    [
+        ("gelu", "gelu", 1.0), ("gelu_python", "gelu", 1.0), ("gelu_new", "gelu-tanh", 1.0),
+        ("gelu_pytorch_tanh", "gelu-tanh", 1.0), ("gelu_fast", "gelu-tanh", 1.0), ("quick_gelu", "silu", 1.702),
+        ("silu", "silu", 1.0), ("relu2", "relu2", 1.0),
+    ],
+)  # fmt: skip
+def test_modules_of_hugging_face_are_known_by_their_values(name: str, row: str, hardness: float) -> None:
+    module = transformers.activations.ACT2FN[name]
+    found = recognise_module(module)
+    if type(module).__module__.startswith("torch"):
+        assert [each.traits.name for each in census(module)] == [row]
+        return
+    assert found.traits.name == row
+    assert found.hardness == pytest.approx(hardness, rel=1e-6)
+    assert [each.traits.name for each in census(nn.Sequential(module))] == ([row] if hardness == 1 else [])
+
+
+def test_other_modules_are_not_taken_for_activations_and_asking_changes_nothing() -> None:
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return functional.gelu(x) + torch.rand(())
+
+    module = Counting()
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    assert recognise_module(module) is None
+    assert torch.equal(torch.rand(3), expected)
+    assert module.calls == 0
+    assert recognise_module(transformers.activations.ACT2FN["gelu_10"]) is None
+    assert recognise_module(transformers.activations.ACT2FN["mish"]) is None
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda self, x: functional.gelu(x + 1 if x.sum() > 0 else x),
+        lambda self, x: functional.gelu(x - x.sum(-1, keepdim=True) * 1e-9),
+        lambda self, x: functional.dropout(functional.gelu(x), 0.1, self.training),
+        lambda self, x: functional.gelu(x) if self.training else functional.silu(x),
+        lambda self, x: functional.gelu(x.clamp(max=9e3)),
+    ],
+)
+def test_what_is_gelu_only_for_some_inputs_or_in_one_mode_is_not_taken_for_gelu(forward) -> None:
+    module = type("Almost", (nn.Module,), {"forward": forward})()
+    assert not census(nn.Sequential(module))
+
+
+def test_the_census_of_a_run_leaves_the_network_as_it_was() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU()).train()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    census_of_run(module, torch.randn(8, 4))
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+    assert module.training
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
+
+
+def test_the_fused_transformer_layer_is_seen_by_the_operators_alone() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True).eval()
+    x = torch.randn(2, 3, 8)
+    assert brief(census_of_run(layer, x)) == [("", "functional", "gelu", 1)]
+    assert brief(census_of_operators(layer, x)) == [("", "operator", "gelu in torch._transformer_encoder_layer_fwd", 1)]

@@ -1,0 +1,386 @@
+"""The swap certificate: closed forms, high-precision references, and samples in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import mpmath
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evalsuite.activations import GELU, RELU, LambdaGELU, census, replace
+from evalsuite.activations.silu import SILU
+from evalsuite.certificate import SwapBounds, SwapCertificate, certify_swap
+from evalsuite.certificate.chain import Place, read_chain
+from evalsuite.certificate.planes import Planes, Reach, difference_planes
+from evalsuite.contract import Network, Unsupported
+
+MakeNetwork = Callable[..., Network]
+WORKLOADS = {"digits-mlp": 10, "digits-cnn": 2, "mnist-cnn": 1}
+RADII = (0.0, 0.01, 0.02, 1.0)
+SUP = 0.16997120747990369
+Box = tuple[torch.Tensor, torch.Tensor]
+
+
+class Smooth(nn.Module):
+    """x Phi(lambda x) in float64, by torch's own GELU."""
+
+    def __init__(self, hardness: torch.Tensor) -> None:
+        super().__init__()
+        self.hardness = hardness
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = self.hardness.reshape(-1, *[1] * (x.ndim - 2)) if self.hardness.ndim else self.hardness
+        return functional.gelu(factor * x) / factor
+
+
+def pair(module: nn.Module, hardness: float | None = None) -> tuple[nn.Module, nn.Module]:
+    """The smooth network and its ReLU twin, independent of the code under test, float64."""
+    exact = copy.deepcopy(module).double().eval()
+    smooth = replace(
+        exact,
+        lambda found: Smooth(
+            found.traits.hardness(found.module).double() if hardness is None else torch.tensor(hardness).double()
+        ),
+    )
+    return smooth.eval(), replace(exact, lambda _: nn.ReLU()).eval()
+
+
+def difference(networks: tuple[nn.Module, nn.Module], x: torch.Tensor) -> torch.Tensor:
+    return networks[0](x) - networks[1](x)
+
+
+def sampled(networks: tuple[nn.Module, nn.Module], box: Box, rounds: int, seed: int = 0) -> list[torch.Tensor]:
+    """Points of the boxes: random ones, corners, and ascents of |difference| from them."""
+    lower, upper = box
+    generator = torch.Generator().manual_seed(seed)
+    points = []
+    for round_ in range(rounds):
+        share = torch.rand(lower.shape, generator=generator, dtype=torch.float64)
+        point = lower + (share.round() if round_ % 2 else share) * (upper - lower)
+        points.append(point)
+        if round_ % 8 == 2:
+            for _ in range(5):
+                point = point.detach().requires_grad_()
+                loss = difference(networks, point).abs().amax(1).sum()
+                (gradient,) = torch.autograd.grad(loss, point)
+                point = (point + (upper - lower) / 6 * gradient.sign()).clamp(lower, upper).detach()
+                points.append(point)
+    return points
+
+
+@torch.no_grad()
+def violations(found: SwapCertificate, networks: tuple[nn.Module, nn.Module], points: list[torch.Tensor]) -> int:
+    """How many (point, output) pairs are outside of their bounds."""
+    count = 0
+    for point in points:
+        before, after = (each(point) for each in networks)
+        gap = before - after
+        count += int(((gap < found.difference_lower) | (gap > found.difference_upper)).sum())
+        for logits, bounds in ((before, found.margin_before), (after, found.margin_after)):
+            own = logits.gather(1, found.labels[:, None])
+            other = torch.arange(logits.shape[1]) != found.labels[:, None]
+            others = logits[other].reshape(len(logits), -1)
+            count += int((own - others < bounds).sum())
+    return count
+
+
+def boxes(centers: torch.Tensor, eps: float) -> Box:
+    """The L-infinity balls in [0, 1]; the whole domain once where they are all alike."""
+    some = centers[:1] if eps >= 1 else centers
+    return (some.double() - eps).clamp(0, 1), (some.double() + eps).clamp(0, 1)
+
+
+def one_unit(hardness: float | None = None) -> nn.Sequential:
+    module = nn.Sequential(
+        nn.Linear(1, 1), nn.GELU() if hardness is None else LambdaGELU(hardness=hardness), nn.Linear(1, 2)
+    )
+    with torch.no_grad():
+        module[0].weight.fill_(1.0)
+        module[0].bias.fill_(0.0)
+        module[2].weight.copy_(torch.tensor([[1.0], [-2.0]]))
+        module[2].bias.copy_(torch.tensor([3.0, 4.0]))
+    return module
+
+
+@pytest.mark.parametrize("hardness", [None, 2.0, 160.0])
+def test_one_unit_differs_by_the_gap_of_the_activation(hardness: float | None) -> None:
+    module = one_unit(hardness)
+    scale = 1.0 if hardness is None else float(module[1].double().hardness.detach())
+    found = certify_swap(module, torch.tensor([[-5.0]]), torch.tensor([[5.0]]))
+    assert found.difference_lower[0].tolist() == pytest.approx([-SUP / scale, 0.0], abs=1e-9)
+    assert found.difference_upper[0].tolist() == pytest.approx([0.0, 2 * SUP / scale], abs=1e-9)
+    assert float(found.disruption) >= 2 * SUP / scale
+
+
+def test_on_one_side_of_zero_the_gap_is_that_of_the_ends() -> None:
+    found = certify_swap(one_unit(), torch.tensor([[1.0]], dtype=torch.float64), torch.tensor([[2.0]]).double())
+    # h(1) = Phi(1) - 1, h(2) = 2 (Phi(2) - 1), and h rises in between.
+    assert float(found.difference_lower[0, 0]) == pytest.approx(-0.15865525393145707, rel=1e-9)
+    assert float(found.difference_upper[0, 0]) == pytest.approx(-0.04550026389635842, rel=1e-9)
+
+
+def exactly(module: nn.Sequential, x: torch.Tensor, hardness: float) -> list[mpmath.mpf]:
+    """The differences of a fully connected network's outputs at x, to 40 digits."""
+    with mpmath.workdps(40):
+        before = after = [mpmath.mpf(each) for each in x.double().tolist()]
+        for layer in module:
+            if isinstance(layer, nn.Linear):
+                rows = [[mpmath.mpf(w) for w in row] for row in layer.weight.double().tolist()]
+                bias = [mpmath.mpf(b) for b in layer.bias.double().tolist()]
+                before, after = (
+                    [mpmath.fdot(row, values) + b for row, b in zip(rows, bias, strict=True)]
+                    for values in (before, after)
+                )
+            else:
+                before = [x * mpmath.ncdf(hardness * x) for x in before]
+                after = [max(x, mpmath.mpf(0)) for x in after]
+        return [b - a for b, a in zip(before, after, strict=True)]
+
+
+@pytest.mark.parametrize("hardness", [1.0, 10.0, 160.0])
+def test_at_a_point_the_bounds_enclose_the_exact_difference_and_nothing_else(
+    network: MakeNetwork, hardness: float
+) -> None:
+    module = network("digits-mlp", "annealed").unswapped
+    assert isinstance(module, nn.Sequential)
+    x = torch.rand(3, 64, generator=torch.Generator().manual_seed(0))
+    found = certify_swap(module, x, x, hardness=hardness)
+    assert float((found.difference_upper - found.difference_lower).max()) < 1e-9
+    for row, point in enumerate(x):
+        for output, exact in enumerate(exactly(module, point, hardness)):
+            assert mpmath.mpf(found.difference_lower[row, output].item()) <= exact
+            assert exact <= mpmath.mpf(found.difference_upper[row, output].item())
+
+
+@pytest.mark.parametrize("traits", [GELU, SILU, RELU], ids=lambda each: each.name)
+@pytest.mark.parametrize("hardness", [1.0, 7.0, 160.0])
+def test_the_planes_of_one_unit_are_sound(traits, hardness: float) -> None:
+    generator = torch.Generator().manual_seed(int(hardness))
+
+    def interval(scale: float, count: int = 4000) -> Box:
+        ends = scale * torch.randn(2, 1, count, generator=generator, dtype=torch.float64) / hardness
+        ends[1] = torch.where(torch.rand(1, count, generator=generator) < 0.3, ends[0], ends[1])
+        return ends.amin(0), ends.amax(0)
+
+    a, gap = interval(2.0), interval(0.5)
+    b = a[0] - gap[1], a[1] - gap[0]
+    planes: Planes = difference_planes(Place("0", traits, torch.full((4000,), hardness).double()), Reach(a, b, gap))
+    for _ in range(300):
+        share = torch.rand(2, 1, 4000, generator=generator, dtype=torch.float64)
+        share = torch.where(torch.rand(share.shape, generator=generator) < 0.3, share.round(), share)
+        x, d = a[0] + share[0] * (a[1] - a[0]), gap[0] + share[1] * (gap[1] - gap[0])
+        true = traits.value(hardness * x) / hardness - (x - d).relu()
+        rounding = 1e-15 * (x.abs() + d.abs() + 1 / hardness)
+        for side, form in ((-1, planes.lower), (1, planes.upper)):
+            value = form.d * d + form.a * x + form.b * (x - d) + form.constant
+            assert bool((side * (value - true) >= -rounding).all())
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_no_sample_is_outside_of_its_bounds(network: MakeNetwork, bench, workload: str) -> None:
+    epochs, dense = WORKLOADS[workload], workload == "digits-mlp"
+    module = network(workload, "annealed", epochs=epochs).unswapped
+    assert module is not None
+    test = bench(workload, epochs=epochs).data.test
+    known = SwapBounds(module, tuple(test.inputs.shape[1:]))
+    for eps in RADII:
+        box = boxes(test.inputs[: 40 if dense else 2], eps)
+        for hardness in (None, 1.0, 2.0, 5.0, 40.0, 1000.0) if dense else (None, 2.0):
+            networks = pair(module, hardness)
+            points = sampled(networks, box, 1 if eps == 0 else 12 if dense else 5)
+            assert violations(known.certify(*box, hardness=hardness), networks, points) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_no_sample_of_a_hundred_thousand_is_outside_of_its_bounds(network: MakeNetwork, bench, workload: str) -> None:
+    epochs = WORKLOADS[workload]
+    module = network(workload, "annealed", epochs=epochs).unswapped
+    assert module is not None
+    test = bench(workload, epochs=epochs).data.test
+    known = SwapBounds(module, tuple(test.inputs.shape[1:]))
+    total, wrong, many = 0, 0, 200 if workload == "digits-mlp" else 12
+    for hardness in (None, 2.0, 40.0):
+        networks = pair(module, hardness)
+        for eps in RADII:
+            box = boxes(test.inputs[:many], eps)
+            found = spread_out(known.certify(*box, hardness=hardness), many)
+            if eps >= 1:
+                box = box[0].expand_as(test.inputs[:many]), box[1].expand_as(test.inputs[:many])
+            for share in range(1 if eps == 0 else 12_000 // (40 * many) + 1):
+                points = sampled(networks, box, 1 if eps == 0 else 25, seed=share)
+                wrong += violations(found, networks, points)
+                total += sum(len(each) for each in points)
+    assert total >= 100_000
+    assert wrong == 0
+
+
+def spread_out(found: SwapCertificate, count: int) -> SwapCertificate:
+    """A certificate of one box as one of `count` equal boxes."""
+    if len(found.labels) == count:
+        return found
+    names = SwapCertificate.__dataclass_fields__
+    parts = {name: getattr(found, name) for name in names}
+    return SwapCertificate(**{name: each.expand(count, *each.shape[1:]) for name, each in parts.items()})
+
+
+def test_at_hardness_160_the_swap_keeps_what_was_certified(network: MakeNetwork, bench) -> None:
+    module = network("digits-mlp", "annealed").unswapped
+    assert module is not None
+    box = boxes(bench("digits-mlp").data.test.inputs, 0.01)
+    found = certify_swap(module, *box, hardness=160.0)
+    assert int(found.certified_before.sum()) >= 300
+    assert float(found.kept.sum() / found.certified_before.sum()) >= 0.9
+
+
+def test_where_it_says_kept_no_sample_changes_its_class(network: MakeNetwork, bench) -> None:
+    module = network("digits-mlp", "annealed").unswapped
+    assert module is not None
+    box = boxes(bench("digits-mlp").data.test.inputs[:100], 0.02)
+    found, networks = certify_swap(module, *box, hardness=2.0), pair(module, 2.0)
+    assert 0 < int(found.kept.sum()) < 100
+    for point in sampled(networks, box, 6):
+        for each in networks:
+            assert bool((each(point).argmax(1) == found.labels)[found.kept].all())
+
+
+def test_the_certificate_is_far_below_the_product_of_norms(network: MakeNetwork, bench) -> None:
+    """digits-mlp, lambda = 160, eps = 0.01: 46 times below on average, of the row norms' product."""
+    module = network("digits-mlp", "annealed").unswapped
+    assert isinstance(module, nn.Sequential)
+    naive = torch.zeros(32, dtype=torch.float64)
+    for layer in module[2::2]:
+        # |W (d + e)| <= |W| (|d| + sup|f - ReLU|), row by row: what Lipschitz constants alone give.
+        naive = layer.weight.double().abs() @ (naive + SUP / 160)
+    box = boxes(bench("digits-mlp").data.test.inputs[:100], 0.01)
+    disruption = certify_swap(module, *box, hardness=160.0).disruption
+    assert float((naive.max() / disruption.mean()).detach()) > 15
+    assert float(disruption.max()) < float(naive.max().detach())
+
+
+@torch.no_grad()
+def test_a_repaired_swap_is_certified_as_it_is(network: MakeNetwork, bench) -> None:
+    made = network("digits-mlp", "annealed")
+    assert made.unswapped is not None
+    repaired = copy.deepcopy(made.module)
+    generator = torch.Generator().manual_seed(0)
+    for each in repaired.parameters():
+        each += 0.01 * torch.randn(each.shape, generator=generator)
+    networks = pair(made.unswapped)[0], copy.deepcopy(repaired).double()
+    for eps in RADII:
+        box = boxes(bench("digits-mlp").data.test.inputs[:20], eps)
+        found = certify_swap(made.unswapped, *box, swapped=repaired)
+        with torch.enable_grad():
+            points = sampled(networks, box, 8)
+        assert violations(found, networks, points) == 0
+        if eps == 0:
+            assert float((found.difference_upper - found.difference_lower).max()) < 1e-9
+    same = certify_swap(made.unswapped, *box, swapped=made.module)
+    assert torch.equal(same.disruption, certify_swap(made.unswapped, *box).disruption)
+
+
+def odd_layers() -> nn.Sequential:
+    """Every kind of layer that has a rule, a hardness per channel, and ReLU in one place already."""
+    torch.manual_seed(0)
+    per_channel = LambdaGELU(channels=4)
+    per_channel.set_hardness(torch.tensor([1.5, 3.0, 10.0, 50.0]))
+    module = nn.Sequential(
+        nn.BatchNorm2d(2),
+        nn.Conv2d(2, 4, 3, padding=1, groups=2),
+        nn.BatchNorm2d(4),
+        per_channel,
+        nn.Sequential(nn.AvgPool2d(2), nn.Dropout(0.5), nn.Conv2d(4, 6, 2, dilation=2, stride=1), nn.ReLU()),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Unflatten(1, (6, 1)),
+        nn.Flatten(),
+        nn.Linear(24, 12, bias=False),
+        nn.BatchNorm1d(12, affine=False),
+        nn.SiLU(),
+        nn.Identity(),
+        nn.Linear(12, 3),
+    )
+    module.train()(torch.randn(64, 2, 8, 8))
+    return module.eval()
+
+
+def test_every_layer_with_a_rule_is_sound() -> None:
+    module = odd_layers()
+    exact = copy.deepcopy(module).double()
+    networks = exact, replace(exact, lambda _: nn.ReLU()).eval()
+    centers = torch.rand(5, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+    for eps in RADII:
+        box = boxes(centers, eps)
+        assert violations(certify_swap(module, *box), networks, sampled(networks, box, 40)) == 0
+    torch.testing.assert_close(read_chain(module, (2, 8, 8)).value(centers.double()), exact(centers.double()))
+
+
+def test_a_hardness_in_the_modules_is_one_given_by_hand(network: MakeNetwork, bench) -> None:
+    module = copy.deepcopy(network("digits-mlp", "annealed").unswapped)
+    assert module is not None
+    box = boxes(bench("digits-mlp").data.test.inputs[:5], 0.01)
+    by_hand = certify_swap(module, *box, hardness=20.0)
+    for found in census(module):
+        assert isinstance(found.module, LambdaGELU)
+        found.module.set_hardness(20.0)
+    of_modules = certify_swap(module, *box)
+    torch.testing.assert_close(of_modules.disruption, by_hand.disruption, rtol=1e-5, atol=0.0)
+    bound = SwapBounds(module, (64,)).disruption(*box)
+    assert bound(20.0) == pytest.approx(float(by_hand.disruption.max()))
+    assert bound(320.0) < bound(80.0) < bound(20.0)
+
+
+def test_a_network_of_relu_alone_is_its_own_twin(network: MakeNetwork, bench) -> None:
+    box = boxes(bench("digits-mlp").data.test.inputs[:5], 0.02)
+    found = certify_swap(network("digits-mlp", "annealed").module, *box)
+    assert float(found.disruption.max()) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sequential(nn.GELU(), nn.MaxPool2d(2))), r"1\.1: MaxPool2d"),
+        (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), "1: LayerNorm"),
+        (nn.Sequential(nn.Linear(4, 4), nn.ELU()), "1: no bounds of elu minus ReLU"),
+        (nn.TransformerEncoderLayer(4, 1), "the network: TransformerEncoderLayer is not an nn.Sequential"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "no activation"),
+    ],
+    ids=["max pooling", "layer norm", "elu", "attention", "linear"],
+)
+def test_what_it_can_not_certify_it_names(module: nn.Module, text: str) -> None:
+    shape = (1, 8, 8) if isinstance(module[0] if isinstance(module, nn.Sequential) else None, nn.Conv2d) else (4,)
+    with pytest.raises(Unsupported, match=text):
+        certify_swap(module, torch.zeros(1, *shape), torch.ones(1, *shape))
+
+
+def test_a_wrapped_forward_is_not_believed() -> None:
+    module = one_unit()
+    module[0].register_forward_hook(lambda _module, _inputs, output: 2 * output)
+    with pytest.raises(Unsupported, match="something else"):
+        certify_swap(module, torch.zeros(1, 1), torch.ones(1, 1))
+
+
+def test_a_weight_that_is_not_a_number_is_named() -> None:
+    module = one_unit()
+    with torch.no_grad():
+        module[2].weight[0, 0] = torch.nan
+    with pytest.raises(Unsupported, match=r"2\.weight has values that are not finite"):
+        certify_swap(module, torch.zeros(1, 1), torch.ones(1, 1))
+
+
+def test_bad_arguments() -> None:
+    zero, one = torch.zeros(2, 1), torch.ones(2, 1)
+    with pytest.raises(ValueError, match="reversed"):
+        certify_swap(one_unit(), one, zero)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        certify_swap(one_unit(), zero, one / 0)
+    with pytest.raises(ValueError, match="boxes must be"):
+        certify_swap(one_unit(), zero, one[:1])
+    with pytest.raises(ValueError, match="labels must be 2 classes in"):
+        certify_swap(one_unit(), zero, one, labels=torch.tensor([0, 2]))
+    with pytest.raises(ValueError, match="hardness must be finite and > 0, got -1"):
+        certify_swap(one_unit(), zero, one, hardness=-1.0)

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import copy
+import io
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from torch import nn
+from torch.nn import functional
+
+from evalsuite.activations import LambdaGELU
+from evalsuite.reluize.harden import harden
+from evalsuite.reluize.hardening import Hardening
+from evalsuite.reluize.schedules import target_for, target_for_certificate, target_for_distance
+
+STARTS = (1.2, 3.0, 7.0)
+
+
+def network(*hardness: float) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for each in hardness:
+        layers += [nn.Linear(4, 4), LambdaGELU(hardness=each)]
+    return nn.Sequential(*layers)
+
+
+def lambdas(module: nn.Module) -> list[float]:
+    return [each.hardness.item() for each in module.modules() if isinstance(each, LambdaGELU)]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("linear", lambda a, b, share: a + (b - a) * share),
+        ("geometric", lambda a, b, share: a ** (1 - share) * b**share),
+        ("reciprocal", lambda a, b, share: 1 / ((1 - share) / a + share / b)),
+        (lambda share: share**2, lambda a, b, share: a + (b - a) * share**2),
+    ],
+    ids=["linear", "geometric", "reciprocal", "own"],
+)
+def test_each_schedule_follows_its_formula(schedule, expected: Callable[[float, float, float], float]) -> None:
+    module = network(*STARTS)
+    hardening = Hardening(module, start=0.2, target=160.0, schedule=schedule)
+    for progress in (0.1, 0.2, 0.21, 0.4, 0.7, 0.99, 1.0):
+        hardening(progress)
+        share = max(0.0, progress - 0.2) / 0.8
+        assert lambdas(module) == pytest.approx([expected(each, 160.0, share) for each in STARTS], rel=3e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    cuts=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=12, unique=True),
+    schedule=st.sampled_from(["linear", "geometric", "reciprocal"]),
+    order=st.sampled_from(["together", "forward", "backward"]),
+)
+def test_without_learning_the_closed_loop_is_the_frozen_form(cuts: list[float], schedule: str, order: str) -> None:
+    frozen, learning = network(*STARTS), network(*STARTS)
+    first = Hardening(frozen, 0.25, 160.0, schedule, order=order)
+    second = Hardening(learning, 0.25, 160.0, schedule, learn=True, order=order)
+    for progress in sorted({*cuts, 1.0}):
+        first(progress)
+        second(progress)
+        assert lambdas(learning) == pytest.approx(lambdas(frozen), rel=2e-6)
+    assert lambdas(learning) == pytest.approx([160.0] * 3, rel=1e-6)
+
+
+def test_a_learning_lambda_moves_its_share_of_the_remaining_way() -> None:
+    layer = LambdaGELU(hardness=2.0)
+    hardening = Hardening(nn.Sequential(layer), start=0.0, target=100.0, learn=True)
+    hardening(0.5)
+    assert layer.hardness.item() == pytest.approx(51.0, rel=1e-5)
+    layer.set_hardness(41.0)  # what an optimizer learnt between the calls
+    hardening(0.75)
+    assert layer.hardness.item() == pytest.approx(41 + (100 - 41) * 0.25 / 0.5, rel=1e-5)
+    assert layer.s.requires_grad
+    hardening(1.0)
+    assert layer.hardness.item() == pytest.approx(100.0, rel=1e-6)
+    assert not layer.s.requires_grad
+
+
+def train(module: nn.Module, hardening: Hardening, steps: range, optimizer: torch.optim.Optimizer) -> None:
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        inputs = torch.randn(8, 4, generator=generator)
+        optimizer.zero_grad()
+        functional.mse_loss(module(inputs), inputs.sin()).backward()
+        hardening((step + 1) / 40)  # between backward and step: the gradient of s must not survive the freezing
+        optimizer.step()
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_training_ends_on_the_target_whatever_momentum_and_decay_do(learn: bool) -> None:
+    module = network(*STARTS)
+    hardening = Hardening(module, 0.25, 160.0, learn=learn)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.05, weight_decay=0.5)
+    train(module, hardening, range(20), optimizer)
+    midway = lambdas(module)
+    untrained = network(*STARTS)
+    Hardening(untrained, 0.25, 160.0)(0.5)
+    assert midway != pytest.approx(lambdas(untrained), rel=1e-3)
+    train(module, hardening, range(20, 40), optimizer)
+    assert lambdas(module) == pytest.approx([160.0] * 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize("pause", [5, 22, 40])
+def test_a_resumed_training_continues_identically(learn: bool, pause: int) -> None:
+    def start() -> tuple[nn.Module, Hardening, torch.optim.Optimizer]:
+        module = network(*STARTS)
+        hardening = Hardening(module, 0.25, 160.0, "geometric", learn=learn, order="forward")
+        return module, hardening, torch.optim.AdamW(module.parameters(), lr=0.02)
+
+    module, hardening, optimizer = start()
+    train(module, hardening, range(pause), optimizer)
+    file = io.BytesIO()
+    torch.save([module.state_dict(), hardening.state_dict(), optimizer.state_dict()], file)
+    train(module, hardening, range(pause, 40), optimizer)
+
+    resumed, again, fresh = start()
+    file.seek(0)
+    for target, state in zip((resumed, again, fresh), torch.load(file, weights_only=True), strict=True):
+        target.load_state_dict(state)
+    train(resumed, again, range(pause, 40), fresh)
+    assert again.progress == hardening.progress
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+def test_a_saved_state_is_a_copy_and_must_fit_the_network() -> None:
+    module = network(2.0, 2.0)
+    hardening = Hardening(module, start=0.0)
+    hardening(0.5)
+    state = hardening.state_dict()
+    hardening(1.0)
+    assert state["layers"]["1"]["share"] == 0.5
+    with pytest.raises(ValueError, match="of another network: no layer '3'; known: 1"):
+        Hardening(network(2.0)).load_state_dict(state)
+
+
+@pytest.mark.parametrize(("order", "first", "last"), [("forward", 0, 2), ("backward", 2, 0)])
+def test_layer_by_layer_one_window_each(order: str, first: int, last: int) -> None:
+    module = network(2.0, 2.0, 2.0)
+    hardening = Hardening(module, start=0.1, target=50.0, order=order)
+    hardening(0.25)
+    assert lambdas(module)[first] == pytest.approx(26.0, rel=1e-5)
+    assert [lambdas(module)[1], lambdas(module)[last]] == pytest.approx([2.0, 2.0])
+    raw = [each.s.requires_grad for each in module if isinstance(each, LambdaGELU)]
+    assert (raw[first], raw[1], raw[last]) == (False, True, True)
+    hardening(0.4)
+    assert lambdas(module)[first] == pytest.approx(50.0, rel=1e-5)
+    hardening(0.55)
+    assert lambdas(module)[1] == pytest.approx(26.0, rel=1e-5)
+    assert lambdas(module)[last] == pytest.approx(2.0)
+    hardening(1.0)
+    assert lambdas(module) == pytest.approx([50.0] * 3, rel=1e-5)
+
+
+def test_each_layer_and_each_channel_goes_its_own_way() -> None:
+    module = network(2.0, 2.0)
+    Hardening(module, target={"1": 20.0, "3": 80.0})(1.0)
+    assert lambdas(module) == pytest.approx([20.0, 80.0], rel=1e-5)
+    channels = LambdaGELU(channels=3)
+    channels.set_hardness(torch.tensor([1.5, 2.0, 10.0]))
+    hardening = Hardening(nn.Sequential(channels), start=0.0, target=20.0)
+    hardening(0.5)
+    torch.testing.assert_close(channels.hardness.detach(), torch.tensor([10.75, 11.0, 15.0]))
+    torch.testing.assert_close(hardening.hardness["0"], torch.tensor([10.75, 11.0, 15.0], dtype=torch.float64))
+
+
+def falls(share: float) -> float:
+    return 1.0 if share == 1 else 0.5 - 0.4 * (share > 0.6)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"start": 1.0}, r"start must be in \[0, 1\), got 1.0"),
+        ({"start": math.nan}, "start must be"),
+        ({"target": 1.0}, r"target must be > 1 .*lambda must be > 1\), got 1.0"),
+        ({"target": math.inf}, "target must be"),
+        ({"target": {"1": 20.0, "3": 0.5}}, "target of '3': lambda must be > 1 and finite, got 0.5"),
+        ({"target": {"1": 20.0}}, "no lambda for '3'; give one for every layer"),
+        ({"target": {"1": 20.0, "3": 20.0, "31": 20.0}}, "names '31', which is no layer to harden; did you mean '3'"),
+        ({"schedule": "lineer"}, "unknown schedule 'lineer'; did you mean 'linear'"),
+        ({"schedule": lambda share: share - 0.5}, r"schedule must be in \[0, 1\], got -0.5 at progress 0 "),
+        ({"schedule": falls}, "schedule must not decrease: 0.1 at progress 0.601 of the hardening span, after 0.5"),
+        ({"schedule": lambda share: share / 2}, r"schedule must end at 1 \(the target\), got 0.5"),
+        ({"order": "foreward"}, "unknown order 'foreward'; did you mean 'forward'"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+    ],
+    ids=str,
+)
+def test_impossible_options_are_refused_with_their_value(options: dict[str, object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Hardening(network(2.0, 2.0), **options)  # type: ignore[arg-type]
+
+
+def test_progress_goes_one_way_and_ends_at_one() -> None:
+    hardening = Hardening(network(2.0))
+    hardening(0.5)
+    hardening(0.5)
+    with pytest.raises(ValueError, match=r"progress must not go back: 0.4 after 0.5"):
+        hardening(0.4)
+    with pytest.raises(ValueError, match=r"progress must be in \[0, 1\], got 1.1"):
+        hardening(1.1)
+
+
+def test_a_lambda_above_its_target_is_named() -> None:
+    with pytest.raises(ValueError, match="3: its lambda, 30, is above the target 20 already; raise `target`"):
+        Hardening(network(2.0, 30.0), target=20.0)(1.0)
+
+
+def test_nothing_to_harden_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"no lambda-GELU or Swish in Sequential; call harden\(module\)"):
+        Hardening(nn.Sequential(nn.GELU()))
+    with pytest.raises(ValueError, match="nothing to harden"):
+        harden(nn.Sequential(nn.ReLU()))
+
+
+def test_targets_from_a_tolerance_and_from_a_distance() -> None:
+    assert target_for() == pytest.approx(159.577, abs=1e-3)
+    for tolerance in (0.5, 0.05, 0.005):
+        hardness = target_for(tolerance)
+        tail = quad(lambda x, a=hardness: 0.5 * math.erfc(a * x / math.sqrt(2)), 0, 20 / hardness)[0]
+        assert 2 * tail == pytest.approx(tolerance, rel=1e-6)
+    hardness = target_for_distance(0.001)
+    x = torch.linspace(0, 1, 2_000_001, dtype=torch.float64)
+    distance = (x * 0.5 * torch.erfc(hardness * x / math.sqrt(2))).max().item()
+    assert distance == pytest.approx(0.001, rel=1e-6)
+    for wrong in (0.0, -1.0, 0.9):
+        with pytest.raises(ValueError, match=rf"tolerance must be in \(0, 0.7979\).*got {wrong}"):
+            target_for(wrong)
+    with pytest.raises(ValueError, match=r"distance must be in \(0, 0.17\)"):
+        target_for_distance(0.2)
+
+
+@given(wanted=st.floats(1e-4, 10.0), constant=st.floats(0.2, 50.0))
+def test_the_target_from_a_certificate_keeps_it_and_is_nearly_least(wanted: float, constant: float) -> None:
+    found = target_for_certificate(lambda hardness: constant / hardness, wanted)
+    assert constant / found <= wanted
+    assert found == pytest.approx(max(1.01, constant / wanted), rel=0.011)
+
+
+def test_a_certificate_out_of_reach_or_not_monotone_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no lambda up to 1000 brings the bound to 0\.1: it is 1 there"):
+        target_for_certificate(lambda hardness: 1.0, 0.1, highest=1000)
+    with pytest.raises(ValueError, match="bound must not increase with lambda"):
+        target_for_certificate(lambda hardness: 1 / hardness + (hardness > 500) * (hardness < 5e5), 0.001)
+    with pytest.raises(ValueError, match="wanted must be > 0"):
+        target_for_certificate(lambda hardness: 1 / hardness, 0.0)
+    with pytest.raises(ValueError, match="no lambda up to"):
+        target_for_certificate(lambda hardness: math.nan, 0.1)
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        act = nn.GELU()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), act, nn.Sequential(nn.SiLU())) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+def test_harden_keeps_the_function_the_parameters_and_the_sharing() -> None:
+    module = Shared().double().eval()
+    weights = list(module.parameters())
+    x = torch.randn(64, 4, dtype=torch.float64)
+    before = module(x)
+    hardening = harden(module)
+    assert hardening.module is module
+    assert all(any(each is held for held in module.parameters()) for each in weights)
+    assert module.blocks[0][1] is module.blocks[1][1]
+    assert [type(each).__name__ for each in (module.blocks[0][1], module.blocks[1][2][0])] == ["LambdaGELU", "Swish"]
+    assert module.blocks[0][1].s.dtype == torch.float64
+    assert not module.blocks[0][1].training
+    assert 0 < (module(x) - before).abs().max().item() < 5e-3
+
+
+def test_the_documented_distance_of_lambda_1001_to_gelu() -> None:
+    module = nn.Sequential(nn.GELU()).double()
+    x = torch.linspace(-8, 8, 100_001, dtype=torch.float64)
+    before = module(x)
+    harden(module)
+    moved = (module(x) - before).abs().max().item()
+    assert moved == pytest.approx(0.001 * 2 * math.exp(-1) / math.sqrt(2 * math.pi), rel=2e-3)
+
+
+def test_harden_out_of_place_leaves_the_module_alone() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.GELU())
+    state = copy.deepcopy(module.state_dict())
+    hardening = harden(module, in_place=False)
+    assert isinstance(module[1], nn.GELU)
+    assert module.state_dict().keys() == state.keys()
+    assert isinstance(hardening.module[1], LambdaGELU)
+    assert isinstance(harden(nn.GELU(), in_place=False).module, LambdaGELU)
+    with pytest.raises(ValueError, match="GELU is itself the activation: use in_place=False"):
+        harden(nn.GELU())
+
+
+def test_a_refused_harden_changes_nothing() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.GELU())
+    for options in ({"target": 0.5}, {"hardness": 1.0}, {"target": {"0": 20.0}}, {"start": 2.0}):
+        with pytest.raises(ValueError, match=r"must be|no layer to harden"):
+            harden(module, **options)  # type: ignore[arg-type]
+        assert isinstance(module[1], nn.GELU)
+
+
+def test_the_two_line_hook_in_a_loop_of_ones_own() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 4))
+    x = torch.randn(32, 4)
+    hardening = harden(module, steps=10, target=40.0)
+    optimizer = torch.optim.AdamW(hardening.parameter_groups(1e-2))
+    for step in range(10):
+        if step == 9:
+            with pytest.raises(ValueError, match=r"1: lambda is \d+\.\d+, not yet 40, at progress 0.9"):
+                hardening.swap()
+        optimizer.zero_grad()
+        functional.mse_loss(module(x), x.sin()).backward()
+        hardening.step()
+        optimizer.step()
+    swapped = hardening.swap()
+    assert isinstance(swapped[1], nn.ReLU)
+    assert (swapped(x) - module(x)).abs().max().item() < 16 * 0.17 / 40
+    with pytest.raises(ValueError, match="step 11 of 10: `steps` must count every optimizer step"):
+        hardening.step()
+    with pytest.raises(ValueError, match=r"step\(\) needs the number of optimizer steps"):
+        harden(nn.Sequential(nn.GELU())).step()
+
+
+def test_bfloat16_networks_reach_their_target_within_their_precision() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.GELU()).bfloat16()
+    hardening = harden(module, steps=50, learn=True)
+    shown = []
+    for _ in range(50):
+        hardening.step()
+        shown.append(module[1].hardness.item())
+    assert all(later >= earlier for earlier, later in pairwise(shown))
+    assert shown[-1] == pytest.approx(160.0, rel=0.02)
+    assert isinstance(hardening.swap()[1], nn.ReLU)

@@ -1,0 +1,320 @@
+"""The lambda-GELU kernel against mpmath, at its edges, in every layout, and what it saves."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mpmath
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evalsuite import LambdaGELU
+from evalsuite.activations.kernel import composed, lambda_gelu
+
+try:
+    import numba
+except ImportError:
+    numba = None
+
+needs_numba = pytest.mark.skipif(numba is None, reason="the compiled kernel needs numba")
+PATHS = [pytest.param(False, id="torch"), pytest.param(True, id="compiled", marks=needs_numba)]
+HARDNESSES = [1.0, 1.6931471824645996, 160.0, 1e6]
+
+
+def exact(x: float, hardness: float) -> tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf, mpmath.mpf]:
+    """Value, df/dx, df/dlambda, and Phi + |z| phi, of numbers taken as they are."""
+    with mpmath.workdps(60):
+        x, hardness = mpmath.mpf(x), mpmath.mpf(hardness)
+        z = hardness * x
+        phi, below = mpmath.npdf(z), mpmath.erfc(-z / mpmath.sqrt(2)) / 2
+        return x * below, below + z * phi, x * x * phi, below + abs(z) * phi
+
+
+def computed(x: torch.Tensor, hardness: float, compiled: bool | None) -> tuple[torch.Tensor, ...]:
+    """Value, df/dx and df/dlambda of each element."""
+    x = x.detach().requires_grad_()
+    scale = torch.tensor(hardness, dtype=x.dtype, requires_grad=True)
+    value = lambda_gelu(x, scale, compiled=compiled)
+    value.sum().backward()
+    of_hardness = torch.stack(
+        [torch.autograd.grad(lambda_gelu(each, scale, compiled=compiled), scale)[0] for each in x.detach().reshape(-1)]
+    )
+    assert x.grad is not None
+    return value.detach(), x.grad, of_hardness
+
+
+def points(hardness: float, dtype: torch.dtype, reach: float) -> torch.Tensor:
+    """Points with |lambda x| up to `reach`: spread, near 0, and around the zero of df/dx."""
+    generator = torch.Generator().manual_seed(0)
+    spread = (torch.rand(150, generator=generator, dtype=torch.float64) * 2 - 1) * reach
+    tiny = torch.tensor([0.0, 1e-12, -1e-12, 1e-3, -1e-3, -0.7518, 1.4142, -1.4142], dtype=torch.float64)
+    return (torch.cat([spread, tiny]) / hardness).to(dtype)
+
+
+@pytest.mark.parametrize("hardness", HARDNESSES)
+def test_float64_is_exact_to_1e_12_relative_down_to_the_underflow(hardness: float) -> None:
+    x = points(hardness, torch.float64, 37.0)
+    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, False)), strict=True):
+        value, slope, of_hardness, scale = exact(each, hardness)
+        assert abs(found[0] - value) <= 1e-12 * abs(value) + 1e-300
+        assert abs(found[1] - slope) <= 1e-12 * scale
+        assert abs(found[2] - of_hardness) <= 1e-12 * of_hardness + 1e-300
+
+
+@needs_numba
+@pytest.mark.parametrize("hardness", HARDNESSES)
+def test_compiled_float32_is_exact_to_1e_6_relative_down_to_the_underflow(hardness: float) -> None:
+    x = points(hardness, torch.float32, 13.0)
+    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, True)), strict=True):
+        value, slope, of_hardness, scale = exact(each, hardness)
+        assert abs(found[0] - value) <= 1e-6 * abs(value) + 1e-37
+        assert abs(found[1] - slope) <= 1e-6 * scale
+        assert abs(found[2] - of_hardness) <= 1e-6 * of_hardness + 1e-37
+
+
+@pytest.mark.parametrize("hardness", HARDNESSES)
+def test_float32_by_torch_is_exact_to_1e_6_of_its_scale(hardness: float) -> None:
+    x = points(hardness, torch.float32, 13.0)
+    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, False)), strict=True):
+        value, slope, of_hardness, _ = exact(each, hardness)
+        assert abs(found[0] - value) <= 1e-6 * abs(each)
+        assert abs(found[1] - slope) <= 1e-6
+        assert abs(found[2] - of_hardness) <= 1e-6 * each * each + 1e-37
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_float32_rounded_once(dtype: torch.dtype) -> None:
+    x = torch.cat([torch.linspace(-6, 6, 301), torch.randn(300)]).to(dtype).reshape(-1, 1, 1).expand(-1, 3, 2)
+    upstream = torch.randn(x.shape).to(dtype)
+    for hardness in (torch.tensor(1.7), torch.tensor([1.2, 3.0, 30.0])):
+        half, full = x.clone().requires_grad_(), x.float().requires_grad_()
+        scale, same = hardness.clone().requires_grad_(), hardness.clone().requires_grad_()
+        value, wide = lambda_gelu(half, scale), lambda_gelu(full, same, compiled=False)
+        value.backward(upstream)
+        wide.backward(upstream.float())
+        assert value.dtype == half.grad.dtype == dtype
+        assert torch.equal(value, wide.to(dtype))
+        assert torch.equal(half.grad, full.grad.to(dtype))
+        torch.testing.assert_close(scale.grad, same.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_autocast_keeps_the_dtype_of_what_comes_in() -> None:
+    network = nn.Sequential(nn.Linear(8, 16), LambdaGELU(16), nn.Linear(16, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = network[1](network[0](torch.randn(5, 8)))
+        loss = network[2](hidden).float().square().sum()
+    loss.backward()
+    assert hidden.dtype == torch.bfloat16
+    assert network[1].s.grad.dtype == torch.float32
+    assert network[1].s.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+@pytest.mark.parametrize("hardness", [1.0, 1.7, 160.0, 1e6])
+@pytest.mark.parametrize("shape", ["one", "per channel"])
+def test_no_nan_at_the_ends_of_float32(compiled: bool, hardness: float, shape: str) -> None:
+    ends = [0.0, -0.0, 1e30, -1e30, 1e-45, -1e-45, 1e-38, -1e-38, 1e19, -1e19, 14.4, -14.4, float("inf"), -float("inf")]
+    x = torch.tensor(ends).reshape(1, -1).requires_grad_()
+    scale = torch.full((len(ends),) if shape == "per channel" else (), hardness, requires_grad=True)
+    value = lambda_gelu(x, scale, compiled=compiled)
+    value.sum().backward()
+    relu = functional.relu(x.detach())
+    large = x.detach().abs() > 14
+    assert torch.equal(value[large], relu[large])
+    torch.testing.assert_close(value[~large], x[~large] * 0.5, rtol=1, atol=1e-44)
+    assert torch.equal(x.grad[large], (x.detach()[large] > 0).float())
+    torch.testing.assert_close(x.grad[~large], torch.full_like(x.grad[~large], 0.5))
+    assert scale.grad.isfinite().all()
+    assert scale.grad.abs().max() < 1e-37
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+def test_nan_stays_nan_where_it_is(compiled: bool) -> None:
+    x = torch.tensor([1.0, float("nan"), -1.0], requires_grad=True)
+    scale = torch.tensor(2.0, requires_grad=True)
+    value = lambda_gelu(x, scale, compiled=compiled)
+    value.sum().backward()
+    assert value.isnan().tolist() == x.grad.isnan().tolist() == [False, True, False]
+    assert scale.grad.isnan()
+
+
+def layouts() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    image = torch.randn(4, 6, 5, 3, generator=generator)
+    return {
+        "rows": torch.randn(7, 6, generator=generator),
+        "image": image,
+        "channels last": image.to(memory_format=torch.channels_last),
+        "transposed": torch.randn(6, 4, 9, generator=generator).transpose(0, 1),
+        "every second": torch.randn(8, 6, 10, generator=generator)[::2, :, ::2],
+        "expanded": torch.randn(1, 6, 1, generator=generator).expand(3, 6, 4),
+        "one wide": torch.randn(5, 6, 1, generator=generator),
+        "empty": torch.empty(0, 6, 2),
+        "large": torch.randn(70, 6, 1001, generator=generator),
+    }
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+@pytest.mark.parametrize("name", layouts())
+@pytest.mark.parametrize("upstream_like", ["sum", "dense", "transposed"])
+def test_layouts_agree_with_autograd_on_the_plain_formula(compiled: bool, name: str, upstream_like: str) -> None:
+    source = layouts()[name]
+    generator = torch.Generator().manual_seed(2)
+    upstream = torch.randn(source.shape, generator=generator)
+    if upstream_like == "transposed":
+        upstream = torch.randn(source.mT.shape, generator=generator).mT
+    elif upstream_like == "sum":
+        upstream = torch.tensor(1.5).expand(source.shape)
+    for hardness in (torch.tensor(1.7), torch.linspace(1, 4, 6)):
+        x, scale = source.detach().requires_grad_(), hardness.clone().requires_grad_()
+        other, same = source.double().detach().requires_grad_(), hardness.double().requires_grad_()
+        value, expected = lambda_gelu(x, scale, compiled=compiled), composed(other, same)
+        value.backward(upstream)
+        expected.backward(upstream.double())
+        torch.testing.assert_close(value, expected.float(), rtol=2e-6, atol=1e-6)
+        torch.testing.assert_close(x.grad, other.grad.float(), rtol=2e-6, atol=2e-6)
+        torch.testing.assert_close(scale.grad, same.grad.float(), rtol=2e-6, atol=1e-6 * max(1, len(x)))
+        if name == "channels last":
+            assert value.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_zero_dimensions() -> None:
+    x = torch.tensor(-0.3, requires_grad=True)
+    value = lambda_gelu(x, torch.tensor(2.0))
+    assert value.shape == ()
+    assert value.item() == pytest.approx(float(exact(-0.3, 2.0)[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize("channels", [(), (3,)], ids=["one", "per channel"])
+def test_gradcheck_twice(channels: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 3, 2, generator=generator, dtype=torch.float64, requires_grad=True)
+    hardness = (1 + torch.rand(channels, generator=generator, dtype=torch.float64)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda_gelu, (x, hardness))
+    assert torch.autograd.gradgradcheck(lambda_gelu, (x, hardness))
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("channels", [None, 8])
+def test_gradients_are_the_same_bits_each_time_and_for_any_number_of_threads(
+    compiled: bool, threads: int, channels: int | None
+) -> None:
+    x = torch.randn(512, 8, 150, generator=torch.Generator().manual_seed(3))
+
+    def gradients() -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, scale = x.clone().requires_grad_(), torch.full((channels,) if channels else (), 1.7, requires_grad=True)
+        return torch.autograd.grad(lambda_gelu(inputs, scale, compiled=compiled).square().sum(), (inputs, scale))
+
+    one, again = gradients(), gradients()
+    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+    if not compiled:
+        return  # torch's own reductions depend on the number of threads
+    torch.set_num_threads(threads)
+    try:
+        assert all(torch.equal(a, b) for a, b in zip(one, gradients(), strict=True))
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+@pytest.mark.parametrize("channels", [None, 64])
+def test_it_saves_what_gelu_saves_besides_lambda(compiled: bool, channels: int | None) -> None:
+    saved: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    x = torch.randn(1000, 64, requires_grad=True)
+    layer = LambdaGELU(channels)
+    hardness = layer.hardness  # what softplus saves is of the size of lambda too
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        lambda_gelu(x, hardness, compiled=compiled)
+    assert [tensor.data_ptr() for tensor in saved] == [x.data_ptr(), hardness.data_ptr()]
+    assert sum(tensor.nbytes for tensor in saved) == x.nbytes + hardness.nbytes
+
+
+def test_a_frozen_hardness_gets_no_gradient_and_the_input_the_same() -> None:
+    x = torch.randn(50, requires_grad=True)
+    learns, frozen = LambdaGELU(hardness=3.0), LambdaGELU(hardness=3.0)
+    frozen.s.requires_grad_(False)
+    gradients = [torch.autograd.grad(layer(x).sum(), x)[0] for layer in (learns, frozen)]
+    assert torch.equal(*gradients)
+    (layer_gradient,) = torch.autograd.grad(learns(x.detach()).sum(), learns.s)
+    assert layer_gradient.abs() > 0
+
+
+def test_an_evaluation_does_not_depend_on_numba() -> None:
+    x = torch.randn(64, 2000)
+    layer = LambdaGELU(hardness=2.5).eval()
+    with torch.no_grad():
+        assert torch.equal(layer(x), lambda_gelu(x, layer.hardness, compiled=False))
+        torch.testing.assert_close(layer(x), composed(x, layer.hardness), rtol=1e-6, atol=1e-7)
+
+
+def test_compile_export_and_copy() -> None:
+    layer = LambdaGELU(4, hardness=2.0).eval()
+    x = torch.randn(3, 4, 2)
+    program = torch.export.export(layer, (x,))
+    operators = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert "aten.gelu.default" in operators
+    torch.testing.assert_close(program.module()(x), layer(x))
+    traced = torch.jit.trace(layer, (x,))
+    torch.testing.assert_close(traced(x[:2]), layer(x[:2]))
+    assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("x", "hardness", "message"),
+    [
+        (torch.zeros(3, 4), torch.ones(3), r"shape \(3,\) for an input of shape \(3, 4\)"),
+        (torch.zeros(3), torch.ones(3), "channels being dimension 1"),
+        (torch.zeros(3, 4), torch.ones(1, 4), "one value per channel"),
+        (torch.zeros(3, dtype=torch.int64), torch.tensor(2.0), r"floating-point input, got torch\.int64"),
+    ],
+)
+def test_bad_input(x: torch.Tensor, hardness: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lambda_gelu(x, hardness)
+
+
+STEP = """
+import multiprocessing, torch
+from evalsuite import LambdaGELU
+x = torch.linspace(-3, 2, 1_000_000)
+layer = LambdaGELU()
+def step():  # without torch's own parallel operators, which do not survive a fork
+    return torch.autograd.grad(layer(x), layer.s, torch.ones(()).expand(x.shape))[0].item()
+def child(to):
+    to.send(step())
+torch.set_num_threads(2)
+here = step()
+ours, theirs = multiprocessing.get_context("fork").Pipe()
+forked = multiprocessing.get_context("fork").Process(target=child, args=(theirs,), daemon=True)
+forked.start()
+assert ours.poll(20) and ours.recv() == here
+forked.join()
+assert forked.exitcode == 0
+print(here)
+"""
+
+
+@needs_numba
+@pytest.mark.slow
+def test_processes_may_compile_at_once_and_fork_afterwards(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", STEP], env=environment, stdout=-1, stderr=-1, text=True)
+        for _ in range(3)
+    ]
+    done = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], done
+    assert len({out for out, _ in done}) == 1
+    assert list(tmp_path.rglob("*.nbc"))

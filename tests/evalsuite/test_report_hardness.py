@@ -1,0 +1,284 @@
+"""The learnt hardness in the report: order of layers, drift, what it goes with; figures; and pages of many variants."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import re
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from scipy.stats import spearmanr
+from test_report import Page
+from test_report_sample import sample_record, write_run
+
+from evalsuite.contract import Direction, Metric
+from evalsuite.report import write_report
+from evalsuite.report.canvas import groups, looks
+from evalsuite.report.hardness import ALL, BEYOND, layer_drifts, layer_orders, relations
+from evalsuite.report.measured import Measured
+from evalsuite.report.ranks import agreement, association, holm, spearman
+from evalsuite.report.tables import comparison, text_lines
+from evalsuite.results import Row, read_results, row_of
+
+LAYERS = ("blocks.0.act", "blocks.1.act", "blocks.2.act", "blocks.3.act")
+LEARNT = {0: (1.5, 1.6, 1.7, 1.9), 1: (1.5, 1.7, 1.6, 2.0), 2: (1.6, 1.5, 1.8, 2.1), 3: (1.4, 1.6, 1.7, 1.8)}
+INITIAL = 1.7
+
+
+def job(variant: str, seed: int, step: str, workload: str = "w") -> dict[str, object]:
+    return {"workload": workload, "variant": variant, "seed": seed, "step": step, "stage": step,
+            "key": f"{workload}{variant}{seed}{step}"}  # fmt: skip
+
+
+def profile(variant: str, seed: int, learnt: tuple[float, ...], workload: str = "w") -> list[Row]:
+    rows = []
+    for layer, value in zip(LAYERS, learnt, strict=False):
+        where = {"layer": layer}
+        end = 160.0 if variant == "annealed" else value
+        metrics = [
+            Metric("hardness", end, "lambda", Direction.NEUTRAL, where),
+            Metric("learnt_hardness", value, "lambda", Direction.NEUTRAL, where),
+            Metric("hardness_drift", value - INITIAL, "lambda", Direction.NEUTRAL, where),
+        ]
+        for progress, at in ((0.0, INITIAL), (0.5, value), (1.0, end)):
+            metrics.append(Metric("hardness_profile", at, "lambda", Direction.NEUTRAL, {**where, "progress": progress}))
+        rows += [row_of(metric, job(variant, seed, "train", workload)) for metric in metrics]
+    return rows
+
+
+def run_rows(workloads: tuple[str, ...] = ("w",), seeds: tuple[int, ...] = (0, 1, 2, 3)) -> list[Row]:
+    """Accuracy rises with the mean drift, loss too: a relation to the good and one to the bad."""
+    rows = []
+    for workload in workloads:
+        for variant in ("gelu", "annealed", "post-hoc"):
+            for seed in seeds:
+                learnt = LEARNT[seed] if variant == "annealed" else (INITIAL,) * 4
+                if variant != "gelu":
+                    rows += profile(variant, seed, learnt, workload)
+                good = 0.9 + sum(learnt) / 100
+                accuracy = Metric("accuracy", good, "fraction", Direction.HIGHER)
+                rows.append(row_of(accuracy, job(variant, seed, "accuracy", workload)))
+                size = Metric("size", good, "bytes", Direction.LOWER)
+                rows.append(row_of(size, job(variant, seed, "shrink", workload)))
+    return rows
+
+
+def measured(rows: list[Row], folder: Path) -> Measured:
+    return Measured(read_results(write_run(folder, rows)))
+
+
+def found_relations(rows: list[Row], folder: Path) -> dict[tuple[str, str], object]:
+    frame = read_results(write_run(folder, rows))
+    found = relations(Measured(frame), text_lines(comparison(frame, "gelu")))
+    return {(each.workload, each.metric): each for each in found}
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [((1, 2, 3, 4), (2, 1, 4, 3)), ((1, 1, 2, 3), (3, 1, 2, 2)), ((5, 4, 1, 2, 9), (1, 2, 3, 4, 5))]
+)
+def test_spearman_agrees_with_scipy(x: tuple[float, ...], y: tuple[float, ...]) -> None:
+    assert spearman(x, y) == pytest.approx(spearmanr(x, y).statistic)
+
+
+def test_spearman_of_a_constant_is_undefined_and_of_unequal_lengths_an_error() -> None:
+    assert spearman((1, 1, 1), (1, 2, 3)) is None
+    with pytest.raises(ValueError, match="rank correlation of 2 values with 3"):
+        spearman((1, 2), (1, 2, 3))
+
+
+def test_agreement_by_hand() -> None:
+    found = agreement({0: (1, 2, 3), 1: (1, 2, 3), 2: (1, 3, 2)})
+    assert found is not None
+    assert found.mean == pytest.approx((1 + 0.5 + 0.5) / 3)
+    # Pseudo-values 3 U - 2 U(without a seed): 1, 1, 0; their standard error is 1/3.
+    assert found.low == pytest.approx(2 / 3 - 4.302653 / 3)
+    assert found.high == 1.0
+    assert found.n == 3
+
+
+def test_the_interval_counts_seeds_and_not_pairs() -> None:
+    from scipy.stats import t
+
+    profiles = {0: (1, 2, 3, 4, 5), 1: (1, 3, 2, 4, 5), 2: (2, 1, 3, 5, 4), 3: (1, 2, 4, 3, 5), 4: (5, 4, 3, 2, 1)}
+    found = agreement(profiles)
+    assert found is not None
+    assert found.half_width is not None
+    pairs = [spearmanr(profiles[a], profiles[b]).statistic for a in profiles for b in profiles if a < b]
+    mean = sum(pairs) / len(pairs)
+    naive = t.ppf(0.975, len(pairs) - 1) * (sum((each - mean) ** 2 for each in pairs) / 9 / 10) ** 0.5
+    assert found.half_width > 1.3 * naive
+
+
+def test_agreement_says_where_there_is_no_interval() -> None:
+    two = agreement({0: (1, 2, 3), 1: (1, 3, 2)})
+    assert two is not None
+    assert two.mean == pytest.approx(0.5)
+    assert (two.low, two.high) == (None, None)
+    alike = agreement({0: (1, 2, 3), 1: (1, 2, 3), 2: (2, 3, 4)})
+    assert alike is not None
+    assert alike.constant
+    assert agreement({0: (1, 1, 1), 1: (1, 2, 3)}) is None
+    with pytest.raises(ValueError, match="agreement of 1 seeds"):
+        agreement({0: (1, 2, 3)})
+
+
+def test_association_is_exact_for_few_values() -> None:
+    x, y = (1, 2, 3, 4, 5), (1, 2, 3, 5, 4)
+    found = association([(x, y)])
+    assert found is not None
+    every = [abs(spearmanr(x, each).statistic) for each in permutations(y)]
+    assert found.rho == pytest.approx(0.9)
+    assert found.p == pytest.approx(sum(each >= 0.9 - 1e-9 for each in every) / 120)
+    assert found.least == pytest.approx(2 / 120)
+    three = association([((1, 2, 3), (4, 5, 6))])
+    assert three is not None
+    assert three.p == three.least == pytest.approx(1 / 3)
+
+
+def test_association_over_strata_permutes_within_them() -> None:
+    one = ((1, 2, 3, 4), (10, 20, 30, 40))
+    # The second stratum lies elsewhere on both axes: ranks within it are what counts.
+    far = ((101, 102, 103, 104), (-40, -30, -20, -10))
+    found = association([one, far])
+    assert found is not None
+    assert found.rho == pytest.approx(1.0)
+    assert found.p == pytest.approx(2 / 24**2, abs=0.002)
+    assert association([one, far]) == found
+    assert association([((1, 1, 1), (1, 2, 3))]) is None
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+
+
+def test_layer_order_and_drift(tmp_path: Path) -> None:
+    found = measured(run_rows(), tmp_path)
+    (order,) = layer_orders(found)  # The post-hoc network learnt no lambda.
+    assert (order.variant, order.seeds, order.layers) == ("annealed", 4, 4)
+    pairs = [spearmanr(LEARNT[a], LEARNT[b]).statistic for a in range(4) for b in range(a)]
+    assert order.agreement is not None
+    assert order.agreement.mean == pytest.approx(sum(pairs) / 6)
+    drifts = layer_drifts(found)
+    assert [each.layer for each in drifts] == list(LAYERS)
+    assert drifts[3].drift.mean == pytest.approx((1.9 + 2.0 + 2.1 + 1.8) / 4 - INITIAL)
+
+
+def test_two_layers_have_no_order(tmp_path: Path) -> None:
+    rows = [row for row in run_rows() if not re.search(r"blocks\.[23]", row.setting)]
+    (order,) = layer_orders(measured(rows, tmp_path))
+    assert (order.agreement, order.reason) == (None, "not defined: 2 layers")
+
+
+def test_relations_are_turned_so_that_positive_is_good(tmp_path: Path) -> None:
+    found = found_relations(run_rows(), tmp_path)
+    accuracy, size = found["w", "accuracy"], found["w", "size"]
+    assert accuracy.association.rho == pytest.approx(1.0)  # type: ignore[attr-defined]
+    assert size.association.rho == pytest.approx(-1.0)  # type: ignore[attr-defined]
+    assert accuracy.association.p == pytest.approx(2 / 24)  # type: ignore[attr-defined]
+    assert accuracy.p_adjusted == pytest.approx(4 / 24)  # type: ignore[attr-defined]
+    assert accuracy.verdict == BEYOND  # type: ignore[attr-defined]
+
+
+def test_relations_over_workloads_resolve_what_single_ones_cannot(tmp_path: Path) -> None:
+    found = found_relations(run_rows(("v", "w", "x")), tmp_path)
+    pooled = found[ALL, "accuracy"]
+    assert (pooled.association.strata, pooled.association.n) == (3, 12)  # type: ignore[attr-defined]
+    assert pooled.verdict == "resolved"  # type: ignore[attr-defined]
+    few = found_relations(run_rows(seeds=(0, 1)), tmp_path / "few")
+    assert few["w", "accuracy"].verdict == "n = 2: too few"  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("hardness") / "run", run_rows(), sample_record(variants=[]))
+    write_report(folder)
+    return folder
+
+
+def test_profiles_are_drawn_and_flood_no_table(run: Path) -> None:
+    page = Page((run / "report.html").read_text(encoding="utf-8"))
+    captions = page.text
+    for title in ("Hardness profile, w.", "Layer order of the learnt hardness, w."):
+        assert title in captions
+    assert "hardness profile" not in (run / "report.md").read_text(encoding="utf-8")
+    with (run / "tables" / "comparison.csv").open(newline="", encoding="utf-8") as file:
+        metrics = {line["metric"] for line in csv.DictReader(file)}
+    assert "hardness_profile" not in metrics
+    assert metrics >= {"hardness", "learnt_hardness", "hardness_drift"}
+    with (run / "tables" / "layer-order.csv").open(newline="", encoding="utf-8") as file:
+        (order,) = csv.DictReader(file)
+    assert (order["variant"], order["layers"], order["seeds"]) == ("annealed", "4", "4")
+
+
+def test_the_page_says_how_much_of_the_relations_is_resolved(run: Path) -> None:
+    page = Page((run / "report.html").read_text(encoding="utf-8"))
+    assert "0 of 2 tests resolved, 2 beyond what so few seeds can resolve" in page.text
+
+
+def test_same_bytes_again(run: Path) -> None:
+    before = {path: path.read_bytes() for path in write_report(run)}
+    assert {path: path.read_bytes() for path in write_report(run)} == before
+
+
+def certificate(variant: str, seed: int) -> list[Row]:
+    rows = []
+    for eps in (0.0, 0.01):
+        for hardness in (10.0, 40.0, 160.0):
+            setting = {"eps": eps, "hardness": hardness}
+            for name, value in (
+                ("certified_disruption", (1 + 50 * eps) / hardness),
+                ("observed_disruption", 0.2 / hardness),
+            ):
+                metric = Metric(name, value, "logit", Direction.LOWER, setting)
+                rows.append(row_of(metric, {**job(variant, seed, "swap-certificate")}))
+    return rows
+
+
+def test_certified_against_observed_is_drawn(tmp_path: Path) -> None:
+    rows = run_rows() + [row for seed in range(4) for name in ("gelu", "annealed") for row in certificate(name, seed)]
+    folder = write_run(tmp_path / "run", rows, sample_record(variants=[]))
+    write_report(folder)
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert "Certified against observed disruption, w." in page.text
+    (image,) = [each for each in page.attributes("img") if "disruption" in each["alt"]]
+    assert image["alt"].endswith("annealed, gelu; ε = 0.0, 0.01.")
+    assert base64.b64decode(image["src"].split(",", 1)[1]).startswith(b"<?xml")
+
+
+def test_many_variants_turn_the_glance_and_split_the_curves(tmp_path: Path) -> None:
+    names = [f"variant-{i}" for i in range(14)]
+    rows = []
+    for name in names:
+        for seed in range(3):
+            for step in ("accuracy", "q8", "q4"):
+                stage = "accuracy" if step == "accuracy" else "quantize"
+                metric = "accuracy" if step == "accuracy" else "runtime_accuracy"
+                value = Metric(metric, 0.9 + 0.01 * seed, "fraction", Direction.HIGHER)
+                rows.append(row_of(value, {**job(name, seed, step), "stage": stage}))
+    folder = write_run(tmp_path / "run", rows, {"baseline": names[0], "variants": names})
+    write_report(folder)
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert "Accuracy by bit width, w, 3 of 3." in page.text
+    row_heads = [each for each in page.attributes("th") if each.get("scope") == "row"]
+    assert len(row_heads) >= 14
+    assert len([each for each in page.attributes("table") if "across" in each["class"]]) == 1
+
+
+def test_groups_hold_all_variants_and_the_baseline_each_with_its_own_look() -> None:
+    from evalsuite.reluize.variants import VARIANTS
+
+    names = [*VARIANTS]
+    found = groups(names)
+    assert [name for group in found for name in group[1:]] == names[1:]
+    for group in found:
+        assert group[0] == "gelu"
+        assert len(group) <= 6
+        known = looks(group)
+        assert (
+            len({each.colour for each in known.values()}) == len({each.marker for each in known.values()}) == len(group)
+        )
+    assert len({(each.colour, each.marker) for each in looks(names).values()}) == len(names)
+    assert groups(names[:5]) == [names[:5]]

@@ -1,0 +1,249 @@
+"""Before and after the swap: the table, the paper's pattern, the comparison with the repairs, the gap closed."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from test_report import Page
+from test_report_sample import write_run
+
+from evalsuite.contract import Direction, Metric
+from evalsuite.report import write_report
+from evalsuite.report.measured import Measured
+from evalsuite.report.pattern import Answer, PatternFinding, keeps, loses, pattern_finding
+from evalsuite.report.statistics import mean_interval, ratio_interval
+from evalsuite.report.swap import QUALITIES, SwapTable, swap_tables
+from evalsuite.report.swap_text import swap_grid
+from evalsuite.results import Row, Status, failure_row, read_results, row_of
+
+BITS, _, ACCURACY = QUALITIES
+Values = Sequence[float]
+
+
+def job(variant: str, seed: int, step: str = "accuracy", workload: str = "w") -> dict[str, object]:
+    return {"workload": workload, "variant": variant, "seed": seed, "step": step, "stage": step,
+            "key": f"{workload}{variant}{seed}{step}"}  # fmt: skip
+
+
+def network(variant: str, seed: int, after: float, before: float | None, metric: str = "accuracy") -> list[Row]:
+    language = metric != "accuracy"
+    unit, way = ("bits", Direction.LOWER) if language else ("fraction", Direction.HIGHER)
+    reason = "" if before is not None else "not swapped"
+    metrics = [
+        Metric(metric, after, unit, way),
+        Metric(f"{metric}_before_swap", before, unit, way, reason=reason),
+        # Every network has an accuracy: a text model is judged by its bits all the same.
+        *([Metric("accuracy", 0.5, "fraction", Direction.HIGHER),
+           Metric("accuracy_before_swap", 0.5, "fraction", Direction.HIGHER)] if language else []),
+    ]  # fmt: skip
+    rows = [row_of(each, job(variant, seed)) for each in metrics]
+    budget = Metric("training_budget", 1.1 if variant == "post-hoc" else 1.0, "ratio", Direction.LOWER)
+    return [*rows, row_of(budget, job(variant, seed, "train"))]
+
+
+def rows_of(networks: dict[str, tuple[Values, Values | None]], metric: str = "accuracy") -> list[Row]:
+    rows = []
+    for variant, (after, before) in networks.items():
+        for seed, value in enumerate(after):
+            rows += network(variant, seed, value, before[seed] if before else None, metric)
+    return rows
+
+
+def table_of(rows: list[Row], folder: Path) -> SwapTable:
+    (table,) = swap_tables(Measured(read_results(write_run(folder, rows))), "gelu")
+    return table
+
+
+PATTERN: dict[str, tuple[Values, Values | None]] = {
+    "gelu": ((0.970, 0.972, 0.971, 0.974), None),
+    "gelu-swap": ((0.940, 0.945, 0.938, 0.947), (0.970, 0.972, 0.971, 0.974)),
+    "annealed": ((0.971, 0.973, 0.970, 0.975), (0.971, 0.973, 0.971, 0.975)),
+    "post-hoc": ((0.960, 0.962, 0.959, 0.965), (0.960, 0.962, 0.959, 0.965)),
+    "relu": ((0.968, 0.971, 0.972, 0.970), None),
+}
+
+
+def finding(folder: Path, metric: str = "accuracy", **changes: tuple[Values, Values | None]) -> PatternFinding:
+    changed = {name.replace("_", "-"): each for name, each in changes.items()}
+    found = pattern_finding(table_of(rows_of(PATTERN | changed, metric), folder))
+    assert found is not None
+    return found
+
+
+def test_table_by_hand(tmp_path: Path) -> None:
+    table = table_of(rows_of(PATTERN), tmp_path)
+    line = table.line("gelu-swap")
+    assert line is not None
+    assert line.before is not None
+    assert line.after is not None
+    assert line.change is not None
+    losses = (-0.030, -0.027, -0.033, -0.027)
+    half = 3.182446 * math.sqrt(sum((each + 0.02925) ** 2 for each in losses) / 3) / 2
+    assert (line.before.mean, line.after.mean) == pytest.approx((0.97175, 0.9425))
+    assert (line.change.mean, line.change.half_width) == pytest.approx((-0.02925, half))
+    assert line.difference == line.change  # The direct swap starts from the baseline's own networks.
+    relu = table.line("relu")
+    assert relu is not None
+    assert (relu.before, relu.change, relu.remark) == (None, None, "no swap")
+    assert [each.variant for each in table.lines] == list(PATTERN)
+
+
+def test_a_variant_without_networks_keeps_its_line_and_reason(tmp_path: Path) -> None:
+    rows = rows_of(PATTERN)
+    for seed in range(4):
+        cause = "the network has no BatchNorm to recalibrate"
+        rows.append(failure_row(job("swap-recalibrated", seed, "train"), Status.UNSUPPORTED, cause))
+        text = f"w/swap-recalibrated/{seed}/train unsupported: {cause}"
+        rows.append(failure_row(job("swap-recalibrated", seed), Status.UNSUPPORTED, text))
+    line = table_of(rows, tmp_path).lines[-1]
+    assert (line.variant, line.after) == ("swap-recalibrated", None)
+    assert line.reason == f"unsupported: {cause}"
+
+
+def test_a_text_model_is_judged_by_its_bits(tmp_path: Path) -> None:
+    assert table_of(rows_of(PATTERN, "bits_per_byte"), tmp_path).quality is BITS
+
+
+def test_the_step_that_measures_the_network_as_trained_counts(tmp_path: Path) -> None:
+    rows = rows_of(PATTERN)
+    pruned = [row_of(Metric("accuracy", 0.1, "fraction", Direction.HIGHER), {**job("gelu", seed), "step": "again"})
+              for seed in range(4)]  # fmt: skip
+    frame = read_results(write_run(tmp_path, [*pruned, *rows]))
+    (table,) = swap_tables(Measured(frame, {"again": "prune", "accuracy": ""}), "gelu")
+    assert table.after["gelu"][0] == 0.970
+
+
+def test_no_table_without_a_swap(tmp_path: Path) -> None:
+    rows = rows_of({"gelu": PATTERN["gelu"], "relu": PATTERN["relu"]})
+    assert swap_tables(Measured(read_results(write_run(tmp_path, rows))), "gelu") == []
+
+
+def test_pattern_reproduced(tmp_path: Path) -> None:
+    found = finding(tmp_path)
+    assert found.verdict == "reproduced"
+    assert found.sentences[0].startswith("Direct swap, accuracy 97.17 → 94.25 %, −2.93 pp [−3.38, −2.47]: it loses;")
+    assert "annealed against gelu +0.05 pp [−0.11, 0.21]: it keeps." in found.sentences[0]
+
+
+def test_pattern_not_reproduced_where_annealing_loses_too(tmp_path: Path) -> None:
+    found = finding(tmp_path, annealed=((0.950, 0.955, 0.949, 0.957), (0.971, 0.973, 0.971, 0.975)))
+    assert found.verdict == "not reproduced"
+    assert "it loses too" in found.sentences[0]
+
+
+def test_pattern_not_reproduced_where_the_annealed_network_was_worse_from_the_start(tmp_path: Path) -> None:
+    found = finding(tmp_path, annealed=((0.950, 0.955, 0.949, 0.957), (0.950, 0.955, 0.949, 0.957)))
+    assert found.verdict == "not reproduced"
+
+
+def test_pattern_not_reproduced_where_the_direct_swap_provably_loses_nothing(tmp_path: Path) -> None:
+    found = finding(tmp_path, gelu_swap=(PATTERN["gelu"][0], PATTERN["gelu"][0]))
+    assert found.verdict == "not reproduced"
+    assert "it does not lose" in found.sentences[0]
+
+
+def test_pattern_not_resolved_by_wide_intervals(tmp_path: Path) -> None:
+    found = finding(tmp_path, annealed=((0.900, 0.999, 0.930, 0.999), (0.971, 0.973, 0.971, 0.975)))
+    assert found.verdict == "not resolved"
+    assert "is not excluded" in found.sentences[0]
+
+
+def test_pattern_is_not_asked_without_its_variants(tmp_path: Path) -> None:
+    rows = rows_of({name: PATTERN[name] for name in ("gelu", "gelu-swap")})
+    found = pattern_finding(table_of(rows, tmp_path))
+    assert found is not None
+    assert found.sentences[0].startswith("annealed has no value here")
+    rows = rows_of({name: PATTERN[name] for name in ("gelu", "post-hoc")})
+    assert pattern_finding(table_of(rows, tmp_path / "other")) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "answer"),
+    [((0.02, 0.03, 0.025), Answer.YES), ((-0.01, 0.03, 0.01), Answer.UNRESOLVED), ((-0.02, -0.03, -0.025), Answer.NO),
+     ((0.0, 0.0, 0.0), Answer.NO), ((0.02, 0.02, 0.02), Answer.UNRESOLVED), ((0.02,), Answer.UNRESOLVED)],
+)  # fmt: skip
+def test_loses_follows_the_direction(losses: Values, answer: Answer) -> None:
+    assert loses(mean_interval([-each for each in losses]), ACCURACY) is answer
+    bits = Answer.YES if losses == (0.02, 0.02, 0.02) else answer  # Bits are no count of samples: a constant resolves.
+    assert loses(mean_interval(list(losses)), BITS) is bits
+
+
+def test_a_resolved_loss_below_the_tolerance_is_kept() -> None:
+    change = mean_interval([-0.0004, -0.0005, -0.0006])
+    assert change.resolved
+    assert keeps(change, ACCURACY, 0.03) is Answer.YES
+    assert keeps(mean_interval([-0.004, -0.005, -0.006]), ACCURACY, 0.03) is Answer.NO
+
+
+def test_annealing_against_the_best_repair_is_simultaneous_over_all(tmp_path: Path) -> None:
+    two = finding(tmp_path / "two", swap_refit=((0.950, 0.952, 0.949, 0.953), PATTERN["gelu"][0]))
+    assert two.sentences[1].startswith("Annealing beats post-hoc, the best of 2 repairs by its mean: +1.08 pp [")
+    assert "97.5 % interval, Bonferroni over the 2" in two.sentences[1]
+    one = finding(tmp_path / "one")
+    assert "the only repair here" in one.sentences[1]
+    assert "; 95 % interval." in one.sentences[1]
+    close = finding(tmp_path / "close", hard_switch=((0.972, 0.969, 0.975, 0.971), None))
+    assert close.sentences[1].startswith("Annealing against hard-switch is not resolved, the best of 2 repairs")
+
+
+def test_gap_closed_for_text(tmp_path: Path) -> None:
+    networks: dict[str, tuple[Values, Values | None]] = {
+        "gelu": ((2.20, 2.22, 2.18), None),
+        "gelu-swap": ((2.70, 2.76, 2.64), (2.20, 2.22, 2.18)),
+        "annealed": ((2.21, 2.22, 2.20), (2.21, 2.22, 2.20)),
+        "swap-refit": ((2.45, 2.50, 2.40), (2.20, 2.22, 2.18)),
+    }
+    table = table_of(rows_of(networks, "bits_per_byte"), tmp_path)
+    found = pattern_finding(table)
+    assert found is not None
+    assert found.verdict == "reproduced"
+    refit = table.line("swap-refit")
+    assert refit is not None
+    assert refit.gap_closed is not None
+    assert refit.gap_closed.value == pytest.approx(0.25 / 0.50)
+    assert "annealed 0.98 [" in found.sentences[-1]
+    assert "Fieller" in found.sentences[-1]
+    assert table.line("gelu-swap").gap_closed is None  # type: ignore[union-attr]
+
+
+def test_fieller_agrees_with_the_test_that_it_inverts() -> None:
+    from scipy.stats import ttest_1samp
+
+    pairs = [(0.25, 0.50), (0.26, 0.54), (0.24, 0.46), (0.29, 0.52)]
+    found = ratio_interval(pairs)
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.value < found.high
+    for end in (found.low, found.high):
+        assert ttest_1samp([a - end * b for a, b in pairs], 0.0).pvalue == pytest.approx(0.05, abs=1e-9)
+
+
+def test_a_ratio_by_an_uncertain_gap_has_no_interval(tmp_path: Path) -> None:
+    found = ratio_interval([(0.1, 0.2), (0.1, -0.1), (0.1, 0.1)])
+    assert found is not None
+    assert (found.low, found.high) == (None, None)
+    assert ratio_interval([(1.0, 0.5), (1.0, -0.5)]) is None
+    with pytest.raises(ValueError, match="ratio of no values"):
+        ratio_interval([])
+    rows = rows_of(PATTERN | {"gelu-swap": ((0.96, 0.98, 0.97, 0.98), PATTERN["gelu"][0])})
+    grid = swap_grid(table_of(rows, tmp_path))
+    assert "gap not resolved" in {cell.text for row in grid.rows for cell in row}
+
+
+def test_page_and_files_show_the_swap(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rows_of(PATTERN), {"baseline": "gelu", "variants": list(PATTERN)})
+    write_report(folder)
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert "The paper's pattern is reproduced." in page.text
+    assert "w, before and after the swap: accuracy (%, Δ in pp; higher is better)" in page.text
+    assert "The paper's pattern is reproduced." in (folder / "report.md").read_text(encoding="utf-8")
+    with (folder / "tables" / "w-swap.csv").open(newline="", encoding="utf-8") as file:
+        lines = {line["variant"]: line for line in csv.DictReader(file)}
+    assert float(lines["gelu-swap"]["change"]) == pytest.approx(-0.02925)
+    assert (lines["relu"]["before"], lines["relu"]["reason"]) == ("", "no swap")
+    assert (folder / "tables" / "w-swap.tex").is_file()

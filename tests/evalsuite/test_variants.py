@@ -1,0 +1,173 @@
+"""The variants on real data, trained for short: what each one promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Data, Unsupported, census
+from evalsuite.activations.hardenable import Hardenable
+from evalsuite.plugins import load
+from evalsuite.reluize.profile import HardnessProfile
+from evalsuite.reluize.variants import VARIANTS, Made, Setup
+from evalsuite.reluize.variants.trained import Annealed, HardSwitch, Learnt, SwishAnnealed
+from evalsuite.reluize.variants.treated import PostHoc, SwapFinetuned, SwapRefit
+
+MakeSetup = Callable[..., Setup]
+LEAVE_RELU = {name for name in VARIANTS if name not in ("gelu", "lambda-gelu", "prelu")}
+
+
+@pytest.fixture(scope="module")
+def prepared() -> tuple[Setup, Data, dict[str, nn.Module]]:
+    """digits-mlp for 8 epochs, and the networks that other variants start from."""
+    workload = load("workloads", "digits-mlp").target(epochs=8)
+    data = workload.data()
+    setup = Setup(workload, data.train, data.calibration, 0)
+    return setup, data, {name: VARIANTS[name]().make(setup, None).module for name in ("gelu", "lambda-gelu", "prelu")}
+
+
+def accuracy(module: nn.Module, data: Data) -> float:
+    with torch.no_grad():
+        return (module(data.validation.inputs).argmax(1) == data.validation.targets).float().mean().item()
+
+
+@pytest.mark.parametrize("name", sorted(LEAVE_RELU - {"swap-recalibrated"}))
+def test_what_is_swapped_is_a_relu_network_that_works(prepared, name: str) -> None:
+    setup, data, bases = prepared
+    variant = VARIANTS[name]()
+    made = variant.make(setup, bases.get(variant.base))
+    assert {found.traits.name for found in census(made.module)} == {"relu"}
+    assert accuracy(made.module, data) > (0.2 if name == "prelu-swap" else 0.8)
+    assert not made.module.training
+
+
+def test_treating_a_network_leaves_it_alone(prepared) -> None:
+    setup, _, bases = prepared
+    before = {key: value.clone() for key, value in bases["gelu"].state_dict().items()}
+    for name, variant in VARIANTS.items():
+        if variant.base == "gelu" and name != "swap-recalibrated":
+            variant().make(setup, bases["gelu"])
+    after = bases["gelu"].state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert [found.traits.name for found in census(bases["gelu"])] == ["gelu", "gelu"]
+
+
+def test_recalibration_needs_batchnorm_and_changes_only_its_statistics(prepared) -> None:
+    setup, _, bases = prepared
+    with pytest.raises(Unsupported, match="no BatchNorm"):
+        VARIANTS["swap-recalibrated"]().make(setup, bases["gelu"])
+    workload = load("workloads", "digits-cnn").target(epochs=1)
+    data = workload.data()
+    convolutional = Setup(workload, data.train, data.calibration, 0)
+    base = VARIANTS["gelu"]().make(convolutional, None).module
+    swapped = VARIANTS["gelu-swap"]().make(convolutional, base).module.state_dict()
+    again = VARIANTS["swap-recalibrated"]().make(convolutional, base).module.state_dict()
+    changed = {key for key in swapped if not torch.equal(swapped[key], again[key])}
+    assert changed
+    assert all("running_" in key or "num_batches" in key for key in changed)
+
+
+def lambdas(made: Made) -> list[float]:
+    assert made.unswapped is not None
+    return [float(each.hardness) for each in made.unswapped.modules() if isinstance(each, Hardenable)]
+
+
+@pytest.mark.parametrize("variant", [Annealed, SwishAnnealed, PostHoc])
+@pytest.mark.parametrize("schedule", ["linear", "geometric", "reciprocal"])
+def test_hardening_ends_at_its_target(prepared, variant: type, schedule: str) -> None:
+    setup, _, bases = prepared
+    made = variant(target=50.0, schedule=schedule).make(setup, bases["gelu"] if variant is PostHoc else None)
+    assert lambdas(made) == pytest.approx([50.0, 50.0], rel=1e-4)
+
+
+def test_the_profile_tells_learning_from_hardening(prepared) -> None:
+    setup, _, _ = prepared
+    made = Annealed(start=0.5).make(setup, None)
+    assert [layer.layer for layer in made.profile] == ["1", "3"]
+    for layer in made.profile:
+        places = [progress for progress, _ in layer.course]
+        assert places == pytest.approx([i / 20 for i in range(21)])
+        assert layer.course[0][1] == pytest.approx(1.6931, abs=1e-4)
+        assert layer.course[-1][1] == pytest.approx(160, rel=1e-4)
+        at_half = dict(layer.course)[0.5]
+        assert layer.learnt == pytest.approx(at_half, abs=0.05)
+        assert dict(layer.course)[0.75] == pytest.approx((layer.learnt + 160) / 2, rel=0.02)
+    found = {(metric.name, metric.setting["layer"]) for layer in made.profile for metric in layer.metrics()}
+    assert len(found) == 8
+
+
+def test_lambda_per_channel_and_a_fixed_one(prepared) -> None:
+    setup, _, _ = prepared
+    made = Learnt(per_channel=True).make(setup, None)
+    assert [layer.spread is not None and layer.spread > 0 for layer in made.profile] == [True, True]
+    fixed = Learnt(initial=2.5, learn=False).make(setup, None)
+    assert all(value == pytest.approx(2.5, rel=1e-5) for layer in fixed.profile for _, value in layer.course)
+
+
+def test_a_profile_of_a_network_without_lambda_is_empty() -> None:
+    profile = HardnessProfile(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
+    profile(0.5)
+    assert profile.finish() == []
+
+
+def test_the_switch_happens_once_and_at_its_place(prepared) -> None:
+    setup, data, _ = prepared
+    late, never = HardSwitch(start=0.999).make(setup, None), HardSwitch(start=0.0).make(setup, None)
+    relu = VARIANTS["relu"]().make(setup, None)
+    assert torch.equal(never.module(data.test.inputs), relu.module(data.test.inputs))
+    assert not torch.equal(late.module(data.test.inputs), relu.module(data.test.inputs))
+
+
+def test_budgets_say_what_was_spent(prepared) -> None:
+    setup, _, bases = prepared
+    assert VARIANTS["gelu-swap"]().make(setup, bases["gelu"]).budget == 1.0
+    assert SwapFinetuned(share=0.25).make(setup, bases["gelu"]).budget == 1.25
+    assert PostHoc().make(setup, bases["gelu"]).budget == 1.1
+
+
+def test_distilling_brings_the_swapped_network_nearer_to_its_teacher(prepared) -> None:
+    setup, data, bases = prepared
+    variants = (VARIANTS["gelu-swap"](), SwapRefit(), SwapFinetuned(distill=1.0))
+    made = [variant.make(setup, bases["gelu"]).module for variant in variants]
+    with torch.no_grad():
+        wanted = bases["gelu"](data.validation.inputs)
+        gaps = [(module(data.validation.inputs) - wanted).abs().mean().item() for module in made]
+    assert gaps[1] < gaps[0]
+    assert gaps[2] < gaps[0]
+
+
+def test_fine_tuning_may_start_from_the_refitted_network(prepared) -> None:
+    setup, data, bases = prepared
+    almost_nothing = SwapFinetuned(refit=True, share=1e-6, rate=1e-6).make(setup, bases["gelu"]).module
+    refitted = SwapRefit().make(setup, bases["gelu"]).module
+    with torch.no_grad():
+        torch.testing.assert_close(almost_nothing(data.test.inputs), refitted(data.test.inputs), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Annealed(start=1.0), r"start must be in \[0, 1\)"),
+        (lambda: Annealed(target=0.5), "target must be > 1, got 0.5"),
+        (lambda: Annealed(schedule="cubic"), "schedule must be one of linear, geometric, reciprocal, got 'cubic'"),
+        (lambda: Annealed(order="random"), "order must be one of"),
+        (lambda: Learnt(temperature=0.0), "temperature must be > 0"),
+        (lambda: Learnt(step=-1.0), "step must be > 0"),
+        (lambda: Learnt(initial=1.0), "initial must be > 1"),
+        (lambda: HardSwitch(start=-0.1), "start must be in"),
+        (lambda: SwapFinetuned(share=0.0), r"share must be in \(0, 1\]"),
+        (lambda: SwapFinetuned(distill=2.0), r"distill must be in \[0, 1\]"),
+        (lambda: PostHoc(target=1.0), "target must be > 1"),
+    ],
+)
+def test_impossible_options_are_refused(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_a_treatment_without_its_base_is_an_error(prepared) -> None:
+    with pytest.raises(ValueError, match="starts from the network of 'gelu'"):
+        VARIANTS["gelu-swap"]().make(prepared[0], None)

@@ -1,0 +1,95 @@
+"""The stage `swap-certificate`: its metrics, what it refuses, and that it keeps to its time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, Metric, Network, Unsupported
+from evalsuite.testing import check_stage
+from pipelines.swap_certificate import Certificate
+
+MakeNetwork = Callable[..., Network]
+MakeBench = Callable[..., Bench]
+QUICK = Certificate(samples=10, sweep_samples=4, hardness=(2.0, 160.0))
+
+
+def value(metrics: list[Metric], name: str, **setting: float) -> float:
+    (found,) = [each for each in metrics if each.name == name and dict(each.setting) == setting and each.sample is None]
+    assert found.value is not None
+    return found.value
+
+
+def test_it_keeps_the_contract() -> None:
+    check_stage(QUICK)
+
+
+def test_what_it_says_of_an_annealed_network(network: MakeNetwork, bench: MakeBench) -> None:
+    metrics = QUICK.run(network("digits-mlp", "annealed"), bench("digits-mlp")).metrics
+    for eps in (0.0, 0.01, 0.02):
+        certified, observed = (value(metrics, f"{each}_disruption", eps=eps) for each in ("certified", "observed"))
+        assert 0 < observed <= certified < 0.1
+        assert value(metrics, "certified_to_observed", eps=eps) == pytest.approx(certified / observed)
+        assert value(metrics, "swap_kept", eps=eps) >= 0.9
+        harder, softer = (value(metrics, "certified_disruption", eps=eps, hardness=each) for each in (160.0, 2.0))
+        assert harder < softer / 20
+    assert value(metrics, "certified_to_observed", eps=0.0) == pytest.approx(1.0, rel=1e-6)
+    rows = [each for each in metrics if each.sample is not None and each.name == "prediction_kept"]
+    assert len(rows) == 30
+    # A verdict here would be compared with robustness verdicts of the same sample and eps.
+    assert all(each.verdict is None for each in metrics)
+
+
+def test_a_network_that_was_not_swapped_is_compared_with_its_direct_swap(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
+    gelu, swapped = network("digits-mlp", "gelu"), network("digits-mlp", "gelu-swap")
+    stage = Certificate(eps=(0.0,), samples=10, hardness=())
+    would, did = (
+        value(stage.run(each, bench("digits-mlp")).metrics, "certified_disruption", eps=0.0) for each in (gelu, swapped)
+    )
+    assert would == did
+    inputs = bench("digits-mlp").data.test.inputs[:10]
+    with torch.no_grad():
+        true = (gelu.module(inputs) - swapped.module(inputs)).abs().amax(1).mean().item()
+    assert would == pytest.approx(true, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (nn.Sequential(nn.Linear(64, 10), nn.ReLU()), "nothing to swap"),
+        (nn.Sequential(nn.Linear(64, 10), nn.LayerNorm(10), nn.GELU()), "1: LayerNorm"),
+    ],
+)
+def test_what_it_can_not_measure(bench: MakeBench, module: nn.Module, text: str) -> None:
+    with pytest.raises(Unsupported, match=text):
+        QUICK.run(Network("odd", module.eval(), (64,), 10), bench("digits-mlp"))
+
+
+def test_without_time_it_says_so(network: MakeNetwork, bench: MakeBench) -> None:
+    began = time.monotonic()
+    metrics = Certificate().run(network("digits-mlp", "annealed"), bench("digits-mlp", time_limit=1e-3)).metrics
+    assert time.monotonic() - began < 20
+    assert {each.reason for each in metrics if each.value is None} == {"not within the time limit"}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"eps": ()}, "eps must be one or more"),
+        ({"eps": (0.1, 0.1)}, "eps must not repeat"),
+        ({"eps": (-0.1,)}, r"eps must be one or more finite radii >= 0, got \(-0.1,\)"),
+        ({"hardness": (0.0,)}, "hardness must be finite"),
+        ({"hardness": (2.0, 2.0)}, "hardness must not repeat"),
+        ({"samples": 0}, "samples must be >= 1, got 0"),
+        ({"sweep_samples": 0}, "sweep_samples must be >= 1, got 0"),
+    ],
+)
+def test_bad_options(options: dict[str, tuple[float, ...]], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Certificate(**options)  # type: ignore[arg-type]
