@@ -18,8 +18,9 @@ demo: setup
 	$(BIN)/evalsuite run pipelines/recipes/quickstart.yaml --out runs/quickstart
 	$(BIN)/evalsuite report runs/quickstart
 
+# Two files of tests at a time: each is one job of one thread.
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 test-slow: setup
 	$(BIN)/pytest -m slow

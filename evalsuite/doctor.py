@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import Any
 
 from evalsuite.plugins import GROUPS, load_all
 
@@ -59,7 +60,19 @@ def _plugins() -> Iterator[Check]:
         for plugin in load_all(group):
             name = f"{group.removesuffix('s')} {plugin.name}"
             cure = f"reinstall or remove {plugin.origin}"
-            yield Check(name, not plugin.error, plugin.error or f"{plugin.origin} {plugin.version}", cure)
+            finding = plugin.error or f"{plugin.origin} {plugin.version}{_absent_data(group, plugin.target)}"
+            yield Check(name, not plugin.error, finding, cure)
+
+
+def _absent_data(group: str, target: Any) -> str:
+    """Why a workload's data is not at hand: some must be fetched, and not everyone needs them."""
+    if group != "workloads":
+        return ""
+    try:
+        target().fingerprint()
+    except OSError as error:
+        return f", without its data: {error}"
+    return ""
 
 
 def _cache(folder: Path) -> Check:

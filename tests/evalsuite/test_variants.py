@@ -92,8 +92,7 @@ def test_the_profile_tells_learning_from_hardening(prepared) -> None:
         assert places == pytest.approx([i / 20 for i in range(21)])
         assert layer.course[0][1] == pytest.approx(1.6931, abs=1e-4)
         assert layer.course[-1][1] == pytest.approx(160, rel=1e-4)
-        at_half = dict(layer.course)[0.5]
-        assert layer.learnt == pytest.approx(at_half, abs=0.05)
+        assert layer.learnt == pytest.approx(dict(layer.course)[0.5], abs=1e-6)
         assert dict(layer.course)[0.75] == pytest.approx((layer.learnt + 160) / 2, rel=0.02)
     found = {(metric.name, metric.setting["layer"]) for layer in made.profile for metric in layer.metrics()}
     assert len(found) == 8

@@ -180,8 +180,8 @@ class PostHoc(FineTuning):
         profile = HardnessProfile(hardening.module, learning_until=0.0)
 
         def before_step(progress: float) -> None:
-            hardening(progress)
             profile(progress)
+            hardening(progress)
 
         loss = fit(
             hardening.module, setup.train, setup.workload,

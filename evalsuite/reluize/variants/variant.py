@@ -92,7 +92,8 @@ def train(
     torch.manual_seed(setup.seed)
     module = setup.workload.build(make)
     profile = HardnessProfile(module, learning_until=learning_until)
-    calls: list[Callable[[float], None]] = [*([hook(module)] if hook else []), profile]
+    # The profile first: where hardening begins it shows what was learnt.
+    calls: list[Callable[[float], None]] = [profile, *([hook(module)] if hook else [])]
 
     def before_step(progress: float) -> None:
         for call in calls:
