@@ -235,8 +235,9 @@ def variants(name: PluginName = None) -> None:
             _stop(f"unknown variant {name!r}{did_you_mean(name, VARIANTS)}")
         _print_options((VARIANTS[name].__doc__ or "").splitlines()[0], VARIANTS[name])
         return
+    width = max(map(len, VARIANTS))
     for each, cls in VARIANTS.items():
-        print(f"{each:<12} {(cls.__doc__ or '').splitlines()[0]}")
+        print(f"{each:<{width}}  {(cls.__doc__ or '').splitlines()[0]}")
 
 
 @app.command()

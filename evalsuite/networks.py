@@ -86,7 +86,7 @@ def _load(folder: Path, workload: Workload, role: str, description: dict[str, An
 
 
 def _resize(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Give each layer the shapes of the saved tensors, and the attributes that repeat them."""
+    """Give each layer the shapes of the saved tensors, and the attributes that repeat them; absent biases too."""
     for path, layer in module.named_modules():
         prefix = f"{path}." if path else ""
         for name, tensor in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]:
@@ -95,6 +95,9 @@ def _resize(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
                 continue
             fresh = torch.empty_like(saved)
             setattr(layer, name, nn.Parameter(fresh) if isinstance(tensor, nn.Parameter) else fresh)
+        for name in [name for name, parameter in layer._parameters.items() if parameter is None]:
+            if prefix + name in state:  # a bias that the layer did not have when it was built: the re-fit adds it
+                setattr(layer, name, nn.Parameter(torch.empty_like(state[prefix + name])))
         if isinstance(layer, nn.Linear):
             layer.out_features, layer.in_features = layer.weight.shape
         elif isinstance(layer, (nn.Conv1d, nn.Conv2d)):

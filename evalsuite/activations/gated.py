@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from evalsuite.activations.gelu import LambdaGELU
+from evalsuite.activations.hardenable import Hardenable
 
 
 class GatedUnit(nn.Module):
@@ -19,7 +20,7 @@ class GatedUnit(nn.Module):
     Args:
         width: features of the input.
         hidden: features of the gate; `matched_hidden` gives the number at which the parameters match a plain layer's.
-        gate: the activation; per-channel ones act on dimension 1, which is the feature only for (batch, width) inputs.
+        gate: the activation; one with a lambda per channel is set to have them along the last dimension.
         bias: whether the three linear layers have biases; arXiv 2002.05202 has none.
         out_width: features of the output; None: as the input.
     """
@@ -33,6 +34,8 @@ class GatedUnit(nn.Module):
         self.gate_proj = nn.Linear(width, hidden, bias=bias)
         self.up = nn.Linear(width, hidden, bias=bias)
         self.gate = gate
+        if isinstance(gate, Hardenable):
+            gate.dimension = -1
         self.down = nn.Linear(hidden, out, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

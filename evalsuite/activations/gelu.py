@@ -38,9 +38,9 @@ class LambdaGELU(Hardenable):
     exported, it is gelu(lambda x) / lambda, a GELU node between scalings. The arguments are those of Hardenable.
     """
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
         """x Phi(lambda x), of the shape and dtype of x."""
-        return composed(x, self.hardness) if is_traced(x) else lambda_gelu(x, self.hardness)
+        return composed(x, hardness) if is_traced(x) else lambda_gelu(x, hardness)
 
 
 GELU = Activation(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -13,21 +15,32 @@ class Hardenable(nn.Module):
     """An activation f(x) = g(lambda x) / lambda with a learnable hardness lambda = 1 + softplus(s / t) >= 1.
 
     The parametrisation is that of lambda-GELU (arXiv 2603.21991, eq. 3). The state is `s` alone, also while hardening:
-    `set_hardness` inverts the formula. Subclasses define `forward`.
+    `set_hardness` inverts the formula. Subclasses define `apply_hardness`.
 
     Args:
-        channels: None for one lambda; else one per channel, channels being dimension 1 of the input.
+        channels: None for one lambda; else one per channel.
         temperature: t.
         hardness: the initial lambda; the default is that of s = 0, 1 + log 2.
+        dimension: of the input, that the channels are: 1, or -1 where features come last, as in transformers.
     """
 
     def __init__(
-        self, channels: int | None = None, *, temperature: float = TEMPERATURE, hardness: float | None = None
+        self,
+        channels: int | None = None,
+        *,
+        temperature: float = TEMPERATURE,
+        hardness: float | None = None,
+        dimension: int = 1,
     ) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"temperature must be > 0, got {temperature}")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature must be > 0 and finite, got {temperature}")
+        if channels is not None and channels < 1:
+            raise ValueError(f"channels must be >= 1, got {channels}")
+        if dimension not in (1, -1):
+            raise ValueError(f"dimension must be 1 or -1, got {dimension}")
         self.temperature = temperature
+        self.dimension = dimension
         self.s = nn.Parameter(torch.zeros(() if channels is None else (channels,)))
         if hardness is not None:
             self.set_hardness(hardness)
@@ -37,17 +50,40 @@ class Hardenable(nn.Module):
         """lambda: 0-d, or (channels,)."""
         return 1 + functional.softplus(self.s / self.temperature)
 
-    def hardness_for(self, x: torch.Tensor) -> torch.Tensor:
-        """lambda, shaped to be multiplied with x: per channel along dimension 1."""
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """f(x), of the shape and dtype of x.
+
+        Raises:
+            ValueError: one lambda per channel, and x has another number of them.
+        """
         hardness = self.hardness
-        return hardness.reshape(-1, *[1] * (x.ndim - 2)) if hardness.ndim else hardness
+        if not hardness.ndim:
+            return self.apply_hardness(x, hardness)
+        if x.ndim < 2 or x.shape[self.dimension] != len(hardness):
+            raise ValueError(
+                f"{len(hardness)} lambdas, one per channel, for an input of shape {tuple(x.shape)}, whose channels are "
+                f"dimension {self.dimension}"
+            )
+        if self.dimension == 1:
+            return self.apply_hardness(x, hardness)
+        return self.apply_hardness(x.movedim(-1, 1), hardness).movedim(1, -1)
+
+    def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
+        """f(x) for lambda 0-d, or (channels,) along dimension 1 of x."""
+        raise NotImplementedError
 
     @torch.no_grad()
     def set_hardness(self, hardness: float | torch.Tensor) -> None:
-        """Set lambda. Raises ValueError where it is not above 1 (at 1, s would be minus infinity)."""
+        """Set lambda, one number or one per channel.
+
+        Raises:
+            ValueError: it is not above 1 (at 1, s would be minus infinity), not finite, or of another shape.
+        """
         excess = torch.as_tensor(hardness, dtype=torch.float64) - 1
-        if not bool((excess > 0).all()):
-            raise ValueError(f"hardness must be > 1, got {hardness}")
+        if not bool(((excess > 0) & excess.isfinite()).all()):
+            raise ValueError(f"hardness must be > 1 and finite, got {hardness}")
+        if excess.ndim and excess.shape != self.s.shape:
+            raise ValueError(f"hardness has shape {tuple(excess.shape)}, this activation's {tuple(self.s.shape)}")
         # log(exp(y) - 1), written so that it does not overflow for a large y.
         raw = excess + torch.log(-torch.expm1(-excess))
         self.s.copy_((self.temperature * raw).to(self.s).expand_as(self.s))
@@ -59,7 +95,14 @@ class Hardenable(nn.Module):
 
 
 def learnt_hardness(module: nn.Module) -> torch.Tensor:
-    """lambda of a Hardenable, detached. Raises TypeError for any other module."""
+    """lambda of a Hardenable, detached: 0-d, or one per channel of dimension 1.
+
+    Raises:
+        TypeError: any other module.
+        ValueError: one lambda per channel of another dimension, which those who ask here could not place.
+    """
     if not isinstance(module, Hardenable):
         raise TypeError(f"{type(module).__name__} has no hardness")
+    if module.s.ndim and module.dimension != 1:
+        raise ValueError(f"{type(module).__name__} has a lambda per channel of its last dimension, not of dimension 1")
     return module.hardness.detach()

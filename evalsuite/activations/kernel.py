@@ -25,6 +25,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 _PIECE = 1 << 19  # Elements at once: scratch memory stays small, and the calls cost little against the work.
@@ -52,6 +54,10 @@ def lambda_gelu(x: torch.Tensor, hardness: torch.Tensor, *, compiled: bool | Non
             f"a hardness of shape {tuple(hardness.shape)} for an input of shape {tuple(x.shape)}: it must be 0-d, or "
             f"have one value per channel, channels being dimension 1"
         )
+    if _is_transformed(x) or _is_transformed(hardness):
+        return composed(x, hardness)
+    if compiled and (x.dtype != torch.float32 or x.device.type != "cpu"):
+        raise ValueError(f"the compiled kernel takes float32 on the CPU, got {x.dtype} on {x.device.type}")
     learns = torch.is_grad_enabled() and (x.requires_grad or hardness.requires_grad)
     if compiled is None:
         compiled = learns and _compiles(x) and _fused() is not None
@@ -73,6 +79,16 @@ def is_traced(x: object) -> bool:
     if type(x) not in (torch.Tensor, torch.nn.Parameter) or torch.compiler.is_compiling():
         return True
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+
+
+def _is_transformed(x: torch.Tensor) -> bool:
+    """Whether x is under a transform of torch.func (vmap, jvp, grad), or has a tangent of forward-mode autograd.
+
+    Both live outside of what the kernel's function sees: it would refuse them, or lose the tangent in silence.
+    """
+    if is_functorch_wrapped_tensor(x):
+        return True
+    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
 
 
 @cache
@@ -100,7 +116,8 @@ class _LambdaGELU(torch.autograd.Function):
         x, hardness = ctx.saved_tensors
         learns_x, learns_hardness, _ = ctx.needs_input_grad
         of_hardness: torch.Tensor | None
-        if torch.is_grad_enabled():  # create_graph: the gradients are to be differentiated in turn
+        # create_graph: the gradients are to be differentiated in turn; or a batch of them is asked for at once (vmap)
+        if torch.is_grad_enabled() or is_functorch_wrapped_tensor(upstream) or is_legacy_batchedtensor(upstream):
             of_x, of_hardness = _differentiable_slopes(x, hardness, upstream)
         else:
             of_x, of_hardness = _slopes(x, hardness, upstream, learns_hardness, ctx.compiled)
@@ -220,9 +237,12 @@ def _slope_of(z: torch.Tensor) -> torch.Tensor:
 def _differentiable_slopes(
     x: torch.Tensor, hardness: torch.Tensor, upstream: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    scale = hardness.reshape(-1, *[1] * (x.ndim - 2)) if hardness.ndim else hardness
-    z = scale * x
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    scale = (hardness.reshape(-1, *[1] * (x.ndim - 2)) if hardness.ndim else hardness).to(dtype)
+    limit = (_SATURATED / scale).detach()
+    near = torch.clamp(x.to(dtype), -limit, limit)  # beyond, infinity times 0 would be NaN
+    z = scale * near
     density = _DENSITY_AT_0 * torch.exp(-0.5 * z * z)
     of_x = upstream * (_distribution(z) + z * density)
-    of_hardness = upstream * x * (density * x)
+    of_hardness = upstream * near * (density * near)
     return of_x.to(x.dtype), of_hardness.sum_to_size(scale.shape).reshape(hardness.shape).to(hardness.dtype)

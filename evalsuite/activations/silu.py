@@ -31,10 +31,11 @@ class Swish(Hardenable):
     of hardening serves it unchanged, and it starts at 1 + log 2. The arguments are those of Hardenable.
     """
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
         """x sigmoid(beta x), of the shape of x."""
+        beta = hardness.reshape(-1, *[1] * (x.ndim - 2)) if hardness.ndim else hardness
         # As silu(beta x) / beta, the gradient by beta would be a difference of nearly equal numbers.
-        return x * torch.sigmoid(self.hardness_for(x) * x)
+        return x * torch.sigmoid(beta * x)
 
 
 SILU = Activation(

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from evalsuite.activations import Activation, census
 from evalsuite.certificate.layers import rule_of
+from evalsuite.certificate.refusals import refuse_look_alike, refuse_module, refuse_scale
 from evalsuite.contract import Unsupported
 
 _MATRIX_LIMIT = 2**25
@@ -65,20 +66,25 @@ class Chain:
     """`maps[0]`, `places[0]`, `maps[1]`, ..., `maps[-1]`.
 
     `patterns[i]` (outputs, inputs) bool says which weights of `maps[i]` can differ from 0: it comes of the layers'
-    geometry, not of the weights' values.
+    geometry, not of the weights' values. `layers[i]` are those that `maps[i]` stands for.
     """
 
     maps: list[Affine]
     places: list[Place]
     patterns: list[torch.Tensor]
+    layers: list[list[nn.Module]]
     input_shape: tuple[int, ...]
 
-    def value(self, x: torch.Tensor) -> torch.Tensor:
-        """The outputs (batch, outputs) for x (batch, *input_shape) float64; differentiable."""
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        """The values before the last map for x (batch, *input_shape) float64; differentiable."""
         x = x.flatten(1)
         for map_, place in zip(self.maps, self.places, strict=False):
             x = place.traits.value(place.hardness * functional.linear(x, map_.weight, map_.bias)) / place.hardness
-        return functional.linear(x, self.maps[-1].weight, self.maps[-1].bias)
+        return x
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        """The outputs (batch, outputs) for x (batch, *input_shape) float64; differentiable."""
+        return functional.linear(self.hidden(x), self.maps[-1].weight, self.maps[-1].bias)
 
 
 def read_chain(module: nn.Module, input_shape: tuple[int, ...]) -> Chain:
@@ -86,38 +92,39 @@ def read_chain(module: nn.Module, input_shape: tuple[int, ...]) -> Chain:
 
     Raises:
         Unsupported: a layer without a rule, named by its dotted path; parameters that are not finite; a matrix of more
-            than 2^25 entries; a forward pass that computes something else than its layers.
+            than 2^25 entries; a forward pass that computes something else than its layers, or is hooked.
     """
-    refuse_values(module)
+    refuse_module(module)
     exact = copy.deepcopy(module).double().eval().requires_grad_(False)
     known = {id(found.module): found.traits for found in census(exact)}
     maps: list[Affine] = []
     places: list[Place] = []
     patterns: list[torch.Tensor] = []
+    parts: list[list[nn.Module]] = []
     layers: list[tuple[str, nn.Module]] = []
     shape = input_shape
     for path, layer in _leaves(exact):
         if id(layer) not in known:
             layers.append((path, layer))
             continue
+        refuse_look_alike(path, layer, known[id(layer)])
         map_, pattern, shape = _composed(layers, shape)
-        maps, patterns, layers = [*maps, map_], [*patterns, pattern], []
+        maps, patterns, parts = [*maps, map_], [*patterns, pattern], [*parts, [each for _, each in layers]]
+        layers = []
         places.append(Place(path, known[id(layer)], _per_unit(known[id(layer)].hardness(layer), shape)))
     map_, pattern, shape = _composed(layers, shape)
-    chain = Chain([*maps, map_], places, [*patterns, pattern], input_shape)
+    parts.append([each for _, each in layers])
+    chain = Chain([*maps, map_], places, [*patterns, pattern], parts, input_shape)
     _compare(chain, exact)
     return chain
 
 
-def refuse_values(module: nn.Module) -> None:
-    """Raise Unsupported where a parameter is NaN or infinite."""
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        if not bool(tensor.isfinite().all()):
-            raise Unsupported(f"{name} has values that are not finite")
-
-
 def _leaves(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+    kind = type(module)
+    if isinstance(module, nn.Sequential) and (kind.forward, kind.__call__) == (
+        nn.Sequential.forward,
+        nn.Module.__call__,
+    ):
         for name, child in module._modules.items():  # named_children() gives a shared module once
             if child is not None:
                 yield from _leaves(child, f"{path}.{name}" if path else name)
@@ -136,14 +143,20 @@ def _composed(
 ) -> tuple[Affine, torch.Tensor, tuple[int, ...]]:
     """The affine map of consecutive layers, its pattern, and the shape of its output."""
     count, terms = prod(shape), 0
+    if count * count > _MATRIX_LIMIT and layers:
+        raise Unsupported(f"{layers[0][0]}: its matrix would have more than 2^25 entries")
     weight = size = pattern = torch.eye(count, dtype=torch.float64).reshape(count, *shape)
     bias = bias_size = torch.zeros(1, *shape, dtype=torch.float64)
     for path, layer in layers:
-        rule = rule_of(path, layer)
+        rule = rule_of(path, layer, bias.numel())
         bias, bias_size = rule.shift(rule.linear(bias)), rule.shift_size(rule.size(bias_size))
         if bias.numel() * count > _MATRIX_LIMIT:
             raise Unsupported(f"{path}: its matrix would have more than 2^25 entries")
         weight, size = rule.linear(weight), rule.size(size)
+        if bias.ndim < 2 or len(bias) != 1 or len(weight) != count:
+            raise Unsupported(f"no certificate for {path}: {layer} mixes the samples of a batch")
+        refuse_scale(path, size)
+        refuse_scale(path, bias_size)
         pattern = (rule.reach(pattern) > 0).double()
         terms += rule.terms
     affine = Affine(
@@ -157,5 +170,6 @@ def _compare(chain: Chain, exact: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     points = torch.rand((4, *chain.input_shape), generator=generator, dtype=torch.float64)
     logits: torch.Tensor = exact(points)
-    if not torch.allclose(chain.value(points), logits.flatten(1), rtol=1e-9, atol=1e-9):
+    known = chain.value(points)
+    if logits.numel() != known.numel() or not torch.allclose(known, logits.reshape(known.shape), rtol=1e-9, atol=1e-9):
         raise Unsupported("the network computes something else than its layers in order")

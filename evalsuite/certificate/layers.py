@@ -20,8 +20,6 @@ _CONVOLUTIONS: dict[type[nn.Module], Callable[..., torch.Tensor]] = {
     nn.Conv1d: functional.conv1d,
     nn.Conv2d: functional.conv2d,
 }
-# No window of a mean has more values; it enters a rounding bound only.
-_TERMS_OF_A_MEAN = 2**14
 # A norm's scale and shift take four operations and a root, its product and sum another two.
 _NORM_TERMS = 16
 
@@ -47,25 +45,28 @@ class Rule:
     terms: int
 
 
-def rule_of(path: str, layer: nn.Module) -> Rule:
-    """The rule of a layer in eval mode.
+def rule_of(path: str, layer: nn.Module, values: int) -> Rule:
+    """The rule of a layer in eval mode, of an input of so many values.
+
+    A subclass may compute anything, so that only the types themselves have rules.
 
     Raises:
         Unsupported: there is none; the text names the dotted path.
     """
-    if isinstance(layer, _UNCHANGED):
+    kind, where = type(layer), path or "the network"
+    if kind in _UNCHANGED:
         return _without_bias(_same, 0)
-    if isinstance(layer, (*_RESHAPING, *_AVERAGES)):
-        return _without_bias(layer, 0 if isinstance(layer, _RESHAPING) else _TERMS_OF_A_MEAN)
-    if isinstance(layer, nn.Linear):
+    if kind in _RESHAPING:
+        return _without_bias(layer, 0)
+    if kind in _AVERAGES and (getattr(layer, "divisor_override", None) or 1) > 0:
+        return _without_bias(layer, values)  # no window of a mean has more
+    if kind is nn.Linear:
         return _weighted(layer, functional.linear, {})
-    for kind, function in _CONVOLUTIONS.items():
-        if isinstance(layer, kind) and layer.padding_mode == "zeros":
-            window = {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "groups")}
-            return _weighted(layer, function, window)
-    if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) and layer.running_mean is not None:
-        return _norm(layer, layer.running_mean)
-    where = path or "the network"
+    if kind in _CONVOLUTIONS and layer.padding_mode == "zeros":
+        window = {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "groups")}
+        return _weighted(layer, _CONVOLUTIONS[kind], window)
+    if kind in (nn.BatchNorm1d, nn.BatchNorm2d) and isinstance(layer.running_mean, torch.Tensor):
+        return _norm(where, layer, layer.running_mean)
     if list(layer.children()):
         raise Unsupported(f"no certificate for {where}: {type(layer).__name__} is not an nn.Sequential of known layers")
     raise Unsupported(f"no certificate for {where}: {layer} is neither a known affine layer nor a known activation")
@@ -98,8 +99,10 @@ def _weighted(layer: Any, function: Callable[..., torch.Tensor], window: dict[st
     )
 
 
-def _norm(layer: Any, mean: torch.Tensor) -> Rule:
+def _norm(where: str, layer: Any, mean: torch.Tensor) -> Rule:
     scale = (layer.running_var.double() + layer.eps).rsqrt()
+    if not bool(scale.isfinite().all()):
+        raise Unsupported(f"no certificate for {where}: a running variance plus eps is not above 0")
     scale = scale if layer.weight is None else scale * layer.weight.detach().double()
     offset = torch.zeros_like(scale) if layer.bias is None else layer.bias.detach().double()
     moved = mean.double() * scale

@@ -63,7 +63,8 @@ def check_place(place: Place) -> None:
     traits = place.traits
     if traits.name == RELU.name:
         return
-    if traits.shape != _SHAPE or traits.kinks or not _is_even(traits):
+    # A row with parameters speaks for their initial values, and its numbers may be larger than its inputs.
+    if traits.row_of is not None or traits.shape != _SHAPE or traits.kinks or not _is_even(traits):
         raise Unsupported(
             f"no certificate for {place.path or 'the network'}: no bounds of {traits.name} minus ReLU are known"
         )

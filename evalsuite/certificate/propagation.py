@@ -17,11 +17,10 @@ from dataclasses import dataclass
 
 import torch
 
-from evalsuite.certificate.levels import Level, magnitude, meet, minus, settled, through, units
+from evalsuite.certificate.levels import TINY, Level, magnitude, meet, minus, settled, through, units
 from evalsuite.certificate.planes import Interval, Reach
+from evalsuite.certificate.refusals import refuse_values
 from evalsuite.certificate.routes import Index, Route, Step, Twins
-
-_TINY = 1e-290
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,9 @@ class Propagation:
         if moved is not None:
             shift, loss = through(moved, inputs.b)
             d, loss_d = minus(d, (-shift[1], -shift[0])), loss_d + loss
+        places = self._twins.smooth.places
+        where = "the outputs" if at == len(places) else f"{places[at].path or 'the network'}"
+        refuse_values(where, torch.maximum(magnitude(a), magnitude(b)))
         self._losses.append((loss_a, loss_b, loss_d))
         if at == 0:
             # The networks have their input in common; of it, intervals lose nothing.
@@ -152,7 +154,7 @@ class Propagation:
             size = rows.a.abs() + rows.b.abs()
         slack = units(asked.shape[-1]) * magnitude((lower, upper))
         found = _dot(asked, (lower + upper) / 2) - _dot(asked.abs(), (upper - lower) / 2)
-        return found - _dot(size, slack) - _TINY
+        return found - _dot(size, slack) - TINY
 
 
 def _weighed(

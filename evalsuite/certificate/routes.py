@@ -6,7 +6,7 @@ that they reach.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -100,16 +100,27 @@ def read_twins(module: nn.Module, input_shape: tuple[int, ...], swapped: nn.Modu
                 raise Unsupported(f"{place.path} of the swapped network is {place.traits.name}, not relu")
         if [each.weight.shape for each in twin.maps] != [each.weight.shape for each in smooth.maps]:
             raise Unsupported("the swapped network has other shapes than the one before the swap")
+        # One set of routes serves both networks, whose layers may reach different inputs.
+        smooth = replace(smooth, patterns=[a | b for a, b in zip(smooth.patterns, twin.patterns, strict=True)])
     moved = [
-        None if _equal(ours, theirs) else ours.minus(theirs)
-        for ours, theirs in zip(smooth.maps, twin.maps, strict=True)
+        None if _equal(smooth, twin, at) else ours.minus(theirs)
+        for at, (ours, theirs) in enumerate(zip(smooth.maps, twin.maps, strict=True))
     ]
     routes = [_routes(smooth, twin.maps, moved, at) for at in range(len(smooth.maps))]
     return Twins(smooth, twin.maps, moved, routes)
 
 
-def _equal(first: Affine, second: Affine) -> bool:
-    return first is second or (torch.equal(first.weight, second.weight) and torch.equal(first.bias, second.bias))
+def _equal(first: Chain, second: Chain, at: int) -> bool:
+    """Whether a map of two chains is the same; maps that differ may be equal where they are rounded."""
+    if first is second:
+        return True
+    ours, theirs = first.maps[at], second.maps[at]
+    alike = torch.equal(ours.weight, theirs.weight) and torch.equal(ours.bias, theirs.bias)
+    return alike and _described(first.layers[at]) == _described(second.layers[at])
+
+
+def _described(layers: list[nn.Module]) -> list[tuple[str, list[bytes]]]:
+    return [(repr(each), [value.numpy().tobytes() for value in each.state_dict().values()]) for each in layers]
 
 
 def _grouped(pattern: torch.Tensor) -> list[torch.Tensor]:

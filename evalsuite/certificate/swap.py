@@ -14,6 +14,8 @@ from evalsuite.certificate.routes import Twins, read_twins
 
 # Bytes of the largest array of coefficients of the boxes that are bounded at once.
 _BYTES = 2**24
+# Beyond these, lambda times a value, or its inverse, could overflow.
+_SOFTEST, _HARDEST = 1e-100, 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def certify_swap(
         labels: (boxes,); by default the class that `module` predicts at each box's middle.
 
     Raises:
-        Unsupported: a layer or an activation without a rule, named by its dotted path.
+        Unsupported: a layer or an activation without a rule, named by its dotted path; values beyond 1e100.
         ValueError: boxes that are no boxes; labels or a hardness out of range.
     """
     return SwapBounds(module, tuple(lower.shape[1:]), swapped=swapped).certify(
@@ -108,6 +110,9 @@ class SwapBounds:
         if labels is None:
             labels = twins.smooth.value((lower + upper) / 2).argmax(1)
         outputs = len(twins.relu[-1].bias)
+        if labels.is_floating_point() or labels.dtype == torch.bool:
+            raise ValueError(f"labels must be integers, got {labels.dtype}")
+        labels = labels.long()
         if labels.shape != lower.shape[:1] or not bool(((labels >= 0) & (labels < outputs)).all()):
             raise ValueError(f"labels must be {len(lower)} classes in [0, {outputs}), got {labels}")
         parts = [
@@ -123,7 +128,12 @@ class SwapBounds:
         values = x.double().flatten(1)
         for map_ in twins.relu[:-1]:
             values = functional.linear(values, map_.weight, map_.bias).relu()
-        return twins.smooth.value(x.double()) - functional.linear(values, twins.relu[-1].weight, twins.relu[-1].bias)
+        before, after = twins.smooth.maps[-1], twins.relu[-1]
+        moved = functional.linear(twins.smooth.hidden(x.double()), before.weight) - functional.linear(
+            values, after.weight
+        )
+        # Added to each, a large bias that both have in common would leave its rounding errors.
+        return moved + (before.bias - after.bias)
 
     def disruption(self, lower: torch.Tensor, upper: torch.Tensor) -> Callable[[float], float]:
         """lambda -> the greatest |d| possible in any of the boxes, of any output, if every activation has that lambda.
@@ -144,6 +154,8 @@ def _checked(lower: torch.Tensor, upper: torch.Tensor, shape: tuple[int, ...]) -
 def _hardened(twins: Twins, hardness: float) -> Twins:
     if not 0 < hardness < float("inf"):
         raise ValueError(f"hardness must be finite and > 0, got {hardness}")
+    if not _SOFTEST <= hardness <= _HARDEST:
+        raise ValueError(f"hardness must be in [{_SOFTEST:g}, {_HARDEST:g}], got {hardness}")
     places = [replace(place, hardness=torch.full_like(place.hardness, hardness)) for place in twins.smooth.places]
     return replace(twins, smooth=replace(twins.smooth, places=places))
 

@@ -43,7 +43,9 @@ class _Intervals:
 
     @property
     def slack(self) -> torch.Tensor:
-        return _SLACK * (self.lower.abs() + self.upper.abs()) + _TINY
+        # g grows as fast as its steeper limit, and its rounding errors with it.
+        steepness = 1 + max(abs(each) for each in self.traits.limits)
+        return _SLACK * steepness * (self.lower.abs() + self.upper.abs()) + _TINY
 
     def convex(self) -> _Piece:
         """The part of each interval on the convex piece."""

@@ -118,8 +118,9 @@ class _Redirect(TorchFunctionMode):
         if not child:
             return func(*args, **kwargs)
         x = args[0] if args else kwargs["input"]
-        y = getattr(self._owner, child)(x)
         in_place = kwargs.get("inplace") or getattr(func, "__name__", "").endswith("_")
+        # The child's backward pass needs x as it was.
+        y = getattr(self._owner, child)(x.clone() if in_place else x)
         return x.copy_(y) if in_place else y
 
     def _is_own(self) -> bool:

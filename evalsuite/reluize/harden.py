@@ -11,10 +11,12 @@ from torch import nn
 from evalsuite.activations import Found, census
 from evalsuite.activations.census import settle_transformers, substitute
 from evalsuite.activations.hardenable import Hardenable
+from evalsuite.activations.runs import function_name
 from evalsuite.plugins import load
 from evalsuite.reluize.hardening import Hardening
+from evalsuite.reluize.rewrite import modes_in
 from evalsuite.reluize.schedules import Curve
-from evalsuite.reluize.swap import expose
+from evalsuite.reluize.swap import adopt, expose
 
 _HARDENS_AS = {"gelu": "lambda-gelu", "gelu-tanh": "lambda-gelu", "silu": "swish"}
 
@@ -40,9 +42,10 @@ def harden(
         ...
         relu_network = hardening.swap()
 
-    GELU becomes lambda-GELU and SiLU becomes Swish, both at lambda = `hardness`; lambda-GELU and Swish stay as they
-    are. The module is changed in place, because a copy that the training loop does not train would go unnoticed; its
-    weights stay the same parameters, so that an optimizer which holds them already still serves, but does not learn s.
+    GELU becomes lambda-GELU and SiLU becomes Swish, both at lambda = `hardness`, where they are modules or functions
+    that are attributes, as nn.TransformerEncoderLayer's; lambda-GELU and Swish stay as they are. The module is changed
+    in place, because a copy that the training loop does not train would go unnoticed; its weights stay the same
+    parameters, so that an optimizer which holds them already still serves, but does not learn s.
 
     An already trained network: start=0 hardens over a short fine-tuning, with no lambda learnt. lambda cannot be 1
     itself (s would be minus infinity); at 1.001 an activation moves by at most 0.2935 * 0.001, the largest x^2 phi(x)
@@ -60,13 +63,21 @@ def harden(
             `expose`. Without it only modules are.
 
     Raises:
-        ValueError: an option is out of its range, or there is nothing to harden.
+        ValueError: an option is out of its range, there is nothing to harden, or the example shows formulas beside
+            dropout or batch normalisation, whose mode the rewritten graph could not change.
     """
     if not hardness > 1:
         raise ValueError(f"hardness: lambda must be > 1, got {hardness}")
     if example is not None and in_place:
         raise ValueError("an example exposes activations in a copy: pass in_place=False, and train hardening.module")
     prepared = module if in_place else expose(module, example)
+    if modes := modes_in(prepared):
+        raise ValueError(
+            f"{type(module).__name__}: formulas written by hand need torch.export, which fixes {', '.join(modes)} in"
+            " one mode, so that the copy cannot be trained and then used; write the formulas as modules such as nn.GELU"
+        )
+    before = _attributes(prepared)
+    adopt(prepared)
     replacement = {
         id(found.module): _hardenable(found, prepared, hardness)
         for found in census(prepared)
@@ -82,7 +93,17 @@ def harden(
     except ValueError:
         substitute(prepared, {id(replacement[old]): each for old, each in present.items()})
         settle_transformers(prepared)
+        for owner, name, value in before:
+            owner._modules.pop(name, None)
+            setattr(owner, name, value)
         raise
+
+
+def _attributes(network: nn.Module) -> list[tuple[nn.Module, str, Any]]:
+    """Owner, name and value of what `adopt` and `settle_transformers` may change besides child modules."""
+    told = ("activation_relu_or_gelu", "use_nested_tensor")
+    owned = [(owner, name, value) for owner in network.modules() for name, value in vars(owner).items()]
+    return [each for each in owned if each[1] in told or function_name(getattr(each[2], "func", each[2]))]
 
 
 def _hardenable(found: Found, network: nn.Module, hardness: float) -> nn.Module:

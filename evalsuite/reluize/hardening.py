@@ -39,6 +39,7 @@ class _Layer:
     opens: float
     closes: float
     way: _Way | None = None
+    frozen: bool = False
 
     def hardness(self) -> torch.Tensor:
         return self.module.hardness.detach().cpu().double()
@@ -58,8 +59,15 @@ class _Layer:
 
     def freeze(self) -> None:
         """s leaves the optimizer: without a gradient neither momentum nor weight decay moves it."""
+        self.frozen = self.frozen or self.module.s.requires_grad
         self.module.s.requires_grad_(False)
         self.module.s.grad = None
+
+    def thaw(self) -> None:
+        """s learns again, where `freeze` stopped it."""
+        if self.frozen:
+            self.module.s.requires_grad_(True)
+            self.frozen = False
 
 
 @dataclass
@@ -191,7 +199,8 @@ class Hardening:
         """A copy of the hardened network with ReLU in place of each activation, in eval mode.
 
         Raises:
-            ValueError: a lambda has not reached its target, or an activation cannot be swapped.
+            ValueError: a lambda has not reached its target, or there is an activation that was not hardened or cannot
+                be swapped.
         """
         from evalsuite.reluize.swap import swap_to_relu
 
@@ -202,7 +211,25 @@ class Hardening:
                     f"{layer.path}: lambda is {reached.min().item():.4g}, not yet {layer.target:g}, at progress "
                     f"{self._progress:g}; train to the end, or swap as it is by swap_to_relu(hardening.module)"
                 )
+        if smooth := self._not_hardened():
+            raise ValueError(
+                f"not hardened, so that ReLU in its place changes the network: {', '.join(smooth)}; leave it by "
+                "swap_to_relu(hardening.module, keep=[path]), or swap it as it is by swap_to_relu(hardening.module)"
+            )
         return swap_to_relu(self.module)
+
+    def _not_hardened(self) -> list[str]:
+        """The activations other than ReLU that the swap would replace without any hardening before."""
+        from evalsuite.activations import RELU, census
+        from evalsuite.reluize.swap import expose
+
+        hardened = {path for path, each in self.module.named_modules() if isinstance(each, Hardenable)}
+        found = census(expose(self.module))
+        return [
+            f"{each.traits.name} at {each.path}"
+            for each in found
+            if each.traits.name != RELU.name and each.path not in hardened
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed training needs besides the module's and the optimizer's states."""
@@ -222,6 +249,7 @@ class Hardening:
         self._progress, self._taken = float(state["progress"]), int(state["taken"])
         for path, layer in known.items():
             layer.way = _Way(**state["layers"][path]) if path in state["layers"] else None
+            layer.thaw()  # back in time, it may be learning still
             if layer.way is not None and (not self.learn or layer.way.share >= 1):
                 layer.freeze()
 

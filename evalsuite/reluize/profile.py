@@ -57,14 +57,14 @@ class HardnessProfile:
         self._until, self._points = learning_until, points
         self._courses: dict[str, list[tuple[float, float]]] = {path: [] for path in self._layers}
         self._learnt: dict[str, tuple[float, float | None]] = {}
+        self._recorded = 0
         self._note_learnt()
         self._record(0.0)
 
     def __call__(self, progress: float) -> None:
         """Note lambda if a place is reached."""
-        due = len(next(iter(self._courses.values()), [])) / self._points
-        if progress >= due and progress < 1:
-            self._record(due)
+        while self._recorded < self._points and progress >= (due := self._recorded / self._points):
+            self._record(due)  # several at once where steps are fewer than places
         if progress <= self._until:
             self._note_learnt()
 
@@ -76,6 +76,7 @@ class HardnessProfile:
         return [LayerHardness(path, tuple(course), *self._learnt[path]) for path, course in self._courses.items()]
 
     def _record(self, progress: float) -> None:
+        self._recorded += 1
         for path, layer in self._layers.items():
             self._courses[path].append((round(progress, 4), float(layer.hardness.detach().mean())))
 

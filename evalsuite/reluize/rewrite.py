@@ -12,7 +12,7 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
 from evalsuite.activations.census import duplicate, identify, substitute
-from evalsuite.activations.formulas import Expression, Formulas, interior, is_elementwise
+from evalsuite.activations.formulas import Expression, Formulas, interior, is_elementwise, operator_name
 from evalsuite.activations.recognition import Recognised
 
 _CLOSENESS = 1e-5
@@ -191,6 +191,24 @@ def _sweep(graph: fx.Graph) -> None:
         if not node.users and node.target in (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.detach_.default):
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def modes_in(network: nn.Module) -> dict[str, bool]:
+    """The operators of an exported graph whose mode is written into it, as batch_norm: name -> whether it trains.
+
+    train() and eval() do not reach them. Empty for all other networks, and for dropout that drops nothing.
+    """
+    found: dict[str, bool] = {}
+    nodes = network.graph.nodes if isinstance(network, fx.GraphModule) else ()
+    for node in nodes:
+        if isinstance(node.target, torch._ops.OpOverload):
+            given = dict(zip([each.name for each in node.target._schema.arguments], node.args, strict=False))
+            given |= node.kwargs
+            trains = bool(given.get("train") or given.get("training") or given.get("dropout_p"))
+            drops_nothing = 0 in (given.get("p"), given.get("dropout"))
+            if (trains or given.keys() & {"train", "training"}) and not drops_nothing:
+                found[operator_name(node.target)] = trains
+    return found
 
 
 def _compare(network: nn.Module, rewritten: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -13,10 +13,13 @@ from evalsuite.activations.census import duplicate, identify, settle_transformer
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.recognition import Recognised, known
 from evalsuite.activations.runs import Use, as_call, census_of_operators, census_of_run
+from evalsuite.plugins import did_you_mean
 from evalsuite.reluize.functional import adopt_functions, redirect_calls
-from evalsuite.reluize.rewrite import rewrite_formulas
+from evalsuite.reluize.rewrite import modes_in, rewrite_formulas
 
-_UNSWAPPABLE = (nn.Softplus, nn.Mish, nn.CELU, nn.SELU, nn.Tanh, nn.Sigmoid, nn.GLU, nn.LogSigmoid, nn.Tanhshrink)
+# Like ReLU for large |x|, and in no row: left in a network they make it no ReLU network.
+_RESEMBLING = (nn.Softplus, nn.Mish, nn.CELU, nn.SELU)
+_UNSWAPPABLE = (*_RESEMBLING, nn.Tanh, nn.Sigmoid, nn.GLU, nn.LogSigmoid, nn.Tanhshrink)
 
 
 def expose(module: nn.Module, example: Any = None) -> nn.Module:
@@ -45,7 +48,7 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
         if (found := identify(each)) is not None and found.hardness != 1
     }
     exposed = substitute(exposed, fixed)
-    adopt_functions(exposed, lambda found: _like(module, _make(found)))
+    adopt(exposed)
     settle_transformers(exposed)
     if example is None:
         return exposed
@@ -55,6 +58,11 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
     if any(use.kind in ("formula", "operator") and use.traits is not None for use in uses):
         return rewrite_formulas(exposed, _make, args, kwargs)
     return exposed
+
+
+def adopt(network: nn.Module) -> None:
+    """Make modules, in place, of the activations that are functions and attributes of a module of `network`."""
+    adopt_functions(network, lambda found: _like(network, _make(found)))
 
 
 def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] = ()) -> nn.Module:
@@ -71,15 +79,27 @@ def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] =
         keep: dotted paths of modules whose activations, and those of modules inside, may stay.
 
     Raises:
-        ValueError: there is no known activation, or one that cannot be swapped; see also `expose`.
+        ValueError: there is no known activation, or one that cannot be swapped (Softplus, Mish, CELU, SELU); `keep`
+            names no module; the module is a graph that was exported while it trained; see also `expose`.
     """
     exposed = expose(duplicate(module).eval(), example)
+    paths = {path for network in (module, exposed) for path, _ in network.named_modules()}
+    if unknown := [path for path in keep if path not in paths]:
+        near = did_you_mean(unknown[0], sorted(paths))
+        raise ValueError(f"keep names {unknown[0]!r}, which is no module of {type(module).__name__}{near}")
+    if training := [name for name, trains in modes_in(exposed).items() if trains]:
+        raise ValueError(
+            f"{type(module).__name__}: {', '.join(training)} was exported in training mode, which eval() cannot change;"
+            " call eval() on the network before expose() or harden() rewrites its formulas"
+        )
     try:
-        swapped = replace(exposed, lambda found: found.module if _is_in(found.path, keep) else nn.ReLU()).eval()
+        swapped = replace(exposed, lambda each: each.module if _is_in(each.path, keep) else _relu(each.module)).eval()
     except ValueError as error:
         raise ValueError(_nothing_found(module, example)) from error
     if example is not None:
         check_swapped(swapped, example, keep)
+    elif cannot := _of_type(swapped, _RESEMBLING, keep):
+        raise ValueError(f"{type(module).__name__}: cannot be swapped: {', '.join(cannot)}; keep= leaves them in place")
     return swapped
 
 
@@ -112,6 +132,19 @@ def _is_in(path: str, places: Collection[str]) -> bool:
     return any(path == place or path.startswith(f"{place}.") for place in places)
 
 
+def _relu(activation: nn.Module) -> nn.Module:
+    """In place where the activation is: a forward may rely on that, and drop what is returned."""
+    return nn.ReLU(inplace=bool(getattr(activation, "inplace", False)))
+
+
+def _of_type(network: nn.Module, types: tuple[type[nn.Module], ...], keep: Collection[str]) -> list[str]:
+    return [
+        f"{type(each).__name__} at {path or '(the network itself)'}"
+        for path, each in network.named_modules()
+        if isinstance(each, types) and not _is_in(path, keep)
+    ]
+
+
 def _make(recognised: Recognised) -> nn.Module:
     """A module that computes what was recognised; a hardness other than 1 is set and not learnt."""
     traits = recognised.traits
@@ -132,8 +165,7 @@ def _like(network: nn.Module, activation: nn.Module) -> nn.Module:
 
 
 def _nothing_found(module: nn.Module, example: Any) -> str:
-    others = [f"{type(each).__name__} at {path or '(the network itself)'}" for path, each in module.named_modules()
-              if isinstance(each, _UNSWAPPABLE)]  # fmt: skip
+    others = _of_type(module, _UNSWAPPABLE, ())
     looked = "looked at modules" + (", functional calls and formulas" if example is not None else "")
     more = "" if example is not None else "; pass example= to look at functional calls and formulas too"
     cannot = f"; cannot be swapped: {', '.join(others)}" if others else ""

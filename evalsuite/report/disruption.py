@@ -62,8 +62,8 @@ def _curves(measured: Measured, workload: str, variant: str, step: str) -> Curve
     for metric in (CERTIFIED, OBSERVED):
         for text, keys in measured.settings(workload, variant, step, metric).items():
             hardness = number(keys.get("hardness"))
-            values = [value for value in measured.values(workload, variant, step, metric, text).values() if value > 0]
-            if values and not math.isnan(hardness):
+            values = list(measured.values(workload, variant, step, metric, text).values())
+            if any(value > 0 for value in values) and not math.isnan(hardness):
                 found.setdefault((metric, keys.get("eps", "")), {})[hardness] = values
     return found
 

@@ -48,7 +48,8 @@ class Relation:
     """Of one metric with the mean drift of the same networks, over seeds.
 
     rho_S is turned so that it is positive where the networks whose lambda rose more did better. `p` is of a two-sided
-    permutation test, `p_adjusted` Holm's over all relations of the same `workload` group: single workloads, or `ALL`.
+    permutation test, `p_adjusted` Holm's over all relations of the same `workload` group: single workloads, or `ALL`;
+    `least_adjusted` is what Holm makes of the smallest p values possible.
     """
 
     workload: str
@@ -59,14 +60,15 @@ class Relation:
     label: str
     association: Association | None = None
     p_adjusted: float | None = None
+    least_adjusted: float = 1.0
     reason: str = ""
 
     @property
     def verdict(self) -> str:
-        """ "resolved", "not resolved", `BEYOND` (too few for any p below 0.05), or the reason."""
+        """ "resolved", "not resolved", `BEYOND` (too few seeds for any adjusted p below 0.05), or the reason."""
         if self.association is None or self.p_adjusted is None:
             return self.reason
-        if self.association.least > SIGNIFICANT:
+        if self.least_adjusted > SIGNIFICANT:
             return BEYOND
         return "resolved" if self.p_adjusted <= SIGNIFICANT else "not resolved"
 
@@ -162,4 +164,8 @@ def _relation(
 def _adjusted(found: Sequence[Relation]) -> list[Relation]:
     tested = [each for each in found if each.association is not None]
     adjusted = iter(holm([each.association.p for each in tested if each.association is not None]))
-    return [each if each.association is None else replace(each, p_adjusted=next(adjusted)) for each in found]
+    least = iter(holm([each.association.least for each in tested if each.association is not None]))
+    return [
+        each if each.association is None else replace(each, p_adjusted=next(adjusted), least_adjusted=next(least))
+        for each in found
+    ]

@@ -19,8 +19,8 @@ RELATION_NOTE = (
     "Spearman's ρ over seeds between a network's drift (the mean over its layers) and each headline metric of the same "
     "network, turned so that ρ > 0 means: the more λ rose, the better the metric. p is of a two-sided permutation "
     "test; Holm's p is adjusted for all {single} tests in single workloads. With n seeds, p is at least 2/n! (0.33 for "
-    "3, 0.017 for 5): what cannot fall below 0.05 is marked as beyond these seeds; what is not resolved is not thereby "
-    "unrelated."
+    "3, 0.017 for 5), before it is adjusted: what Holm's p cannot bring below 0.05 is marked as beyond these seeds; "
+    "what is not resolved is not thereby unrelated."
 )
 POOLED_NOTE = (
     " Over all workloads, ρ is the mean of their own, p permutes within each, and Holm's p is adjusted for the "

@@ -130,7 +130,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]], *, level: float = 0.95)
     bb = spread * math.fsum((b - below) ** 2 for _, b in pairs)
     # (below^2 - bb) R^2 - 2 (above below - ab) R + (above^2 - aa) <= 0
     leading, half, constant = below**2 - bb, above * below - ab, above**2 - aa
-    root = half**2 - leading * constant
-    if leading <= 0 or root < 0:
+    if leading <= 0:
         return Ratio(value, None, None, n)
-    return Ratio(value, (half - math.sqrt(root)) / leading, (half + math.sqrt(root)) / leading, n)
+    root = math.sqrt(max(0.0, half**2 - leading * constant))  # Never negative but by rounding, where leading > 0.
+    return Ratio(value, (half - root) / leading, (half + root) / leading, n)

@@ -115,7 +115,7 @@ def _table(measured: Measured, baseline: str, workload: str, step: str) -> SwapT
                 after=mean_interval(list(after[variant].values())),
                 change=paired_difference(after[variant], before[variant]) if variant in before else None,
                 difference=_against(after, variant, baseline),
-                gap_closed=gap_closed(before, after, variant, baseline),
+                gap_closed=gap_closed(before, after, variant, baseline, quality),
                 budget=sum(budget.values()) / len(budget) if budget else None,
                 remark="" if variant in before else "no swap",
             )
@@ -130,11 +130,16 @@ def _against(after: Mapping[str, Mapping[int, float]], variant: str, baseline: s
 
 
 def gap_closed(
-    before: Mapping[str, Mapping[int, float]], after: Mapping[str, Mapping[int, float]], variant: str, baseline: str
+    before: Mapping[str, Mapping[int, float]],
+    after: Mapping[str, Mapping[int, float]],
+    variant: str,
+    baseline: str,
+    quality: Quality,
 ) -> Ratio | None:
     """(direct swap - variant) / (direct swap - baseline) with Fieller's interval.
 
-    None for the baseline, the direct swap, variants that do not end as ReLU networks, and without the values.
+    None for the baseline, the direct swap, variants that do not end as ReLU networks, without the values, and where the
+    direct swap is no worse than the baseline: there is no gap then, and the ratio would mean its opposite.
     """
     ends_as_relu = variant in before or variant in _RELU_THROUGHOUT
     if variant in (baseline, DIRECT) or not ends_as_relu or DIRECT not in after or baseline not in after:
@@ -143,4 +148,7 @@ def gap_closed(
     seeds = sorted(swapped.keys() & own.keys() & reference.keys())
     if not seeds:
         return None
-    return ratio_interval([(swapped[seed] - own[seed], swapped[seed] - reference[seed]) for seed in seeds])
+    pairs = [(swapped[seed] - own[seed], swapped[seed] - reference[seed]) for seed in seeds]
+    ratio = ratio_interval(pairs)
+    unresolved = ratio is not None and ratio.low is None and ratio.n > 1
+    return ratio if unresolved or quality.loss(sum(gap for _, gap in pairs)) > 0 else None

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from evalsuite.activations import Hardenable
+
 _POSITION_DEVIATION = 0.02
 _GPT2_DEVIATION, _GPT2_WIDTH = 0.02, 768
 
@@ -55,6 +57,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(width, hidden)
         self.activation = activation
+        if isinstance(activation, Hardenable):
+            activation.dimension = -1
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,19 @@ _SHARE = 0.8
 _STEPS = 12
 _RESTARTS = 3
 _LATE = "not within the time limit"
+# Unit and direction of what is said of one hardness, and of one radius at the network's own.
+_OF_A_HARDNESS = {
+    "certified_disruption": ("logit", Direction.LOWER),
+    "observed_disruption": ("logit", Direction.LOWER),
+}
+_OF_A_RADIUS = {
+    **_OF_A_HARDNESS,
+    "certified_disruption_max": ("logit", Direction.LOWER),
+    "observed_disruption_max": ("logit", Direction.LOWER),
+    "certified_to_observed": ("ratio", Direction.LOWER),
+    "certified_before_swap": ("fraction", Direction.HIGHER),
+    "swap_kept": ("fraction", Direction.HIGHER),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,7 @@ class Measurement:
         setting = {"eps": eps}
         found = self._found(self._own, properties, None)
         if found is None:
-            return _nothing(setting)
+            return _nothing(setting, _OF_A_RADIUS)
         reason = _told(len(found.certified), len(properties))
         certified, observed = found.certified, found.observed
         kept = found.kept[found.before].double().mean().item() if bool(found.before.any()) else None
@@ -89,7 +102,7 @@ class Measurement:
         setting = {"eps": eps, "hardness": hardness}
         found = self._found(self._same_weights, properties, hardness)
         if found is None:
-            return _nothing(setting)
+            return _nothing(setting, _OF_A_HARDNESS)
         reason = _told(len(found.certified), len(properties))
         return [
             _logit("certified_disruption", found.certified.mean().item(), setting, reason),
@@ -158,5 +171,5 @@ def _looseness(certified: torch.Tensor, observed: torch.Tensor, setting: dict[st
     return Metric("certified_to_observed", value, "ratio", Direction.LOWER, setting, reason=why)
 
 
-def _nothing(setting: dict[str, float]) -> list[Metric]:
-    return [_logit(name, None, setting, _LATE) for name in ("certified_disruption", "observed_disruption")]
+def _nothing(setting: dict[str, float], metrics: dict[str, tuple[str, Direction]]) -> list[Metric]:
+    return [Metric(name, None, unit, way, setting, reason=_LATE) for name, (unit, way) in metrics.items()]

@@ -10,8 +10,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import weight_norm
 
 from evalsuite.activations import GELU, RELU, LambdaGELU, census, replace
+from evalsuite.activations.expanded import XSiLU
 from evalsuite.activations.silu import SILU
 from evalsuite.certificate import SwapBounds, SwapCertificate, certify_swap
 from evalsuite.certificate.chain import Place, read_chain
@@ -364,6 +367,139 @@ def test_a_wrapped_forward_is_not_believed() -> None:
         certify_swap(module, torch.zeros(1, 1), torch.ones(1, 1))
 
 
+class Clipped(nn.Linear):
+    """Linear only up to 100: no few points tell it from nn.Linear."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clamp(max=100)
+
+
+class Bounded(nn.GELU):
+    """GELU only up to 50."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clamp(max=50)
+
+
+class AlmostGELU(nn.Module):
+    """GELU to 1.5e-7, as the census takes it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.gelu(x) + 1.5e-7 * (x < -2)
+
+
+def with_layer(at: int, layer: nn.Module) -> nn.Sequential:
+    module = one_unit()
+    module[at] = layer
+    return module
+
+
+def with_hook() -> nn.Sequential:
+    module = one_unit()
+    module[0].register_forward_hook(lambda _module, _inputs, output: output.clamp(min=-1))
+    return module
+
+
+def with_a_forward_of_its_own() -> nn.Sequential:
+    module = one_unit()
+    module[0].forward = lambda x: x.clamp(min=-1)
+    return module
+
+
+def almost_silu() -> nn.Module:
+    layer = XSiLU()
+    nn.init.constant_(layer.a, 1e-10)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: with_layer(0, Clipped(1, 1)), "0: Clipped.* neither a known affine layer"),
+        (lambda: with_layer(1, Bounded()), "1: Bounded is taken for gelu"),
+        (lambda: with_layer(1, AlmostGELU()), "1: AlmostGELU is taken for gelu"),
+        (lambda: with_layer(1, almost_silu()), "1: no bounds of xsilu minus ReLU"),
+        (with_hook, "0 has forward hooks"),
+        (with_a_forward_of_its_own, "0 has a forward of its own"),
+        (lambda: nn.Sequential(prune.identity(nn.Linear(1, 1), "weight"), nn.GELU()), "0 has forward hooks"),
+        (lambda: nn.Sequential(weight_norm(nn.Linear(1, 1)), nn.GELU()), "0: ParametrizedLinear"),
+    ],
+)
+def test_what_only_resembles_a_known_layer_is_not_believed(make: Callable[[], nn.Module], text: str) -> None:
+    """Each agrees with the known layer where a few points of [0, 1] are compared, and differs elsewhere."""
+    with pytest.raises(Unsupported, match=text):
+        certify_swap(make(), torch.zeros(1, 1), torch.ones(1, 1))
+
+
+@torch.no_grad()
+def scaled(weight: float, bias: float = 0.0) -> nn.Linear:
+    layer = nn.Linear(1, 1)
+    layer.weight.fill_(weight)
+    layer.bias.fill_(bias)
+    return layer
+
+
+def test_maps_that_are_equal_only_where_they_are_rounded_are_told_apart() -> None:
+    before, after = (nn.Sequential(scaled(1, 1), scaled(1, b), nn.ReLU(), scaled(1e38)) for b in (1e-30, 2e-30))
+    one = torch.ones(1, 1)
+    found = certify_swap(before, one, one, swapped=after)
+    # (2 + 1e-30) 1e38 - (2 + 2e-30) 1e38
+    assert float(found.difference_lower) <= -1e8 <= float(found.difference_upper)
+
+
+def test_a_swapped_network_that_reaches_other_inputs() -> None:
+    torch.manual_seed(0)
+    networks = [
+        nn.Sequential(nn.Conv2d(1, 1, kernel, stride=2), act, nn.Flatten(), nn.Linear(4, 2)).double()
+        for kernel, act in ((1, nn.GELU()), (2, nn.ReLU()))
+    ]
+    box = torch.zeros(1, 1, 4, 4).double(), torch.ones(1, 1, 4, 4).double()
+    corners = torch.rand(4000, 1, 1, 4, 4).round().double()
+    assert violations(certify_swap(networks[0], *box, swapped=networks[1]), (networks[0], networks[1]), [*corners]) == 0
+
+
+@pytest.mark.parametrize(
+    ("layers", "text"),
+    [
+        # The product of the weights is 1; in float64 it is 0.
+        (
+            [scaled(1e-38) for _ in range(9)] + [scaled(1e38) for _ in range(9)],
+            "multiply by more .* or less than 1e-200",
+        ),
+        ([scaled(1e38) for _ in range(9)], "multiply by more than 1e200"),
+        ([each for _ in range(9) for each in (scaled(1e38), nn.GELU())], "values beyond 1e100"),
+        ([nn.Unflatten(1, (1, 1)), nn.Flatten(0)], r"1: Flatten\(start_dim=0, end_dim=-1\) mixes the samples"),
+    ],
+    ids=["underflow", "overflow of a map", "overflow of values", "batch"],
+)
+def test_beyond_the_range_of_its_arithmetic_it_says_so(layers: list[nn.Module], text: str) -> None:
+    with pytest.raises(Unsupported, match=text):
+        certify_swap(nn.Sequential(*layers, nn.GELU(), scaled(1)), torch.ones(1, 1), torch.ones(1, 1))
+
+
+def test_other_layers_without_a_rule_are_named() -> None:
+    image = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
+    pool = nn.Sequential(nn.GELU(), nn.AvgPool2d(2, divisor_override=-4))
+    with pytest.raises(Unsupported, match="1: AvgPool2d"):
+        certify_swap(pool, *image)
+    norm = nn.BatchNorm2d(1, eps=0.0)
+    nn.init.zeros_(norm.running_var)
+    with pytest.raises(Unsupported, match="0: a running variance plus eps is not above 0"):
+        certify_swap(nn.Sequential(norm, nn.GELU()), *image)
+    # The matrix of 150528 inputs alone would take 180 GB before the first layer is looked at.
+    large = torch.zeros(1, 3, 224, 224)
+    with pytest.raises(Unsupported, match=r"0: its matrix would have more than 2\^25 entries"):
+        certify_swap(nn.Sequential(nn.Conv2d(3, 1, 3, stride=64), nn.GELU()), large, large)
+
+
+def test_an_observed_difference_is_free_of_what_both_networks_add() -> None:
+    module = one_unit()
+    nn.init.constant_(module[2].bias, 2.0**30)
+    x = 5 + 3 * torch.rand(200, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    known = SwapBounds(module, (1,))
+    assert bool((known.difference(x).abs().amax(1) <= known.certify(x, x).disruption).all())
+
+
 def test_a_weight_that_is_not_a_number_is_named() -> None:
     module = one_unit()
     with torch.no_grad():
@@ -384,3 +520,8 @@ def test_bad_arguments() -> None:
         certify_swap(one_unit(), zero, one, labels=torch.tensor([0, 2]))
     with pytest.raises(ValueError, match="hardness must be finite and > 0, got -1"):
         certify_swap(one_unit(), zero, one, hardness=-1.0)
+    with pytest.raises(ValueError, match=r"hardness must be in \[1e-100, 1e\+100\], got 1e\+308"):
+        certify_swap(one_unit(), zero, one, hardness=1e308)
+    for labels in (torch.tensor([0.0, 1.0]), torch.tensor([False, True])):
+        with pytest.raises(ValueError, match="labels must be integers"):
+            certify_swap(one_unit(), zero, one, labels=labels)

@@ -132,6 +132,22 @@ def test_a_resumed_training_continues_identically(learn: bool, pause: int) -> No
         assert torch.equal(tensor, resumed.state_dict()[name]), name
 
 
+def test_a_state_from_before_hardening_lets_s_learn_again() -> None:
+    module = nn.Sequential(nn.GELU(), nn.SiLU())
+    hardening = harden(module, steps=4, start=0.5)
+    module[1].s.requires_grad_(False)  # the user's own choice stays
+    saved, weights = copy.deepcopy(hardening.state_dict()), copy.deepcopy(module.state_dict())
+    for _ in range(4):
+        hardening.step()
+    assert not module[0].s.requires_grad
+    hardening.load_state_dict(saved)
+    module.load_state_dict(weights)
+    assert [each.s.requires_grad for each in module] == [True, False]
+    for _ in range(4):
+        hardening.step()
+    assert isinstance(hardening.swap()[0], nn.ReLU)
+
+
 def test_a_saved_state_is_a_copy_and_must_fit_the_network() -> None:
     module = network(2.0, 2.0)
     hardening = Hardening(module, start=0.0)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import LambdaGELU
+from evalsuite import LambdaGELU, Swish
 from evalsuite.activations.kernel import composed, lambda_gelu
 
 try:
@@ -200,6 +200,48 @@ def test_gradcheck_twice(channels: tuple[int, ...]) -> None:
     assert torch.autograd.gradgradcheck(lambda_gelu, (x, hardness))
 
 
+@pytest.mark.parametrize("channels", [None, 3])
+@pytest.mark.parametrize("learns", [True, False])
+def test_transforms_and_forward_mode_see_through_the_kernel(channels: int | None, learns: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, tangent = torch.randn(2, 5, 3, generator=generator)
+    layer = LambdaGELU(channels, hardness=2.0).requires_grad_(learns)
+    reference = x.clone().requires_grad_()
+    composed(reference, layer.hardness).sum().backward()
+    slope = reference.grad
+    with torch.autograd.forward_ad.dual_level():
+        dual = layer(torch.autograd.forward_ad.make_dual(x, tangent))
+        by_dual = torch.autograd.forward_ad.unpack_dual(dual).tangent
+    torch.testing.assert_close(by_dual, slope * tangent)
+    torch.testing.assert_close(torch.func.jvp(layer, (x,), (tangent,))[1], slope * tangent)
+    torch.testing.assert_close(torch.func.grad(lambda each: layer(each).sum())(x), slope)
+    torch.testing.assert_close(torch.func.vmap(layer)(x[:, None])[:, 0], layer(x))
+    by_batch = torch.autograd.functional.jacobian(layer, x, vectorize=True)
+    torch.testing.assert_close(by_batch.sum((0, 1)), slope)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_gradients_to_be_differentiated_again_are_those_that_are_not(dtype: torch.dtype) -> None:
+    ends = [3e38, -3e38, torch.inf, -torch.inf, 6e4, -6e4, 0.0]
+    x = torch.cat([torch.tensor(ends), torch.linspace(-3, 3, 3000)]).to(dtype).requires_grad_()
+    hardness = torch.tensor(160.0, requires_grad=True)
+    loss = lambda_gelu(x, hardness, compiled=False).nan_to_num(0, 0, 0).double().sum()
+    plain = torch.autograd.grad(loss, (x, hardness), retain_graph=True)
+    again = torch.autograd.grad(loss, (x, hardness), create_graph=True)
+    step = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-6, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(again[0], plain[0], rtol=step, atol=1e-6)
+    torch.testing.assert_close(again[1], plain[1], rtol=1e-5, atol=0)
+    second = torch.autograd.grad(again[0].double().sum() + again[1], (x, hardness))
+    assert all(bool(each.isfinite().all()) for each in second)
+
+
+def test_a_large_sum_of_half_precision_gradients_does_not_overflow() -> None:
+    x = torch.full((400_000,), 0.5, dtype=torch.float16, requires_grad=True)
+    hardness = torch.tensor(1.0, requires_grad=True)
+    (found,) = torch.autograd.grad(lambda_gelu(x, hardness).double().sum(), hardness, create_graph=True)
+    assert found.item() == pytest.approx(400_000 * float(exact(0.5, 1.0)[2]), rel=1e-4)
+
+
 @pytest.mark.parametrize("compiled", PATHS)
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("channels", [None, 8])
@@ -285,6 +327,25 @@ def test_bad_input(x: torch.Tensor, hardness: torch.Tensor, message: str) -> Non
         lambda_gelu(x, hardness)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_compiled_kernel_refuses_other_types(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match=f"takes float32 on the CPU, got {dtype}"):
+        lambda_gelu(torch.zeros(3, dtype=dtype), torch.tensor(2.0), compiled=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"hardness": float("inf")}, "hardness must be > 1 and finite, got inf"),
+        ({"temperature": float("inf")}, "temperature must be > 0 and finite, got inf"),
+        ({"channels": 0}, "channels must be >= 1, got 0"),
+    ],
+)
+def test_bad_options_of_a_layer(options: dict[str, float], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        LambdaGELU(**options)
+
+
 STEP = """
 import multiprocessing, torch
 from evalsuite import LambdaGELU
@@ -318,3 +379,20 @@ def test_processes_may_compile_at_once_and_fork_afterwards(tmp_path: Path) -> No
     assert [process.returncode for process in started] == [0, 0, 0], done
     assert len({out for out, _ in done}) == 1
     assert list(tmp_path.rglob("*.nbc"))
+
+
+@pytest.mark.parametrize("kind", [LambdaGELU, Swish])
+def test_one_lambda_per_feature_of_the_last_dimension(kind: type) -> None:
+    torch.manual_seed(0)
+    first, last = kind(channels=4).double(), kind(channels=4, dimension=-1).double()
+    for each in (first, last):
+        each.set_hardness(torch.tensor([1.5, 2.0, 8.0, 40.0]))
+    x = torch.randn(3, 5, 4, dtype=torch.float64)
+    assert torch.equal(last(x), first(x.transpose(1, 2)).transpose(1, 2))
+    assert torch.autograd.gradcheck(last, x.requires_grad_())
+    with pytest.raises(ValueError, match=r"4 lambdas, .* of shape \(3, 4, 5\), whose channels are dimension -1"):
+        last(torch.zeros(3, 4, 5, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"shape \(3,\), this activation's \(4,\)"):
+        last.set_hardness(torch.tensor([2.0, 3.0, 4.0]))
+    with pytest.raises(ValueError, match="dimension must be 1 or -1"):
+        kind(dimension=2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate, special
 
 from evalsuite import GELU, RELU
+from evalsuite.activations.expanded import XSILU, XSiLU
 from evalsuite.relaxations import Lines, interval, relax, windows
 
 HARDNESS = (1.0, 2.0, 10.0, 160.0)
@@ -260,3 +261,22 @@ def test_other_shapes_and_dtypes_are_refused() -> None:
         relax(RELU, tensor(0.0), tensor(1.0))
     with pytest.raises(ValueError, match="float16"):
         relax(GELU, tensor(0.0).half(), tensor(1.0).half())
+
+
+@pytest.mark.parametrize("a", [1e3, 1e6])
+def test_a_steep_row_is_relaxed_soundly_too(a: float) -> None:
+    module = XSiLU()
+    with torch.no_grad():
+        module.a.fill_(a)
+    row, generator = XSILU.of(module), torch.Generator().manual_seed(0)
+    a = module.a.item()
+    lower = torch.randn(300, dtype=torch.float64, generator=generator) * 6
+    upper = lower + torch.rand(300, dtype=torch.float64, generator=generator) * 8
+    lines = relax(row, lower, upper)
+    for share in (0.0, 0.5, 1.0):
+        points = (lower + share * (upper - lower)).clamp(lower, upper)
+        for i, point in enumerate(points.tolist()):
+            x = mpmath.mpf(point)
+            true = x * ((1 + 2 * mpmath.mpf(a)) / (1 + mpmath.exp(-x)) - mpmath.mpf(a))
+            assert mpmath.mpf(float(lines.lower_slope[i])) * x + mpmath.mpf(float(lines.lower_intercept[i])) <= true
+            assert mpmath.mpf(float(lines.upper_slope[i])) * x + mpmath.mpf(float(lines.upper_intercept[i])) >= true

@@ -16,7 +16,7 @@ from test_report_sample import sample_record, write_run
 from evalsuite.contract import Direction, Metric
 from evalsuite.report import write_report
 from evalsuite.report.canvas import groups, looks
-from evalsuite.report.hardness import ALL, BEYOND, layer_drifts, layer_orders, relations
+from evalsuite.report.hardness import ALL, BEYOND, Relation, _adjusted, layer_drifts, layer_orders, relations
 from evalsuite.report.measured import Measured
 from evalsuite.report.ranks import agreement, association, holm, spearman
 from evalsuite.report.tables import comparison, text_lines
@@ -189,6 +189,16 @@ def test_relations_over_workloads_resolve_what_single_ones_cannot(tmp_path: Path
     assert pooled.verdict == "resolved"  # type: ignore[attr-defined]
     few = found_relations(run_rows(seeds=(0, 1)), tmp_path / "few")
     assert few["w", "accuracy"].verdict == "n = 2: too few"  # type: ignore[attr-defined]
+
+
+def test_what_holm_puts_out_of_reach_is_beyond_these_seeds() -> None:
+    """Five seeds reach p = 2/120; over four tests Holm's is at least 0.067, over three 0.05."""
+    perfect = association([((1, 2, 3, 4, 5), (1, 2, 3, 4, 5))])
+    assert perfect is not None
+    assert perfect.p == pytest.approx(2 / 120)
+    relation = Relation("w", "annealed", "accuracy", "accuracy", "", "accuracy", perfect)
+    assert {each.verdict for each in _adjusted([relation] * 4)} == {BEYOND}
+    assert {each.verdict for each in _adjusted([relation] * 2)} == {"resolved"}
 
 
 @pytest.fixture(scope="module")

@@ -172,6 +172,22 @@ def test_loses_follows_the_direction(losses: Values, answer: Answer) -> None:
     assert loses(mean_interval(list(losses)), BITS) is bits
 
 
+def test_a_resolved_loss_below_the_tolerance_is_no_loss(tmp_path: Path) -> None:
+    """0.04 points: what counts as none for the annealed network is none for the direct swap either."""
+    change = mean_interval([-0.0003, -0.0004, -0.0005, -0.0004])
+    assert change.resolved
+    assert loses(change, ACCURACY) is Answer.NO
+    swapped = tuple(value - 0.0004 - 0.0001 * (i % 2) for i, value in enumerate(PATTERN["gelu"][0]))
+    assert finding(tmp_path, gelu_swap=(swapped, PATTERN["gelu"][0])).verdict == "not reproduced"
+
+
+def test_the_same_fraction_lost_in_every_seed_resolves_nothing() -> None:
+    change = mean_interval([-0.004, -0.004, -0.004])
+    assert loses(change, ACCURACY) is Answer.UNRESOLVED
+    assert keeps(change, ACCURACY, 0.03) is Answer.UNRESOLVED
+    assert keeps(mean_interval([0.0, 0.0, 0.0]), ACCURACY, 0.03) is Answer.YES
+
+
 def test_a_resolved_loss_below_the_tolerance_is_kept() -> None:
     change = mean_interval([-0.0004, -0.0005, -0.0006])
     assert change.resolved
@@ -188,6 +204,17 @@ def test_annealing_against_the_best_repair_is_simultaneous_over_all(tmp_path: Pa
     assert "; 95 % interval." in one.sentences[1]
     close = finding(tmp_path / "close", hard_switch=((0.972, 0.969, 0.975, 0.971), None))
     assert close.sentences[1].startswith("Annealing against hard-switch is not resolved, the best of 2 repairs")
+
+
+def test_the_best_repair_is_chosen_on_the_seeds_that_annealing_has(tmp_path: Path) -> None:
+    networks = PATTERN | {
+        "annealed": ((0.971, 0.973, 0.970), (0.971, 0.973, 0.971)),
+        "swap-refit": ((0.950, 0.952, 0.949, 0.999), PATTERN["gelu"][0]),  # better on the seed that annealing lacks
+        "post-hoc": ((0.960, 0.962, 0.959, 0.965), (0.960, 0.962, 0.959, 0.965)),
+    }
+    found = pattern_finding(table_of(rows_of(networks), tmp_path))
+    assert found is not None
+    assert found.sentences[1].startswith("Annealing against post-hoc is not resolved, the best of 2 repairs")
 
 
 def test_gap_closed_for_text(tmp_path: Path) -> None:
@@ -208,6 +235,26 @@ def test_gap_closed_for_text(tmp_path: Path) -> None:
     assert "annealed 0.98 [" in found.sentences[-1]
     assert "Fieller" in found.sentences[-1]
     assert table.line("gelu-swap").gap_closed is None  # type: ignore[union-attr]
+
+
+def test_there_is_no_gap_to_close_where_the_direct_swap_gained(tmp_path: Path) -> None:
+    better: tuple[Values, Values | None] = ((0.990, 0.993, 0.991, 0.995), PATTERN["gelu"][0])
+    table = table_of(rows_of(PATTERN | {"gelu-swap": better}), tmp_path / "accuracy")
+    assert [line.gap_closed for line in table.lines] == [None] * 5
+    networks: dict[str, tuple[Values, Values | None]] = {
+        "gelu": ((2.20,), None), "gelu-swap": ((2.10,), (2.20,)), "annealed": ((2.15,), (2.15,)),
+    }  # fmt: skip
+    table = table_of(rows_of(networks, "bits_per_byte"), tmp_path / "bits")
+    assert [line.gap_closed for line in table.lines] == [None] * 3
+
+
+def test_a_ratio_without_spread_has_an_interval_without_width() -> None:
+    shares = (0.1, 0.37, 0.9)
+    for share in shares:
+        for gap in (0.3, 0.7, 0.123):
+            found = ratio_interval([(share * gap, gap)] * 5)
+            assert found is not None
+            assert (found.low, found.high) == pytest.approx((share, share), rel=1e-6)
 
 
 def test_fieller_agrees_with_the_test_that_it_inverts() -> None:

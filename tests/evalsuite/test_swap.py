@@ -151,6 +151,38 @@ def test_in_place_functions_stay_in_place() -> None:
     assert torch.equal(swap_to_relu(InPlace(), x)(x), torch.relu(2 * x))
 
 
+def test_an_in_place_function_hardens_in_training() -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.silu(self.first(x), inplace=True)
+
+    x = torch.randn(3, 4, requires_grad=True)
+    module = InPlace()
+    module(x).sum().backward()
+    expected, x.grad = x.grad, None
+    harden(module, in_place=False, example=x, hardness=1 + 1e-6).module(x).sum().backward()
+    torch.testing.assert_close(x.grad, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_in_place_module_whose_result_is_dropped_is_swapped_in_place() -> None:
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = nn.SiLU(inplace=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            self.act(y)
+            return y
+
+    x = torch.randn(4, 5)
+    assert torch.equal(swap_to_relu(Dropped())(x), torch.relu(2 * x))
+
+
 def test_another_path_than_the_examples_is_an_error_and_never_another_activation() -> None:
     class Either(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -340,6 +372,7 @@ def test_a_decoder_layer_is_swapped_with_and_without_an_example() -> None:
         (nn.Sequential(nn.Linear(4, 4), nn.Softplus()), None, r"cannot be swapped: Softplus at 1"),
         (nn.Sequential(nn.ReLU(), nn.ModuleDict({"x": nn.Softplus()})["x"]), torch.ones(2, 4), r"softplus at 1"),
         (nn.Sequential(nn.GELU(), nn.Sequential(nn.Mish())), torch.ones(2, 4), r"mish at 1\.0 .*keep="),
+        (nn.Sequential(nn.GELU(), nn.Sequential(nn.Mish())), None, r"cannot be swapped: Mish at 1\.0; keep="),
         (
             nn.Sequential(nn.GELU(), Calls(lambda x: x * torch.tanh(functional.softplus(x)))),
             torch.ones(2, 4),
@@ -357,6 +390,11 @@ def test_what_is_to_be_kept_is_kept() -> None:
     swapped = swap_to_relu(module, x, keep=["1", "2"])
     assert names(swapped) == [("0", "relu"), ("2", "gelu")]
     torch.testing.assert_close(swapped(x), functional.gelu(functional.mish(torch.relu(x))))
+
+
+def test_a_path_to_keep_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="keep names 'lats', which is no module of Twice; did you mean 'last'"):
+        swap_to_relu(Twice(), keep=["lats"])
 
 
 def test_the_gate_sees_an_activation_that_the_census_of_modules_does_not() -> None:
@@ -404,6 +442,99 @@ def test_hardening_reaches_what_a_forward_calls_and_writes_by_hand() -> None:
     assert all(each.module.hardness.item() == pytest.approx(160, rel=1e-3) for each in found)
     smooth, sharp = hardening.module(x), swap_to_relu(hardening.module, x)(x)
     assert 0 < (smooth - sharp).abs().max() < 0.02
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Twice,
+        lambda: nn.Sequential(Twice(), nn.Dropout(0.5)),
+        lambda: nn.Sequential(nn.Linear(4, 4), Calls(ALL_FORMS[0][1]), nn.Dropout(0.0)),
+        bert,
+    ],
+)
+def test_a_hardened_copy_of_an_example_is_the_swap_that_it_leads_to(make) -> None:
+    """The network given stays as it is; its copy learns, hardens, and in evaluation mode nearly is its own swap."""
+    torch.manual_seed(0)
+    module = make().train()
+    example = tokens() if make is bert else torch.randn(200, 4)
+    kept, kinds = copy.deepcopy(module.state_dict()), [type(each) for each in module.modules()]
+    hardening = harden(module, steps=6, start=0.3, hardness=1.7, in_place=False, example=example)
+    assert hardening.module is not module
+    assert hardening.module.training
+    optimizer = torch.optim.SGD(hardening.module.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        out = hardening.module(**example).logits if isinstance(example, dict) else hardening.module(example)
+        out.square().mean().backward()
+        hardening.step()
+        optimizer.step()
+    assert all(value.item() == pytest.approx(160.0, rel=1e-5) for value in hardening.hardness.values())
+    assert all(torch.equal(value, kept[name]) for name, value in module.state_dict().items())
+    assert [type(each) for each in module.modules()] == kinds
+    assert any(not torch.equal(value, kept[name]) for name, value in hardening.module.state_dict().items()
+               if name in kept)  # fmt: skip
+    swapped, hard = hardening.swap(), hardening.module.eval()
+    with torch.no_grad():
+        outputs = [each(**example).logits if isinstance(example, dict) else each(example) for each in (swapped, hard)]
+        again = swapped(**example).logits if isinstance(example, dict) else swapped(example)
+    assert torch.equal(outputs[0], again)
+    assert 0 < (outputs[0] - outputs[1]).abs().max() < 0.05
+    check_swapped(swapped, example)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(4)])
+def test_formulas_beside_what_has_a_mode_are_not_hardened(layer: nn.Module, training: bool) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), layer, Calls(ALL_FORMS[0][1])).train(training)
+    x = torch.randn(6, 4)
+    name = "dropout" if isinstance(layer, nn.Dropout) else "batch_norm"
+    with pytest.raises(ValueError, match=rf"Sequential: .*torch\.export, which fixes {name} in one mode.*nn\.GELU"):
+        harden(module, in_place=False, example=x)
+    exposed = expose(module, x)
+    if training:
+        with pytest.raises(ValueError, match=rf"{name} was exported in training mode, which eval\(\) cannot change"):
+            swap_to_relu(exposed)
+    else:
+        assert torch.equal(swap_to_relu(exposed)(x), swap_to_relu(module, x)(x))
+
+
+def test_an_example_needs_a_copy() -> None:
+    with pytest.raises(ValueError, match=r"pass in_place=False, and train hardening\.module"):
+        harden(Twice(), example=torch.randn(2, 4))
+
+
+def test_functions_that_are_attributes_are_hardened_in_place_and_given_back_where_that_is_refused() -> None:
+    def layer() -> nn.Module:
+        torch.manual_seed(0)
+        encoder = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True, dropout=0.0)
+        return nn.Sequential(nn.TransformerEncoder(encoder, 2), nn.Linear(8, 8), nn.GELU())
+
+    x = torch.randn(3, 5, 8)
+    module = layer()
+    with pytest.raises(ValueError, match="target must be > 1"):
+        harden(module, target=0.5)
+    encoder = module[0]
+    assert encoder.layers[0].activation is functional.gelu
+    assert (encoder.layers[0].activation_relu_or_gelu, encoder.use_nested_tensor) == (2, True)
+    assert torch.equal(module.eval()(x), layer().eval()(x))
+    hardening = harden(module, steps=2, start=0.0)
+    assert list(hardening.hardness) == ["0.layers.0.activation", "0.layers.1.activation", "2"]
+    hardening.step()
+    hardening.step()
+    swapped = hardening.swap()
+    with torch.no_grad():
+        assert 0 < (swapped(x) - module(x)).abs().max() < 0.02
+
+
+def test_a_hardened_network_is_not_swapped_where_it_was_not_hardened() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Sequential(nn.ELU(), nn.LeakyReLU(0.3)))
+    hardening = harden(module, steps=1, start=0.0)
+    hardening.step()
+    with pytest.raises(ValueError, match=r"not hardened.*elu at 2\.0, leaky-relu at 2\.1; .*keep="):
+        hardening.swap()
+    kept = swap_to_relu(hardening.module, keep=["2"])
+    assert names(kept) == [("1", "relu"), ("2.0", "elu"), ("2.1", "leaky-relu")]
 
 
 def test_prelu_may_be_swapped() -> None:

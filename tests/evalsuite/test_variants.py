@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from evalsuite import Data, Unsupported, census
+from evalsuite import Data, LambdaGELU, Unsupported, census
 from evalsuite.activations.hardenable import Hardenable
+from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
 from evalsuite.reluize.profile import HardnessProfile
 from evalsuite.reluize.variants import VARIANTS, Made, Setup
 from evalsuite.reluize.variants.trained import Annealed, HardSwitch, Learnt, SwishAnnealed
 from evalsuite.reluize.variants.treated import PostHoc, SwapFinetuned, SwapRefit
+from evalsuite.run.making import make_network
 
 MakeSetup = Callable[..., Setup]
 LEAVE_RELU = {name for name in VARIANTS if name not in ("gelu", "lambda-gelu", "prelu")}
@@ -106,10 +109,34 @@ def test_lambda_per_channel_and_a_fixed_one(prepared) -> None:
     assert all(value == pytest.approx(2.5, rel=1e-5) for layer in fixed.profile for _, value in layer.course)
 
 
+def test_lambda_per_channel_of_a_transformer_is_per_feature(tmp_path: Path) -> None:
+    workload = load("workloads", "digits-vit").target(epochs=1)
+    data = workload.data()
+    network, _ = make_network(workload, data, Learnt(per_channel=True), 0, name="x")
+    layers = [each for each in network.module.modules() if isinstance(each, Hardenable)]
+    assert [(len(each.hardness), each.dimension) for each in layers] == [(96, -1), (96, -1)]
+    assert all(each.hardness.std() > 0 for each in layers)
+    save_network(network, tmp_path / "n", workload)
+    restored = load_network(tmp_path / "n", workload, data)
+    assert torch.equal(restored.module(data.test.inputs), network.module(data.test.inputs))
+
+
 def test_a_profile_of_a_network_without_lambda_is_empty() -> None:
     profile = HardnessProfile(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
     profile(0.5)
     assert profile.finish() == []
+
+
+def test_a_profile_of_few_steps_notes_each_place_at_its_own_progress() -> None:
+    activation = LambdaGELU()
+    profile = HardnessProfile(nn.Sequential(activation), points=20)
+    for step in range(1, 5):
+        activation.set_hardness(10.0 * step)
+        profile(step / 4)
+    (layer,) = profile.finish()
+    course = dict(layer.course)
+    assert list(course) == pytest.approx([i / 20 for i in range(21)])
+    assert [course[0.25], course[0.5], course[0.75], course[1.0]] == pytest.approx([10, 20, 30, 40])
 
 
 def test_the_switch_happens_once_and_at_its_place(prepared) -> None:

@@ -13,6 +13,8 @@ from evalsuite.activations import LambdaGELU
 from evalsuite.contract import Data, Network
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
+from evalsuite.reluize.repair import refit_bias
+from evalsuite.reluize.swap import swap_to_relu
 from evalsuite.workloads.mnist import MnistCNN, read_idx
 from evalsuite.workloads.options import Budget
 from evalsuite.workloads.workload import packaged_file
@@ -157,6 +159,38 @@ def test_a_network_survives_saving(network, tmp_path: Path, variant: str) -> Non
     assert (loaded.unswapped is None) == (made.unswapped is None)
     if made.unswapped is not None:
         assert torch.equal(loaded.unswapped(x), made.unswapped(x))
+
+
+def test_a_bias_that_the_refit_added_survives_saving(tmp_path: Path) -> None:
+    workload = load("workloads", "text-gpt").target()
+    data = workload.data()
+    torch.manual_seed(0)
+    module = workload.build(lambda _: nn.GELU()).eval()
+    repaired = refit_bias(swap_to_relu(module), module, data.calibration.inputs[:8])
+    assert module.head.bias is None
+    made = Network("x", repaired, data.input_shape, data.classes, module, data.vocabulary)
+    save_network(made, tmp_path / "n", workload)
+    loaded = load_network(tmp_path / "n", workload, data)
+    tokens = data.test.inputs[:2]
+    assert torch.equal(loaded.module.head.bias, repaired.head.bias)
+    assert torch.equal(loaded.module(tokens), repaired(tokens))
+    assert loaded.unswapped is not None
+    assert torch.equal(loaded.unswapped(tokens), module(tokens))
+
+
+def test_lambda_per_channel_and_the_temperature_survive_saving(tmp_path: Path) -> None:
+    workload = load("workloads", "digits-cnn").target()
+    torch.manual_seed(0)
+    module = workload.build(lambda channels: LambdaGELU(channels, temperature=0.3)).eval()
+    for layer in module.modules():
+        if isinstance(layer, LambdaGELU):
+            layer.set_hardness(1 + torch.rand(layer.s.shape))
+    made = Network("x", module, (1, 8, 8), 10, swap_to_relu(module))
+    save_network(made, tmp_path / "n", workload)
+    loaded = load_network(tmp_path / "n", workload, workload.data()).module
+    assert [each.temperature for each in loaded.modules() if isinstance(each, LambdaGELU)] == [0.3] * 4
+    x = torch.rand(5, 1, 8, 8)
+    assert torch.equal(loaded(x), module(x))
 
 
 def test_a_network_of_another_architecture_is_refused(tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, Metric, Network, Unsupported
+from evalsuite import Bench, Metric, Network, SwapBounds, Unsupported
+from evalsuite.certificate import SwapCertificate
 from evalsuite.testing import check_stage
 from pipelines.swap_certificate import Certificate
+from pipelines.swap_certificate.measuring import Measurement
 
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
@@ -71,11 +75,29 @@ def test_what_it_can_not_measure(bench: MakeBench, module: nn.Module, text: str)
         QUICK.run(Network("odd", module.eval(), (64,), 10), bench("digits-mlp"))
 
 
+class TooNarrow(SwapBounds):
+    """A certificate with a bug: half of what it may exclude."""
+
+    def certify(self, *args: Any, **options: Any) -> SwapCertificate:
+        found = super().certify(*args, **options)
+        return replace(found, difference_lower=found.difference_lower / 2, difference_upper=found.difference_upper / 2)
+
+
+def test_an_observation_beyond_its_certificate_is_a_bug(network: MakeNetwork, bench: MakeBench) -> None:
+    made, given = network("digits-mlp", "gelu"), bench("digits-mlp")
+    bounds = TooNarrow(made.module, made.input_shape)
+    with pytest.raises(RuntimeError, match="excludes a difference that was observed"):
+        Measurement(made, given)._found(bounds, given.properties(0.0, 3), None)
+
+
 def test_without_time_it_says_so(network: MakeNetwork, bench: MakeBench) -> None:
     began = time.monotonic()
     metrics = Certificate().run(network("digits-mlp", "annealed"), bench("digits-mlp", time_limit=1e-3)).metrics
     assert time.monotonic() - began < 20
     assert {each.reason for each in metrics if each.value is None} == {"not within the time limit"}
+    # What is not measured has its row all the same.
+    of_a_radius = {each.name for each in metrics if each.setting == {"eps": 0.02}}
+    assert of_a_radius >= {"certified_before_swap", "swap_kept", "certified_to_observed", "certified_disruption_max"}
 
 
 @pytest.mark.parametrize(
