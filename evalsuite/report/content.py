@@ -70,7 +70,8 @@ class Content:
     @cached_property
     def swaps(self) -> list[SwapTable]:
         """Before and after the swap, for each workload with swapped networks."""
-        return swap_tables(self.measured, self.baseline)
+        uses = {name: str(use) for name, use in self.record.table("variants_use").items()}
+        return swap_tables(self.measured, self.baseline, uses)
 
     @cached_property
     def swap_grids(self) -> list[Grid]:

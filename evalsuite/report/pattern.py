@@ -11,7 +11,7 @@ from enum import Enum
 
 from evalsuite.report.numerals import Scale
 from evalsuite.report.statistics import Estimate, paired_difference
-from evalsuite.report.swap import ANNEALED, DIRECT, REPAIRS, Quality, SwapLine, SwapTable
+from evalsuite.report.swap import ANNEALED, DIRECT, Quality, SwapLine, SwapTable
 from evalsuite.report.swap_text import interval_text, ratio_text, table_scale
 
 LEVEL = 0.95
@@ -147,7 +147,7 @@ def _against_repairs(table: SwapTable, scale: Scale) -> list[str]:
     """Annealed against the best repair; intervals are simultaneous, as the best is chosen after seeing the data."""
     if ANNEALED not in table.after:
         return []
-    repairs = [name for name in REPAIRS if name in table.after and table.after[name].keys() & table.after[ANNEALED]]
+    repairs = [name for name in table.repairs if table.after[name].keys() & table.after[ANNEALED]]
     if not repairs:
         return []
     level = 1 - (1 - LEVEL) / len(repairs)

@@ -46,6 +46,7 @@ class RunRecord:
     jobs: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     peak_mib: float = 0.0
+    variants_use: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, recipe: Recipe, jobs: list[Job], workers: int, command: str) -> RunRecord:
@@ -70,6 +71,7 @@ class RunRecord:
                 part.name: {"fingerprint": part.target.fingerprint(), "help": _help(part)} for part in recipe.workloads
             },
             variants_help={part.name: _help(part) for part in recipe.variants},
+            variants_use={part.name: part.use for part in recipe.variants},
             versions={"python": platform.python_version(), **{name: _version(name) for name in sorted(libraries)}},
             machine={**_machine(), "jobs_at_a_time": workers},
             command=command,

@@ -294,3 +294,16 @@ def test_page_and_files_show_the_swap(tmp_path: Path) -> None:
     assert float(lines["gelu-swap"]["change"]) == pytest.approx(-0.02925)
     assert (lines["relu"]["before"], lines["relu"]["reason"]) == ("", "no swap")
     assert (folder / "tables" / "w-swap.tex").is_file()
+
+
+def test_a_repair_under_another_name_counts(tmp_path: Path) -> None:
+    better: Values = (0.981, 0.983, 0.980, 0.985)
+    rows = rows_of(PATTERN | {"distilled": (better, None)})
+    measured = Measured(read_results(write_run(tmp_path, rows)))
+    for uses, best in ({}, "post-hoc"), ({"distilled": "swap-finetuned"}, "distilled"):
+        (table,) = swap_tables(measured, "gelu", uses)
+        found = pattern_finding(table)
+        assert found is not None
+        assert any(
+            f"than {best}" in text or f"beats {best}" in text or f"against {best}" in text for text in [str(found)]
+        )
