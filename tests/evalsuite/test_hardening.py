@@ -210,7 +210,6 @@ def falls(share: float) -> float:
         ({"order": "foreward"}, "unknown order 'foreward'; did you mean 'forward'"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
     ],
-    ids=str,
 )
 def test_impossible_options_are_refused_with_their_value(options: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
