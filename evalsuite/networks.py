@@ -32,9 +32,12 @@ def save_network(network: Network, folder: Path, workload: Workload) -> None:
     (folder / "network.json").write_text(json.dumps(description, indent=1, sort_keys=True))
     example = network.example(4)
     with torch.no_grad():
-        restored = _load(folder, workload, "module", description)
-        if restored is None or not torch.equal(restored(example), network.module(example)):
-            raise ValueError(f"{network.name}: the saved network computes something else than the one in memory")
+        for role, module in (("module", network.module), ("unswapped", network.unswapped)):
+            restored = _load(folder, workload, role, description)
+            if (restored is None) != (module is None) or (
+                restored is not None and module is not None and not torch.equal(restored(example), module(example))
+            ):
+                raise ValueError(f"{network.name}: the saved {role} computes something else than the one in memory")
 
 
 def load_network(folder: Path, workload: Workload, data: Data) -> Network:

@@ -24,7 +24,8 @@ def redirect_calls(network: nn.Module, make: Make, args: tuple[Any, ...], kwargs
 
     The n-th call of a module's forward goes to its child `activation_n`, made by `make`; so parameters, state_dict,
     deepcopy, to() and census() see it. The module's class becomes a subclass of its own class. Calls that no row of
-    traits describes stay as they are.
+    traits describes stay as they are. Where forward checkpoints a part of itself (torch.utils.checkpoint), the part is
+    recomputed outside of forward, and so not redirected: checkpoint the whole module instead.
 
     Args:
         network: run once on a copy, in evaluation mode, to learn which module makes which calls.
