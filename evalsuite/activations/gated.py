@@ -51,7 +51,7 @@ def matched_hidden(
 
     That is hidden (width + out + b) / (2 width + out + 2 b), b = 1 with biases, else 0: without them and with
     out = width the 2/3 of arXiv 2002.05202. Rounded to the nearest multiple of `multiple_of`, halves up, at least
-    one multiple; so the counts differ by at most half a multiple over the hidden width (below 1 % from 50 features on).
+    one multiple; so the counts differ by at most half a multiple over the hidden width (below 1 % beyond 50 features).
     """
     out = width if out_width is None else out_width
     _check_sizes(width=width, hidden=hidden, out_width=out, multiple_of=multiple_of)

@@ -60,7 +60,7 @@ def test_parameters_match_the_plain_layer_within_one_percent(width: int, hidden:
         plain = nn.Sequential(nn.Linear(width, hidden, bias=bias), nn.Linear(hidden, out, bias=bias))
         counts = [_count(GatedUnit(width, each, nn.ReLU(), bias, out)) for each in (matched, matched - 1, matched + 1)]
     target = _count(plain)
-    assert abs(counts[0] / target - 1) < (0.01 if matched >= 50 else 0.5 / matched + 1e-9)
+    assert abs(counts[0] / target - 1) < (0.01 if matched > 50 else 0.5 / (matched - 0.5) + 1e-9)
     assert abs(counts[0] - target) <= min(abs(count - target) for count in counts[1:])
 
 

@@ -21,7 +21,9 @@ import pytest
 from evalsuite.results import read_results
 
 TROUBLE = Path(__file__).parent.parent / "trouble"
-COMMAND = [sys.executable, "-c", "from evalsuite.cli import main; main()"]
+# A job in the background of a shell script, as some CI runs the tests, ignores Ctrl-C; a user's terminal does not.
+_HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+COMMAND = [sys.executable, "-c", f"{_HEARS}; from evalsuite.cli import main; main()"]
 HEAD = """\
 name: test
 workloads: [{use: digits-mlp, epochs: 1}]
