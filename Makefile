@@ -18,9 +18,9 @@ demo: setup
 	$(BIN)/evalsuite run pipelines/recipes/quickstart.yaml --out runs/quickstart
 	$(BIN)/evalsuite report runs/quickstart
 
-# Two files of tests at a time: each is one job of one thread.
+# Two tests at a time, each of one thread.
 test: setup
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 test-slow: setup
 	$(BIN)/pytest -m slow
