@@ -13,8 +13,9 @@ from evalsuite import Data, LambdaGELU, Unsupported, census
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
+from evalsuite.reluize import schedules
 from evalsuite.reluize.profile import HardnessProfile
-from evalsuite.reluize.variants import VARIANTS, Made, Setup
+from evalsuite.reluize.variants import VARIANTS, Made, Setup, trained
 from evalsuite.reluize.variants.trained import Annealed, HardSwitch, Learnt, SwishAnnealed
 from evalsuite.reluize.variants.treated import PostHoc, SwapFinetuned, SwapRefit
 from evalsuite.run.making import make_network
@@ -192,6 +193,12 @@ def test_fine_tuning_may_start_from_the_refitted_network(prepared) -> None:
 def test_impossible_options_are_refused(make: Callable[[], object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         make()
+
+
+def test_variants_know_every_schedule_and_order() -> None:
+    # Named twice, since reading a recipe imports no torch.
+    assert tuple(schedules.SCHEDULES) == trained.SCHEDULES
+    assert schedules.ORDERS == trained.ORDERS
 
 
 def test_a_treatment_without_its_base_is_an_error(prepared) -> None:
