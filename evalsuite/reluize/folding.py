@@ -47,10 +47,19 @@ def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
     for path in [path for path, each in folded.named_modules() if isinstance(each, Hardenable)]:
         activation = folded.get_submodule(path)
         scaled = neighbours(folded, activation, args, kwargs) if isinstance(activation, Hardenable) else []
-        if scaled:
-            candidate = _folded(folded, path, scaled)
-            folded = candidate if copies_agree(folded, candidate, args, kwargs) else folded
+        if scaled and copies_agree(*_folded_exactly(folded, path, scaled), args, kwargs):
+            folded = _folded(folded, path, scaled)
     return folded
+
+
+def _folded_exactly(network: nn.Module, path: str, scaled: list[Scaled]) -> tuple[nn.Module, nn.Module]:
+    """Copies in float64, unfolded and folded: folded float32 weights are rounded, and agree to 1e-7 only."""
+    memo: dict[int, Any] = {}
+    exact = copy.deepcopy(network, memo)
+    # In place: the copied parameters stay the same objects.
+    exact.double()
+    copied = [Scaled(memo[id(each.parameter)], each.dimension, each.divide) for each in scaled]
+    return exact, _folded(exact, path, copied)
 
 
 def _folded(network: nn.Module, path: str, scaled: list[Scaled]) -> nn.Module:

@@ -10,13 +10,15 @@ from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
 from evalsuite.report.disruption import STAGE, SWEEP
 from evalsuite.report.figures import draw_all
-from evalsuite.report.findings import Finding, Tally, findings, intervals, tallies
+from evalsuite.report.findings import Finding, Tally, chance_text, findings, tallies
 from evalsuite.report.grids import Grid
 from evalsuite.report.hardness import BEYOND, LayerOrder, Relation, layer_drifts, layer_orders, relations
 from evalsuite.report.hardness_text import drift_grid, order_grid, relation_grids
 from evalsuite.report.headlines import headline_lines
 from evalsuite.report.measured import Measured
 from evalsuite.report.pattern import PatternFinding, pattern_finding
+from evalsuite.report.quantization import TOLD
+from evalsuite.report.quantization_section import QuantizationSection, quantization_section, without_layers
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.swap import SwapTable, swap_tables
 from evalsuite.report.swap_text import swap_grid
@@ -56,11 +58,21 @@ class Content:
     def lines(self) -> list[TextLine]:
         """The comparison as text, a line per metric.
 
-        Left out are the hardness of layers, which has tables of its own, and the certificate's sweep, which is drawn.
+        Left out are single layers, which have tables or figures of their own, and the drawn sweep of the certificate.
         """
-        compared = self.compared
+        compared = self.whole
         swept = (compared["stage"] == STAGE) & compared["setting"].str.contains(SWEEP, regex=False)
         return text_lines(compared[~compared["metric"].isin(OF_LAYERS) & ~swept])
+
+    @cached_property
+    def whole(self) -> pd.DataFrame:
+        """The comparison without the single layers of quantized networks, which would outnumber all else."""
+        return without_layers(self.compared)
+
+    @cached_property
+    def quantized(self) -> QuantizationSection:
+        """Quantized networks; empty without a quantize step."""
+        return quantization_section(self.measured, self.baseline, self.record)
 
     @cached_property
     def measured(self) -> Measured:
@@ -124,12 +136,12 @@ class Content:
     @cached_property
     def findings(self) -> list[Finding]:
         """What the numbers say, per workload and variant."""
-        return findings(self.compared, [line for workload in self.workloads for line in self.glance(workload)])
+        return findings(self.whole, [line for workload in self.workloads for line in self.glance(workload)])
 
     @cached_property
     def tallies(self) -> dict[tuple[str, str], dict[str, Tally]]:
         """Better, worse and unresolved per workload, step and variant."""
-        return tallies(self.compared)
+        return tallies(self.whole)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
@@ -144,12 +156,12 @@ class Content:
     @cached_property
     def failures(self) -> pd.DataFrame:
         """Everything without a value."""
-        return failures(self.frame)
+        return failures(self.frame[self.frame["metric"] != TOLD])
 
     @cached_property
     def drawings(self) -> list[Drawing]:
         """The figures, those without data too."""
-        return draw_all(self.compared, self.verdicts, self.measured, self.orders)
+        return draw_all(self.whole, self.verdicts, self.measured, self.orders, self.quantized.tables)
 
     @property
     def many(self) -> bool:
@@ -193,25 +205,7 @@ class Content:
     @property
     def chance(self) -> str:
         """How many differences could look resolved by chance."""
-        count = intervals(self.compared)
-        if not count:
-            return "No difference has an interval of some width: nothing here is a test."
-        return (
-            f"The intervals are per cell and not adjusted for their number: of {count} differences with an interval of "
-            f"some width, about 5 % ({0.05 * count:.0f}) would exclude 0 by chance even if no variant differed from "
-            f"{self.baseline}. Seeds are the only replicates; the test samples are the same for all of them. "
-            f"{self.width}"
-        )
-
-    @property
-    def width(self) -> str:
-        """How wide a t interval over so few seeds is."""
-        from scipy.stats import t
-
-        count = len(self.seeds)
-        if not 2 <= count < 5:
-            return ""
-        return f"With {count} seeds an interval is ± {t.ppf(0.975, count - 1):.1f} standard errors: use 5 or more."
+        return chance_text(self.whole, self.baseline, len(self.seeds))
 
     @property
     def contradiction_text(self) -> str:

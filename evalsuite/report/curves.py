@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.canvas import INK, WIDTH, Drawing, groups, looks, new_figure, number, style, svg_text
-from evalsuite.report.tables import records
+from evalsuite.report.canvas import INK, WIDTH, Drawing, Look, groups, looks, new_figure, number, style, svg_text
+from evalsuite.report.quantization import QuantizationTable, Quantized
 from evalsuite.results import parse_setting
 
 if TYPE_CHECKING:
     import pandas as pd
+
+WIDTHS_TITLE = "Accuracy by bit width"
+WIDTHS_CAPTION = (
+    "Test accuracy in float and after each quantize step, with 95 % intervals over seeds (points are set apart); a "
+    "panel per method and placement. The numbers, and what executes them, are in the tables."
+)
+WIDTHS_LACK = "it takes two quantize steps with an accuracy"
 
 
 def _variants(lines: pd.DataFrame) -> list[str]:
     return [str(each) for each in lines["variant"].unique()]
 
 
-def _legend(figure: Any, variants: Sequence[str]) -> None:
+def legend(figure: Any, variants: Sequence[str]) -> None:
+    """The variants' colours and markers, above the panels."""
     from matplotlib.lines import Line2D
 
     known = looks(variants)
@@ -42,20 +49,22 @@ def _over_eps(lines: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def certified_curves(lines: pd.DataFrame, workload: str) -> list[Drawing]:
     """Certified accuracy over eps, a panel per method, with the attack's upper limit; a figure per few variants."""
-    return _parts(_certified, lines, f"certified-{workload}", f"Certified accuracy, {workload}")
+
+    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
+        return _certified(lines[lines["variant"].isin(variants)], name, title)
+
+    return parts(draw, _variants(lines), f"certified-{workload}", f"Certified accuracy, {workload}")
 
 
-def _parts(
-    draw: Callable[[pd.DataFrame, str, str], Drawing], lines: pd.DataFrame, name: str, title: str
-) -> list[Drawing]:
+def parts(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence[str], name: str,
+          title: str) -> list[Drawing]:  # fmt: skip
     """A figure for each group of variants that one can show; one reason where there is none of any."""
-    found = groups(_variants(lines))
+    found = groups(variants)
     if len(found) > 1:
-        parts = [lines[lines["variant"].isin(each)] for each in found]
-        drawn = [draw(part, f"{name}-{i}", f"{title}, {i} of {len(found)}") for i, part in enumerate(parts, 1)]
+        drawn = [draw(each, f"{name}-{i}", f"{title}, {i} of {len(found)}") for i, each in enumerate(found, 1)]
         if any(each.svg for each in drawn):
             return drawn
-    return [draw(lines, name, title)]
+    return [draw(variants, name, title)]
 
 
 def _certified(lines: pd.DataFrame, name: str, title: str) -> Drawing:
@@ -84,7 +93,7 @@ def _certified(lines: pd.DataFrame, name: str, title: str) -> Drawing:
             axes.set_xlabel("ε")
         for axes in grid[:, 0]:
             axes.set_ylabel("% of samples")
-        _legend(figure, variants)
+        legend(figure, variants)
         svg = svg_text(figure)
     return Drawing(name, title, caption, f"{title}: {len(panels)} methods; the numbers are in the tables.", svg)
 
@@ -107,37 +116,56 @@ def _curves(axes: Any, cells: pd.DataFrame, variants: Sequence[str], *, dashed: 
                       markersize=3.6, elinewidth=0.9, linewidth=1.2)  # fmt: skip
 
 
-def bit_widths(lines: pd.DataFrame, workload: str) -> list[Drawing]:
-    """Accuracy of the float network and at each quantize step, with intervals; a figure per few variants."""
-    return _parts(_bit_widths, lines, f"quantization-{workload}", f"Accuracy by bit width, {workload}")
+def bit_widths(table: QuantizationTable) -> list[Drawing]:
+    """Accuracy in float and from wide to narrow, a panel per method and placement; a figure per few variants."""
+
+    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
+        return _bit_widths(table, variants, name, title)
+
+    return parts(draw, table.variants, f"quantization-{table.workload}", f"{WIDTHS_TITLE}, {table.workload}")
 
 
-def _bit_widths(lines: pd.DataFrame, name: str, title: str) -> Drawing:
-    caption = "Test accuracy in float and after each quantize step, as the runtime executes it; 95 % intervals."
-    quantized = lines[(lines["stage"] == "quantize") & (lines["metric"] == "runtime_accuracy") & (lines["n"] > 0)]
-    steps = list(quantized["step"].unique())
-    if len(steps) < 2:
-        return Drawing(name, title, caption, reason="it takes two quantize steps with a runtime_accuracy")
-    plain = lines[(lines["stage"] == "accuracy") & (lines["metric"] == "accuracy") & (lines["n"] > 0)]
-    groups = [("float", plain)] if not plain.empty else []
-    groups += [(str(step), quantized[quantized["step"] == step]) for step in steps]
-    variants = _variants(lines)
-    known = looks(variants)
+def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, title: str) -> Drawing:
+    if sum(any(table.cell(each, variant).mean for variant in variants) for each in table.treatments) < 2:
+        return Drawing(name, title, WIDTHS_CAPTION, reason=WIDTHS_LACK)
+    plain = any(table.plain[variant].mean for variant in variants)
+    panels = table.panels
+    columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
+    rows = -(-len(panels) // columns)
     with style():
-        figure = new_figure(WIDTH, 2.5)
-        axes = figure.subplots()
-        for x, (_, cells) in enumerate(groups):
-            for cell in records(cells):
-                look = known[cell["variant"]]
-                shift = (variants.index(cell["variant"]) - (len(variants) - 1) / 2) * 0.7 / len(variants)
-                half = 0.0 if math.isnan(cell["low"]) else 50 * (cell["high"] - cell["low"])
-                axes.errorbar([x + shift], [100 * cell["mean"]], yerr=[half], color=look.colour, marker=look.marker,
-                              markersize=5, elinewidth=1.6, linestyle="none")  # fmt: skip
-        axes.set_xticks(range(len(groups)), [label for label, _ in groups], color=INK)
-        axes.set_xlim(-0.5, len(groups) - 0.5)
-        axes.set_ylabel("accuracy, %")
-        axes.grid(axis="y")
-        axes.tick_params(length=0)
-        _legend(figure, variants)
+        figure = new_figure(WIDTH, 2.3 * rows + 0.3)
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        for axes, (panel, treatments) in zip(grid.flat, panels.items(), strict=False):
+            places = ["float"] * plain + list(dict.fromkeys(each.width for each in treatments))
+            for i, variant in enumerate(variants):
+                cells = [(each.width, table.cell(each, variant)) for each in treatments]
+                course = [*([("float", table.plain[variant])] if plain else []), *cells]
+                shift = (i - (len(variants) - 1) / 2) * 0.6 / len(variants)
+                _course(axes, course, places, shift, looks(variants)[variant], joined=bool(panel))
+            axes.set_title(panel)
+            ticks = [place.replace(" (", "\n(") for place in places]
+            axes.set_xticks(range(len(places)), ticks, color=INK, fontsize=7.5 if len(places) < 6 else 6.5)
+            axes.set_xlim(-0.5, len(places) - 0.5)
+            axes.grid(axis="y")
+            axes.tick_params(axis="x", length=0)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("accuracy, %")
+        legend(figure, variants)
         svg = svg_text(figure)
-    return Drawing(name, title, caption, f"{title}: {', '.join(label for label, _ in groups)}.", svg)
+    return Drawing(name, title, WIDTHS_CAPTION, f"{title}: {'; '.join(each.label for each in table.treatments)}.", svg)
+
+
+def _course(axes: Any, course: Sequence[tuple[str, Quantized]], places: Sequence[str], shift: float, look: Look, *,
+            joined: bool) -> None:  # fmt: skip
+    shown = [(places.index(place) + shift, cell.mean) for place, cell in course if cell.mean]
+    axes.errorbar(
+        [x for x, _ in shown], [100 * mean.mean for _, mean in shown],
+        yerr=[100 * (mean.half_width or 0.0) for _, mean in shown], color=look.colour, marker=look.marker,
+        markersize=3.8, elinewidth=1.1, linestyle="none",
+    )  # fmt: skip
+    if joined:  # What has mixed widths has no place between the others.
+        curve = [(places.index(place) + shift, cell.mean) for place, cell in course
+                 if cell.mean and not cell.treatment.budget]  # fmt: skip
+        axes.plot([x for x, _ in curve], [100 * mean.mean for _, mean in curve], color=look.colour, linewidth=0.9)

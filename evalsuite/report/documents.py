@@ -19,7 +19,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "±": r"$\pm$", "−": r"$-$", "Δ": r"$\Delta$", "×": r"$\times$", "ε": r"$\varepsilon$",
-    "ρ": r"$\rho$", "λ": r"$\lambda$", "→": r"$\to$",
+    "ρ": r"$\rho$", "λ": r"$\lambda$", "→": r"$\to$", "≤": r"$\le$",
     "µ": r"$\mu$", "–": "--",  "“": "``", "”": "''", "…": r"\dots{}", "·": r"$\cdot$",
 }  # fmt: skip
 _RAISED = re.compile("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
@@ -107,6 +107,16 @@ def _swap(content: Content) -> list[str]:
     return parts + [part for grid in content.swap_grids for part in _small(grid)]
 
 
+def _quantized(content: Content) -> list[str]:
+    section = content.quantized
+    parts = ["## Quantization"] if section.grids else []
+    for found in section.findings:
+        told = "".join(f"\n  - {_cell(sentence)}" for sentence in found.sentences)
+        parts.append(f"- **{_cell(found.workload)}: {_cell(found.headline)}**{told}")
+    parts += [section.rule] if section.rule else []
+    return parts + [part for grid in [*section.grids, *section.details] for part in _small(grid)]
+
+
 def markdown(content: Content) -> str:
     """report.md: what the page says, without figures."""
     parts = [f"# {QUESTION}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
@@ -120,6 +130,7 @@ def markdown(content: Content) -> str:
         text = " ".join(finding.sentences)
         parts.append(f"- {_cell(f'{finding.variant} on {finding.workload}')}: {_cell(text)}")
     parts.append(content.chance)
+    parts += _quantized(content)
     if content.hardness_grids:
         parts += ["## Learnt hardness", *(part for grid in content.hardness_grids for part in _small(grid))]
     parts += ["## Verdicts", f"**{content.contradiction_text}**"]
@@ -166,7 +177,7 @@ def table_files(content: Content) -> dict[str, str]:
         glance = content.glance(workload)
         if glance:
             found[f"{name}-glance.tex"] = latex_table(glance, content.variants, f"{workload}, {tail}")
-    for grid in [*content.swap_grids, *content.hardness_grids]:
+    for grid in [*content.swap_grids, *content.quantized.grids, *content.quantized.details, *content.hardness_grids]:
         name = file_name(grid.name)
         while f"{name}.tex" in found:
             name += "-table"

@@ -17,12 +17,14 @@ from evalsuite.report.canvas import (
     style,
     svg_text,
 )
-from evalsuite.report.curves import bit_widths, certified_curves
+from evalsuite.report.curves import WIDTHS_CAPTION, WIDTHS_LACK, WIDTHS_TITLE, bit_widths, certified_curves
 from evalsuite.report.disruption import STAGE, disruption_figure
 from evalsuite.report.forest import differences
 from evalsuite.report.hardness import LayerOrder
 from evalsuite.report.measured import Measured
 from evalsuite.report.profiles import order_figure, profile_figure
+from evalsuite.report.quantization import QuantizationTable
+from evalsuite.report.sensitivity import accumulator_figures, sensitivity_figures
 from evalsuite.report.tables import records
 from evalsuite.report.verdicts import VERDICTS
 
@@ -31,17 +33,22 @@ if TYPE_CHECKING:
 
 
 def draw_all(
-    compared: pd.DataFrame, verdicts: pd.DataFrame, measured: Measured, orders: Sequence[LayerOrder]
+    compared: pd.DataFrame,
+    verdicts: pd.DataFrame,
+    measured: Measured,
+    orders: Sequence[LayerOrder],
+    quantized: Sequence[QuantizationTable],
 ) -> list[Drawing]:
-    """All figures, workload by workload, those without data too; those of hardness only where some was learnt."""
+    """All figures, workload by workload, those without data too; those of layers only where layers were measured."""
     drawings = []
+    tables = {each.workload: each for each in quantized}
     for workload in compared["workload"].unique():
         lines = compared[compared["workload"] == workload]
         drawings += [
             differences(lines, str(workload)),
             *certified_curves(lines, str(workload)),
             verdict_bars(verdicts[verdicts["workload"] == workload], str(workload), list(lines["variant"].unique())),
-            *bit_widths(lines, str(workload)),
+            *_quantized(measured, tables.get(str(workload)), str(workload)),
         ]
         if measured.step(str(workload), STAGE):
             drawings.append(disruption_figure(measured, str(workload)))
@@ -49,6 +56,13 @@ def draw_all(
             drawings.append(profile_figure(measured, str(workload)))
             drawings.append(order_figure(measured, str(workload), orders))
     return drawings
+
+
+def _quantized(measured: Measured, table: QuantizationTable | None, workload: str) -> list[Drawing]:
+    if table is None:
+        title = f"{WIDTHS_TITLE}, {workload}"
+        return [Drawing(f"quantization-{workload}", title, WIDTHS_CAPTION, reason=WIDTHS_LACK)]
+    return [*bit_widths(table), *sensitivity_figures(measured, table), *accumulator_figures(measured, table)]
 
 
 def verdict_bars(verdicts: pd.DataFrame, workload: str, variants: Sequence[str]) -> Drawing:

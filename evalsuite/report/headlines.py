@@ -42,9 +42,14 @@ HEADLINES = (
 # Of a stage that is not listed, the first metric with a direction is the headline.
 _KNOWN = {headline.stage for headline in HEADLINES} | {"train", "export"}
 
+_SECTIONED = "quantize"  # A stage whose steps have a section of their own: of many of them, the first are headlines.
+_MOST_STEPS = 4
+
 
 def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[TextLine]:
     """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
+
+    Of more than four quantize steps only the first four in the recipe's order count.
 
     Args:
         lines: of one or more workloads.
@@ -52,7 +57,13 @@ def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[T
     """
     chosen: dict[int, TextLine] = {}
     begun: set[tuple[str, str]] = set()
+    sectioned: dict[str, dict[str, None]] = {}
     for line in lines:
+        if line.stage == _SECTIONED:
+            steps = sectioned.setdefault(line.workload, {})
+            steps.setdefault(line.step)
+            if list(steps).index(line.step) >= _MOST_STEPS:
+                continue
         if line.stage not in _KNOWN and line.direction != "neutral" and (line.workload, line.step) not in begun:
             begun.add((line.workload, line.step))
             chosen[id(line)] = line

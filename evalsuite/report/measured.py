@@ -54,6 +54,10 @@ class Measured:
         steps = self._steps.get((workload, stage), {})
         return next((step for step in steps if not self._after.get(step)), "")
 
+    def steps(self, workload: str, stage: str) -> list[str]:
+        """All steps of a stage, in the order of the rows."""
+        return list(self._steps.get((workload, stage), {}))
+
     def values(self, workload: str, variant: str, step: str, metric: str, setting: str = "") -> dict[int, float]:
         """Seed -> value; empty where there is none."""
         return dict(self._values.get((workload, variant, step, metric, setting), {}))
@@ -70,11 +74,11 @@ class Measured:
         failed = self._reasons.get((workload, variant, TRAIN, "", ""))
         return failed or "absent: no row of it in this run"
 
-    def layers(self, workload: str, variant: str, metric: str) -> dict[str, dict[int, float]]:
+    def layers(self, workload: str, variant: str, metric: str, step: str = TRAIN) -> dict[str, dict[int, float]]:
         """Of a metric of each layer: the layer's path -> seed -> value, in the network's order."""
-        found = self.settings(workload, variant, TRAIN, metric)
+        found = self.settings(workload, variant, step, metric)
         return {
-            keys["layer"]: self.values(workload, variant, TRAIN, metric, text)
+            keys["layer"]: self.values(workload, variant, step, metric, text)
             for text, keys in found.items()
             if "layer" in keys
         }

@@ -37,10 +37,11 @@ def table_scale(table: SwapTable) -> Scale:
 def interval_text(estimate: Estimate, scale: Scale) -> str:
     """ "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed, no interval)"."""
     unit = scale.difference_unit or scale.unit
-    return f"{scale.number(estimate.mean, sign=True)} {unit} {_interval(estimate, scale)}"
+    return f"{scale.number(estimate.mean, sign=True)} {unit} {bracket(estimate, scale)}"
 
 
-def _interval(estimate: Estimate, scale: Scale) -> str:
+def bracket(estimate: Estimate, scale: Scale) -> str:
+    """The interval alone: "[−3.1, −1.7]", or why there is none."""
     if estimate.constant:
         return f"in all {estimate.n} seeds"
     if estimate.low is None or estimate.high is None:
@@ -109,7 +110,7 @@ def _difference(estimate: Estimate | None, quality: Quality, scale: Scale) -> Gr
     tone = ""
     if estimate.resolved and not (estimate.constant and quality.unit == "fraction"):
         tone = "worse" if quality.loss(estimate.mean) > 0 else "better"
-    return GridCell(scale.number(estimate.mean, sign=True), _interval(estimate, scale), repr(estimate.mean), tone)
+    return GridCell(scale.number(estimate.mean, sign=True), bracket(estimate, scale), repr(estimate.mean), tone)
 
 
 def _frame(table: SwapTable) -> pd.DataFrame:

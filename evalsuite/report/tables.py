@@ -37,12 +37,11 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 class TextLine:
     """One line of the wide table: what was measured, and the text of each variant's cell."""
 
-    def __init__(self, cells: pd.DataFrame) -> None:
-        found = records(cells)
+    def __init__(self, found: Sequence[Mapping[str, Any]]) -> None:
         first = found[0]
         scale = line_scale(first["unit"], found)
         self.scale = scale
-        self.raw: dict[str, dict[str, Any]] = {cell["variant"]: cell for cell in found}
+        self.raw: dict[str, Mapping[str, Any]] = {cell["variant"]: cell for cell in found}
         self.workload, self.step, self.stage = first["workload"], first["step"], first["stage"]
         self.metric, self.setting, self.unit = first["metric"], first["setting"], first["unit"]
         self.direction, self.timing = first["direction"], bool(first["timing"])
@@ -72,7 +71,10 @@ class TextLine:
 
 def text_lines(compared: pd.DataFrame) -> list[TextLine]:
     """The lines of a comparison in order, as text."""
-    return [TextLine(cells) for _, cells in compared.groupby(list(LINE), sort=False)]
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for cell in records(compared):
+        found.setdefault(tuple(cell[name] for name in LINE), []).append(cell)
+    return [TextLine(cells) for cells in found.values()]
 
 
 def main_table(compared: pd.DataFrame) -> pd.DataFrame:

@@ -63,6 +63,7 @@ class RunRecord:
                 {
                     "name": step.name, "stage": step.part.use, "origin": step.part.origin,
                     "version": step.part.plugin_version, "help": _help(step.part), "after": step.after,
+                    "options": json.loads(json.dumps(options_of(step.part), default=str)),
                 }
                 for step in recipe.steps
             ],

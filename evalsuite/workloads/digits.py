@@ -78,3 +78,34 @@ class DigitsCNN(Budget):
             activation(64),
             nn.Linear(64, 10),
         )
+
+
+@dataclass(frozen=True)
+class DigitsResNet(Budget):
+    """Digits, a convolution and two residual blocks with BatchNorm, the second with a strided projection."""
+
+    version: ClassVar[str] = "1"
+    epochs: int = 20
+
+    def fingerprint(self) -> str:
+        """See `Workload`."""
+        return digits_fingerprint()
+
+    def data(self) -> Data:
+        """Inputs of shape (1, 8, 8)."""
+        return digits_data((1, 8, 8))
+
+    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+        """See `Workload`."""
+        from torch import nn
+
+        from evalsuite.workloads.residual import ResidualBlock
+
+        return nn.Sequential(
+            *convolution(1, 16, activation),
+            ResidualBlock(16, 16, activation),
+            ResidualBlock(16, 32, activation, stride=2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(32, 10),
+        )

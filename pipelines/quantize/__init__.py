@@ -12,32 +12,65 @@ from evalsuite import Bench, Network, Outcome
 warnings.filterwarnings("ignore", message="fast_hadamard_transform package not found")
 
 Placement = Literal["post", "pre+post"]
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "placement": get_args(Placement),
+    "calibration": ("percentile", "max", "mse"),
+    "weight_scale": ("max", "mse"),
+    "weight_rounding": ("nearest", "gptq", "gpfq"),
+    "scales": ("float", "power-of-two"),
+    "rounding": ("half-even", "half-up", "gemmlowp"),
+}
 
 
 @dataclass(frozen=True)
 class Quantize:
-    """Post-training quantization by Brevitas, exported as QCDQ ONNX, and what ONNX Runtime makes of it.
+    """Quantization by Brevitas, the integer-only network that it stands for, and what ONNX Runtime makes of both.
 
     Weights are symmetric with one scale per output channel, activations unsigned with a zero point and one scale per
     tensor, biases 32-bit integers in the scale of the accumulator. BatchNorm and lambda are folded into the
-    neighbouring layers first. The network's input and every activation's output are quantized; the logits are not.
+    neighbouring layers first. Quantized are the network's input, every activation's output, residual sums and, with 8
+    bits, the logits. LayerNorm, attention products and what else has no integer form stay float islands.
 
     Args:
-        weight_bits: bits of a weight, 2 to 8.
+        weight_bits: bits of a weight, 2 to 8; where `size_budget` is below 1, of the network that is searched from.
         act_bits: bits of an activation, 2 to 8.
         calibration_samples: how many samples of the calibration set give the activations' ranges; all if it has fewer.
         placement: "post" quantizes each activation's output, "pre+post" its input too, for every variant alike. ONNX
             Runtime keeps a convolution in integers only if its output is quantized: with "post" a convolution before
             GELU runs in float, and with "pre+post" ReLU, which could be fused, requantizes. Measure both.
+        calibration: where activations are clipped: at percentiles, at the extremes, or at the least squared error.
+        weight_scale: where a channel's weights are clipped: nowhere ("max"), or at the least squared error.
+        weight_rounding: "nearest", or by the layers' results on the calibration set, "gptq" or "gpfq".
+        bias_correction: whether biases take up the mean error of each channel on the calibration set.
+        equalization: whether neighbouring layers get like ranges first, where ReLU between them allows it.
+        tuned: whether to choose the five above by calibration data, among the same candidates for every network.
+        qat_epochs: passes of quantization-aware training on the training data, at a tenth of the workload's rate.
+        scales: any number, or powers of two, with which every rescaling is a shift.
+        rounding: how the integer-only network rounds.
+        size_budget: greatest share of the 8-bit weights' bytes; below 1, the layers' widths are searched within it.
+        sensitivity: whether to measure what each layer costs alone and spares, on calibration data.
+        qonnx: whether to write a QONNX file too, for FPGA tools.
     """
 
-    version: ClassVar[str] = "1"
-    libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "onnx", "onnxruntime", "onnxoptimizer")
+    version: ClassVar[str] = "2"
+    libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
 
     weight_bits: int = 8
     act_bits: int = 8
     calibration_samples: int = 120
     placement: Placement = "post"
+    calibration: Literal["percentile", "max", "mse"] = "percentile"
+    weight_scale: Literal["max", "mse"] = "max"
+    weight_rounding: Literal["nearest", "gptq", "gpfq"] = "nearest"
+    bias_correction: bool = False
+    equalization: bool = False
+    tuned: bool = False
+    qat_epochs: int = 0
+    scales: Literal["float", "power-of-two"] = "float"
+    rounding: Literal["half-even", "half-up", "gemmlowp"] = "half-even"
+    size_budget: float = 1.0
+    sensitivity: bool = False
+    qonnx: bool = False
 
     def __post_init__(self) -> None:
         for name, bits in (("weight_bits", self.weight_bits), ("act_bits", self.act_bits)):
@@ -45,14 +78,26 @@ class Quantize:
                 raise ValueError(f"{name} must be in [2, 8], got {bits}")
         if self.calibration_samples < 1:
             raise ValueError(f"calibration_samples must be >= 1, got {self.calibration_samples}")
-        if self.placement not in get_args(Placement):
-            raise ValueError(f"placement must be one of {', '.join(get_args(Placement))}, got {self.placement!r}")
+        if self.qat_epochs < 0:
+            raise ValueError(f"qat_epochs must be >= 0, got {self.qat_epochs}")
+        if not 0 < self.size_budget <= 1:
+            raise ValueError(f"size_budget must be in (0, 1], got {self.size_budget}")
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        self._refuse_what_tuning_chooses()
+
+    def _refuse_what_tuning_chooses(self) -> None:
+        chosen = ("calibration", "weight_scale", "weight_rounding", "bias_correction", "equalization")
+        given = [name for name in chosen if getattr(self, name) != getattr(type(self), name)]
+        if self.tuned and given:
+            raise ValueError(f"tuned chooses {', '.join(given)}: leave out either")
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Quantize, export and measure.
 
         Raises:
-            Unsupported: a layer has no quantized counterpart here, or the layers do not follow one another.
+            Unsupported: the network cannot be traced, nothing in it can be quantized, or a tensor has no usable range.
             ValueError: the calibration inputs are not finite.
         """
         import warnings
@@ -61,7 +106,5 @@ class Quantize:
             # Brevitas and torch's older exporter, which QCDQ needs, warn of their own innards at import and export.
             warnings.simplefilter("ignore")
             from pipelines.quantize.measurement import measure
-            from pipelines.quantize.placement import Scheme
 
-            scheme = Scheme(self.weight_bits, self.act_bits, before_activations=self.placement == "pre+post")
-            return measure(network, bench, scheme, self.calibration_samples)
+            return measure(network, bench, self)

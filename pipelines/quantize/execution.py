@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -14,44 +17,90 @@ import torch
 
 _BOUNDARY = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _MOVEMENT = {
-    "Cast", "Concat", "Constant", "Expand", "Flatten", "Gather", "Identity", "Pad", "ReorderInput", "ReorderOutput",
-    "Reshape", "Shape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
+    "Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Pad", "ReorderInput",
+    "ReorderOutput", "Reshape", "Shape", "Size", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
+_ASKS_SHAPE = {"Shape", "Size"}
 _CONVOLUTIONS = {"Conv": 1, "FusedConv": 1, "ConvInteger": 1, "QLinearConv": 3}
 """Operators with a weight of shape (channels, ...), and which input it is."""
 _PRODUCTS = {
     "Gemm", "MatMul", "FusedGemm", "FusedMatMul", "QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat",
     "DynamicQuantizeMatMul",
 }  # fmt: skip
-
-
-_Event = dict[str, list[dict[str, list[int]]]]
-"""What the profile says of a node: "input_type_shape" and "output_type_shape", each [{type: shape}, ...]."""
+_UNCOUNTED = {
+    "Attention", "ConvTranspose", "Einsum", "GRU", "LSTM", "MultiHeadAttention", "QAttention", "QLinearConvTranspose",
+    "RNN",
+}  # fmt: skip
+_TIMED_BATCH, _TIMED_RUNS = 64, 15
+_WARM_UP = 2  # the first run of each size of batch is not typical
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One executed node: `kind` is "integer", "float", "boundary" (Q/DQ) or "movement" (no arithmetic).
+    """One executed node.
 
-    A node is an integer or float one by the type of its first input. `macs` are multiply-accumulates at batch 1.
+    Args:
+        name: in the graph that ONNX Runtime made.
+        operator: what ran, e.g. "QLinearConv".
+        kind: "integer" or "float" arithmetic on data, by the type of its first input; "boundary" (Q/DQ); "movement"
+            (no arithmetic); "shape" (what follows from shapes and constants alone).
+        macs: multiply-accumulates for one sample.
+        layer: where the exporter found it; the operator where no name is left.
+        seconds: its time for a batch of `Execution.batch` samples, the median of several runs.
     """
 
     name: str
     operator: str
     kind: str
     macs: int
+    layer: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Island:
+    """Float arithmetic connected without a Q/DQ node between."""
+
+    nodes: list[Node]
+    time_share: float
+    """Of the nodes' whole time."""
+
+    def describe(self) -> str:
+        """Its operators, e.g. "Conv+Gelu"."""
+        return "+".join(node.operator for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The executed nodes, and the islands: float arithmetic connected without a Q/DQ node between."""
+    """The executed nodes in order, and the float islands; times are of `batch` samples."""
 
     nodes: list[Node]
-    islands: list[list[Node]]
+    islands: list[Island]
+    batch: int
 
     def count(self, kind: str) -> int:
         """How many nodes of this kind ran."""
         return sum(node.kind == kind for node in self.nodes)
+
+    def time_share(self, kind: str) -> float:
+        """The share of the nodes' whole time that nodes of this kind take, in [0, 1]."""
+        total = sum(node.seconds for node in self.nodes)
+        if not total:
+            raise ValueError("no node took a measurable time")
+        return sum(node.seconds for node in self.nodes if node.kind == kind) / total
+
+    @property
+    def kernels(self) -> dict[str, int]:
+        """How often each operator ran that computes on data, the integer ones first, then the most frequent ones."""
+        integer = {node.operator for node in self.nodes if node.kind == "integer"}
+        counts = Counter(node.operator for node in self.nodes if node.kind in ("integer", "float"))
+        return dict(sorted(counts.items(), key=lambda each: (each[0] not in integer, -each[1], each[0])))
+
+    @property
+    def integer_kernels(self) -> dict[str, int]:
+        """The part of `kernels` that computes on integers."""
+        counts = Counter(node.operator for node in self.nodes if node.kind == "integer")
+        return {name: counts[name] for name in self.kernels if name in counts}
 
     @property
     def integer_mac_fraction(self) -> float:
@@ -61,17 +110,67 @@ class Execution:
             raise ValueError("no multiply-accumulates were executed")
         return sum(node.macs for node in self.nodes if node.kind == "integer") / total
 
+    @property
+    def integer_node_fraction(self) -> float:
+        """The share of nodes that compute on integers, of all that compute on data, in [0, 1]."""
+        integer, in_float = self.count("integer"), self.count("float")
+        if not integer + in_float:
+            raise ValueError("no node computed on data")
+        return integer / (integer + in_float)
+
     def describe(self) -> str:
         """The islands' operators, e.g. "Conv+Gelu, Gelu"."""
-        return ", ".join("+".join(node.operator for node in island) for island in self.islands)
+        return ", ".join(island.describe() for island in self.islands)
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    """What the runs left: the events of each node, run by run, and the graph that ran.
+
+    An event's "args" hold "input_type_shape" and "output_type_shape", each [{type: shape}, ...]; "dur" is in us.
+    """
+
+    graph: onnx.GraphProto
+    events: dict[str, list[dict[str, Any]]]
+
+    def args(self, node: onnx.NodeProto) -> dict[str, list[dict[str, list[int]]]]:
+        """Of the first run, that of one sample."""
+        found: dict[str, list[dict[str, list[int]]]] = self.events[node.name][0]["args"]
+        return found
+
+    def type_of(self, node: onnx.NodeProto) -> str:
+        """The type of its first input; "" if it has none."""
+        inputs = self.args(node)["input_type_shape"]
+        return next(iter(inputs[0]), "") if inputs else ""
+
+    def seconds(self, node: onnx.NodeProto) -> float:
+        """The median of the timed runs."""
+        return statistics.median(float(event["dur"]) for event in self.events[node.name][_WARM_UP:]) * 1e-6
 
 
 def observe(path: Path, example: torch.Tensor) -> Execution:
-    """Run the file on `example` (1, *input_shape) float32 in a default session, and read profile and optimized graph.
+    """Run the file in a default session of one thread, and read the profile and the optimized graph.
+
+    Args:
+        path: an ONNX file of dynamic batch.
+        example: (1, *input_shape), of the file's input type; timed as a batch of 64 of it.
 
     Raises:
-        RuntimeError: the two do not name the same nodes.
+        RuntimeError: the two do not name the same nodes, or multiply-accumulates of an operator cannot be counted.
     """
+    timed = example[:1].expand(_TIMED_BATCH, *example.shape[1:])
+    profile = _run(path, [example[:1], *[timed] * (_WARM_UP - 1 + _TIMED_RUNS)])
+    kinds = _kinds(profile)
+    nodes = [
+        Node(node.name, node.op_type, kinds[node.name], _macs(node, profile), _layer(node), profile.seconds(node))
+        for node in profile.graph.node
+    ]
+    total = sum(node.seconds for node in nodes) or 1.0
+    islands = [Island(found, sum(node.seconds for node in found) / total) for found in _islands(profile, nodes)]
+    return Execution(nodes, islands, _TIMED_BATCH)
+
+
+def _run(path: Path, batches: list[torch.Tensor]) -> _Profile:
     with TemporaryDirectory() as folder:
         optimized = Path(folder) / "optimized.onnx"
         options = onnxruntime.SessionOptions()
@@ -81,51 +180,74 @@ def observe(path: Path, example: torch.Tensor) -> Execution:
         options.profile_file_prefix = str(Path(folder) / "profile")
         options.optimized_model_filepath = str(optimized)
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        session.run(None, {session.get_inputs()[0].name: example.numpy()})
-        profile = json.loads(Path(session.end_profiling()).read_text())
+        for batch in batches:
+            session.run(None, {session.get_inputs()[0].name: batch.numpy()})
+        written = json.loads(Path(session.end_profiling()).read_text())
         graph = onnx.load(str(optimized)).graph
     suffix = "_kernel_time"
-    events = {e["name"].removesuffix(suffix): e["args"] for e in profile if e["name"].endswith(suffix)}
+    events: dict[str, list[dict[str, Any]]] = {}
+    for event in written:
+        if event["name"].endswith(suffix):
+            events.setdefault(event["name"].removesuffix(suffix), []).append(event)
     if sorted(events) != sorted(node.name for node in graph.node):
         raise RuntimeError(f"ONNX Runtime's profile and its graph name different nodes in {path.name}")
-    nodes = [_node(node, events[node.name], graph) for node in graph.node]
-    return Execution(nodes, _islands(graph, nodes, events))
+    if odd := [name for name, found in events.items() if len(found) != len(batches)]:
+        raise RuntimeError(f"ONNX Runtime did not run each node once in every run of {path.name}: {', '.join(odd)}")
+    return _Profile(graph, events)
 
 
-def _type(event: _Event) -> str:
-    return next(iter(event["input_type_shape"][0]), "") if event["input_type_shape"] else ""
+def _kinds(profile: _Profile) -> dict[str, str]:
+    """By the name of the node."""
+    kinds: dict[str, str] = {}
+    on_data = {each.name for each in profile.graph.input}
+    for node in profile.graph.node:
+        depends = node.op_type not in _ASKS_SHAPE and not on_data.isdisjoint(node.input)
+        if depends:
+            on_data.update(node.output)
+        if node.op_type in _BOUNDARY:
+            kinds[node.name] = "boundary"
+        elif node.op_type in _MOVEMENT:
+            kinds[node.name] = "movement"
+        elif not depends:
+            kinds[node.name] = "shape"
+        else:
+            kinds[node.name] = "float" if "float" in profile.type_of(node) else "integer"
+    return kinds
 
 
-def _node(node: onnx.NodeProto, event: _Event, graph: onnx.GraphProto) -> Node:
-    if node.op_type in _BOUNDARY:
-        kind = "boundary"
-    elif node.op_type in _MOVEMENT:
-        kind = "movement"
-    else:
-        kind = "float" if "float" in _type(event) else "integer"
-    return Node(node.name, node.op_type, kind, _macs(node, event, graph))
+def _layer(node: onnx.NodeProto) -> str:
+    """The exporter writes "/layer/.../Operator"; a fused node may keep that in the name of what it makes only."""
+    for name in (node.name, *node.output):
+        scope, *rest = name.removeprefix("/").split("/")
+        if name.startswith("/") and rest:
+            return str(scope)
+    return str(node.op_type)
 
 
-def _macs(node: onnx.NodeProto, event: _Event, graph: onnx.GraphProto) -> int:
-    outputs = math.prod(next(iter(event["output_type_shape"][0].values())))
+def _macs(node: onnx.NodeProto, profile: _Profile) -> int:
+    if node.op_type in _UNCOUNTED:
+        raise RuntimeError(f"{node.name}: the multiply-accumulates of {node.op_type} are not counted here")
+    args = profile.args(node)
     if node.op_type in _PRODUCTS:
-        return int(outputs * next(iter(event["input_type_shape"][0].values()))[-1])
+        outputs = math.prod(next(iter(args["output_type_shape"][0].values())))
+        return int(outputs * next(iter(args["input_type_shape"][0].values()))[-1])
     if node.op_type in _CONVOLUTIONS:
+        outputs = math.prod(next(iter(args["output_type_shape"][0].values())))
         # The profile leaves out weights that the kernel packed; the graph has them, if behind a DequantizeLinear.
-        origin = {each.output[0]: each.input[0] for each in graph.node if each.op_type == "DequantizeLinear"}
+        origin = {each.output[0]: each.input[0] for each in profile.graph.node if each.op_type == "DequantizeLinear"}
         name = node.input[_CONVOLUTIONS[node.op_type]]
         name = origin.get(name, name)
-        shape = next(tensor.dims for tensor in graph.initializer if tensor.name == name)
+        shape = next(tensor.dims for tensor in profile.graph.initializer if tensor.name == name)
         return int(outputs * math.prod(shape[1:]))
     return 0
 
 
-def _islands(graph: onnx.GraphProto, nodes: list[Node], events: dict[str, _Event]) -> list[list[Node]]:
+def _islands(profile: _Profile, nodes: list[Node]) -> list[list[Node]]:
     """Groups of float nodes that pass floats to one another, also through nodes that only move them."""
     group: dict[str, list[Node]] = {}  # by the tensor that the group makes
     islands: list[list[Node]] = []
-    for proto, node in zip(graph.node, nodes, strict=True):
-        if node.kind not in ("float", "movement") or "float" not in _type(events[node.name]):
+    for proto, node in zip(profile.graph.node, nodes, strict=True):
+        if node.kind not in ("float", "movement") or "float" not in profile.type_of(proto):
             continue
         merged: list[Node] = []
         for joined in {id(group[name]): group[name] for name in proto.input if name in group}.values():

@@ -1,16 +1,16 @@
-"""Quantizing one network and measuring the result in Brevitas and in ONNX Runtime."""
+"""Quantizing one network and measuring the result in Brevitas, in integers and in ONNX Runtime."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from evalsuite import (
     Bench,
@@ -19,48 +19,130 @@ from evalsuite import (
     Network,
     Outcome,
     Split,
-    compare_latency,
+    Unsupported,
     export_onnx,
     fold_hardness,
     open_onnx,
     run_onnx,
 )
-from pipelines.quantize.calibration import calibrate, check_grid
-from pipelines.quantize.execution import Execution, observe
-from pipelines.quantize.layers import layers
-from pipelines.quantize.placement import Scheme, place
-from pipelines.quantize.qcdq import constant_bytes, export_qcdq
+from pipelines.quantize.agreement import agreement_metrics, compare_layers
+from pipelines.quantize.deployment import deployment_metrics, execution_metrics
+from pipelines.quantize.execution import observe
+from pipelines.quantize.integer.network import Rounding
+from pipelines.quantize.integer_measurement import IntegerStudy
+from pipelines.quantize.mixed_precision import metrics_of_plan, search
+from pipelines.quantize.placement import Bits, Scheme
+from pipelines.quantize.qcdq import export_qcdq
+from pipelines.quantize.qonnx import export_qonnx
+from pipelines.quantize.sensitivity import metrics_of_sensitivity, sensitivity
+from pipelines.quantize.tracing import trace
+from pipelines.quantize.training import train
+from pipelines.quantize.treatment import Treated, Treatment, treat
+from pipelines.quantize.tuning import tune
 
-_BATCHES = (1, 64)
+if TYPE_CHECKING:
+    from pipelines.quantize import Quantize
+
 _CHUNK = 1000  # samples at a time: bounds the memory of the largest test set
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
 
-def measure(network: Network, bench: Bench, scheme: Scheme, calibration_samples: int) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The fake-quantized network, and the rows that say how it was made."""
+
+    network: fx.GraphModule
+    metrics: list[Metric]
+
+
+def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     """Quantize `network`; see `Quantize` for what is raised."""
-    folded = fold_hardness(network.module)
-    inputs = bench.data.calibration.inputs[:calibration_samples]
-    quantized = quantize(folded, network.input_shape, scheme, inputs)
-    path = bench.folder / "quantized.onnx"
+    folded = fold_hardness(network.module, network.example(2))
+    shape = tuple(folded(network.example(1)).shape)
+    if shape != (1, network.classes):
+        raise Unsupported(f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per sample")
+    inputs = bench.data.calibration.inputs[: options.calibration_samples]
+    made = quantize(folded, network.input_shape, inputs, bench, options)
+    quantized, test = made.network, bench.data.test
+    artefacts = {name: bench.folder / f"{name}.onnx" for name in ("quantized", "integer")}
+    with TemporaryDirectory() as folder:
+        float_path = Path(folder) / "float32.onnx"
+        export_onnx(folded, network.input_shape, float_path)
+        float_file = float_path.read_bytes()
+    path = artefacts["quantized"]
     export_qcdq(quantized, network.input_shape, path)
-    execution = observe(path, bench.data.test.inputs[:1].float())
+    execution = observe(path, test.inputs[:1].float())
     report = bench.folder / "execution.json"
     report.write_text(json.dumps(asdict(execution), indent=1))
+    study = IntegerStudy(quantized, network.input_shape, test, open_onnx(float_file), artefacts["integer"])
     metrics = [
         Metric("calibration_samples", len(inputs), "count", NEUTRAL),
-        *_accuracy(network.module, quantized, path, bench.data.test),
-        *_execution(execution),
-        *_deployment(folded, network.input_shape, path, bench.data.test),
+        *made.metrics,
+        *_accuracy(network.module, quantized, path, test),
+        *agreement_metrics(compare_layers(quantized, path, test.inputs)),
+        *study.metrics(Rounding(options.rounding)),
+        *execution_metrics(execution),
+        *deployment_metrics(float_file, path, test),
     ]
-    return Outcome(metrics, {"onnx": path, "execution": report})
+    if options.qonnx:
+        artefacts["qonnx"] = bench.folder / "qonnx.onnx"
+        export_qonnx(quantized, network.input_shape, artefacts["qonnx"])
+    written = {name: each for name, each in artefacts.items() if each.exists()}
+    return Outcome(metrics, {**written, "execution": report})
 
 
-def quantize(module: nn.Module, input_shape: tuple[int, ...], scheme: Scheme, inputs: torch.Tensor) -> nn.Module:
-    """The calibrated Brevitas network; its weights are checked to lie on the grid."""
-    quantized = place(layers(module, input_shape), scheme)
-    calibrate(quantized, inputs)
-    check_grid(quantized, scheme.weight_bits)
-    return quantized
+def quantize(
+    module: nn.Module, input_shape: tuple[int, ...], inputs: torch.Tensor, bench: Bench, options: Quantize
+) -> Quantized:
+    """Choose treatment and widths on the calibration inputs alone, treat, and train if the options say so."""
+    traced = trace(module, input_shape)
+    bits = Bits(options.weight_bits, options.act_bits)
+    scheme = Scheme(bits, before_activations=options.placement == "pre+post", scales=options.scales)
+    treatment, treated, metrics = _treat(traced, scheme, inputs, options)
+
+    def make(asked: Scheme) -> fx.GraphModule:
+        placed = replace(scheme, bits=asked.bits, layers=asked.layers)
+        return treat(traced, placed, inputs, treatment).network
+
+    if options.size_budget < 1:
+        plan = search(make, traced, inputs, options.act_bits, options.size_budget)
+        metrics += metrics_of_plan(plan)
+        treated = treat(traced, replace(scheme, layers=plan.scheme.layers), inputs, treatment)
+    if options.sensitivity:
+        metrics += metrics_of_sensitivity(sensitivity(make, traced, inputs, bits))
+    quantized = treated.network
+    if options.qat_epochs:
+        quantized = train(quantized, bench, options.qat_epochs)
+    return Quantized(quantized, metrics)
+
+
+def _treat(
+    traced: fx.GraphModule, scheme: Scheme, inputs: torch.Tensor, options: Quantize
+) -> tuple[Treatment, Treated, list[Metric]]:
+    if options.tuned:
+        tuned = tune(traced, scheme, inputs)
+        losses = [trial.loss for trial in tuned.trials if trial.loss is not None]
+        notes = "; ".join([str(tuned.treatment), *tuned.treated.notes])
+        rows = [
+            Metric("chosen_treatment", None, "name", NEUTRAL, reason=notes),
+            Metric("tuning_loss", min(losses), "nats", LOWER,
+                   reason=f"on half of the calibration data, the best of {len(losses)} treatments"),
+        ]  # fmt: skip
+        return tuned.treatment, tuned.treated, rows
+    treatment = Treatment(
+        options.calibration,
+        options.weight_scale,
+        options.weight_rounding,
+        options.bias_correction,
+        options.equalization,
+    )
+    treated = treat(traced, scheme, inputs, treatment)
+    changed = treated.rerounded
+    rows = [
+        Metric("rerounded_weights", sum(changed.values()) / len(changed), "share", NEUTRAL,
+               reason="mean over layers of the integers that are not the nearest"),
+    ] if changed else []  # fmt: skip
+    return treatment, treated, rows
 
 
 @torch.no_grad()
@@ -76,52 +158,11 @@ def _accuracy(original: nn.Module, quantized: nn.Module, path: Path, test: Split
     def correct(logits: torch.Tensor) -> float:
         return (logits.argmax(1) == test.targets).double().mean().item()
 
-    agreement = (in_brevitas.argmax(1) == in_runtime.argmax(1)).double().mean().item()
     difference = (in_brevitas - in_runtime).abs().max().item()
     return [
         Metric("accuracy", correct(in_brevitas), "fraction", HIGHER, reason="fake-quantized, in Brevitas"),
         Metric("accuracy_drop", correct(in_float) - correct(in_brevitas), "fraction", LOWER,
                reason="from this network's own float accuracy"),
         Metric("runtime_accuracy", correct(in_runtime), "fraction", HIGHER),
-        Metric("runtime_agreement", agreement, "fraction", HIGHER, reason="same class as Brevitas"),
         Metric("runtime_max_difference", difference, "logit", LOWER, reason="from Brevitas"),
     ]  # fmt: skip
-
-
-def _execution(execution: Execution) -> list[Metric]:
-    return [
-        Metric("integer_nodes", execution.count("integer"), "count", NEUTRAL),
-        Metric("float_nodes", execution.count("float"), "count", LOWER),
-        Metric("float_islands", len(execution.islands), "count", LOWER, reason=execution.describe()),
-        Metric("boundary_nodes", execution.count("boundary"), "count", LOWER),
-        Metric("integer_mac_fraction", execution.integer_mac_fraction, "share", HIGHER, reason=_why_float(execution)),
-    ]
-
-
-def _why_float(execution: Execution) -> str:
-    layers_in_float = [node.operator for node in execution.nodes if node.kind == "float" and node.macs]
-    if not layers_in_float:
-        return ""
-    return f"in float: {', '.join(layers_in_float)}; placement 'pre+post' gives each the quantized output it lacks"
-
-
-def _deployment(module: nn.Module, input_shape: tuple[int, ...], path: Path, test: Split) -> list[Metric]:
-    """Size and latency of the quantized file against the float32 one."""
-    with TemporaryDirectory() as folder:
-        reference = Path(folder) / "float32.onnx"
-        export_onnx(module, input_shape, reference)
-        float_bytes, float_session = constant_bytes(reference), open_onnx(reference)
-    quantized_bytes, session = constant_bytes(path), open_onnx(path)
-    metrics = [
-        Metric("model_bytes", quantized_bytes, "bytes", LOWER, reason="constants in the file; a weight takes one byte"),
-        Metric("size_ratio", float_bytes / quantized_bytes, "ratio", HIGHER, reason="float32 / quantized"),
-    ]
-    for batch in _BATCHES:
-        inputs = test.inputs[torch.arange(batch) % len(test)]
-        latency = compare_latency(partial(run_onnx, float_session, inputs), partial(run_onnx, session, inputs))
-        setting = {"batch": batch}
-        metrics += [
-            Metric("latency", latency.second, "s", LOWER, setting, timing=True),
-            Metric("latency_ratio", latency.ratio, "ratio", HIGHER, setting, timing=True, reason="float32 / quantized"),
-        ]
-    return metrics

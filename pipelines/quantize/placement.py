@@ -2,37 +2,63 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
 
 import torch
 from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
+from brevitas.quant.fixed_point import Int8WeightPerChannelFixedPoint
 from brevitas.quant.scaled_int import Int8WeightPerChannelFloat, Int32Bias
-from brevitas.quant.shifted_scaled_int import ShiftedUint8ActPerTensorFloat
+from brevitas.quant.shifted_scaled_int import ShiftedUint8ActPerTensorFixedPoint, ShiftedUint8ActPerTensorFloat
 from brevitas.quant_tensor import QuantTensor
-from torch import nn
+from torch import fx, nn
 
 from evalsuite import Unsupported, census
-from pipelines.quantize.layers import Named, Reshape
+from pipelines.quantize.tracing import Add, Reshape, layer_of
 
 COMPUTE = (QuantLinear, QuantConv1d, QuantConv2d)
+FLOAT_COMPUTE = (nn.Linear, nn.Conv1d, nn.Conv2d)
+LOGIT_BITS = 8
 # The integers of a quantized tensor pass through these unchanged.
 _KEEP_GRID = (nn.MaxPool1d, nn.MaxPool2d, Reshape)
-_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
 # A channel's weights are taken to reach at least this share of its layer's greatest bias: else the scale of a channel
 # without weights would be next to 0, and its bias would not fit into 32 bits.
 _LEAST_RANGE = 2.0**-10
 _LEAST_SCALE = 1e-10
 
+Scales = Literal["float", "power-of-two"]
+_Layer = TypeVar("_Layer", bound=nn.Module)
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """Of a layer's weights and of its input."""
+
+    weight: int
+    act: int
+
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Bits of weights and activations, and whether the inputs of activations are quantized too."""
+    """How a network is quantized.
 
-    weight_bits: int
-    act_bits: int
-    before_activations: bool
+    `bits` are those of every layer that `layers` does not name; None leaves a layer, or all that are not named, in
+    float. The logits have `LOGIT_BITS` bits, whatever `bits` says. `before_activations` quantizes the inputs of
+    activations too.
+    """
+
+    bits: Bits | None
+    before_activations: bool = False
+    scales: Scales = "float"
+    layers: Mapping[str, Bits | None] = field(default_factory=lambda: MappingProxyType({}))
+
+    def of(self, layer: str) -> Bits | None:
+        """The bits of the layer with that name in the traced graph."""
+        return self.layers.get(layer, self.bits)
 
 
 class Value(nn.Module):
@@ -43,84 +69,237 @@ class Value(nn.Module):
         return x.value if isinstance(x, QuantTensor) else x
 
 
-def place(found: list[Named], scheme: Scheme) -> nn.Sequential:
-    """The layers with their quantizers between, for `calibrate`.
+def place(traced: fx.GraphModule, scheme: Scheme) -> fx.GraphModule:
+    """The network with quantized layers and with quantizers between them, for `calibrate`; `traced` stays as it is.
+
+    Quantized are the inputs of linear and convolutional layers, of pools, of additions and of float islands, the
+    logits, and, if the scheme says so, the inputs of activations. Everything for which there is no quantized
+    counterpart computes in float on dequantized tensors: a float island.
 
     Raises:
-        Unsupported: a layer has no quantized counterpart, or nothing is there to quantize.
+        Unsupported: nothing is there to quantize, or a layer cannot be.
     """
-    builder = _Builder(scheme)
-    for name, layer in found:
-        builder.append(f"layer_{name}", layer)
-    if not any(isinstance(layer, COMPUTE) for layer in builder.placed.values()):
-        raise Unsupported("no linear or convolutional layer to quantize")
-    builder.placed["value"] = Value()
-    return nn.Sequential(builder.placed).eval()
+    return _Placer(traced, scheme).run()
 
 
-class _Builder:
-    """Appends layers, and a quantizer wherever the next layer needs its input quantized and it is not yet."""
+def is_pool(layer: nn.Module | None, node: fx.Node) -> bool:
+    """Whether it is an average that integers can take: the same number of places in every window."""
+    if isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)):
+        inputs, outputs = node.all_input_nodes[0].meta["shape"][2:], node.meta["shape"][2:]
+        return all(size % parts == 0 for size, parts in zip(inputs, outputs, strict=True))
+    if not isinstance(layer, (nn.AvgPool1d, nn.AvgPool2d)):
+        return False
+    padded = any(layer.padding if isinstance(layer.padding, tuple) else (layer.padding,))
+    return not layer.ceil_mode and (layer.count_include_pad or not padded)
 
-    def __init__(self, scheme: Scheme) -> None:
-        self.placed: OrderedDict[str, nn.Module] = OrderedDict()
-        self._scheme = scheme
-        self._on_grid = False
-        self._quantize("input")
 
-    def append(self, name: str, layer: nn.Module) -> None:
-        """Append `layer`; Unsupported if nothing is known of its type."""
-        if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d)):
-            self._quantize(f"before_{name}")
-            self.placed[name] = quantized_layer(layer, self._scheme.weight_bits, name)
-            self._on_grid = False
-        elif isinstance(layer, _KEEP_GRID):
-            self._quantize(f"before_{name}")
-            self.placed[name] = layer
-        elif census(layer) or isinstance(layer, _POOLS):
-            if self._scheme.before_activations or isinstance(layer, _POOLS):
-                self._quantize(f"before_{name}")
-            self.placed[f"value_{name}"] = Value()
-            self.placed[name] = layer
-            self._on_grid = False
-            self._quantize(f"after_{name}")
+def keeps_grid(layer: nn.Module | None) -> bool:
+    """Whether it only moves or chooses among the integers of its input."""
+    return isinstance(layer, _KEEP_GRID) and not getattr(layer, "ceil_mode", False)
+
+
+class _Placer:
+    """Copies the graph node by node. What a tensor is asked for, its real values or a grid, is made when it is asked.
+
+    A grid is made once for each tensor. Kinds: "integer" for what an integer network computes (also the input), and
+    "island" for what is computed in float.
+    """
+
+    def __init__(self, traced: fx.GraphModule, scheme: Scheme) -> None:
+        self._traced, self._scheme = traced, scheme
+        self._graph = fx.Graph()
+        self._owned: dict[str, Any] = {}
+        self._kind: dict[fx.Node, str] = {}
+        self._raw: dict[fx.Node, fx.Node] = {}
+        self._grids: dict[fx.Node, fx.Node] = {}
+        self._values: dict[fx.Node, fx.Node] = {}
+
+    def run(self) -> fx.GraphModule:
+        for node in self._traced.graph.nodes:
+            self._write(node)
+        if not any(isinstance(each, COMPUTE) for each in self._owned.values()):
+            raise Unsupported("no linear or convolutional layer to quantize")
+        return fx.GraphModule(self._owned, self._graph).eval()
+
+    def _write(self, node: fx.Node) -> None:
+        layer = layer_of(self._traced, node)
+        if node.op == "placeholder":
+            self._emit(node, self._graph.placeholder(node.name), "integer")
+        elif node.op == "output":
+            (logits,) = node.args
+            if not isinstance(logits, fx.Node):
+                raise Unsupported("the network gives several outputs; one tensor of logits is quantized")
+            self._graph.output(self._value(logits, LOGIT_BITS))
+        elif isinstance(layer, FLOAT_COMPUTE):
+            self._write_compute(node, layer)
+        elif keeps_grid(layer):
+            self._write_kept(node, layer)
+        elif isinstance(layer, Add) or is_pool(layer, node):
+            self._call(node, layer, [self._value(each) for each in node.args if isinstance(each, fx.Node)], "integer")
+        elif layer is not None and is_activation(layer):
+            (source,) = node.all_input_nodes
+            before = self._scheme.before_activations or self._kind[source] == "island"
+            self._call(node, layer, [self._value(source) if before else self._real(source)], "integer")
         else:
-            raise Unsupported(f"{name!r}: {type(layer).__name__} has no quantized counterpart")
+            self._write_island(node, layer)
 
-    def _quantize(self, name: str) -> None:
-        if not self._on_grid:
-            self.placed[f"quantize_{name}"] = QuantIdentity(
-                act_quant=ShiftedUint8ActPerTensorFloat, bit_width=self._scheme.act_bits, return_quant_tensor=True
-            )
-        self._on_grid = True
+    def _write_compute(self, node: fx.Node, layer: nn.Module) -> None:
+        bits = self._scheme.of(str(node.target))
+        (source,) = node.all_input_nodes
+        if bits is None:
+            self._call(node, layer, [self._real(source)], "integer")
+        else:
+            made = quantized_layer(layer, bits.weight, self._scheme.scales, str(node.target))
+            self._call(node, made, [self._grid(source, bits.act)], "integer")
+
+    def _write_kept(self, node: fx.Node, layer: nn.Module | None) -> None:
+        """On the grid of its input, unless all that follows wants real values."""
+        (source,) = node.all_input_nodes
+        on_grid = self._scheme.bits is not None and self._grid_is_read(node)
+        self._call(node, layer, [self._grid(source) if on_grid else self._real(source)], "integer")
+        if on_grid:
+            self._grids[node] = self._raw[node]
+
+    def _write_island(self, node: fx.Node, layer: nn.Module | None) -> None:
+        """Integers reach it dequantized from a grid, floats of another island as they are."""
+        inputs = {
+            each: self._value(each) if self._kind[each] == "integer" else self._raw[each]
+            for each in node.all_input_nodes
+        }
+        copied = self._graph.node_copy(node, inputs.__getitem__)
+        if layer is not None:
+            self._owned[str(node.target)] = copy.deepcopy(layer)
+        elif node.op == "get_attr":
+            self._owned[str(node.target)] = getattr(self._traced, str(node.target))
+        self._emit(node, copied, "island")
+
+    def _call(self, node: fx.Node, layer: Any, inputs: list[fx.Node], kind: str) -> None:
+        # Quantized layers are made for this network; what was traced belongs to the caller.
+        self._owned[str(node.target)] = layer if isinstance(layer, COMPUTE) else copy.deepcopy(layer)
+        self._emit(node, self._graph.call_module(str(node.target), tuple(inputs)), kind)
+
+    def _emit(self, node: fx.Node, made: fx.Node, kind: str) -> None:
+        made.meta["shape"] = node.meta.get("shape", ())
+        self._raw[node], self._kind[node] = made, kind
+
+    def _grid(self, node: fx.Node, bits: int | None = None) -> fx.Node:
+        """The tensor on a grid; as it is where nothing asks for one."""
+        if node not in self._grids:
+            wanted = bits or (self._scheme.bits and self._scheme.bits.act)
+            if not wanted:
+                return self._raw[node]
+            name = f"quantize_{_tensor_name(node)}"
+            self._owned[name] = quantizer(max(wanted, self._most_bits(node)), self._scheme.scales)
+            self._grids[node] = self._graph.call_module(name, (self._raw[node],))
+            self._grids[node].meta["shape"] = node.meta["shape"]
+        return self._grids[node]
+
+    def _real(self, node: fx.Node) -> fx.Node:
+        """The real values as they are made: not yet on a grid, unless they were made on one."""
+        return self._value(node) if self._grids.get(node) is self._raw[node] else self._raw[node]
+
+    def _grid_is_read(self, node: fx.Node) -> bool:
+        """Whether anything that reads this tensor, through layers that keep the grid, computes in integers."""
+        layers = [(user, layer_of(self._traced, user)) for user in node.users]
+        return any(
+            self._grid_is_read(user)
+            if keeps_grid(layer)
+            else not isinstance(layer, FLOAT_COMPUTE) or self._scheme.of(str(user.target)) is not None
+            for user, layer in layers
+        )
+
+    def _most_bits(self, node: fx.Node) -> int:
+        """The most bits that a layer reading this tensor wants."""
+        found = [0]
+        for user in node.users:
+            layer = layer_of(self._traced, user)
+            if keeps_grid(layer):
+                found.append(self._most_bits(user))
+            elif isinstance(layer, FLOAT_COMPUTE) and (bits := self._scheme.of(str(user.target))):
+                found.append(bits.act)
+        return max(found)
+
+    def _value(self, node: fx.Node, bits: int | None = None) -> fx.Node:
+        """The real values of the tensor on its grid."""
+        if node not in self._values:
+            gridded = self._grid(node, bits if self._scheme.bits is not None else None)
+            if gridded is self._raw[node] and node not in self._grids:
+                return gridded
+            self._values[node] = self._graph.call_module(self._value_name(node), (gridded,))
+            self._values[node].meta["shape"] = node.meta["shape"]
+        return self._values[node]
+
+    def _value_name(self, node: fx.Node) -> str:
+        name = f"value_{_tensor_name(node)}"
+        self._owned[name] = Value()
+        return name
 
 
-def quantized_layer(layer: nn.Linear | nn.Conv1d | nn.Conv2d, bits: int, name: str) -> nn.Module:
-    """The Brevitas layer with the same weights and biases; it takes quantized inputs and gives floats."""
+def _tensor_name(node: fx.Node) -> str:
+    """Of the tensor that a node makes: its layer's name, the function's where there is no layer."""
+    return {"placeholder": "input", "call_module": str(node.target)}.get(node.op, node.name)
+
+
+def is_activation(layer: nn.Module) -> bool:
+    """Whether it is an activation with a row of traits."""
+    found = census(layer)
+    return bool(found) and found[0].module is layer
+
+
+def quantizer(bits: int, scales: Scales) -> QuantIdentity:
+    """Of activations: unsigned with a zero point, one scale per tensor, both for `calibrate` to set."""
+    kinds = {"float": ShiftedUint8ActPerTensorFloat, "power-of-two": ShiftedUint8ActPerTensorFixedPoint}
+    return _frozen(QuantIdentity(act_quant=kinds[scales], bit_width=bits, return_quant_tensor=True))
+
+
+def quantized_layer(layer: nn.Module, bits: int, scales: Scales, name: str) -> nn.Module:
+    """The Brevitas layer with the same weights and biases; it takes quantized inputs and gives floats.
+
+    The scale of each output channel is a constant from then on, at first that of its greatest weight: a scale that
+    followed the weights would change under the hands of what rounds them one after another.
+    """
     if not all(bool(torch.isfinite(each).all()) for each in layer.parameters()):
         raise Unsupported(f"{name!r}: its weights or biases are not finite")
-    least = _LEAST_RANGE * layer.bias.abs().max().item() if layer.bias is not None else 0.0
-    options = {
-        "bias": layer.bias is not None,
-        "weight_quant": Int8WeightPerChannelFloat,
+    kinds = {"float": Int8WeightPerChannelFloat, "power-of-two": Int8WeightPerChannelFixedPoint}
+    bias = layer.bias if isinstance(layer.bias, torch.Tensor) else None
+    least = max(_LEAST_RANGE * bias.abs().max().item() if bias is not None else 0.0, _LEAST_SCALE)
+    options: dict[str, Any] = {
+        "bias": bias is not None,
+        "weight_quant": kinds[scales],
         "weight_bit_width": bits,
-        "weight_scaling_min_val": max(least, _LEAST_SCALE),
-        "bias_quant": Int32Bias if layer.bias is not None else None,
+        "weight_scaling_impl_type": "parameter_from_stats",
+        "weight_scaling_min_val": 2.0 ** math.ceil(math.log2(least)) if scales == "power-of-two" else least,
+        "bias_quant": Int32Bias if bias is not None else None,
         "return_quant_tensor": False,
     }
     # Brevitas draws initial weights, which are replaced: the caller's random numbers must not move.
     with torch.random.fork_rng(devices=[]):
-        if isinstance(layer, nn.Linear):
-            made: Any = QuantLinear(layer.in_features, layer.out_features, **options)
-        else:
-            if layer.padding_mode != "zeros":
-                raise Unsupported(f"{name!r}: padding mode {layer.padding_mode!r} is not quantized, only 'zeros'")
-            made = (QuantConv1d if isinstance(layer, nn.Conv1d) else QuantConv2d)(
-                layer.in_channels, layer.out_channels, layer.kernel_size, stride=layer.stride, padding=layer.padding,
-                dilation=layer.dilation, groups=layer.groups, **options,
-            )  # fmt: skip
+        made = _brevitas_layer(layer, options, name)
     with torch.no_grad():
         made.weight.copy_(layer.weight)
-        if layer.bias is not None:
-            made.bias.copy_(layer.bias)
-    quantized: nn.Module = made
-    return quantized
+        if bias is not None:
+            made.bias.copy_(bias)
+        made.quant_weight()  # sets the scales
+    quantized: nn.Module = made.eval()
+    return _frozen(quantized)
+
+
+def _frozen(layer: _Layer) -> _Layer:
+    """The same, with scales and zero points that no optimizer moves."""
+    for name, parameter in layer.named_parameters():
+        if name.endswith(("scaling_impl.value", "zero_point_impl.value")):
+            parameter.requires_grad_(False)
+    return layer
+
+
+def _brevitas_layer(layer: nn.Module, options: dict[str, Any], name: str) -> Any:
+    if isinstance(layer, nn.Linear):
+        return QuantLinear(layer.in_features, layer.out_features, **options)
+    if not isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+        raise TypeError(f"{name!r} is a {type(layer).__name__}")
+    if layer.padding_mode != "zeros":
+        raise Unsupported(f"{name!r}: padding mode {layer.padding_mode!r} is not quantized, only 'zeros'")
+    return (QuantConv1d if isinstance(layer, nn.Conv1d) else QuantConv2d)(
+        layer.in_channels, layer.out_channels, layer.kernel_size, stride=layer.stride, padding=layer.padding,
+        dilation=layer.dilation, groups=layer.groups, **options,
+    )  # fmt: skip

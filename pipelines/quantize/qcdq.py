@@ -10,6 +10,8 @@ from brevitas.export import export_onnx_qcdq
 from onnx import numpy_helper
 from torch import nn
 
+from pipelines.quantize.rewriting import fixed_shapes, flat_products
+
 # Opset 20, that of the float32 file, writes GELU as one operator, so both files run the same kernel. IR 9 came with it.
 _OPSET, _IR = 20, 9
 
@@ -32,13 +34,15 @@ def export_qcdq(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) 
     )
     model = onnx.load(str(path))
     model.ir_version = _IR
+    fixed_shapes(model, input_shape)
+    flat_products(model, input_shape)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
 
 
-def constant_bytes(path: Path) -> int:
-    """Bytes of all constants in an ONNX file, weights and the rest; without names and metadata."""
-    model = onnx.load(str(path))
+def constant_bytes(content: bytes) -> int:
+    """Bytes of all constants in the content of an ONNX file, weights and the rest; without names and metadata."""
+    model = onnx.load_from_string(content)
     tensors = list(model.graph.initializer)
     tensors += [
         a.t for node in model.graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from evalsuite.activations import LambdaGELU
 from evalsuite.contract import Data, Network
@@ -15,14 +16,17 @@ from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
 from evalsuite.reluize.repair import refit_bias
 from evalsuite.reluize.swap import swap_to_relu
+from evalsuite.workloads.digits import DigitsResNet
 from evalsuite.workloads.mnist import MnistCNN, read_idx
 from evalsuite.workloads.options import Budget
+from evalsuite.workloads.residual import ResidualBlock
 from evalsuite.workloads.workload import packaged_file
 
 # Samples, and at most how many of them the data set itself has twice.
 SIZES = {
     "digits-mlp": (1797, 10),
     "digits-cnn": (1797, 10),
+    "digits-resnet": (1797, 10),
     "digits-vit": (1797, 10),
     "mnist-cnn": (5000, 10),
     "fashion-mlp": (70_000, 100),
@@ -148,10 +152,42 @@ def test_impossible_budgets_are_refused(options: dict[str, float]) -> None:
         Budget(**options)
 
 
+def test_residual_blocks_add_what_their_equation_says() -> None:
+    torch.manual_seed(0)
+    block = ResidualBlock(4, 6, lambda _: nn.GELU(), stride=2).double().eval()
+    for norm in (each for each in block.modules() if isinstance(each, nn.BatchNorm2d)):
+        norm.running_mean.uniform_(-1, 1)
+        norm.running_var.uniform_(0.5, 2)
+    x = torch.randn(3, 4, 7, 8, dtype=torch.float64)
+
+    def normalised(y: torch.Tensor, norm: nn.BatchNorm2d) -> torch.Tensor:
+        return (y - norm.running_mean[:, None, None]) / (norm.running_var[:, None, None] + norm.eps).sqrt()
+
+    first, norm, _, second, last = block.residual
+    inner = functional.gelu(normalised(functional.conv2d(x, first.weight, stride=2, padding=1), norm))
+    residual = normalised(functional.conv2d(inner, second.weight, padding=1), last)
+    short = normalised(functional.conv2d(x, block.shortcut[0].weight, stride=2), block.shortcut[1])
+    assert residual.shape == short.shape == (3, 6, 4, 4)
+    torch.testing.assert_close(block(x), functional.gelu(residual + short))
+    plain = ResidualBlock(4, 4, lambda _: nn.ReLU()).double().eval()
+    plain.residual[-1].weight.data.zero_()
+    assert torch.equal(plain(x), x.relu())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["gelu", "annealed"])
+def test_the_residual_network_learns_in_its_own_budget(network, variant: str) -> None:
+    data = data_of("digits-resnet")
+    made = network("digits-resnet", variant, epochs=DigitsResNet().epochs)
+    with torch.no_grad():
+        assert (made.module(data.test.inputs).argmax(1) == data.test.targets).double().mean() > 0.95
+
+
+@pytest.mark.parametrize("name", ["digits-cnn", "digits-resnet"])
 @pytest.mark.parametrize("variant", ["gelu", "lambda-gelu", "annealed"])
-def test_a_network_survives_saving(network, tmp_path: Path, variant: str) -> None:
-    workload = load("workloads", "digits-cnn").target()
-    made = network("digits-cnn", variant, epochs=1)
+def test_a_network_survives_saving(network, tmp_path: Path, name: str, variant: str) -> None:
+    workload = load("workloads", name).target()
+    made = network(name, variant, epochs=1)
     save_network(made, tmp_path / "n", workload)
     loaded = load_network(tmp_path / "n", workload, workload.data())
     x = torch.rand(7, 1, 8, 8)

@@ -71,7 +71,7 @@ def test_four_bits_run(network: MakeNetwork, bench: MakeBench, variant: str) -> 
     found = values(outcome)
     assert found["runtime_agreement"] >= 0.99
     assert found["accuracy"] > 0.85
-    model = onnx.load(str(outcome.artefacts["onnx"]))
+    model = onnx.load(str(outcome.artefacts["quantized"]))
     constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
     weights = [each for each in constants.values() if each.dtype == np.int8 and each.ndim > 1]
     assert len(weights) == 5
@@ -104,17 +104,17 @@ def test_placement_decides_whether_convolutions_before_gelu_are_integer(network:
     assert relu["boundary_nodes"] == values(both)["boundary_nodes"]
 
 
-def test_an_integer_relu_network_has_one_boundary(network: MakeNetwork, bench: MakeBench) -> None:
+def test_an_integer_relu_network_has_two_boundaries(network: MakeNetwork, bench: MakeBench) -> None:
     found = values(Quantize().run(network("digits-cnn", "annealed"), bench("digits-cnn")))
-    assert (found["integer_nodes"], found["float_nodes"], found["boundary_nodes"]) == (5, 0, 1)
+    assert (found["integer_nodes"], found["float_nodes"], found["boundary_nodes"]) == (5, 0, 2)
     assert found["integer_mac_fraction"] == 1
 
 
 @pytest.mark.filterwarnings("ignore:Computing zero point of output accumulator")
 def test_one_linear_layer_by_hand(tmp_path: Path) -> None:
-    from pipelines.quantize.measurement import quantize
-    from pipelines.quantize.placement import Scheme
+    from pipelines.quantize.placement import Bits, Scheme
     from pipelines.quantize.qcdq import export_qcdq
+    from pipelines.quantize.treatment import quantize
 
     linear = nn.Linear(3, 2)
     weight = np.array([[0.3, -1.27, 0.111], [0.02, 0.0, -0.0254]])
@@ -123,7 +123,7 @@ def test_one_linear_layer_by_hand(tmp_path: Path) -> None:
         linear.weight.copy_(torch.from_numpy(weight))
         linear.bias.copy_(torch.from_numpy(bias))
     calibration = torch.tensor([[-0.5, 0.1, 0.2], [1.0, 0.7, 0.0]])
-    quantized = quantize(linear, (3,), Scheme(8, 8, before_activations=False), calibration)
+    quantized = quantize(linear, (3,), Scheme(Bits(8, 8)), calibration)
 
     scale, zero_point = 1.5 / 255, 85
     weight_scale = np.array([0.01, 0.0002])
@@ -132,9 +132,13 @@ def test_one_linear_layer_by_hand(tmp_path: Path) -> None:
     inputs = np.array([[0.31, -0.4, 0.77], [2.0, 0.052, -3.0]])
     steps = np.clip(np.round(inputs / scale) + zero_point, 0, 255)
     expected = ((steps - zero_point) @ integers.T + bias_integers) * scale * weight_scale
+    logits = calibration.numpy() @ weight.T + bias  # the range of these gives the logits' 8-bit grid
+    step = (max(0.0, logits.max()) - min(0.0, logits.min())) / 255
+    offset = np.round(-min(0.0, logits.min()) / step)
+    expected = (np.clip(np.round(expected / step + offset), 0, 255) - offset) * step
     with torch.no_grad():
         found = quantized(torch.from_numpy(inputs).float()).numpy()
-    np.testing.assert_allclose(found, expected, rtol=2e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
     export_qcdq(quantized, (3,), tmp_path / "linear.onnx")
     stored = [numpy_helper.to_array(each) for each in onnx.load(str(tmp_path / "linear.onnx")).graph.initializer]
@@ -177,16 +181,17 @@ def test_same_seed_same_numbers_and_nothing_else_changes(
     assert (torch.get_default_dtype(), torch.get_num_threads()) == (dtype, threads)
     assert [type(each) for each in made.module.modules()] == types
     assert all(torch.equal(tensor, before[name]) for name, tensor in made.module.state_dict().items())
-    assert sorted(each.name for each in room.folder.iterdir()) == ["execution.json", "quantized.onnx"]
+    assert sorted(each.name for each in room.folder.iterdir()) == ["execution.json", "integer.onnx", "quantized.onnx"]
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
 
 
 def test_latency_is_a_timing_at_two_batch_sizes(network: MakeNetwork, bench: MakeBench) -> None:
     outcome = Quantize().run(network("digits-mlp", "relu"), bench("digits-mlp"))
-    timed = [(each.name, each.setting["batch"]) for each in outcome.metrics if each.timing]
-    assert sorted(timed) == [("latency", 1), ("latency", 64), ("latency_ratio", 1), ("latency_ratio", 64)]
-    assert all(each.value is not None and each.value > 0 for each in outcome.metrics if each.timing)
+    timed = [each for each in outcome.metrics if each.timing and each.name.startswith("latency")]
+    found = sorted((each.name, each.setting["batch"]) for each in timed)
+    assert found == [("latency", 1), ("latency", 64), ("latency_ratio", 1), ("latency_ratio", 64)]
+    assert all(each.value is not None and each.value > 0 for each in timed)
 
 
 def test_an_unfoldable_lambda_stays_one_island(bench: MakeBench) -> None:
@@ -224,36 +229,13 @@ def test_a_channel_without_weights_keeps_its_bias(bench: MakeBench) -> None:
     with torch.no_grad():
         first.weight[0], first.bias[0] = 0, 3.0
     room = bench("digits-cnn")
-    from pipelines.quantize.measurement import quantize
-    from pipelines.quantize.placement import Scheme
+    from pipelines.quantize.placement import Bits, Scheme
+    from pipelines.quantize.treatment import quantize
 
-    quantized = quantize(module, (1, 8, 8), Scheme(8, 8, False), room.data.calibration.inputs)
+    quantized = quantize(module, (1, 8, 8), Scheme(Bits(8, 8)), room.data.calibration.inputs)
     with torch.no_grad():
         off = (quantized(room.data.test.inputs) - module(room.data.test.inputs)).abs().max()
     assert off < 0.05
-
-
-class Residual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(1, 1, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.convolution(x)
-
-
-class Branching(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x if x.sum() > 0 else -x
-
-
-class Functional(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.linear(x))
 
 
 def dead() -> nn.Module:
@@ -274,13 +256,14 @@ def diverged() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (Residual, "follow one another"),
-        (Branching, "cannot trace Branching"),
-        (Functional, "function called in `forward`"),
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh()), "Tanh has no quantized counterpart"),
-        (lambda: nn.Sequential(nn.Flatten()), "no linear or convolutional layer"),
-        (lambda: nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 1, 3)), "BatchNorm to fold"),
-        (lambda: nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"), "padding mode 'circular'"),
+        (lambda: nn.Conv2d(1, 1, 3), r"logits of shape \(1, 1, 6, 6\)"),
+        (lambda: nn.Sequential(nn.AdaptiveAvgPool2d((2, 5)), nn.Flatten()), "no linear or convolutional layer"),
+        (
+            lambda: nn.Sequential(
+                nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(64, 10)
+            ),
+            "padding mode 'circular'",
+        ),
         (dead, "no range"),
         (diverged, "not finite"),
     ],
@@ -302,16 +285,14 @@ def test_calibration_inputs_must_be_finite(network: MakeNetwork, bench: MakeBenc
 
 def test_weights_off_the_grid_are_found() -> None:
     from pipelines.quantize.calibration import check_grid
-    from pipelines.quantize.layers import layers
-    from pipelines.quantize.placement import Scheme, place
+    from pipelines.quantize.placement import Bits, Scheme, place
+    from pipelines.quantize.tracing import trace
 
     torch.manual_seed(0)
-    quantized = place(layers(nn.Linear(8, 4), (8,)), Scheme(8, 8, False))
-    check_grid(quantized, 8)
-    with pytest.raises(RuntimeError, match="exceeds 4 bits"):
-        check_grid(quantized, 4)
+    quantized = place(trace(nn.Linear(8, 4), (8,)), Scheme(Bits(8, 8)))
+    check_grid(quantized)
     with pytest.raises(RuntimeError, match="no layer was quantized"):
-        check_grid(nn.Linear(8, 4), 8)
+        check_grid(nn.Linear(8, 4))
 
 
 @pytest.mark.parametrize(
@@ -321,6 +302,12 @@ def test_weights_off_the_grid_are_found() -> None:
         ({"act_bits": 9}, r"act_bits must be in \[2, 8\], got 9"),
         ({"calibration_samples": 0}, "calibration_samples must be >= 1, got 0"),
         ({"placement": "pre"}, "placement must be one of post, pre.post, got 'pre'"),
+        ({"calibration": "kl"}, "calibration must be one of percentile, max, mse, got 'kl'"),
+        ({"rounding": "up"}, "rounding must be one of half-even, half-up, gemmlowp, got 'up'"),
+        ({"scales": "dyadic"}, "scales must be one of float, power-of-two, got 'dyadic'"),
+        ({"qat_epochs": -1}, "qat_epochs must be >= 0, got -1"),
+        ({"size_budget": 0.0}, r"size_budget must be in \(0, 1\], got 0.0"),
+        ({"tuned": True, "weight_rounding": "gptq"}, "tuned chooses weight_rounding: leave out either"),
     ],
 )
 def test_bad_options(options: dict[str, int], text: str) -> None:
@@ -333,3 +320,46 @@ def test_importing_the_stage_is_light() -> None:
         "import sys, pipelines.quantize; print([m for m in ('torch', 'brevitas', 'onnx', 'numpy') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_every_option_has_its_rows(network: MakeNetwork, bench: MakeBench) -> None:
+    stage = Quantize(
+        weight_bits=4, act_bits=4, placement="pre+post", tuned=True, qat_epochs=1, size_budget=0.4, sensitivity=True,
+        qonnx=True,
+    )  # fmt: skip
+    outcome = stage.run(network("digits-mlp", "gelu"), bench("digits-mlp"))
+    names = {each.name for each in outcome.metrics}
+    assert {"chosen_treatment", "tuning_loss", "chosen_weight_bits", "layer_alone_loss", "layer_spared_loss"} <= names
+    found = values(outcome)
+    assert found["weight_bytes_share"] <= 0.4
+    assert found["integer_agreement"] == found["integer_onnx_agreement"] == 1
+    assert found["unexplained_differences"] == 0
+    assert sorted(outcome.artefacts) == ["execution", "integer", "qonnx", "quantized"]
+
+
+def test_transformers_are_measured_with_their_islands(network: MakeNetwork, bench: MakeBench) -> None:
+    outcome = Quantize().run(network("digits-vit", "relu"), bench("digits-vit"))
+    found = values(outcome)
+    assert found["integer_islands"] == 8
+    assert found["float_islands"] > 0
+    assert found["integer_mac_fraction"] > 0.9
+    assert abs(found["integer_accuracy"] - found["accuracy"]) <= 0.01
+    missing = next(each for each in outcome.metrics if each.name == "integer_onnx_agreement")
+    assert missing.value is None
+    assert "quantize_blocks_0_norm_attention" in missing.reason
+    assert "integer" not in outcome.artefacts
+
+
+def test_one_thread_or_two_give_the_same_network(network: MakeNetwork, bench: MakeBench) -> None:
+    made, room = network("digits-cnn", "gelu"), bench("digits-cnn")
+    files, rows = [], []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            outcome = Quantize(weight_bits=4, act_bits=4, qat_epochs=1, placement="pre+post").run(made, room)
+        finally:
+            torch.set_num_threads(1)
+        files.append([outcome.artefacts[name].read_bytes() for name in ("quantized", "integer")])
+        rows.append({name: value for name, value in values(outcome).items() if name.startswith("integer_")})
+    assert files[0] == files[1]
+    assert rows[0] == rows[1]

@@ -1,0 +1,210 @@
+"""What the accuracies of quantized networks say in words: where variants differ, and what of it is the placement's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from evalsuite.report.measured import Measured
+from evalsuite.report.numerals import Scale
+from evalsuite.report.quantization import QuantizationTable, Quantized, contrast
+from evalsuite.report.quantization_checks import MACS, percent
+from evalsuite.report.quantization_text import table_scale, tone
+from evalsuite.report.statistics import Estimate
+from evalsuite.report.swap_text import interval_text
+
+RULE = (
+    "A gap that shows only with one placement of the quantizers is not counted as the activation's. It is called the "
+    "placement's where the gaps under the two placements differ resolvedly, paired by seed."
+)
+
+
+@dataclass(frozen=True)
+class QuantizationFinding:
+    """What a workload's quantized networks say: the count of resolved differences, then where they are."""
+
+    workload: str
+    headline: str
+    sentences: tuple[str, ...]
+
+
+def finding(measured: Measured, table: QuantizationTable) -> QuantizationFinding:
+    """At which widths, with which method and placement the variants differ from the baseline, and what survives."""
+    others = [name for name in table.variants if name != table.baseline]
+    tested = [cell for cell in table.cells.values() if cell.difference is not None and cell.difference.low is not None]
+    quiet: list[str] = []
+    sentences: list[str] = []
+    for variant in others:
+        own = [cell for cell in tested if cell.variant == variant]
+        if any(cell.resolved for cell in own):
+            sentences.append(_variant_sentence(table, variant))
+        elif own:
+            quiet.append(variant)
+    if quiet:
+        sentences.append(f"{', '.join(quiet)}: no difference is resolved at any width, with any method or placement.")
+    sentences += [text for text in (_stand_ins(table), _coverage(measured, table), _checks(measured, table)) if text]
+    return QuantizationFinding(table.workload, _headline(table, tested), tuple(sentences))
+
+
+def _headline(table: QuantizationTable, tested: Sequence[Quantized]) -> str:
+    if not tested:
+        paired = any(cell.difference for cell in table.cells.values())
+        return "One seed: no interval, so nothing is claimed." if paired else (
+            f"No quantized network can be compared with {table.baseline}."
+        )  # fmt: skip
+    resolved = [cell for cell in tested if cell.resolved]
+    if not resolved:
+        return f"None of {len(tested)} differences to {table.baseline} is resolved."
+    widths = list(dict.fromkeys(each.width for each in table.treatments))
+    found = [width for width in widths if any(cell.treatment.width == width for cell in resolved)]
+    rest = [width for width in widths if width not in found]
+    text = f"{len(resolved)} of {len(tested)} differences to {table.baseline} are resolved, at {listed(found)}"
+    text += f"; none at {listed(rest)}" if rest else ""
+    chance = round(0.05 * len(tested))
+    return f"{text} (about {chance} would be by chance)." if chance else f"{text}."
+
+
+def _variant_sentence(table: QuantizationTable, variant: str) -> str:
+    scale = table_scale(table)
+    places: dict[tuple[str, str], list[Quantized]] = {}
+    for treatment in table.treatments:
+        cell = table.cell(treatment, variant)
+        if cell.difference is not None and cell.difference.low is not None:
+            places.setdefault((treatment.method, treatment.width), []).append(cell)
+    parts: dict[str, list[_Place]] = {}
+    for (method, width), cells in places.items():
+        head, remark = _placements(cells, scale)
+        estimates = [(cell.treatment.placement, cell.difference) for cell in cells if cell.difference]
+        parts.setdefault(head, []).append(_Place(method, width, estimates, remark))
+    quiet = parts.pop("", [])
+    text = f"{variant}: " + "; ".join(f"{head}: {_told(each, scale)}" for head, each in parts.items())
+    text += f"; not resolved: {_told(quiet, scale, numbers=False)}." if quiet else "."
+    return text + _beyond(table, variant, scale)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A width of a method, or of a method and placement, with its estimates by placement."""
+
+    method: str
+    width: str
+    estimates: Sequence[tuple[str, Estimate]]
+    remark: str = ""
+
+
+def _told(places: Sequence[_Place], scale: Scale, *, numbers: bool = True) -> str:
+    """ "PTQ W8A8, W6A6 (−6.0 to −3.1 pp), QAT 5 epochs W3A3 (post −3.0 pp [−4.0, −2.0])": a range for several."""
+    texts = []
+    for method in dict.fromkeys(each.method for each in places):
+        own = [each for each in places if each.method == method]
+        head = f"{method} {', '.join(each.width for each in own)}".strip()
+        if not numbers:
+            texts.append(head)
+        elif len(own) == 1 or any(each.remark for each in own):
+            texts += [f"{method} {each.width} ({_full(each.estimates, scale)}{each.remark})".strip() for each in own]
+        else:
+            every = [estimate for each in own for _, estimate in each.estimates]
+            means = sorted(estimate.mean for estimate in every if estimate.resolved)
+            ends = " to ".join(scale.number(each, sign=True) for each in (means[0], means[-1]))
+            texts.append(f"{head} ({ends} {scale.difference_unit})")
+    return ", ".join(texts)
+
+
+def _full(estimates: Sequence[tuple[str, Estimate]], scale: Scale) -> str:
+    return ", ".join(f"{placement} {interval_text(estimate, scale)}".strip() for placement, estimate in estimates)
+
+
+def _placements(cells: Sequence[Quantized], scale: Scale) -> tuple[str, str]:
+    """Of one width and method: what the placements say together, and a remark; two "" where none is resolved."""
+    resolved = [cell for cell in cells if cell.resolved]
+    if not resolved:
+        return "", ""
+    ways = sorted({tone(cell) for cell in resolved})
+    if len(cells) == 1:
+        return f"{ways[0]}, measured with {cells[0].treatment.placement or 'one placement'} only", ""
+    if len(resolved) == len(cells):
+        return f"{ways[0]} with every placement" if len(ways) == 1 else "turning with the placement", ""
+    gap, apart = contrast(resolved[0].gap, next(cell for cell in cells if not cell.resolved).gap)
+    head = f"{' and '.join(ways)} with {listed([cell.treatment.placement for cell in resolved])} only"
+    if apart and gap is not None:
+        return f"{head}, the placement's", f"; the gaps differ by {interval_text(gap, scale)}"
+    return head, ""
+
+
+def _beyond(table: QuantizationTable, variant: str, scale: Scale) -> str:
+    """Whether the gaps are other than the gap that the same networks have in float."""
+    plain = table.plain[variant]
+    if plain.difference is None or plain.difference.low is None:
+        return ""
+    told = f"In float its gap is {interval_text(plain.difference, scale)}"
+    if not plain.resolved:
+        return f" {told}, not resolved."
+    found = []
+    for each in table.treatments:
+        gap, resolved = contrast(table.cell(each, variant).gap, plain.gap) if not each.after else (None, False)
+        if gap is not None and resolved:
+            found.append(_Place(each.panel, each.width, [("", gap)]))
+    changed = (
+        f"changes that gap resolvedly by: {_told(found, scale)}" if found else "changes that gap resolvedly nowhere"
+    )
+    return f" {told} already; quantization {changed}."
+
+
+def listed(names: Iterable[str]) -> str:
+    """ "a, b and c"."""
+    every = list(names)
+    return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
+
+
+def _stand_ins(table: QuantizationTable) -> str:
+    """Why some accuracies are not of the integer-only network, where a row says so."""
+    reasons: dict[str, dict[str, None]] = {}
+    for cell in table.cells.values():
+        if cell.mean and cell.reason and not cell.reason.startswith(f"{table.baseline}: "):
+            reasons.setdefault(cell.reason, {})[cell.variant] = None
+    told = "; ".join(f"{', '.join(variants)} ({reason})" for reason, variants in reasons.items())
+    return f"No accuracy of the integer-only network everywhere for {told}." if told else ""
+
+
+def _coverage(measured: Measured, table: QuantizationTable) -> str:
+    """The integer share at the widest bits, by placement."""
+    first = table.treatments[0]
+    widest = [each for each in table.treatments if (each.width, each.method) == (first.width, first.method)]
+    told = []
+    for treatment in widest:
+        shares: dict[str, list[str]] = {}
+        for variant in table.variants:
+            values = measured.values(table.workload, variant, treatment.step, MACS)
+            if values:
+                shares.setdefault(percent(sum(values.values()) / len(values)), []).append(variant)
+        texts = [f"{share} for {'every variant' if len(shares) == 1 else ', '.join(names)}"
+                 for share, names in shares.items()]  # fmt: skip
+        told += [f"{treatment.label}: {', '.join(texts)}"] if texts else []
+    return f"MACs in integers in ONNX Runtime, {'; '.join(told)}." if told else ""
+
+
+def _checks(measured: Measured, table: QuantizationTable) -> str:
+    """The worst of all integer-only networks against the simulation and against their ONNX graphs."""
+
+    def every(metric: str) -> list[float]:
+        places = ((each.step, name) for each in table.treatments for name in table.variants)
+        return [
+            value for step, name in places for value in measured.values(table.workload, name, step, metric).values()
+        ]
+
+    parts = []
+    if found := every("integer_agreement"):
+        parts.append(f"give Brevitas' class on {_least(found)}")
+    if found := every("differing_logits"):
+        parts.append(f"differ from it in at most {percent(max(found))} of a network's logits")
+    if found := every("unexplained_differences"):
+        count = sum(found)
+        parts.append(f"leave {count:,.0f} differences unexplained by rounding ties" if count else
+                     "leave no difference unexplained by rounding ties")  # fmt: skip
+    if found := every("integer_onnx_agreement"):
+        parts.append(f"are equal in every bit to their ONNX graphs on {_least(found)}")
+    return f"The integer-only networks {listed(parts)}." if parts else ""
+
+
+def _least(shares: Sequence[float]) -> str:
+    return "every sample" if min(shares) == 1 else f"at least {percent(min(shares))} of samples"

@@ -1,0 +1,204 @@
+"""Brevitas against ONNX Runtime: do both compute the same integers, and where they do not, where it began and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import fx
+
+from evalsuite import Direction, Metric, open_onnx, run_onnx
+from pipelines.quantize.processor import saturation
+from pipelines.quantize.readout import InRuntime, Rounded, in_brevitas, quantizers
+
+TIE = 1e-4
+"""Steps: so far float32's rounding may move a value that lies on a rounding tie."""
+_CHUNK = 500  # samples at a time: bounds the memory of all layers' tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An integer that differs, in the first tensor of its sample that does: everything before it agrees.
+
+    Args:
+        layer: the quantizer of the tensor.
+        element: the index in the tensor, the sample first.
+        brevitas: the integer in Brevitas.
+        runtime: in ONNX Runtime.
+        unfused: in ONNX Runtime without graph optimisations, that is, in floats between Q/DQ nodes.
+        real: what Brevitas rounded, in steps, with the zero point.
+        zero_point: of the tensor's grid.
+    """
+
+    layer: str
+    element: tuple[int, ...]
+    brevitas: int
+    runtime: int
+    unfused: int
+    real: float
+    zero_point: int
+
+    @property
+    def tie_distance(self) -> float:
+        """How far `real` lies from the nearest half, in steps."""
+        return abs(self.real % 1 - 0.5)
+
+    @property
+    def cause(self) -> str:
+        """Why it differs, as far as the numbers tell."""
+        if self.tie_distance < TIE and self.zero_point % 2:
+            # round(x + z) is round(x) + z for an even z only: Q nodes and convolutions add z last, QLinearAdd first.
+            return f"a rounding tie; with the odd zero point {self.zero_point} it matters when that is added"
+        if self.tie_distance < TIE:
+            return "a rounding tie"
+        if self.unfused == self.brevitas:
+            return "the fused integer kernel: without graph optimisations ONNX Runtime agrees with Brevitas"
+        return "arithmetic before the rounding: ONNX Runtime differs without graph optimisations too"
+
+    def describe(self) -> str:
+        """For people: where, what, and why."""
+        return (
+            f"{self.layer}{list(self.element)}: Brevitas {self.brevitas}, ONNX Runtime {self.runtime}, unfused "
+            f"{self.unfused}, rounded from {self.real:.6f}, {self.tie_distance:.2g} steps from a tie ({self.cause})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far Brevitas and ONNX Runtime agree.
+
+    Args:
+        samples: how many were compared.
+        equal_logits: share of logits that are the same integer of the logits' grid.
+        equal_classes: share of samples of the same class.
+        differing: the quantizers whose tensors differ, in the graph's order, with the share of their elements.
+        origins: how many elements differ in the first tensor of their sample that does.
+        ties: how many of these lie within `TIE` of a rounding tie.
+        first: the first of them in the graph's order; None if all agrees.
+        farthest: the one farthest from a tie; None if all agrees.
+        faithful: whether ONNX Runtime gives the same logits with the tensors read out as without; if not, reading
+            them changed which kernels ran, and the diagnosis is of another run.
+        saturation: why this processor's integer kernels may saturate; "" if they do not.
+    """
+
+    samples: int
+    equal_logits: float
+    equal_classes: float
+    differing: dict[str, float]
+    origins: int
+    ties: int
+    first: Difference | None
+    farthest: Difference | None
+    faithful: bool
+    saturation: str
+
+    def describe(self) -> str:
+        """For people: what agrees, where a difference began, and why."""
+        text = f"{self.equal_logits:.4%} of the logits and {self.equal_classes:.2%} of the classes agree"
+        if self.first is None or self.farthest is None:
+            return text
+        text += f"; {self.ties} of {self.origins} differences begin at a rounding tie; first {self.first.describe()}"
+        if self.farthest != self.first:
+            text += f"; farthest from a tie {self.farthest.describe()}"
+        if not self.faithful:
+            text += "; reading the tensors changed the kernels: this diagnosis is of another run"
+        return f"{text}; {self.saturation}" if self.saturation else text
+
+
+def compare_layers(quantized: fx.GraphModule, path: Path, inputs: torch.Tensor) -> Agreement:
+    """Run both on `inputs` (samples, *input_shape) and compare the integers of every quantized tensor.
+
+    Args:
+        quantized: the calibrated network.
+        path: what `export_qcdq` made of it.
+        inputs: real inputs, at least one.
+
+    Raises:
+        ValueError: there is no input, or nothing is quantized.
+        RuntimeError: the file is not the export of this network.
+    """
+    names = quantizers(quantized)
+    if not len(inputs) or not names:
+        missing = "quantized tensor" if len(inputs) else "input"
+        raise ValueError(f"Brevitas and ONNX Runtime cannot be compared: there is no {missing}")
+    plain = open_onnx(path)
+    fused, unfused = (InRuntime(path, names, fused=each) for each in (True, False))
+    tally = _Tally(names)
+    for chunk in torch.split(inputs.float(), _CHUNK):
+        logits, integers = fused.run(chunk)
+        tally.faithful &= np.array_equal(logits, run_onnx(plain, chunk).numpy())
+        tally.add(in_brevitas(quantized, chunk), integers, unfused.run(chunk)[1])
+    return tally.result()
+
+
+def agreement_metrics(agreement: Agreement) -> list[Metric]:
+    """Share of equal classes and logits, and how far from a rounding tie differences began."""
+    farthest = agreement.farthest
+    return [
+        Metric("runtime_agreement", agreement.equal_classes, "fraction", Direction.HIGHER,
+               reason="same class as Brevitas"),
+        Metric("runtime_equal_logits", agreement.equal_logits, "share", Direction.HIGHER, reason=agreement.describe()),
+        Metric("runtime_tie_distance", None if farthest is None else farthest.tie_distance, "step", Direction.LOWER,
+               reason="no tensor differs from Brevitas" if farthest is None else farthest.describe()),
+    ]  # fmt: skip
+
+
+class _Tally:
+    """Collects the comparison, chunk by chunk."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.faithful = True
+        self._names = names
+        self._unequal, self._sizes = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        self._samples = self._equal_classes = self._origins = self._ties = 0
+        self._first: dict[str, Difference] = {}
+        self._farthest: Difference | None = None
+
+    def add(self, brevitas: dict[str, Rounded], fused: dict[str, Any], unfused: dict[str, Any]) -> None:
+        """Compare the next samples."""
+        count = len(next(iter(fused.values())))
+        agree = np.ones(count, dtype=bool)
+        for name in self._names:
+            unequal = brevitas[name].integers != fused[name]
+            self._unequal[name] += int(unequal.sum())
+            self._sizes[name] += unequal.size
+            origins = np.argwhere(unequal & agree.reshape(-1, *[1] * (unequal.ndim - 1)))
+            if len(origins):
+                self._add_origins(name, origins, brevitas[name], fused[name], unfused[name])
+            agree &= ~unequal.reshape(count, -1).any(1)
+        last = self._names[-1]
+        self._equal_classes += int((brevitas[last].integers.argmax(-1) == fused[last].argmax(-1)).sum())
+        self._samples += count
+
+    def _add_origins(
+        self, name: str, origins: NDArray[Any], brevitas: Rounded, fused: NDArray[Any], unfused: NDArray[Any]
+    ) -> None:
+        distances = np.abs(brevitas.real[tuple(origins.T)] % 1 - 0.5)
+        self._origins += len(origins)
+        self._ties += int((distances < TIE).sum())
+
+        def difference(row: NDArray[Any]) -> Difference:
+            at = tuple(int(each) for each in row)
+            return Difference(
+                name, (self._samples + at[0], *at[1:]), int(brevitas.integers[at]), int(fused[at]), int(unfused[at]),
+                float(brevitas.real[at]), brevitas.zero_point,
+            )  # fmt: skip
+
+        self._first.setdefault(name, difference(origins[0]))
+        farthest = difference(origins[int(distances.argmax())])
+        if self._farthest is None or farthest.tie_distance > self._farthest.tie_distance:
+            self._farthest = farthest
+
+    def result(self) -> Agreement:
+        """Of all samples so far."""
+        shares = {name: count / self._sizes[name] for name, count in self._unequal.items() if count}
+        equal = 1 - shares.get(self._names[-1], 0.0)
+        first = next((self._first[name] for name in self._names if name in self._first), None)
+        return Agreement(
+            self._samples, equal, self._equal_classes / self._samples, shares, self._origins, self._ties, first,
+            self._farthest, self.faithful, saturation(),
+        )  # fmt: skip

@@ -1,0 +1,127 @@
+"""ONNX nodes under construction, and arithmetic on wide integers: multiplication by 2^-shift, rounded, and clipping.
+
+A wide integer is a signed one of 64 bits, held as uint64 modulo 2^64. Sums and products are the same either way, but
+ONNX shifts unsigned integers only, and on x86 ONNX Runtime 1.31 compares signed ones wrongly: its Clip, Min, Max and
+Sign of int64 take 2^31 <= |x| < 2^32 for numbers of the other sign (a fault of its Eigen, microsoft/onnxruntime#32475).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from pipelines.quantize.integer.network import Grid, Integers, Rounding
+
+_HIGH_MULTIPLICATION_BITS = 31  # what gemmlowp's first rounding takes away
+_RAISE = 2**63
+
+
+@dataclass
+class Nodes:
+    """The nodes and constants of a graph; both bear the name of the layer that they belong to."""
+
+    layer: str = ""
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: list[onnx.TensorProto] = field(default_factory=list)
+
+    def add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Append a node named "layer/Operator_number" and return the name of what it makes, by default its own."""
+        name = f"{self.layer}/{operator}_{len(self.nodes)}"
+        made = output or name
+        self.nodes.append(helper.make_node(operator, list(inputs), [made], name=name, **attributes))
+        return made
+
+    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike) -> str:
+        """Append a constant and return its name.
+
+        Raises:
+            ValueError: the dtype does not hold the values.
+        """
+        exact = np.asarray(value)
+        array = exact.astype(dtype)
+        if not np.array_equal(array, exact):
+            raise ValueError(f"{self.layer}: a constant does not fit into {np.dtype(dtype)}")
+        name = f"{self.layer}/constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def cast(self, tensor: str, dtype: npt.DTypeLike) -> str:
+        """A Cast. Between integers it keeps the low bits: the standard says so."""
+        return self.add("Cast", tensor, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def widened(self, tensor: str, zero_point: int) -> str:
+        """tensor - zero_point as wide integers."""
+        wide = self.cast(self.cast(tensor, np.int64), np.uint64)
+        return self.add("Sub", wide, self.wide(zero_point)) if zero_point else wide
+
+    def wide(self, value: int | Integers) -> str:
+        """A constant of wide integers; the value may be outside 64 bits, where it is taken modulo 2^64."""
+        return self.constant(np.asarray(value).astype(object) % 2**64, np.uint64)
+
+    def clipped(self, value: str, output: Grid, dtype: npt.DTypeLike) -> str:
+        """clip(wide value + zero point) of the grid, stored as `dtype`."""
+        raised = self.add("Add", value, self.wide(_RAISE + output.zero_point))
+        limits = [self.wide(_RAISE + end) for end in (output.low, output.high)]
+        lowered = self.add("Sub", self.add("Clip", raised, *limits), self.wide(_RAISE))
+        return self.cast(self.cast(lowered, np.int64), dtype)
+
+    def rescaled(self, value: str, shift: Integers, rounding: Rounding, zero_point: int = 0) -> str:
+        """value x 2^-shift, wide, rounded as a product with a multiplier is: twice under `Rounding.GEMMLOWP`."""
+        if rounding is not Rounding.GEMMLOWP:
+            return self.rounded(value, shift, rounding, zero_point)
+        first = np.minimum(shift, _HIGH_MULTIPLICATION_BITS)
+        value = self.rounded(value, first, Rounding.HALF_UP)
+        return self.rounded(value, shift - first, rounding) if (shift > first).any() else value
+
+    def rounded(self, value: str, shift: Integers, rounding: Rounding, zero_point: int = 0) -> str:
+        """value x 2^-shift, wide, rounded once; half away from zero under `Rounding.GEMMLOWP`.
+
+        A tie to even is one that makes the result + zero_point even. The result is without the zero point.
+        0 <= shift <= 62 of a shape that broadcasts to that of the value; |value| + 2^(shift - 1) < 2^63.
+        """
+        if rounding is not Rounding.GEMMLOWP:
+            return self._shifted(value, shift, zero_point if rounding is Rounding.HALF_EVEN else None)
+        sign = self.sign(value)
+        return self.add("Mul", self._shifted(self.add("Mul", value, sign), shift, None), sign)
+
+    def sign(self, value: str) -> str:
+        """1 or, where the wide value is negative, -1, wide."""
+        positive = self.add("BitShift", self._raised(value), self.wide(63), direction="RIGHT")
+        return self.add("Sub", self.add("Add", positive, positive), self.wide(1))
+
+    def floor(self, value: str, shift: Integers) -> str:
+        """The greatest integer not above value x 2^-shift, wide."""
+        return self._lowered(self.add("BitShift", self._raised(value), self.wide(shift), direction="RIGHT"), shift)
+
+    def _raised(self, value: str) -> str:
+        """value + 2^63: not negative, so that it can be shifted and compared.
+
+        2^63 is a multiple of 2^(shift + 1), so neither the bits that are shifted out nor the parity of the quotient
+        change.
+        """
+        return self.add("Add", value, self.wide(_RAISE))
+
+    def _lowered(self, shifted: str, shift: Integers) -> str:
+        return self.add("Sub", shifted, self.wide(_RAISE >> shift.astype(object)))
+
+    def _shifted(self, value: str, shift: Integers, zero_point: int | None) -> str:
+        """Rounded half up by (u + half) >> shift on the raised value u, or half to even if there is a zero point.
+
+        Half to even: u + half - 1, and 1 more where the quotient's floor + zero point is odd, carries exactly when it
+        should.
+        """
+        raised, by = self._raised(value), self.wide(shift)
+        half = np.where(shift > 0, 2 ** np.maximum(shift - 1, 0), 0)
+        if zero_point is not None:
+            floor = self.add("BitShift", raised, by, direction="RIGHT")
+            floor = self.add("Add", floor, self.wide(1)) if zero_point % 2 else floor
+            odd = self.add("BitwiseAnd", floor, self.wide((shift > 0).astype(np.int64)))
+            raised = self.add("Add", raised, odd)
+            half = np.maximum(half - 1, 0)
+        summed = self.add("Add", raised, self.wide(half))
+        return self._lowered(self.add("BitShift", summed, by, direction="RIGHT"), shift)

@@ -1,0 +1,212 @@
+"""What every tensor of an integer-only network can hold, proven from the grids and the integer weights.
+
+Interval arithmetic place by place, in exact integers (float64 where every partial sum stays below 2^53). For sums the
+bounds hold for any partial sum in any order too: the negative parts of all terms together, and the positive ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial, singledispatch
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.quantize.integer.network import (
+    INPUT,
+    Add,
+    Convolution,
+    Grid,
+    IntegerNetwork,
+    Integers,
+    Island,
+    Linear,
+    Operation,
+    Polynomial,
+    Requantize,
+    Rounding,
+    SumPool,
+    Table,
+)
+from pipelines.quantize.integer.oracle import apply, correlate, every, polynomial
+
+ACCUMULATOR_BITS = 32
+_EXACT_FLOAT = 2**53
+_RESCALED_BITS = 63
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """Least and greatest integer at each place of one sample's tensor: int64 arrays of its shape."""
+
+    lower: Integers
+    upper: Integers
+
+    @classmethod
+    def of_grid(cls, grid: Grid, shape: tuple[int, ...]) -> Span:
+        """All of a grid, at each place."""
+        return cls(np.full(shape, grid.low, dtype=np.int64), np.full(shape, grid.high, dtype=np.int64))
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Least and greatest integer of all places."""
+        return int(self.lower.min()), int(self.upper.max())
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Least and greatest value of any partial sum, in any order, of an operation's accumulators; 0 is one of them."""
+
+    least: int
+    greatest: int
+
+    @property
+    def bits(self) -> int:
+        """The width of the two's complement integers that hold all of them."""
+        return max((-self.least - 1).bit_length() if self.least < 0 else 0, self.greatest.bit_length()) + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """`spans` by tensor, `INPUT` included; `sums` by operation that accumulates: Linear, Convolution, SumPool."""
+
+    spans: dict[str, Span]
+    sums: dict[str, Sum]
+
+    @property
+    def accumulator_bits(self) -> dict[str, int]:
+        """The accumulator width that each accumulating operation needs."""
+        return {name: each.bits for name, each in self.sums.items()}
+
+
+def prove_ranges(network: IntegerNetwork, *, width: int = ACCUMULATOR_BITS) -> Ranges:
+    """What each tensor can hold, and the proof that accumulators fit into `width` bits and rescaling into 64.
+
+    Raises:
+        OverflowError: they do not; names the operation, the width that it needs and what to do.
+    """
+    spans = {INPUT: Span.of_grid(network.input, network.input_shape)}
+    sums: dict[str, Sum] = {}
+    for operation in network.operations:
+        inputs = [spans[each] for each in operation.inputs]
+        if isinstance(operation, Linear | Convolution | SumPool):
+            spans[operation.name], found = _accumulate(operation, inputs[0])
+            sums[operation.name] = found
+            if found.bits > width:
+                raise OverflowError(
+                    f"{operation.name}: its accumulators need {found.bits} bits, more than {width} (partial sums reach "
+                    f"from {found.least} to {found.greatest}); lower this layer's weight_bits or act_bits, or split it"
+                )
+        else:
+            bits = rescaling_bits(operation, inputs)
+            if bits > _RESCALED_BITS:
+                raise OverflowError(
+                    f"{operation.name}: its rescaling needs {bits + 1} bits, more than 64; take smaller multipliers"
+                )
+            spans[operation.name] = _span(operation, inputs, network.rounding)
+    return Ranges(spans, sums)
+
+
+def rescaling_bits(operation: Operation, inputs: Sequence[Span]) -> int:
+    """Bits, without the sign, of the greatest product that the operation rescales; 0 where it rescales nothing."""
+    if isinstance(operation, Requantize):
+        return (_reach(inputs[0], operation.zero_point) * int(operation.factor.multiplier.max())).bit_length()
+    if isinstance(operation, Add):
+        terms = zip(inputs, operation.zero_points, operation.multipliers, strict=True)
+        return sum(_reach(span, zero) * abs(m) for span, zero, m in terms).bit_length()
+    if isinstance(operation, Polynomial):
+        product = polynomial(operation, every(*inputs[0].ends))
+        return (int(np.abs(product).max()) * int(operation.factor.multiplier.max())).bit_length()
+    return 0
+
+
+def _reach(span: Span, zero_point: int) -> int:
+    low, high = span.ends
+    return max(abs(low - zero_point), abs(high - zero_point))
+
+
+def _accumulate(operation: Linear | Convolution | SumPool, inputs: Span) -> tuple[Span, Sum]:
+    """The span of the accumulators, and that of their partial sums."""
+    zero = operation.input.zero_point
+    lower, upper = inputs.lower - zero, inputs.upper - zero
+    if isinstance(operation, SumPool):
+        pool = partial(apply_sample, _without_limits(operation), rounding=Rounding.HALF_EVEN)
+        span = Span(pool([lower]), pool([upper]))
+        return span, Sum(int(pool([np.minimum(lower, 0)]).min()), int(pool([np.maximum(upper, 0)]).max()))
+    weight, bias = operation.weight.astype(np.int64), _along_channels(operation)
+    rising, falling = np.maximum(weight, 0), np.minimum(weight, 0)
+    total = partial(_weigh, operation)
+    ends = total(rising, lower) + total(falling, upper), total(rising, upper) + total(falling, lower)
+    # A term lies between its least and greatest product; where both have one sign, leaving it out gives 0.
+    least = total(rising, np.minimum(lower, 0)) + total(falling, np.maximum(upper, 0)) + np.minimum(bias, 0)
+    greatest = total(rising, np.maximum(upper, 0)) + total(falling, np.minimum(lower, 0)) + np.maximum(bias, 0)
+    return Span(ends[0] + bias, ends[1] + bias), Sum(min(0, int(least.min())), max(0, int(greatest.max())))
+
+
+def _without_limits(operation: SumPool) -> SumPool:
+    return SumPool(
+        operation.name,
+        operation.inputs,
+        Grid(1.0, 0, operation.input.low - operation.input.high, operation.input.high - operation.input.low),
+        operation.kernel,
+        operation.stride,
+        operation.padding,
+    )
+
+
+def _along_channels(operation: Linear | Convolution) -> Integers:
+    bias = operation.bias.astype(np.int64)
+    return bias if isinstance(operation, Linear) else bias.reshape(-1, *(1 for _ in operation.stride))
+
+
+def _weigh(operation: Linear | Convolution, weight: Integers, centred: Integers) -> Integers:
+    """The exact weighted sums of one sample, int64."""
+    terms = int(np.prod(weight.shape[1:]))
+    exact = terms * int(np.abs(weight).max(initial=0)) * int(np.abs(centred).max(initial=0)) < _EXACT_FLOAT
+    kind: Any = np.float64 if exact else object
+    x, w = centred[None].astype(kind), weight.astype(kind)
+    sums: npt.NDArray[Any] = x @ w.T if isinstance(operation, Linear) else correlate(x, w, operation)
+    return np.asarray(sums[0].astype(np.int64))
+
+
+def apply_sample(operation: Operation, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
+    """`apply` to one sample's tensors."""
+    return np.asarray(apply(operation, [each[None] for each in inputs], rounding)[0])
+
+
+@singledispatch
+def _span(operation: Operation, inputs: Sequence[Span], rounding: Rounding) -> Span:
+    """The rest is monotone in its one input: pools, flattening, ReLU, rescaling."""
+    make = partial(apply_sample, operation, rounding=rounding)
+    return Span(make([inputs[0].lower]), make([inputs[0].upper]))
+
+
+@_span.register
+def _(operation: Add, inputs: Sequence[Span], rounding: Rounding) -> Span:
+    signed = list(zip(inputs, operation.multipliers, strict=True))
+    make = partial(apply_sample, operation, rounding=rounding)
+    return Span(
+        make([each.lower if m >= 0 else each.upper for each, m in signed]),
+        make([each.upper if m >= 0 else each.lower for each, m in signed]),
+    )
+
+
+@_span.register(Table)
+@_span.register(Polynomial)
+def _(operation: Table | Polynomial, inputs: Sequence[Span], rounding: Rounding) -> Span:
+    """Neither is monotone: the image of every integer that can come."""
+    span, (low, high) = inputs[0], inputs[0].ends
+    image = apply(operation, [every(low, high)[None]], rounding)[0]
+    pairs, where = np.unique(np.stack([span.lower.ravel(), span.upper.ravel()]), axis=1, return_inverse=True)
+    ends = np.array([(image[a - low : b - low + 1].min(), image[a - low : b - low + 1].max()) for a, b in pairs.T])
+    lower, upper = ends[where.ravel()].T
+    return Span(lower.reshape(span.lower.shape), upper.reshape(span.lower.shape))
+
+
+@_span.register
+def _(operation: Island, inputs: Sequence[Span], rounding: Rounding) -> Span:
+    """A float island may make any integer of its grid."""
+    shape = apply_sample(operation, [each.lower for each in inputs], rounding).shape
+    return Span.of_grid(operation.output, shape)

@@ -1,0 +1,165 @@
+"""What the integer-only network does: its accuracy, whether it is the fake-quantized one, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import fx
+
+from evalsuite import Direction, Metric, Split, Unsupported, compare_latency, open_onnx, run_onnx
+from pipelines.quantize.accumulators import accumulator_metrics
+from pipelines.quantize.integer.agreement import IntegerAgreement, compare
+from pipelines.quantize.integer.execution import Executor
+from pipelines.quantize.integer.lowering import lower
+from pipelines.quantize.integer.network import IntegerNetwork, Integers, Rounding, Table
+from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.integer.operations import count_operations
+
+_OBSERVED = 100  # samples whose accumulators are looked at: every tensor is kept
+_LATENCY_BATCH = 64
+_NO_SMOOTH = "no activation needs a table or a polynomial: the same network"
+HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
+Settings = dict[str, str | int | float | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerStudy:
+    """Measures the integer-only network of a fake-quantized one on test data.
+
+    Args:
+        quantized: as `treat` or `train` gives it.
+        input_shape: of one input.
+        test: what it is measured on.
+        float_session: the float32 network in ONNX Runtime, for the ratio of latencies.
+        path: where the integer ONNX file goes.
+    """
+
+    quantized: fx.GraphModule
+    input_shape: tuple[int, ...]
+    test: Split
+    float_session: onnxruntime.InferenceSession
+    path: Path
+
+    def metrics(self, rounding: Rounding) -> list[Metric]:
+        """All rows; one with a reason where the network has no integer form."""
+        try:
+            network = lower(self.quantized, self.input_shape, rounding=rounding)
+            executor = Executor(network)
+        except (Unsupported, OverflowError) as error:
+            return [Metric("integer_accuracy", None, "fraction", HIGHER, reason=str(error))]
+        inputs = executor.quantize(self.test.inputs.numpy())
+        logits = executor.run(inputs)
+        return [
+            Metric("integer_accuracy", _accuracy(logits, self.test), "fraction", HIGHER),
+            *self._of_agreement(network),
+            *self._of_onnx(network, inputs, logits),
+            *self._of_cost(network, executor, {"activation": "table"}),
+            *self._of_polynomial(network, executor, logits),
+            *self._of_rounding(network, inputs, logits),
+            *accumulator_metrics(network, inputs[:_OBSERVED]),
+        ]
+
+    def _of_agreement(self, network: IntegerNetwork) -> list[Metric]:
+        """With the fake-quantized network, and whether rounding ties explain every difference."""
+        found = compare(self.quantized, network, self.test.inputs, diagnose=not network.inserted)
+        rows = _agreement(found, {})
+        if network.inserted:
+            why = f"the fake-quantized network has no grid at {', '.join(network.inserted)}: it is another network"
+            return [*rows, Metric("tie_distance", None, "step", LOWER, reason=why)]
+        exact = compare(self.quantized, network, self.test.inputs, precision=torch.float64, diagnose=False)
+        return [
+            *rows,
+            Metric("differing_logits", exact.differing / exact.logits, "share", LOWER, {"precision": "float64"},
+                   reason="from the fake-quantized network in float64, whose arithmetic decides no tie"),
+            Metric("tie_distance", found.distance, "step", LOWER,
+                   reason="of a differing integer's real value to a rounding tie, the greatest"),
+            Metric("unexplained_differences", found.unexplained, "count", LOWER,
+                   reason="differing integers, each given the same before it, that are no rounding ties"),
+        ]  # fmt: skip
+
+    def _of_onnx(self, network: IntegerNetwork, inputs: Integers, logits: Integers) -> list[Metric]:
+        """Whether ONNX Runtime, given the graph of integer operators, computes the same bits."""
+        name = "integer_onnx_agreement"
+        if network.islands:
+            operations = ", ".join(each.name for each in network.islands)
+            return [
+                Metric("integer_islands", len(network.islands), "count", LOWER, reason=operations),
+                Metric(name, None, "fraction", HIGHER, reason=f"no graph of integer operators: islands {operations}"),
+            ]
+        write_integer_onnx(network, self.path)
+        session = open_onnx(self.path)
+        found = session.run(None, {session.get_inputs()[0].name: inputs})[0]
+        equal = (found.astype(np.int64) == logits).reshape(len(logits), -1).all(1)
+        return [
+            Metric("integer_islands", 0, "count", LOWER),
+            Metric(name, float(equal.mean()), "fraction", HIGHER, reason="samples with bit-equal logits"),
+        ]
+
+    def _of_cost(self, network: IntegerNetwork, executor: Executor, setting: Settings) -> list[Metric]:
+        tables = sum(each.table.nbytes for each in network.operations if isinstance(each, Table))
+        metrics = [Metric("table_bytes", tables, "bytes", LOWER, setting)]
+        if network.islands:
+            return metrics
+        counts = count_operations(network)
+        kinds = ", ".join(f"{kind} {count}" for kind, count in counts.items())
+        scalar = sum(count for kind, count in counts.items() if kind != "multiply_accumulate")
+        given = self.test.inputs[torch.arange(_LATENCY_BATCH) % len(self.test)]
+        integers = executor.quantize(given.numpy())
+        latency = compare_latency(partial(run_onnx, self.float_session, given), partial(executor.run, integers))
+        setting_of_latency = {**setting, "batch": _LATENCY_BATCH}
+        return [
+            *metrics,
+            Metric("integer_operations", scalar, "count", LOWER, setting, reason=f"per sample, without MACs: {kinds}"),
+            Metric("integer_latency_ratio", latency.ratio, "ratio", HIGHER, setting_of_latency, timing=True,
+                   reason="ONNX Runtime float32 / the integer network in numpy"),
+        ]  # fmt: skip
+
+    def _of_polynomial(self, by_table: IntegerNetwork, executor: Executor, logits: Integers) -> list[Metric]:
+        """GELU by I-BERT's polynomial instead of a table."""
+        setting: Settings = {"activation": "polynomial"}
+        if not any(isinstance(each, Table) for each in by_table.operations):
+            accuracy = Metric("integer_accuracy", _accuracy(logits, self.test), "fraction", HIGHER, setting)
+            costs = self._of_cost(by_table, executor, setting)
+            return [replace(each, reason=_NO_SMOOTH) for each in (accuracy, *costs)]
+        try:
+            network = lower(self.quantized, self.input_shape, smooth="polynomial", rounding=by_table.rounding)
+        except Unsupported as error:
+            return [Metric("integer_accuracy", None, "fraction", HIGHER, setting, reason=str(error))]
+        executor = Executor(network)
+        return [
+            Metric("integer_accuracy", _accuracy(executor(self.test.inputs.numpy()), self.test), "fraction", HIGHER,
+                   setting),
+            *_agreement(compare(self.quantized, network, self.test.inputs, diagnose=False), setting),
+            *self._of_cost(network, executor, setting),
+        ]  # fmt: skip
+
+    def _of_rounding(self, network: IntegerNetwork, inputs: Integers, logits: Integers) -> list[Metric]:
+        """What another rounding mode would change."""
+        metrics = []
+        for mode in Rounding:
+            other = Executor(replace(network, rounding=mode)).run(inputs) if mode != network.rounding else logits
+            setting: Settings = {"rounding": mode.value}
+            metrics += [
+                Metric("rounding_accuracy", _accuracy(other, self.test), "fraction", HIGHER, setting),
+                Metric("rounding_differing_logits", float((other != logits).mean()), "share", NEUTRAL, setting,
+                       reason=f"from {network.rounding.value}"),
+            ]  # fmt: skip
+        return metrics
+
+
+def _agreement(found: IntegerAgreement, setting: Settings) -> list[Metric]:
+    first = found.disagreements[0].describe() if found.disagreements else ""
+    return [
+        Metric("integer_agreement", found.same_class / found.samples, "fraction", HIGHER, setting,
+               reason="same class as the fake-quantized network"),
+        Metric("differing_logits", found.differing / found.logits, "share", LOWER, setting, reason=first),
+    ]  # fmt: skip
+
+
+def _accuracy(logits: Integers, test: Split) -> float:
+    return float((logits.argmax(-1) == test.targets.numpy()).mean())

@@ -1,0 +1,224 @@
+"""How many bits the weights of each layer get where all of them together must not exceed a size.
+
+The method, in four steps:
+
+1. The loss with all weights at the greatest width, then with one layer at each lesser width and the rest at the
+   greatest: what a layer's width costs. (`sensitivity` says what a loss is.)
+2. The assumption that these costs add up. HAWQ-V2 and V3 make it too (arXiv 1911.03852; arXiv 2011.10680, on integer
+   linear programming) with costs from the trace of the Hessian; here they are measured.
+3. The assignment of least predicted loss within the budget: a multiple-choice knapsack, solved exactly.
+4. The real loss of that assignment against the real one of the best single width within the same budget. The lesser
+   is taken: the answer never loses more than one width for all, on the calibration data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import fx
+
+from evalsuite import Direction, Metric
+from pipelines.quantize.placement import Bits, Scheme
+from pipelines.quantize.sensitivity import LayerSize, Make, Reference, layers_of
+from pipelines.quantize.threads import one_thread
+
+WIDTHS = (8, 6, 4, 3, 2)
+FULL_WIDTH = 8
+LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The bits of each layer's weights, layers in the network's order.
+
+    `weight_bytes` are those of all weights, packed; `share` is theirs of the bytes at 8 bits. `predicted_loss` adds up
+    the layers' costs; `loss` is measured, both in nats on the calibration data. `uniform_loss` is measured with
+    `uniform_bits` in every layer, the best single width within `budget`. `reason` says which of the two was taken.
+    """
+
+    weight_bits: Mapping[str, int]
+    act_bits: int
+    budget: float
+    weight_bytes: int
+    share: float
+    predicted_loss: float
+    loss: float
+    uniform_bits: int
+    uniform_loss: float
+    reason: str
+
+    @property
+    def scheme(self) -> Scheme:
+        """For `place`: every layer by its name."""
+        return _scheme(self.weight_bits, self.act_bits)
+
+
+def search(
+    make: Make,
+    traced: fx.GraphModule,
+    inputs: torch.Tensor,
+    act_bits: int,
+    size_budget: float,
+    widths: Sequence[int] = WIDTHS,
+) -> Plan:
+    """The widths of all layers' weights by the method above, at most 3 + layers x (widths - 1) networks made for it.
+
+    Args:
+        make: gives the calibrated network for a scheme.
+        traced: the float network.
+        inputs: (samples, *input_shape) of the calibration data.
+        act_bits: bits of every activation.
+        size_budget: greatest share of the bytes that the same weights take at 8 bits, in (0, 1].
+        widths: that a layer may have.
+
+    Raises:
+        ValueError: an option is out of bounds, or no assignment meets the budget; there is no input.
+        Unsupported: there is no layer to quantize.
+    """
+    widths = _checked(act_bits, size_budget, widths)
+    layers = layers_of(traced)
+    with one_thread():
+        losses = _Losses(make, Reference(traced, inputs), act_bits)
+        widest = {each.name: widths[0] for each in layers}
+        least = losses.of(widest)
+        costs = [
+            # A narrower width that happens to lose less is luck, not worth bytes elsewhere.
+            {width: max(0.0, losses.of({**widest, each.name: width}) - least) for width in widths}
+            for each in layers
+        ]
+        chosen = cheapest(layers, costs, size_budget)
+        uniform = max(width for width in widths if width <= FULL_WIDTH * _exactly(size_budget))
+        names = [each.name for each in layers]
+        found, plain = dict(zip(names, chosen, strict=True)), dict.fromkeys(names, uniform)
+        found, reason = _better(losses, found, plain)
+        return Plan(
+            found, act_bits, size_budget, _bytes(layers, found), _share(layers, found),
+            least + sum(cost[found[name]] for name, cost in zip(names, costs, strict=True)),
+            losses.of(found), uniform, losses.of(plain), reason,
+        )  # fmt: skip
+
+
+def cheapest(layers: Sequence[LayerSize], costs: Sequence[Mapping[int, float]], size_budget: float) -> list[int]:
+    """The width of each layer with the least sum of costs within the budget; of equal sums the one of least size.
+
+    Exact: all sizes that layers up to one can have, with the least cost for each, less those that a smaller size
+    equals or beats. An integer program's solver stops at an absolute gap of about 1e-6, as much as a layer may cost.
+
+    Args:
+        layers: their names and numbers of weights.
+        costs: of each layer, by width in bits.
+        size_budget: share of the size at 8 bits.
+
+    Raises:
+        ValueError: no assignment meets the budget; names the least share that one has.
+    """
+    full = FULL_WIDTH * sum(each.weights for each in layers)
+    room = int(_exactly(size_budget) * full)
+    # The least that the layers from each one on take.
+    rest = [0]
+    for each, cost in zip(reversed(layers), reversed(costs), strict=True):
+        rest.append(rest[-1] + each.weights * min(cost))
+    if rest[-1] > room:
+        raise _too_small(size_budget, rest[-1] / full)
+    size, cost_so_far = np.zeros(1, dtype=np.int64), np.zeros(1)
+    steps = []
+    for each, cost, needed in zip(layers, costs, reversed(rest[:-1]), strict=True):
+        widths = sorted(cost)
+        sizes = (size[:, None] + np.array([each.weights * width for width in widths], dtype=np.int64)).ravel()
+        sums = (cost_so_far[:, None] + np.array([cost[width] for width in widths])).ravel()
+        order = np.lexsort((sums, sizes))
+        before = np.concatenate([[np.inf], np.minimum.accumulate(sums[order])[:-1]])
+        kept = order[(sums[order] < before) & (sizes[order] + needed <= room)]
+        size, cost_so_far = sizes[kept], sums[kept]
+        steps.append((widths, kept))
+    return _back(steps, len(size) - 1)
+
+
+def _back(steps: Sequence[tuple[list[int], np.ndarray[tuple[int], np.dtype[np.intp]]]], last: int) -> list[int]:
+    """The widths that led to the entry `last` of the last step."""
+    found = []
+    for widths, kept in reversed(steps):
+        last, which = divmod(int(kept[last]), len(widths))
+        found.append(widths[which])
+    return found[::-1]
+
+
+def metrics_of_plan(plan: Plan) -> list[Metric]:
+    """The bits of each layer with the setting "layer", the size, the losses."""
+    uniform = f"{plan.uniform_bits} bits in every layer, the best single width within the budget, on calibration data"
+    return [
+        *(Metric("chosen_weight_bits", bits, "count", NEUTRAL, {"layer": name})
+          for name, bits in plan.weight_bits.items()),
+        Metric("weight_bytes", plan.weight_bytes, "bytes", LOWER, reason="of quantized layers, packed"),
+        Metric("weight_bytes_share", plan.share, "share", LOWER, reason="of the bytes at 8 bits"),
+        Metric("mixed_loss", plan.loss, "nats", LOWER, reason=plan.reason),
+        Metric("mixed_predicted_loss", plan.predicted_loss, "nats", LOWER, reason="the sum of the layers' costs"),
+        Metric("uniform_loss", plan.uniform_loss, "nats", LOWER, reason=uniform),
+    ]  # fmt: skip
+
+
+class _Losses:
+    """Measured losses by assignment, each measured once."""
+
+    def __init__(self, make: Make, reference: Reference, act_bits: int) -> None:
+        self._make, self._reference, self._act_bits = make, reference, act_bits
+        self._known: dict[tuple[int, ...], float] = {}
+
+    def of(self, weight_bits: Mapping[str, int]) -> float:
+        key = tuple(weight_bits.values())
+        if key not in self._known:
+            made = self._make(_scheme(weight_bits, self._act_bits))
+            self._known[key] = self._reference.loss(made).divergence
+        return self._known[key]
+
+
+def _scheme(weight_bits: Mapping[str, int], act_bits: int) -> Scheme:
+    layers = {name: Bits(bits, act_bits) for name, bits in weight_bits.items()}
+    return Scheme(Bits(max(weight_bits.values()), act_bits), layers=layers)
+
+
+def _better(losses: _Losses, found: dict[str, int], plain: dict[str, int]) -> tuple[dict[str, int], str]:
+    mixed, uniform, bits = losses.of(found), losses.of(plain), next(iter(plain.values()))
+    if found == plain:
+        return plain, f"{bits} bits in every layer are the best by prediction"
+    if mixed > uniform:
+        return plain, f"{bits} bits in every layer: the predicted best widths lose {mixed:.3g} nats, more"
+    return found, f"{bits} bits in every layer lose {uniform:.3g} nats, not less"
+
+
+def _checked(act_bits: int, size_budget: float, widths: Sequence[int]) -> tuple[int, ...]:
+    """The widths, greatest first."""
+    if not 2 <= act_bits <= FULL_WIDTH:
+        raise ValueError(f"act_bits must be in [2, {FULL_WIDTH}], got {act_bits}")
+    if not 0 < size_budget <= 1:
+        raise ValueError(f"size_budget must be in (0, 1], got {size_budget}")
+    if not widths or not set(widths) <= set(range(2, FULL_WIDTH + 1)):
+        raise ValueError(f"widths must be some of the integers in [2, {FULL_WIDTH}], got {tuple(widths)}")
+    if min(widths) > FULL_WIDTH * _exactly(size_budget):
+        raise _too_small(size_budget, min(widths) / FULL_WIDTH)
+    return tuple(sorted(set(widths), reverse=True))
+
+
+def _exactly(size_budget: float) -> Fraction:
+    """The decimal that was written: 3 of 10 bits are within 0.3, whose nearest float is less."""
+    return Fraction(str(size_budget))
+
+
+def _too_small(size_budget: float, least: float) -> ValueError:
+    return ValueError(
+        f"size_budget must be at least {least:.6g}, the share with the least of the widths in every layer, "
+        f"got {size_budget}"
+    )
+
+
+def _share(layers: Sequence[LayerSize], weight_bits: Mapping[str, int]) -> float:
+    used = sum(each.weights * weight_bits[each.name] for each in layers)
+    return used / (FULL_WIDTH * sum(each.weights for each in layers))
+
+
+def _bytes(layers: Sequence[LayerSize], weight_bits: Mapping[str, int]) -> int:
+    return -(-sum(each.weights * weight_bits[each.name] for each in layers) // 8)

@@ -1,0 +1,169 @@
+"""What an exported QCDQ graph needs so that ONNX Runtime computes what Brevitas does, without needless work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from evalsuite import open_onnx
+
+_BATCHES = (2, 3, 5)
+_SHAPES = ("Shape", "Size")
+Array = NDArray[Any]
+
+
+def fixed_shapes(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
+    """Compute once what follows from shapes and constants alone, in place; only the batch is free.
+
+    Where a Reshape to a shape that holds the batch remains, the batch becomes -1. torch's older exporter computes such
+    shapes, and the scale of attention products, at each run.
+    """
+    frontier = _shape_results(model)
+    if not frontier:
+        return
+    runs = [_evaluate(model, frontier, (batch, *input_shape)) for batch in _BATCHES]
+    for name, *values in zip(frontier, *runs, strict=True):
+        if all(value.shape == values[0].shape and np.array_equal(value, values[0]) for value in values):
+            _replace(model, name, values[0])
+        elif (shape := _free_batch(values)) is not None:
+            _replace(model, name, shape, only=("Reshape", 1))
+    _drop_unread(model)
+
+
+def flat_products(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
+    """Write a product of (batch, positions, features) with a matrix, and its bias, as Gemm on all rows; in place.
+
+    ONNX Runtime has an integer kernel for Gemm with a bias; of MatMul and Add it makes a float Add.
+    """
+    found = [match for node in model.graph.node if (match := _affine(model, node)) is not None]
+    names = [name for product, add, *_ in found for name in (product.input[0], add.output[0])]
+    shapes = [value.shape for value in _evaluate(model, names, (1, *input_shape))] if names else []
+    for (product, add, weight, bias), given, made in zip(found, shapes[::2], shapes[1::2], strict=True):
+        if len(given) == 3:
+            _write_gemm(model, product, add, (weight, bias), (given[-1], made[1:]))
+    _drop_unread(model)
+
+
+def _affine(model: onnx.ModelProto, add: onnx.NodeProto) -> tuple[onnx.NodeProto, onnx.NodeProto, str, str] | None:
+    """The product and `add`, and the names of the quantized weight and bias, if `add` adds a bias to a product."""
+    if add.op_type != "Add":
+        return None
+    made = [_maker(model, name) for name in add.input]
+    product = next((node for node in made if node is not None and node.op_type == "MatMul"), None)
+    bias = next((node for node in made if node is not None and node.op_type == "DequantizeLinear"), None)
+    turned = _maker(model, product.input[1]) if product is not None else None
+    if product is None or bias is None or turned is None or turned.op_type != "Transpose":
+        return None
+    weight = _maker(model, turned.input[0])
+    if weight is None or weight.op_type != "DequantizeLinear" or len(_readers(model, product.output[0])) != 1:
+        return None
+    return product, add, weight.output[0], bias.output[0]
+
+
+def _write_gemm(
+    model: onnx.ModelProto,
+    product: onnx.NodeProto,
+    add: onnx.NodeProto,
+    operands: tuple[str, str],
+    sizes: tuple[int, tuple[int, ...]],
+) -> None:
+    """Replace the two nodes by Reshape, Gemm, Reshape; the last makes what `add` made."""
+    rows = _constant(model, f"{product.name}_rows", np.array([-1, sizes[0]], dtype=np.int64))
+    back = _constant(model, f"{product.name}_positions", np.array([-1, *sizes[1]], dtype=np.int64))
+    flat, made = f"{product.name}_flat", f"{product.name}_gemm"
+    nodes = [
+        helper.make_node("Reshape", [product.input[0], rows], [flat], name=f"{product.name}_flatten"),
+        helper.make_node("Gemm", [flat, *operands], [made], name=product.name.replace("MatMul", "Gemm"), transB=1),
+        helper.make_node("Reshape", [made, back], [add.output[0]], name=f"{product.name}_unflatten"),
+    ]
+    at = list(model.graph.node).index(add)
+    for node in reversed(nodes):
+        model.graph.node.insert(at, node)
+    model.graph.node.remove(add)
+    model.graph.node.remove(product)
+
+
+def _shape_results(model: onnx.ModelProto) -> list[str]:
+    """Tensors that follow from shapes and constants alone and are read by nodes that do not."""
+    static = set(_constants(model))
+    shaped: set[str] = set()
+    for node in model.graph.node:
+        inputs = {name for name in node.input if name}
+        if node.op_type in (*_SHAPES, "Constant") or (inputs and inputs <= static):
+            static.update(node.output)
+            if node.op_type in _SHAPES or inputs & shaped:
+                shaped.update(node.output)
+    read = {name for node in model.graph.node if not static.issuperset(node.output) for name in node.input}
+    return sorted(shaped & read)
+
+
+def _free_batch(values: list[Array]) -> Array | None:
+    """The one shape behind shapes found at each of `_BATCHES`; None if it is not one with the batch in one place."""
+    if any(value.ndim != 1 or value.dtype != np.int64 or value.shape != values[0].shape for value in values):
+        return None
+    varying = np.flatnonzero((values[0] != values[1]) | (values[0] != values[2]))
+    if len(varying) != 1 or (values[0] < 0).any():
+        return None
+    at = int(varying[0])
+    per_sample = {int(value[at]) % batch for value, batch in zip(values, _BATCHES, strict=True)}
+    multiples = {int(value[at]) // batch for value, batch in zip(values, _BATCHES, strict=True)}
+    if per_sample != {0} or len(multiples) != 1:
+        return None
+    shape = values[0].copy()
+    shape[at] = -1
+    return shape
+
+
+def _evaluate(model: onnx.ModelProto, names: Iterable[str], shape: tuple[int, ...]) -> list[Array]:
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    del copied.graph.output[:]
+    copied.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    session = open_onnx(copied.SerializeToString())
+    return list(session.run(None, {"input": np.zeros(shape, dtype=np.float32)}))
+
+
+def _constants(model: onnx.ModelProto) -> dict[str, Array]:
+    return {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+
+
+def _constant(model: onnx.ModelProto, name: str, value: Array) -> str:
+    if all(each.name != name for each in model.graph.initializer):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    return name
+
+
+def _maker(model: onnx.ModelProto, name: str) -> onnx.NodeProto | None:
+    return next((node for node in model.graph.node if name in node.output), None)
+
+
+def _readers(model: onnx.ModelProto, name: str) -> list[onnx.NodeProto]:
+    return [node for node in model.graph.node if name in node.input]
+
+
+def _replace(model: onnx.ModelProto, name: str, value: Array, only: tuple[str, int] | None = None) -> None:
+    """Let the nodes that read `name`, or those of one type that read it in one place, read a constant instead."""
+    constant = f"{name}_fixed"
+    for node in _readers(model, name):
+        for position, each in enumerate(node.input):
+            if each == name and (only is None or only == (node.op_type, position)):
+                node.input[position] = _constant(model, constant, value)
+
+
+def _drop_unread(model: onnx.ModelProto) -> None:
+    """Remove nodes and constants that lead to no output."""
+    needed = {each.name for each in model.graph.output}
+    kept = []
+    for node in reversed(model.graph.node):
+        if not needed.isdisjoint(node.output):
+            needed.update(node.input)
+            kept.append(node)
+    constants = [each for each in model.graph.initializer if each.name in needed]
+    del model.graph.node[:], model.graph.initializer[:]
+    model.graph.node.extend(reversed(kept))
+    model.graph.initializer.extend(constants)

@@ -1,0 +1,187 @@
+"""A network as a graph of layers, BatchNorm folded: what quantizers are placed in."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
+from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from evalsuite import Unsupported, census
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+_NOTHING_TO_DO = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
+_ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
+_FLATTENINGS = (torch.flatten, "flatten", "view", "reshape")
+_RECTIFIERS = (torch.relu, functional.relu, torch.relu_, "relu", "relu_")
+_MEANS = (torch.mean, "mean")
+
+
+class Reshape(nn.Module):
+    """Flattens to (batch, features).
+
+    ONNX Runtime fuses an integer Gemm behind a Reshape, but not behind the Flatten that nn.Flatten becomes.
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.features = features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, ...) to (batch, features)."""
+        return x.reshape(-1, self.features)
+
+
+class Add(nn.Module):
+    """The sum of two tensors of one shape: a residual connection."""
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Both (batch, ...)."""
+        return first + second
+
+
+class _Tracer(fx.Tracer):
+    """Keeps activations whole: a quantizer in the midst of one would quantize something else in every variant."""
+
+    def __init__(self, activations: set[nn.Module]) -> None:
+        super().__init__()
+        self._activations = activations
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether to keep `m` as one layer."""
+        return m in self._activations or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(module: nn.Module, input_shape: tuple[int, ...]) -> fx.GraphModule:
+    """A copy of `module` as a graph: of layers, each called once, and of the functions for which there is no layer.
+
+    Additions of two tensors, flattening to (batch, features), ReLU, GELU and the mean over all pixels become modules
+    where they are functions in `forward`; dropout is left out, BatchNorm folded into the layer before it. Each layer
+    is named by its path. Every node has its shape for a batch of one in `meta["shape"]`, () if it is no tensor.
+
+    Raises:
+        Unsupported: torch.fx cannot trace it.
+    """
+    copied = copy.deepcopy(module).eval()
+    try:
+        # The root itself may be one leaf, which only a parent lets the tracer see.
+        root = nn.Sequential(copied)
+        graph = _Tracer({found.module for found in census(copied)}).trace(root)
+    except Exception as error:  # torch.fx raises many types, and whatever `forward` raises on a symbolic value
+        raise Unsupported(f"torch.fx cannot trace {type(module).__name__}: {error}") from error
+    traced = fx.GraphModule(root, graph)
+    ShapeProp(traced).propagate(torch.zeros(1, *input_shape))
+    normalised = _Normaliser(traced).run()
+    _fold_norms(normalised)
+    normalised.graph.eliminate_dead_code()
+    normalised.delete_all_unused_submodules()
+    normalised.recompile()
+    return normalised
+
+
+def layer_of(traced: fx.GraphModule, node: fx.Node) -> nn.Module | None:
+    """The module that a node calls; None if it calls none."""
+    return traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+class _Normaliser:
+    """Writes the graph anew: each call of a module gets a module and a name of its own."""
+
+    def __init__(self, traced: fx.GraphModule) -> None:
+        self._traced = traced
+        self._graph = fx.Graph()
+        self._new: dict[fx.Node, fx.Node] = {}
+        self._owned: dict[str, Any] = {}
+
+    def run(self) -> fx.GraphModule:
+        for node in self._traced.graph.nodes:
+            self._new[node] = self._write(node)
+        return fx.GraphModule(self._owned, self._graph)
+
+    def _write(self, node: fx.Node) -> fx.Node:
+        shape = _shape(node)
+        layer = layer_of(self._traced, node)
+        if isinstance(layer, _NOTHING_TO_DO) or node.target is functional.dropout:
+            return self._new[node.all_input_nodes[0]]
+        if layer is not None:
+            if isinstance(layer, nn.Flatten) and len(shape) == 2 and layer.start_dim == 1:
+                layer = Reshape(shape[1])
+            path = str(node.target).removeprefix("0").strip(".") or type(layer).__name__.lower()
+            args, kwargs = fx.map_arg((node.args, node.kwargs), self._new.__getitem__)
+            return self._call(layer, path, args, kwargs, shape)
+        layers = _layers_for(node)
+        if layers:
+            args = tuple(self._new[each] for each in node.args if isinstance(each, fx.Node))
+            for layer in layers[:-1]:
+                args = (self._call(layer, node.name, args, {}, (*_shape(node.all_input_nodes[0])[:2], 1, 1)),)
+            return self._call(layers[-1], node.name, args, {}, shape)
+        copied = self._graph.node_copy(node, self._new.__getitem__)
+        if node.op == "get_attr":
+            name = self._free(str(node.target))
+            self._owned[name], copied.target = operator.attrgetter(str(node.target))(self._traced), name
+        copied.meta["shape"] = shape
+        return copied
+
+    def _call(self, layer: nn.Module, path: str, args: Any, kwargs: Any, shape: tuple[int, ...]) -> fx.Node:
+        name = self._free(path if path[:1].isalpha() else f"layer_{path}")
+        self._owned[name] = copy.deepcopy(layer)
+        called = self._graph.call_module(name, args, kwargs)
+        called.meta["shape"] = shape
+        return called
+
+    def _free(self, path: str) -> str:
+        name = path.replace(".", "_")
+        return next(each for i in range(10**6) if (each := f"{name}_{i}" if i else name) not in self._owned)
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    found = node.meta.get("tensor_meta")
+    return tuple(found.shape) if isinstance(found, TensorMetadata) else ()
+
+
+def _layers_for(node: fx.Node) -> list[nn.Module]:
+    """The layers that do what a function called in `forward` does; empty if there are none."""
+    if node.op not in ("call_function", "call_method"):
+        return []
+    shape, sources = _shape(node), [_shape(each) for each in node.all_input_nodes]
+    found: list[nn.Module] = []
+    if node.target in _ADDITIONS:
+        tensors = all(isinstance(each, fx.Node) and each.op != "get_attr" for each in node.args) and not node.kwargs
+        found = [Add()] if tensors and set(sources) == {shape} else []
+    elif node.target in _RECTIFIERS:
+        found = [nn.ReLU()]
+    elif node.target is functional.gelu:
+        found = [nn.GELU(str(node.kwargs.get("approximate", "none")))]
+    elif node.target in _FLATTENINGS and len(shape) == 2 and shape[0] == 1 and sources and len(sources[0]) > 2:
+        found = [Reshape(shape[1])]
+    elif node.target in _MEANS and sources and len(sources[0]) == 4:
+        if shape == (*sources[0][:2], 1, 1):
+            found = [nn.AdaptiveAvgPool2d(1)]
+        elif shape == sources[0][:2] and node.args[1] != (0, 1):
+            found = [nn.AdaptiveAvgPool2d(1), Reshape(shape[1])]
+    return found
+
+
+def _fold_norms(traced: fx.GraphModule) -> None:
+    """Fold each BatchNorm into the only layer that it follows, in place; one that follows none stays a float layer."""
+    for node in list(traced.graph.nodes):
+        norm = layer_of(traced, node)
+        if not isinstance(norm, _NORMS):
+            continue
+        before = node.all_input_nodes[0]
+        layer = layer_of(traced, before)
+        if len(before.users) > 1:
+            continue
+        if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+            setattr(traced, str(before.target), fuse_conv_bn_eval(layer, norm))
+        elif isinstance(layer, nn.Linear) and len(node.meta["shape"]) == 2:
+            setattr(traced, str(before.target), fuse_linear_bn_eval(layer, norm))
+        else:
+            continue
+        node.replace_all_uses_with(before)
+        traced.graph.erase_node(node)

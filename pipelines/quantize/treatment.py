@@ -1,0 +1,190 @@
+"""What is done to a network, besides rounding it, so that it loses less when it is quantized."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, get_args
+
+import torch
+from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
+from torch import fx, nn
+
+from pipelines.quantize.calibration import FloatRun, calibrate, check_grid, check_inputs, check_ranges
+from pipelines.quantize.clipping import Calibration, WeightScale, weight_thresholds
+from pipelines.quantize.equalization import equalize
+from pipelines.quantize.placement import COMPUTE, FLOAT_COMPUTE, Scheme, place
+from pipelines.quantize.rounding import Products, WeightRounding, round_weights
+from pipelines.quantize.threads import one_thread
+from pipelines.quantize.tracing import trace
+from pipelines.quantize.zero_points import even_zero_points
+
+_CHOICES = {"calibration": Calibration, "weight_scale": WeightScale, "weight_rounding": WeightRounding}
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """How the ranges are chosen and the weights rounded, after training.
+
+    Args:
+        calibration: where activations are clipped: see `activation_range`.
+        weight_scale: where the weights of a channel are clipped: see `weight_thresholds`.
+        weight_rounding: "nearest", or by what the layers give on the calibration set: see `round_weights`.
+        bias_correction: whether biases take up the mean error of each channel on the calibration set.
+        equalization: whether weights of neighbouring layers get like ranges first: see `equalize`.
+    """
+
+    calibration: Calibration = "percentile"
+    weight_scale: WeightScale = "max"
+    weight_rounding: WeightRounding = "nearest"
+    bias_correction: bool = False
+    equalization: bool = False
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in get_args(choices):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
+
+    def __str__(self) -> str:
+        """As in "mse activations + max weights + gptq + bias correction"; ',' and '=' cannot stand in a setting."""
+        parts = [f"{self.calibration} activations", f"{self.weight_scale} weights", self.weight_rounding]
+        flags = [name.replace("_", " ") for name in ("bias_correction", "equalization") if getattr(self, name)]
+        return " + ".join(parts + flags)
+
+
+PLAIN = Treatment()
+
+
+@dataclass(frozen=True, slots=True)
+class Treated:
+    """A calibrated network, and what the treatment did to it.
+
+    `rerounded` has for each layer whose weights were not simply rounded to nearest the share of integers that came out
+    otherwise; `equalized` the pairs of layers with like ranges; `notes` say what of the treatment did nothing, and why.
+    """
+
+    network: fx.GraphModule
+    rerounded: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    equalized: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def quantize(
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    scheme: Scheme,
+    inputs: torch.Tensor,
+    treatment: Treatment = PLAIN,
+) -> fx.GraphModule:
+    """The calibrated Brevitas network of `module`; see `treat`."""
+    return treat(trace(module, input_shape), scheme, inputs, treatment).network
+
+
+def treat(traced: fx.GraphModule, scheme: Scheme, inputs: torch.Tensor, treatment: Treatment) -> Treated:
+    """Quantize a traced network, which stays as it is, with calibration inputs (samples, *input_shape).
+
+    The result is the same for every number of threads. Its weights are checked to lie on their grid.
+
+    Raises:
+        ValueError: there is no input, or one is not finite.
+        Unsupported: a layer cannot be quantized; a tensor has no usable range; a bias does not fit into 32 bits.
+    """
+    check_inputs(inputs)
+    pairs: tuple[tuple[str, str], ...] = ()
+    notes = []
+    with one_thread(), torch.no_grad():
+        if treatment.equalization:
+            equalized = equalize(traced)
+            traced, pairs = equalized.network, equalized.pairs
+            if not pairs:
+                notes.append("equalization: no pair of layers to equalize")
+        if treatment.bias_correction:
+            traced = _with_biases(traced)
+        quantized = place(traced, scheme)
+        _scale_weights(quantized, treatment.weight_scale)
+        calibrate(quantized, inputs, treatment.calibration)
+        if scheme.scales == "power-of-two":
+            even_zero_points(quantized)
+        rerounded = _correct(quantized, inputs, treatment)
+        if treatment.weight_rounding != "nearest" and not any(rerounded.values()):
+            notes.append(f"{treatment.weight_rounding}: no integer came out other than rounded to nearest")
+        check_ranges(quantized)
+        check_grid(quantized)
+    return Treated(quantized, rerounded, pairs, tuple(notes))
+
+
+def _with_biases(traced: fx.GraphModule) -> fx.GraphModule:
+    """A copy in which every layer has biases to correct."""
+    copied = copy.deepcopy(traced)
+    for layer in copied.modules():
+        if isinstance(layer, FLOAT_COMPUTE) and layer.bias is None:
+            layer.bias = nn.Parameter(layer.weight.new_zeros(len(layer.weight)))
+    return copied
+
+
+def _scale_weights(quantized: fx.GraphModule, weight_scale: WeightScale) -> None:
+    for layer in quantized.modules():
+        if isinstance(layer, COMPUTE):
+            kernel = layer.weight_quant.tensor_quant
+            power_of_two = isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling)
+            least, bits = kernel.scaling_impl.clamp_scaling.clamp_min_ste.min_val, int(layer.weight_quant.bit_width())
+            found = weight_thresholds(layer.weight, bits, weight_scale, least, power_of_two)
+            value = kernel.scaling_impl.value
+            value.copy_((found.log2() if power_of_two else found).view_as(value))
+
+
+def _correct(quantized: fx.GraphModule, inputs: torch.Tensor, treatment: Treatment) -> dict[str, float]:
+    """Weights and biases, layer by layer, each on what the layers before it, corrected, give."""
+    rounded, biased = treatment.weight_rounding != "nearest", treatment.bias_correction
+    if not (rounded or biased):
+        return {}
+    given, means = {}, {}
+
+    def see(name: str, layer: Any, inputs_in_float: torch.Tensor, made: torch.Tensor) -> None:
+        if isinstance(layer, COMPUTE):
+            means[name] = _channel_means(layer, made)
+            if treatment.weight_rounding == "gpfq":
+                given[name] = inputs_in_float
+
+    FloatRun(quantized, see).run(inputs)
+    run = _Correction(quantized, treatment, given, means)
+    run.run(inputs)
+    return run.rerounded
+
+
+class _Correction(fx.Interpreter):
+    """Runs a calibrated network and corrects each layer before it is computed; `given` and `means` are in float."""
+
+    def __init__(
+        self,
+        quantized: fx.GraphModule,
+        treatment: Treatment,
+        given: Mapping[str, torch.Tensor],
+        means: Mapping[str, torch.Tensor],
+    ) -> None:
+        super().__init__(quantized)
+        self._treatment, self._given, self._means = treatment, given, means
+        self.rerounded: dict[str, float] = {}
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One layer; a layer of Brevitas' with weights is corrected first."""
+        layer = self.fetch_attr(target)
+        if not isinstance(layer, COMPUTE):
+            return super().call_module(target, args, kwargs)
+        (inputs,) = args
+        if self._treatment.weight_rounding != "nearest":
+            products = Products(layer, inputs.value, self._given.get(target))
+            self.rerounded[target] = round_weights(layer, self._treatment.weight_rounding, products)
+        if self._treatment.bias_correction:
+            # Found without the old bias: its own rounding would be corrected, and then come on top of the new one's.
+            layer.bias.zero_()
+            layer.bias.copy_(self._means[target] - _channel_means(layer, layer(inputs)))
+        return layer(inputs)
+
+
+def _channel_means(layer: nn.Module, made: torch.Tensor) -> torch.Tensor:
+    """Over samples and places, (channels,): channels come last out of a linear layer, else second."""
+    channels_last = made if isinstance(layer, nn.Linear) else made.movedim(1, -1)
+    return channels_last.flatten(0, -2).double().mean(0).to(made.dtype)

@@ -1,0 +1,424 @@
+"""The report's section on quantization: hand-computed tables, what is said of placements, and what is left out."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_report import Page
+from test_report_sample import sample_record, sample_rows, write_run
+
+from evalsuite.contract import Direction, Metric
+from evalsuite.recipe import parse_recipe
+from evalsuite.report import write_report
+from evalsuite.report.content import Content
+from evalsuite.report.measured import Measured
+from evalsuite.report.quantization import QuantizationTable, quantization_tables
+from evalsuite.report.quantization_checks import percent
+from evalsuite.report.quantization_findings import QuantizationFinding, finding
+from evalsuite.report.quantization_text import accuracy_grid
+from evalsuite.report.record import Record
+from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from evalsuite.run.record import RunRecord
+
+HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
+T2 = 4.302652729911275  # The 97.5 % quantile of Student's t with 2 degrees of freedom.
+Options = dict[str, Any]
+
+
+def options(bits: int, placement: str = "post", epochs: int = 0, **more: Any) -> Options:
+    return {"weight_bits": bits, "act_bits": bits, "placement": placement, "qat_epochs": epochs, **more}
+
+
+def job(variant: str, seed: int, step: str, stage: str = "quantize") -> dict[str, object]:
+    return {"workload": "w", "variant": variant, "seed": seed, "step": step, "stage": stage,
+            "key": f"{variant}{seed}{step}"}  # fmt: skip
+
+
+def accuracy(value: float | None, name: str = "integer_accuracy", reason: str = "", **setting: str) -> Metric:
+    return Metric(name, value, "fraction", HIGHER, setting, reason=reason)
+
+
+def rows_of(step: str, name: str = "integer_accuracy", stage: str = "quantize", **values: Sequence[float]) -> list[Row]:
+    """Accuracies of the seeds 0, 1, ... of each variant."""
+    return [row_of(accuracy(value, name), job(variant, seed, step, stage))
+            for variant, every in values.items() for seed, value in enumerate(every)]  # fmt: skip
+
+
+def in_float(**values: Sequence[float]) -> list[Row]:
+    return rows_of("accuracy", "accuracy", "accuracy", **values)
+
+
+def record_of(steps: Mapping[str, Options], **changes: Any) -> dict[str, Any]:
+    told = [{"name": name, "stage": "quantize", "after": "", "options": each} for name, each in steps.items()]
+    return {"baseline": "gelu", "steps": [{"name": "accuracy", "stage": "accuracy"}, *told], **changes}
+
+
+def content_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Content:
+    return Content(read_results(write_run(folder, rows)), Record(record_of(steps)), "gelu")
+
+
+def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
+    (table,) = content_of(folder, rows, steps).quantized.tables
+    return table
+
+
+def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> QuantizationFinding:
+    (found,) = content_of(folder, rows, steps).quantized.findings
+    return found
+
+
+GELU = (0.90, 0.91, 0.92)
+BETTER = (0.93, 0.941, 0.949)  # 0.030, 0.031 and 0.029 above
+SAME = (0.901, 0.909, 0.92)  # 0.001, -0.001 and 0 above
+
+
+def test_table_by_hand(tmp_path: Path) -> None:
+    rows = [*in_float(gelu=(0.95, 0.96, 0.97), relu=(0.95, 0.961, 0.97)), *rows_of("q", gelu=GELU, relu=BETTER)]
+    table = table_of(tmp_path, rows, {"q": options(4)})
+    cell = table.cells["q", "relu"]
+    assert cell.mean is not None
+    assert cell.difference is not None
+    assert cell.mean.mean == pytest.approx(0.94)
+    assert cell.mean.half_width == pytest.approx(T2 * math.sqrt((0.01**2 + 0.001**2 + 0.009**2) / 2) / math.sqrt(3))
+    assert cell.difference.mean == pytest.approx(0.03)
+    assert cell.difference.half_width == pytest.approx(T2 * 0.001 / math.sqrt(3))
+    assert cell.resolved
+    assert table.cells["q", "gelu"].difference is None
+    assert (table.treatments[0].label, table.metric, table.seeds) == ("W4A4, PTQ, post", "integer_accuracy", 3)
+    grid = accuracy_grid(table)
+    assert [[each.marked for each in row] for row in grid.rows] == [
+        ["float", "96.00 ± 2.48", "96.03 ± 2.49 Δ +0.03 [−0.11, 0.18]"],
+        ["W4A4, PTQ, post", "91.00 ± 2.48", "94.00 ± 2.37 Δ +3.00 [2.75, 3.25] ✓ better"],
+    ]
+
+
+def test_steps_from_wide_to_narrow_whatever_the_recipe_says(tmp_path: Path) -> None:
+    steps = {
+        "mixed": options(8, size_budget=0.5), "b2": options(2), "qat": options(8, epochs=3),
+        "both": options(8, "pre+post"), "b8": options(8, size_budget=1.0),
+        "w4a8": {**options(8), "weight_bits": 4}, "unknown": {},
+    }  # fmt: skip
+    rows = [row for step in steps for row in rows_of(step, gelu=GELU)]
+    table = table_of(tmp_path, rows, steps)
+    assert [each.label for each in table.treatments] == [
+        "W8A8, PTQ, post", "W8A8, PTQ, pre+post", "W8A8, QAT 3 epochs, post", "W4A8, PTQ, post", "W2A2, PTQ, post",
+        "mixed A8 (≤ 50 %), PTQ, post", "unknown",
+    ]  # fmt: skip
+    assert list(table.panels) == ["PTQ, post", "PTQ, pre+post", "QAT 3 epochs, post", ""]
+
+
+def test_treatments_of_the_same_bits_are_told_apart_by_their_options(tmp_path: Path) -> None:
+    steps = {
+        "a": options(8, tuned=True, samples=10), "b": options(8, tuned=False, samples=10),
+        "c": options(4, tuned=True, samples=20), "d": options(4, tuned=False, samples=20),
+    }  # fmt: skip
+    rows = [row for step in steps for row in rows_of(step, gelu=GELU)]
+    labels = {each.step: each.label for each in table_of(tmp_path, rows, steps).treatments}
+    assert labels == {
+        "a": "W8A8, PTQ, tuned, post", "b": "W8A8, PTQ, not tuned, post",
+        "c": "W4A4, PTQ, tuned, post", "d": "W4A4, PTQ, not tuned, post",
+    }  # fmt: skip
+    same = {"one": options(8), "two": options(8)}
+    rows = [row for step in same for row in rows_of(step, gelu=GELU)]
+    assert [each.label for each in table_of(tmp_path, rows, same).treatments] == [
+        "W8A8, PTQ, one, post", "W8A8, PTQ, two, post",
+    ]  # fmt: skip
+
+
+def test_both_arms_are_compared_in_the_same_arithmetic(tmp_path: Path) -> None:
+    lack = "LayerNorm stays in float"
+    rows = [
+        *rows_of("q", relu=BETTER),
+        *(row_of(accuracy(None, reason=lack), job("gelu", seed, "q")) for seed in range(3)),
+        *rows_of("q", "runtime_accuracy", gelu=(0.5, 0.6, 0.7), relu=(0.51, 0.61, 0.71)),
+    ]
+    table = table_of(tmp_path, rows, {"q": options(8)})
+    cell = table.cells["q", "relu"]
+    assert (cell.metric, table.metric) == ("runtime_accuracy", "runtime_accuracy")
+    assert cell.mean is not None
+    assert cell.mean.mean == pytest.approx(0.61)
+    assert cell.reason == f"gelu: unavailable: {lack}"
+    assert "ONNX Runtime" in accuracy_grid(table).caption
+    (found,) = content_of(tmp_path, rows, {"q": options(8)}).quantized.findings
+    assert f"No accuracy of the integer-only network everywhere for gelu (unavailable: {lack})." in found.sentences
+
+
+def test_an_accuracy_of_another_kind_is_marked_and_paired_with_its_own_kind(tmp_path: Path) -> None:
+    rows = [
+        *rows_of("q", gelu=GELU, annealed=BETTER),
+        *rows_of("q", "runtime_accuracy", gelu=(0.5, 0.6, 0.7), relu=(0.51, 0.62, 0.73)),
+    ]
+    table = table_of(tmp_path, rows, {"q": options(8)})
+    relu = table.cells["q", "relu"]
+    assert relu.difference is not None
+    assert relu.difference.mean == pytest.approx(0.02)
+    cells = accuracy_grid(table).rows[0]
+    assert [" (ONNX Runtime)" in each.text for each in cells] == [False, False, False, True]
+
+
+PLACEMENTS = {"post": options(3), "both": options(3, "pre+post")}
+
+
+def test_a_gap_with_both_placements_is_said_to_hold_with_both(tmp_path: Path) -> None:
+    rows = [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=GELU, relu=(0.92, 0.931, 0.939))]
+    found = finding_of(tmp_path, rows, PLACEMENTS)
+    assert found.headline == "2 of 2 differences to gelu are resolved, at W3A3."
+    assert found.sentences[0].startswith(
+        "relu: better with every placement: PTQ W3A3 (post +3.0 pp [2.8, 3.2], pre+post +2.0 pp [1.8, 2.2])."
+    )
+
+
+def test_a_gap_with_one_placement_only_is_the_placements(tmp_path: Path) -> None:
+    rows = [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=GELU, relu=SAME)]
+    found = finding_of(tmp_path, rows, PLACEMENTS)
+    # The gaps differ by 0.029, 0.032 and 0.029: 0.030 +- 4.3027 * 0.0017321 / sqrt(3).
+    assert found.sentences[0].startswith("relu: better with post only, the placement's: PTQ W3A3 (post +3.0 pp")
+    assert "the gaps differ by +3.0 pp [2.6, 3.4]" in found.sentences[0]
+
+
+def test_a_gap_with_one_placement_only_that_the_other_does_not_exclude_is_nobodys(tmp_path: Path) -> None:
+    rows = [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=GELU, relu=(0.98, 0.90, 0.96))]
+    found = finding_of(tmp_path, rows, PLACEMENTS)
+    assert found.sentences[0].startswith("relu: better with post only: PTQ W3A3 (post +3.0 pp")
+    assert "the placement's" not in found.sentences[0]
+
+
+def test_a_gap_that_turns_with_the_placement(tmp_path: Path) -> None:
+    rows = [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=BETTER, relu=GELU)]
+    assert finding_of(tmp_path, rows, PLACEMENTS).sentences[0].startswith("relu: turning with the placement: PTQ W3A3")
+
+
+def test_what_is_not_resolved_is_said_too(tmp_path: Path) -> None:
+    steps = {"w8": options(8), "w4": options(4)}
+    rows = [*rows_of("w8", gelu=GELU, relu=SAME), *rows_of("w4", gelu=GELU, relu=BETTER)]
+    found = finding_of(tmp_path, rows, steps)
+    assert "at W4A4; none at W8A8" in found.headline
+    assert "worse" not in found.sentences[0]
+    assert "measured with post only: PTQ W4A4" in found.sentences[0]
+    assert "; not resolved: PTQ W8A8." in found.sentences[0]
+    quiet = finding_of(tmp_path, rows_of("w8", gelu=GELU, relu=SAME), steps)
+    assert quiet.headline == "None of 1 differences to gelu is resolved."
+    assert quiet.sentences[0].startswith("relu: no difference is resolved at any width")
+
+
+def test_the_same_difference_in_every_seed_resolves_nothing(tmp_path: Path) -> None:
+    rows = rows_of("q", gelu=GELU, relu=tuple(value + 0.01 for value in GELU))
+    table = table_of(tmp_path, rows, {"q": options(8)})
+    cell = table.cells["q", "relu"]
+    assert cell.difference is not None
+    assert cell.difference.constant
+    assert not cell.resolved
+    assert accuracy_grid(table).rows[0][2].marked.endswith("Δ +1.0 in all 3 seeds")
+
+
+def test_a_gap_that_was_there_in_float_is_not_put_down_to_quantization(tmp_path: Path) -> None:
+    rows = [*in_float(gelu=GELU, relu=BETTER), *rows_of("q", gelu=GELU, relu=BETTER)]
+    (sentence, *_) = finding_of(tmp_path, rows, {"q": options(8)}).sentences
+    assert "In float its gap is +3.0 pp [2.8, 3.2] already; quantization changes that gap resolvedly nowhere." in (
+        sentence
+    )
+    rows = [*in_float(gelu=GELU, relu=BETTER), *rows_of("q", gelu=GELU, relu=(0.85, 0.862, 0.867))]
+    (sentence, *_) = finding_of(tmp_path, rows, {"q": options(8)}).sentences
+    assert "changes that gap resolvedly by: PTQ, post W8A8 (−8.0 pp [−8.4, −7.7])." in sentence
+
+
+def test_one_seed_claims_nothing(tmp_path: Path) -> None:
+    rows = rows_of("q", gelu=(0.9,), relu=(0.95,))
+    content = content_of(tmp_path, rows, {"q": options(8)})
+    assert content.quantized.findings[0].headline == "One seed: no interval, so nothing is claimed."
+    row = content.quantized.grids[0].rows[0]
+    assert [each.marked for each in row] == [
+        "W8A8, PTQ, post", "90.0 one seed", "95.0 Δ +5.0 (one seed, no interval)",
+    ]  # fmt: skip
+
+
+def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> None:
+    reason = "QAT needs a gradient"
+    rows = rows_of("q", gelu=GELU, relu=BETTER[:2])
+    rows += [failure_row(job("annealed", seed, "q"), Status.UNSUPPORTED, reason) for seed in range(3)]
+    rows.append(failure_row(job("relu", 2, "q"), Status.TIMEOUT, "ran past 120 s"))
+    content = content_of(tmp_path, rows, {"q": options(4), "never": options(2)})
+    table = content.quantized.tables[0]
+    assert [each.step for each in table.treatments] == ["q"]
+    cells = {each.variant: each for each in table.cells.values()}
+    assert (cells["annealed"].mean, cells["annealed"].reason) == (None, f"unsupported: {reason}")
+    row = dict(zip(content.quantized.grids[0].columns, content.quantized.grids[0].rows[0], strict=True))
+    assert (row["annealed"].text, row["annealed"].tone) == (f"unsupported: {reason}", "lack")
+    assert row["relu"].detail.endswith("n = 2 of 3")
+
+
+def test_without_the_baseline_nothing_is_compared(tmp_path: Path) -> None:
+    rows = [failure_row(job("gelu", seed, "q"), Status.FAILED, "no memory") for seed in range(3)]
+    content = content_of(tmp_path, [*rows, *rows_of("q", relu=BETTER)], {"q": options(8)})
+    assert content.quantized.findings[0].headline == "No quantized network can be compared with gelu."
+    assert content.quantized.grids[0].rows[0][2].detail == "no gelu to compare with"
+
+
+def checked(seed: int, variant: str) -> list[Metric]:
+    """An integer-only network's checks, worse with every seed."""
+    return [
+        accuracy(0.90 + 0.01 * seed), accuracy(0.89 + 0.01 * seed - 0.001 * (seed % 2), activation="polynomial"),
+        Metric("integer_agreement", 1 - 0.001 * seed, "fraction", HIGHER),
+        Metric("differing_logits", 0.0001 * seed, "share", LOWER),
+        Metric("tie_distance", 1e-5 * (1 + seed), "lsb", LOWER),
+        Metric("unexplained_differences", float(seed == 2 and variant == "relu"), "count", LOWER),
+        Metric("integer_onnx_agreement", 1.0, "fraction", HIGHER),
+        Metric("rounding_differing_logits", 0.05, "share", LOWER, {"rounding": "half-up"}),
+        Metric("integer_mac_fraction", 0.0687 if variant == "gelu" else 1.0, "share", HIGHER),
+        Metric("latency_ratio", 0.5 + 0.1 * seed, "ratio", HIGHER, {"batch": 1}, timing=True),
+        Metric("chosen_treatment", None, "name", NEUTRAL, reason="percentile 99.9"),
+        Metric("accumulator_bits", 20.0, "count", LOWER),
+        Metric("accumulator_bits_observed", 15.0, "count", LOWER, {"layer": "0"}),
+        Metric("table_bytes", 512.0, "bytes", LOWER, {"activation": "table"}),
+        *(Metric("accumulator_bits", bits, "count", LOWER, {"layer": layer})
+          for layer, bits in (("0", 18.0), ("2", 20.0))),
+        *(Metric(name, 0.01 * bits, "nats", LOWER, {"layer": layer})
+          for name in ("layer_alone_loss", "layer_spared_loss") for layer, bits in (("0", 1.0 + seed), ("2", 0.0))),
+        *(Metric("chosen_weight_bits", bits, "count", NEUTRAL, {"layer": layer})
+          for layer, bits in (("0", 8.0), ("2", 4.0 if seed else 8.0))),
+    ]  # fmt: skip
+
+
+def checked_rows() -> list[Row]:
+    return [row_of(each, job(variant, seed, step)) for variant in ("gelu", "relu") for seed in range(3)
+            for step in ("w8", "w4") for each in checked(seed, variant)]  # fmt: skip
+
+
+STEPS = {"w8": options(8), "w4": options(4)}
+MIXED = options(8, size_budget=0.5)
+
+
+def test_checks_show_the_worst_seed_and_what_it_says(tmp_path: Path) -> None:
+    content = content_of(tmp_path, checked_rows(), STEPS)
+    grid = next(each for each in content.quantized.details if each.name == "w-integer-checks")
+    line = dict(zip(grid.columns, (each.plain for each in grid.rows[0]), strict=True))
+    assert line["same class as Brevitas"] == "99.8 %"
+    assert line["differing logits"] == "0.02 %"
+    assert line["farthest from a tie"] == "3e-05"
+    assert line["equal bits in ONNX Runtime"] == "100 %"
+    assert line["other logits, half-up"] == "5 %"
+    assert line["accumulator bits"] == "20"
+    assert line["table bytes"] == "512"
+    assert line["polynomial, Δ to the table"].startswith("−1.0 pp [−1.2, −0.9]")
+    assert line["treatment chosen"] == "percentile 99.9"
+    assert "other logits, gemmlowp" not in line
+    said = content.quantized.findings[0].sentences
+    assert (
+        "The integer-only networks give Brevitas' class on at least 99.8 % of samples, differ from it in at most "
+        "0.02 % of a network's logits, leave 2 differences unexplained by rounding ties and are equal in every bit to "
+        "their ONNX graphs on every sample."
+    ) in said
+    assert "MACs in integers in ONNX Runtime, W8A8, PTQ, post: 6.87 % for gelu, 100 % for relu." in said
+
+
+def test_coverage_and_latency_by_hand(tmp_path: Path) -> None:
+    grid = content_of(tmp_path, checked_rows(), STEPS).quantized.grids[1]
+    half = T2 * 0.1 / math.sqrt(3)
+    assert [each.plain for each in grid.rows[0]] == [
+        "W8A8, PTQ, post", f"6.87 % ×0.60 ± {half:.2f}", f"100 % ×0.60 ± {half:.2f}",
+    ]  # fmt: skip
+
+
+def test_chosen_bits_are_one_number_where_the_seeds_agree(tmp_path: Path) -> None:
+    steps = {"w8": MIXED, "w4": options(4)}
+    grid = next(each for each in content_of(tmp_path, checked_rows(), steps).quantized.details if "mixed" in each.name)
+    assert [[each.text for each in row][:2] for row in grid.rows] == [["0", "8"], ["2", "8, 4, 4"]]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(1.0, "100 %"), (0.99999, "> 99.99 %"), (0.99996, "> 99.99 %"), (0.9999, "99.99 %"), (0.5, "50 %"),
+     (0.00001, "< 0.01 %"), (0.0, "0 %"), (0.00028, "0.03 %")],
+)  # fmt: skip
+def test_percent_never_rounds_to_all_or_nothing(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+def test_layers_are_drawn_and_in_the_csv_but_are_no_lines(tmp_path: Path) -> None:
+    content = content_of(tmp_path, checked_rows(), STEPS)
+    assert not [line for line in content.lines if "layer=" in line.setting]
+    assert [line for line in content.lines if line.metric == "accumulator_bits"]
+    layered = content.compared[content.compared["setting"] == "layer=0"]
+    assert set(layered["metric"]) == {
+        "accumulator_bits", "accumulator_bits_observed", "layer_alone_loss", "layer_spared_loss", "chosen_weight_bits",
+    }  # fmt: skip
+    assert "chosen_treatment" not in {line.metric for line in content.lines} | set(content.failures["metric"])
+    drawn = {each.title for each in content.drawings if each.svg}
+    assert {"Accuracy by bit width, w", "Sensitivity of layers, w", "Accumulator width, w"} <= drawn
+    counts = content.tallies["w", "w8"]["relu"]
+    whole = content.whole
+    wanted = whole[(whole["step"] == "w8") & (whole["variant"] == "relu") & (whole["direction"] != "neutral")]
+    assert counts.compared == len(wanted)
+
+
+def test_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
+    first, second = (
+        [each.svg for each in content_of(tmp_path / name, checked_rows(), STEPS).drawings] for name in ("a", "b")
+    )
+    assert first == second
+
+
+def test_page_and_files_show_the_section(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", checked_rows(), record_of({**STEPS, "w8": MIXED}, variants=["gelu", "relu"]))
+    write_report(folder)
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert "w, accuracy after quantization, integers only (%, Δ in pp; 3 seeds)" in page.text
+    assert "#quantization" in {each["href"] for each in page.attributes("a")}
+    assert "## Quantization" in (folder / "report.md").read_text(encoding="utf-8")
+    for name in ("w-quantized", "w-coverage", "w-integer-checks", "w-mixed-precision"):
+        text = (folder / "tables" / f"{name}.tex").read_text(encoding="utf-8")
+        assert text.isascii()
+        assert "?" not in text
+        assert (folder / "tables" / f"{name}.csv").is_file()
+    with (folder / "tables" / "w-quantized.csv").open(newline="", encoding="utf-8") as file:
+        lines = [each for each in csv.DictReader(file) if each["step"] == "w4" and each["variant"] == "relu"]
+    assert [(each["weight_bits"], each["placement"], each["metric"]) for each in lines] == [
+        ("4", "post", "integer_accuracy")
+    ]
+    assert float(lines[0]["accuracy"]) == pytest.approx(0.91)
+
+
+def test_runs_before_options_were_recorded_tell_them_in_their_help() -> None:
+    text = "Quantized. [weight_bits=4, act_bits=8, eps=(0.1, 0.2), placement=pre+post]"
+    record = Record({"steps": [{"name": "q", "help": text}, {"name": "none"}, {"name": "odd", "help": "x [y"}]})
+    assert record.options == {
+        "q": {"weight_bits": "4", "act_bits": "8", "eps": "(0.1, 0.2)", "placement": "pre+post"}, "none": {}, "odd": {},
+    }  # fmt: skip
+
+
+def test_runs_record_the_options_of_their_steps() -> None:
+    text = "name: x\nworkloads: [digits-mlp]\nvariants: [gelu]\nseeds: [0]\nsteps: [{use: accuracy, near_zero: 0.5}]\n"
+    record = RunRecord.begin(parse_recipe(text), [], 1, "")
+    assert Record({"steps": record.steps}).options == {"accuracy": {"near_zero": 0.5}}
+
+
+def test_unknown_widths_show_under_the_steps_names(tmp_path: Path) -> None:
+    frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",))))
+    (table,) = Content(frame, Record(sample_record()), "gelu").quantized.tables
+    assert [each.label for each in table.treatments] == ["quantize-w8", "quantize-w4"]
+    assert "quantize-w8" in finding(Measured(frame), table).headline
+
+
+def test_a_run_without_quantization_has_no_section(tmp_path: Path) -> None:
+    rows = [row for row in sample_rows(workloads=("digits-mlp",), seeds=(0, 1)) if row.stage != "quantize"]
+    folder = write_run(tmp_path / "run", rows, sample_record())
+    write_report(folder)
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert "quantization" not in {each.get("id") for each in page.attributes("section")}
+    assert "No figure “Accuracy by bit width, digits-mlp”" in " ".join(page.text.split()).replace(
+        "No figure “Certified", ""
+    )
+    assert quantization_tables(Measured(read_results(folder)), "gelu", {}, {}) == []
+
+
+def test_of_many_quantize_steps_the_first_four_are_headlines(tmp_path: Path) -> None:
+    steps = {f"q{bits}": options(bits) for bits in (8, 7, 6, 5, 4, 3)}
+    rows = [row for step in steps for row in rows_of(step, "runtime_accuracy", gelu=GELU, relu=BETTER)]
+    content = content_of(tmp_path, rows, steps)
+    assert [line.step for line in content.glance("w")] == ["q8", "q7", "q6", "q5"]
+    assert len(content.lines) == 6

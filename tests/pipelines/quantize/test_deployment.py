@@ -1,0 +1,319 @@
+"""What ONNX Runtime runs, its size and latency, and where it differs from Brevitas; on really trained networks."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from torch import fx, nn
+
+from evalsuite import Split, export_onnx, open_onnx, run_onnx
+from pipelines.quantize.processor import saturation
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeNetwork
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from pipelines.quantize.agreement import TIE, Agreement, agreement_metrics, compare_layers
+    from pipelines.quantize.calibration import calibrate
+    from pipelines.quantize.deployment import deployment_metrics, execution_metrics
+    from pipelines.quantize.execution import Execution, observe
+    from pipelines.quantize.placement import Bits, Scheme, place
+    from pipelines.quantize.qcdq import constant_bytes, export_qcdq
+    from pipelines.quantize.rewriting import fixed_shapes
+    from pipelines.quantize.tracing import trace
+    from pipelines.quantize.zero_points import even_zero_points
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+INPUTS = torch.rand(120, 1, 8, 8, generator=torch.Generator().manual_seed(7))
+# Outputs x weights behind each: stem, two blocks (the second strided, with a projection), head.
+RESNET_MACS = 64 * 16 * 9 + 2 * 64 * 16 * 16 * 9 + 16 * 32 * 16 * 9 + 16 * 32 * 32 * 9 + 16 * 32 * 16 + 32 * 10
+
+
+def quantized(module: nn.Module, scheme: Scheme, *, even: bool = False) -> fx.GraphModule:
+    made = place(trace(module, (1, 8, 8)), scheme)
+    calibrate(made, INPUTS)
+    if even:
+        even_zero_points(made)
+    return made
+
+
+def exported(module: nn.Module, scheme: Scheme, path: Path, *, even: bool = False) -> fx.GraphModule:
+    made = quantized(module, scheme, even=even)
+    export_qcdq(made, (1, 8, 8), path)
+    return made
+
+
+@cache
+def resnet(kind: type[nn.Module]) -> nn.Module:
+    """Untrained, but with BatchNorm's statistics of the inputs, so that every layer has a part."""
+    from evalsuite.workloads.digits import DigitsResNet
+
+    torch.manual_seed(0)
+    module = DigitsResNet().build(lambda _: kind())
+    for _ in range(20):
+        module(INPUTS)
+    return module.eval()
+
+
+@pytest.fixture(scope="session")
+def integer_resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[fx.GraphModule, Path]:
+    """The ReLU network at 8 bits, and its file."""
+    path = tmp_path_factory.mktemp("relu") / "q.onnx"
+    return exported(resnet(nn.ReLU), Scheme(Bits(8, 8)), path), path
+
+
+@pytest.fixture(scope="session")
+def vit(network: MakeNetwork, tmp_path_factory: pytest.TempPathFactory) -> tuple[fx.GraphModule, Path]:
+    """A transformer with GELU at 8 bits, and its file."""
+    path = tmp_path_factory.mktemp("vit") / "q.onnx"
+    return exported(network("digits-vit", "gelu", epochs=1).module, Scheme(Bits(8, 8)), path), path
+
+
+def test_a_residual_relu_network_runs_in_integers_alone(integer_resnet) -> None:
+    execution = observe(integer_resnet[1], INPUTS[:1])
+    assert execution.kernels == {"QLinearConv": 6, "QLinearAdd": 2, "QGemm": 1, "QLinearGlobalAveragePool": 1}
+    assert execution.integer_kernels == execution.kernels
+    assert sum(node.macs for node in execution.nodes) == RESNET_MACS
+    assert (execution.islands, execution.count("float"), execution.count("boundary")) == ([], 0, 2)
+    assert execution.integer_mac_fraction == execution.integer_node_fraction == 1
+    assert execution.time_share("float") == 0
+    layers = [node.layer for node in execution.nodes if node.macs]
+    assert layers[0] == "layer_0"
+    assert "layer_4_shortcut_0" in layers
+
+
+def test_gelu_makes_islands_that_cost_time(tmp_path: Path) -> None:
+    exported(resnet(nn.GELU), Scheme(Bits(8, 8), before_activations=True), tmp_path / "q.onnx")
+    execution = observe(tmp_path / "q.onnx", INPUTS[:1])
+    assert [island.describe() for island in execution.islands] == ["Gelu"] * 5
+    assert execution.islands[0].nodes[0].layer == "layer_2"
+    assert execution.integer_node_fraction == 10 / 15
+    assert execution.integer_mac_fraction == 1
+    kinds = ("integer", "float", "boundary", "movement", "shape")
+    assert sum(execution.time_share(kind) for kind in kinds) == pytest.approx(1)
+    islands = sum(island.time_share for island in execution.islands)
+    assert islands == pytest.approx(execution.time_share("float"))
+    # The same five activations as above cost the ReLU network nothing; these run one erf for each of 5,120 numbers.
+    assert islands > 0.02
+    found = {each.name: each for each in execution_metrics(execution)}
+    assert found["float_islands"].reason == "Gelu, Gelu, Gelu, Gelu, Gelu"
+    assert found["integer_kernels"].reason.startswith("QLinearConv x 6, ")
+    assert found["float_time_fraction"].timing
+    assert "Gelu in layer_3_residual_2 " in found["float_time_fraction"].reason
+
+
+def test_the_islands_of_a_transformer_are_named(vit) -> None:
+    execution = observe(vit[1], INPUTS[:1])
+    islands = sorted(island.describe() for island in execution.islands)
+    assert islands == sorted(
+        ["Add+LayerNormalization", "LayerNormalization+ReduceMean", *["LayerNormalization"] * 3, "Gelu", "Gelu"]
+        + ["FusedMatMul+Softmax+MatMul"] * 2
+    )
+    assert execution.integer_kernels == {"QGemm": 9, "QLinearAdd": 4, "QLinearConv": 1}
+    linear = 16 * 2 * (48 * 144 + 48 * 48 + 2 * 48 * 96)
+    assert sum(node.macs for node in execution.nodes if node.kind == "integer") == 16 * 48 * 4 + linear + 48 * 10
+    assert sum(node.macs for node in execution.nodes if node.kind == "float") == 2 * 2 * 16 * 16 * 48
+    assert execution.count("shape") == 0
+
+
+def shape_model(function: str) -> onnx.ModelProto:
+    """input (batch, 4) float32 to logits: rows of the input times what `function` makes of its own shape."""
+    nodes = [
+        helper.make_node("Shape", ["input"], ["shape"]),
+        helper.make_node("Gather", ["shape", "index"], ["size"]),
+        helper.make_node("Cast", ["size"], ["real"], to=onnx.TensorProto.FLOAT),
+        helper.make_node(function, ["real"], ["factor"]),
+        helper.make_node("Mul", ["input", "factor"], ["product"]),
+        helper.make_node("Concat", ["batch", "two", "two"], ["grid"], axis=0),
+        helper.make_node("Gather", ["shape", "zero"], ["batch"]),
+        helper.make_node("Reshape", ["product", "grid"], ["logits"]),
+    ]
+    nodes[5], nodes[6] = nodes[6], nodes[5]
+    constants = [
+        numpy_helper.from_array(np.array(value, dtype=np.int64), name)
+        for name, value in (("index", 1), ("zero", [0]), ("two", [2]))
+    ]
+    inputs = [helper.make_tensor_value_info("input", onnx.TensorProto.FLOAT, ["batch", 4])]
+    outputs = [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["batch", 2, 2])]
+    graph = helper.make_graph(nodes, "shapes", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def test_what_follows_from_shapes_is_computed_once() -> None:
+    model = shape_model("Sqrt")
+    x = torch.arange(12.0).reshape(3, 4)
+    before = run_onnx(open_onnx(model.SerializeToString()), x)
+    assert torch.equal(before, (x * 2).reshape(3, 2, 2))
+    fixed_shapes(model, (4,))
+    assert [node.op_type for node in model.graph.node] == ["Mul", "Reshape"]
+    for batch in (1, 3, 7):
+        x = torch.rand(batch, 4)
+        assert torch.equal(run_onnx(open_onnx(model.SerializeToString()), x), (x * 2).reshape(batch, 2, 2))
+
+
+def test_what_depends_on_the_batch_stays() -> None:
+    model = shape_model("Sqrt")
+    next(each for each in model.graph.initializer if each.name == "index").CopyFrom(
+        numpy_helper.from_array(np.array(0, dtype=np.int64), "index")
+    )
+    fixed_shapes(model, (4,))
+    assert "Sqrt" in [node.op_type for node in model.graph.node]
+    x = torch.rand(9, 4)
+    torch.testing.assert_close(run_onnx(open_onnx(model.SerializeToString()), x), (x * 3).reshape(9, 2, 2))
+
+
+def test_a_transformer_runs_at_other_batches_than_it_was_exported_for(vit) -> None:
+    made, path = vit
+    session = open_onnx(path)
+    whole = run_onnx(session, INPUTS)
+    parts = torch.cat([run_onnx(session, INPUTS[:1]), run_onnx(session, INPUTS[1:8]), run_onnx(session, INPUTS[8:])])
+    assert torch.equal(whole, parts)
+    found = compare_layers(made, path, INPUTS)
+    assert found.equal_logits > 0.95
+    assert found.ties == found.origins
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(nn.ReLU, 8), (nn.GELU, 4)])
+def test_every_difference_from_brevitas_begins_at_a_rounding_tie(
+    integer_resnet, kind: type[nn.Module], bits: int, tmp_path: Path
+) -> None:
+    made, path = integer_resnet
+    if kind is nn.GELU:
+        path = tmp_path / "q.onnx"
+        made = exported(resnet(kind), Scheme(Bits(bits, bits)), path)
+    found = compare_layers(made, path, INPUTS)
+    assert (found.samples, found.faithful) == (120, True)
+    assert found.equal_logits > 0.98
+    assert found.ties == found.origins
+    with torch.no_grad():
+        in_brevitas = made(INPUTS)
+    in_runtime = run_onnx(open_onnx(path), INPUTS)
+    # The logits are floats in both: one step apart, or equal but for the rounding of integer x scale.
+    assert found.equal_logits == pytest.approx(torch.isclose(in_brevitas, in_runtime, atol=1e-5).double().mean().item())
+    assert found.equal_classes == (in_brevitas.argmax(1) == in_runtime.argmax(1)).double().mean().item()
+
+
+def odd_zero_points(kind: type[nn.Module], path: Path, *, even: bool) -> Agreement:
+    made = exported(resnet(kind), Scheme(Bits(4, 4), scales="power-of-two"), path, even=even)
+    return compare_layers(made, path, INPUTS)
+
+
+def test_odd_zero_points_part_the_runtimes_and_even_ones_unite_them(tmp_path: Path) -> None:
+    parted = odd_zero_points(nn.ReLU, tmp_path / "odd.onnx", even=False)
+    assert parted.equal_logits < 0.9
+    assert parted.origins == parted.ties > 100
+    assert parted.first is not None
+    assert parted.first.tie_distance == 0
+    assert parted.first.zero_point % 2 == 1
+    assert abs(parted.first.brevitas - parted.first.runtime) == 1
+    assert next(iter(parted.differing)) == parted.first.layer
+    assert f"with the odd zero point {parted.first.zero_point}" in parted.describe()
+    united = odd_zero_points(nn.ReLU, tmp_path / "even.onnx", even=True)
+    assert (united.equal_logits, united.origins, united.first, united.differing) == (1, 0, None, {})
+
+
+def test_even_zero_points_move_by_one_step_and_no_other_parameter() -> None:
+    before = quantized(resnet(nn.GELU), Scheme(Bits(4, 4)))
+    after = copy.deepcopy(before)
+    moved = even_zero_points(after)
+    assert moved
+    assert even_zero_points(after) == []
+    for name, value in before.state_dict().items():
+        changed = not torch.equal(value, after.state_dict()[name])
+        assert not changed or any(name.startswith(f"{each}.") and "zero_point" in name for each in moved)
+    for name in moved:
+        old, new = (each.get_submodule(name).act_quant.zero_point().item() for each in (before, after))
+        assert abs(old - new) == 1
+        assert new % 2 == 0
+        assert 0 <= new <= 2 ** int(after.get_submodule(name).act_quant.bit_width().item()) - 1
+
+
+def test_a_wrong_weight_is_found_with_its_layer_and_element(integer_resnet, tmp_path: Path) -> None:
+    made, path = integer_resnet
+    model = onnx.load(str(path))
+    clip = next(
+        node for node in model.graph.node if node.name == "/layer_3_residual_3/weight_quant/export_handler/Clip"
+    )
+    weight = next(each for each in model.graph.initializer if each.name == clip.input[0])
+    values = numpy_helper.to_array(weight).copy()
+    values[5] = -values[5]
+    weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+    onnx.save(model, str(tmp_path / "q.onnx"))
+    found = compare_layers(made, tmp_path / "q.onnx", INPUTS)
+    assert found.farthest is not None
+    # A tie may part the two before; what no tie explains began in that channel.
+    assert found.farthest.layer == "quantize_layer_3_residual_3"
+    assert found.farthest.element[1] == 5
+    assert found.farthest.tie_distance > TIE
+    assert found.farthest.runtime == found.farthest.unfused
+    assert found.ties < found.origins
+    assert "arithmetic before the rounding" in found.describe()
+    rows = {each.name: each for each in agreement_metrics(found)}
+    assert rows["runtime_equal_logits"].value == found.equal_logits < 1
+    assert rows["runtime_tie_distance"].value == found.farthest.tie_distance
+
+
+def test_impossible_comparisons_are_refused(integer_resnet, tmp_path: Path) -> None:
+    made, path = integer_resnet
+    with pytest.raises(ValueError, match="there is no input"):
+        compare_layers(made, path, INPUTS[:0])
+    onnx.save(shape_model("Sqrt"), str(tmp_path / "float.onnx"))
+    with pytest.raises(RuntimeError, match=r"float.onnx has no node '/quantize_input/.*not the export of this network"):
+        compare_layers(made, tmp_path / "float.onnx", INPUTS)
+
+
+def test_size_and_latency_are_against_the_float_file(integer_resnet, tmp_path: Path) -> None:
+    export_onnx(resnet(nn.ReLU), (1, 8, 8), tmp_path / "float.onnx")
+    content = (tmp_path / "float.onnx").read_bytes()
+    rows = deployment_metrics(content, integer_resnet[1], Split(INPUTS, torch.zeros(120, dtype=torch.int64)))
+    found = {(each.name, each.setting.get("batch")): each.value for each in rows}
+    weights = 16 * 9 + 2 * 16 * 16 * 9 + 32 * 16 * 9 + 32 * 32 * 9 + 32 * 16 + 320
+    biases = 3 * 16 + 3 * 32 + 10
+    assert constant_bytes(content) == pytest.approx(4 * (weights + biases), abs=64)
+    assert weights + 4 * biases < found["model_bytes", None] < weights + 20 * biases
+    assert found["size_ratio", None] == constant_bytes(content) / found["model_bytes", None]
+    assert {key[1] for key in found if key[0] == "latency"} == {1, 64}
+    assert found["latency", 64] > found["latency", 1] > 0
+    assert all(each.timing for each in rows if each.name.startswith("latency"))
+
+
+def test_operators_whose_products_are_not_counted_are_refused(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones((1, 1, 2, 2), dtype=np.float32), "weight")
+    node = helper.make_node("ConvTranspose", ["input", "weight"], ["logits"], name="up")
+    shapes = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["b", 1, s, s]) for name, s in
+              (("input", 8), ("logits", 9))]  # fmt: skip
+    graph = helper.make_graph([node], "up", shapes[:1], shapes[1:], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), tmp_path / "u.onnx")
+    with pytest.raises(RuntimeError, match="up: the multiply-accumulates of ConvTranspose are not counted"):
+        observe(tmp_path / "u.onnx", INPUTS[:1])
+
+
+def test_an_execution_of_nothing_has_no_shares() -> None:
+    empty = Execution([], [], 64)
+    for ask in (lambda: empty.integer_mac_fraction, lambda: empty.integer_node_fraction, lambda: empty.time_share("x")):
+        with pytest.raises(ValueError, match=r"^no "):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("flags", "saturates"),
+    [("fpu avx2 avx512f", True), ("fpu avx2 avx_vnni", False), ("avx512f avx512_vnni", False)],
+)
+def test_processors_without_vnni_are_told(flags: str, saturates: bool) -> None:
+    text = saturation(f"processor : 0\nflags\t\t: {flags}\nbugs : none\n")
+    assert bool(text) == saturates
+    assert ("session.x64quantprecision=1" in text) == saturates
+
+
+def test_a_processor_that_tells_no_flags_is_not_judged() -> None:
+    assert saturation("Processor : ARMv8\nFeatures : asimddp\n") == ""

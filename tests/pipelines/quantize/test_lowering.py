@@ -1,0 +1,302 @@
+"""The integer-only network against the fake-quantized one that it was made of, and against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from torch import fx, nn
+
+from evalsuite import LambdaGELU, Network, Unsupported, fold_hardness, open_onnx
+from evalsuite.activations.silu import SILU
+from pipelines.quantize.calibration import calibrate
+from pipelines.quantize.integer.agreement import TIE, compare
+from pipelines.quantize.integer.execution import Executor
+from pipelines.quantize.integer.lowering import lower
+from pipelines.quantize.integer.network import (
+    Add,
+    Convolution,
+    Flatten,
+    Linear,
+    MaxPool,
+    Operation,
+    Polynomial,
+    Rectify,
+    Requantize,
+    Rounding,
+    SumPool,
+    Table,
+)
+from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.placement import Bits, Scales, Scheme, place
+from pipelines.quantize.tracing import trace
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeBench, MakeNetwork
+
+pytestmark = pytest.mark.filterwarnings("ignore:Computing zero point of output accumulator")
+WORKLOADS = ("digits-mlp", "digits-cnn", "digits-resnet")
+
+
+def quantize(
+    module: nn.Module, shape: tuple[int, ...], inputs: torch.Tensor, *, bits: int = 8, both: bool = False,
+    scales: Scales = "float",
+) -> fx.GraphModule:  # fmt: skip
+    quantized = place(trace(module, shape), Scheme(Bits(bits, bits), before_activations=both, scales=scales))
+    calibrate(quantized, inputs)
+    return quantized
+
+
+def of_network(network: Network, inputs: torch.Tensor, bits: int, both: bool, scales: Scales) -> fx.GraphModule:
+    folded = fold_hardness(network.module, network.example(2))
+    return quantize(folded, network.input_shape, inputs, bits=bits, both=both, scales=scales)
+
+
+class Everything(nn.Module):
+    """Every layer that has an integer form, with weights as they are drawn."""
+
+    def __init__(self, activation: Callable[[], nn.Module] = nn.ReLU) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.act = activation()
+        self.depthwise = nn.Conv2d(8, 8, 3, padding="same", dilation=2, groups=8)
+        self.act_depthwise = activation()
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.grouped = nn.Conv2d(8, 12, (3, 2), stride=(2, 1), padding=(1, 0), groups=4)
+        self.project = nn.Conv2d(8, 12, (1, 2), stride=(2, 1))
+        self.act_sum = activation()
+        self.average = nn.AvgPool2d(2, stride=1, padding=1)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.act(self.norm(self.first(x)))
+        x = self.pool(x + self.act_depthwise(self.depthwise(x)))
+        x = self.average(self.act_sum(self.grouped(x) + self.project(x)))
+        return self.head(x.mean((2, 3)))
+
+
+def sequence() -> nn.Module:
+    """One-dimensional layers."""
+    return nn.Sequential(
+        nn.Conv1d(3, 6, 5, padding=2, stride=2), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(6, 6, 3, groups=2), nn.ReLU(),
+        nn.AvgPool1d(2), nn.Flatten(), nn.Linear(12, 4),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("variant", ["relu", "annealed"])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_relu_networks_agree_with_brevitas(
+    network: MakeNetwork, bench: MakeBench, workload: str, variant: str, bits: int
+) -> None:
+    made, data = network(workload, variant), bench(workload).data
+    for both in (False, True):
+        quantized = of_network(made, data.calibration.inputs, bits, both, "float")
+        found = compare(quantized, lower(quantized, made.input_shape), data.test.inputs)
+        assert found.same_class == found.samples == 450
+        # float32 rounds some ties the other way; each costs one logit or two.
+        assert found.differing <= 0.01 * found.logits
+        assert found.unexplained == 0
+        assert found.distance < TIE
+        exact = compare(quantized, lower(quantized, made.input_shape), data.test.inputs, precision=torch.float64)
+        assert exact.differing == 0
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("variant", ["relu", "gelu"])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_power_of_two_scales_agree_exactly(
+    network: MakeNetwork, bench: MakeBench, workload: str, variant: str, bits: int
+) -> None:
+    """Every sum is exact in float32, so ties are ties there too; a table is of the same grid."""
+    made, data = network(workload, variant), bench(workload).data
+    quantized = of_network(made, data.calibration.inputs, bits, True, "power-of-two")
+    lowered = lower(quantized, made.input_shape)
+    assert compare(quantized, lowered, data.test.inputs).differing == 0
+    for operation in lowered.operations:
+        if isinstance(operation, Requantize):
+            assert set(operation.factor.multiplier.tolist()) == {2**30}
+
+
+@pytest.mark.parametrize("make", [Everything, sequence])
+def test_every_layer_agrees_on_random_inputs(make: Callable[[], nn.Module]) -> None:
+    for seed in range(3):
+        torch.manual_seed(seed)
+        shape = (2, 9, 10) if make is Everything else (3, 24)
+        module = make().eval()
+        quantized = quantize(module, shape, torch.randn(40, *shape), both=seed == 1)
+        lowered = lower(quantized, shape)
+        assert not lowered.islands
+        inputs = 1.5 * torch.randn(200, *shape)  # some beyond the calibrated range: they saturate
+        found = compare(quantized, lowered, inputs, precision=torch.float64)
+        assert found.differing == 0, [each.describe() for each in found.disagreements]
+
+
+def test_the_operations_are_what_the_layers_say() -> None:
+    torch.manual_seed(0)
+    module = Everything().eval()
+    lowered = lower(quantize(module, (2, 9, 10), torch.randn(40, 2, 9, 10)), (2, 9, 10))
+    kinds: list[type[Operation]] = [
+        Convolution, Requantize, Convolution, Requantize, Add, MaxPool, Convolution, Convolution, Requantize,
+        Requantize, Add, SumPool, Requantize, SumPool, Requantize, Flatten, Linear, Requantize,
+    ]  # fmt: skip
+    assert [type(each) for each in lowered.operations] == kinds
+    named = {each.name: each for each in lowered.operations}
+    depthwise, grouped = named["depthwise"], named["grouped"]
+    assert isinstance(depthwise, Convolution)
+    assert isinstance(grouped, Convolution)
+    assert (depthwise.groups, depthwise.padding, depthwise.dilation) == (8, ((2, 2), (2, 2)), (2, 2))
+    assert (grouped.groups, grouped.padding, grouped.stride) == (4, ((1, 1), (0, 0)), (2, 1))
+
+
+def test_relu_is_part_of_the_requantization_where_its_grid_begins_at_zero() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    quantized = quantize(module, (4,), torch.randn(50, 4), both=True)
+    assert [type(each) for each in lower(quantized, (4,)).operations] == [
+        Linear, Requantize, Requantize, Linear, Requantize
+    ]  # fmt: skip
+    # A grid that reaches below 0 needs the maximum.
+    scale = quantized.get_submodule("quantize_layer_1").act_quant.fused_activation_quant_proxy.tensor_quant  # type: ignore[union-attr]
+    with torch.no_grad():
+        scale.zero_point_impl.value.fill_(-40 * scale.scaling_impl(torch.zeros(1)).item() / 255)  # type: ignore[union-attr, operator]
+    if quantized.get_submodule("quantize_layer_1").act_quant.zero_point().item() > 0:  # type: ignore[union-attr, operator]
+        lowered = lower(quantized, (4,))
+        assert Rectify in [type(each) for each in lowered.operations]
+        assert compare(quantized, lowered, torch.randn(100, 4), precision=torch.float64).differing == 0
+
+
+def test_one_linear_layer_by_hand() -> None:
+    linear = nn.Linear(2, 2)
+    with torch.no_grad():
+        linear.weight.copy_(torch.tensor([[1.27, -0.5], [0.0254, 0.01]]))
+        linear.bias.copy_(torch.tensor([0.3, -0.001]))
+    lowered = lower(quantize(linear, (2,), torch.tensor([[-1.0, 0.5], [1.55, 0.0]])), (2,))
+    first, last = lowered.operations
+    assert isinstance(first, Linear)
+    assert isinstance(last, Requantize)
+    assert lowered.input.scale == pytest.approx(0.01)
+    assert lowered.input.zero_point == 100
+    assert first.weight.tolist() == [[127, -50], [127, 50]]
+    np.testing.assert_allclose(first.scale, [0.01 * 0.01, 0.01 * 0.0002], rtol=1e-6)
+    assert first.bias.tolist() == [3000, -500]
+    np.testing.assert_allclose(last.factor.factors, first.scale / last.output.scale, rtol=1e-9)
+
+
+@pytest.mark.parametrize("smooth", ["table", "polynomial"])
+def test_gelu_without_a_grid_of_its_own_gets_one(network: MakeNetwork, bench: MakeBench, smooth: str) -> None:
+    made, data = network("digits-cnn", "gelu"), bench("digits-cnn").data
+    quantized = of_network(made, data.calibration.inputs, 8, False, "float")
+    lowered = lower(quantized, made.input_shape, smooth=smooth)  # type: ignore[arg-type]
+    assert lowered.inserted == ("layer_2_input", "layer_5_input", "layer_8_input", "layer_11_input")
+    kind = Table if smooth == "table" else Polynomial
+    assert sum(isinstance(each, kind) for each in lowered.operations) == 4
+    found = compare(quantized, lowered, data.test.inputs, diagnose=False)
+    assert found.same_class >= 0.99 * found.samples
+    both = of_network(made, data.calibration.inputs, 8, True, "float")
+    assert lower(both, made.input_shape).inserted == ()
+
+
+def test_the_table_agrees_with_brevitas_and_the_polynomial_nearly(network: MakeNetwork, bench: MakeBench) -> None:
+    made, data = network("digits-mlp", "gelu"), bench("digits-mlp").data
+    quantized = of_network(made, data.calibration.inputs, 8, True, "float")
+    table = compare(quantized, lower(quantized, made.input_shape), data.test.inputs)
+    assert table.differing <= 0.0014 * table.logits
+    assert table.unexplained == 0
+    polynomial = compare(quantized, lower(quantized, made.input_shape, smooth="polynomial"), data.test.inputs)
+    assert polynomial.unexplained > 0  # another function: the differences are no ties
+    assert polynomial.same_class >= 0.99 * polynomial.samples
+
+
+def test_a_wrong_integer_is_found_where_it_is(network: MakeNetwork, bench: MakeBench) -> None:
+    made, data = network("digits-mlp", "relu"), bench("digits-mlp").data
+    quantized = of_network(made, data.calibration.inputs, 8, False, "float")
+    lowered = lower(quantized, made.input_shape)
+    broken = list(lowered.operations)
+    place_of = next(i for i, each in enumerate(broken) if each.name == "layer_2")
+    layer = broken[place_of]
+    assert isinstance(layer, Linear)
+    weight = layer.weight.copy()
+    weight[3, :] += 9
+    broken[place_of] = replace(layer, weight=weight)
+    found = compare(quantized, replace(lowered, operations=tuple(broken)), data.test.inputs)
+    assert found.unexplained > 100
+    assert [each.layer for each in found.disagreements] == ["quantize_layer_3"]
+    assert found.disagreements[0].first[1] == 3
+    assert found.disagreements[0].describe().startswith("quantize_layer_3: ")
+
+
+def test_transformers_have_named_islands(network: MakeNetwork, bench: MakeBench) -> None:
+    made, data = network("digits-vit", "relu"), bench("digits-vit").data
+    quantized = of_network(made, data.calibration.inputs, 8, False, "float")
+    lowered = lower(quantized, made.input_shape)
+    # Two blocks, each with two norms, the attention product and the residual stream's sums beside them.
+    names = [each.name for each in lowered.islands]
+    assert "quantize_blocks_0_norm_attention" in names
+    assert "quantize_blocks_1_norm_feed_forward" in names
+    assert len(names) == 8
+    found = compare(quantized, lowered, data.test.inputs[:60])
+    assert found.same_class == 60
+    assert found.unexplained == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "reason"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Linear(4, 2)), {"smooth": "polynomial"}, "not of silu"),
+        (nn.Sequential(nn.Linear(4, 4), LambdaGELU(4), nn.Linear(4, 2)), {}, "per channel"),
+    ],
+)
+def test_what_has_no_integer_form_says_why(module: nn.Module, options: dict[str, str], reason: str) -> None:
+    quantized = quantize(module.eval(), (4,), torch.rand(20, 4), both=True)
+    with pytest.raises(Unsupported, match=reason):
+        lower(quantized, (4,), **options)  # type: ignore[arg-type]
+
+
+def test_a_network_that_is_partly_in_float_is_refused() -> None:
+    traced = trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), (4,))
+    quantized = place(traced, Scheme(Bits(8, 8), layers={"layer_0": None}))
+    calibrate(quantized, torch.rand(20, 4))
+    with pytest.raises(Unsupported, match="layer_0 was left in float"):
+        lower(quantized, (4,))
+
+
+def test_any_activation_with_a_row_has_a_table() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 2)).eval()
+    quantized = quantize(module, (4,), torch.randn(50, 4), both=True)
+    lowered = lower(quantized, (4,))
+    table = next(each for each in lowered.operations if isinstance(each, Table))
+    real = table.input.scale * (np.arange(256) - table.input.zero_point)
+    wanted = np.rint(real / (1 + np.exp(-real)) / table.output.scale + table.output.zero_point)
+    assert SILU.name == "silu"
+    np.testing.assert_array_equal(table.table, np.clip(wanted, 0, 255))
+    assert compare(quantized, lowered, torch.randn(200, 4)).unexplained == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("variant", ["relu", "gelu"])
+def test_ten_thousand_inputs_bit_for_bit_in_onnx_runtime(
+    network: MakeNetwork, bench: MakeBench, workload: str, variant: str, tmp_path: Path
+) -> None:
+    made, data = network(workload, variant), bench(workload).data
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand(10_000 - len(data.test), *made.input_shape, generator=generator)
+    inputs = torch.cat([data.test.inputs, 1.2 * noise - 0.1]).numpy()
+    for bits in (8, 4):
+        quantized = of_network(made, data.calibration.inputs, bits, variant == "gelu", "float")
+        for rounding in Rounding:
+            lowered = lower(quantized, made.input_shape, rounding=rounding)
+            executor = Executor(lowered)
+            integers = executor.quantize(inputs)
+            write_integer_onnx(lowered, tmp_path / "integer.onnx")
+            for threads in (1, 2):
+                session = open_onnx(tmp_path / "integer.onnx", threads=threads)
+                np.testing.assert_array_equal(session.run(None, {"input": integers})[0], executor.run(integers))

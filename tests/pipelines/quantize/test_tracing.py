@@ -1,0 +1,174 @@
+"""Networks as graphs of layers, and where quantizers are placed in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from brevitas.nn import QuantIdentity
+from torch import fx, nn
+from torch.nn import functional
+
+from evalsuite import Unsupported
+from pipelines.quantize.calibration import calibrate
+from pipelines.quantize.placement import Bits, Scheme, place
+from pipelines.quantize.tracing import Add, Reshape, trace
+
+
+class Functions(nn.Module):
+    """Everything that becomes a layer where `forward` calls it as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.gelu(self.first(x))
+        x = torch.relu(x + self.second(x))
+        x = functional.dropout(x, training=self.training)
+        return self.head(torch.flatten(functional.relu(x).mean((2, 3), keepdim=True), 1))
+
+
+class Residual(nn.Module):
+    """Two residual blocks, the second with a projection; the sum is read twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(1, 1, 3, padding=1)
+        self.norm = nn.BatchNorm2d(1)
+        self.project = nn.Conv2d(1, 2, 1)
+        self.other = nn.Conv2d(1, 2, 3, padding=1)
+        self.activation = nn.ReLU()
+        self.head = nn.Linear(2, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.activation(x + self.norm(self.inner(x)))
+        x = self.project(x) + self.other(x)
+        return self.head(x.mean((2, 3)))
+
+
+def layers(graph: fx.GraphModule) -> list[type[nn.Module]]:
+    return [type(graph.get_submodule(node.target)) for node in graph.graph.nodes if node.op == "call_module"]
+
+
+def quantizers(quantized: fx.GraphModule) -> dict[str, int]:
+    """The bits of each quantizer, in the graph's order."""
+    found = {}
+    for node in quantized.graph.nodes:
+        layer = quantized.get_submodule(node.target) if node.op == "call_module" else None
+        if isinstance(layer, QuantIdentity):
+            found[node.target] = int(layer.act_quant.bit_width())
+    return found
+
+
+@pytest.mark.parametrize("make", [Functions, Residual], ids=["functions", "residual"])
+def test_the_graph_computes_what_the_network_does(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    module = make()
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.normal_(layer.running_mean)  # type: ignore[arg-type]
+            nn.init.uniform_(layer.running_var, 0.1, 2)  # type: ignore[arg-type]
+    module.eval()
+    inputs = torch.rand(5, 1, 8, 8)
+    torch.testing.assert_close(trace(module, (1, 8, 8))(inputs), module(inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_functions_become_layers() -> None:
+    graph = trace(Functions(), (1, 8, 8))
+    assert layers(graph) == [
+        nn.Conv2d, nn.GELU, nn.Conv2d, Add, nn.ReLU, nn.ReLU, nn.AdaptiveAvgPool2d, Reshape, nn.Linear
+    ]  # fmt: skip
+    assert all(node.op in ("placeholder", "call_module", "output") for node in graph.graph.nodes)
+
+
+def test_norms_are_folded_only_where_nothing_else_reads_what_they_norm() -> None:
+    assert nn.BatchNorm2d not in layers(trace(Residual(), (1, 8, 8)))
+
+    class Shared(Residual):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            convolved = self.inner(x)
+            return self.head(self.other(convolved + self.norm(convolved)).mean((2, 3)))
+
+    shared = Shared().eval()
+    assert nn.BatchNorm2d in layers(trace(shared, (1, 8, 8)))
+    inputs = torch.rand(3, 1, 8, 8)
+    torch.testing.assert_close(trace(shared, (1, 8, 8))(inputs), shared(inputs))
+
+
+def test_a_layer_that_is_called_twice_becomes_two() -> None:
+    activation = nn.GELU()
+    module = nn.Sequential(nn.Linear(4, 4), activation, nn.Linear(4, 4), activation)
+    names = [node.target for node in trace(module, (4,)).graph.nodes if node.op == "call_module"]
+    assert len(set(names)) == 4
+
+
+def test_the_given_network_stays_as_it_is() -> None:
+    module = Residual().train()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    trace(module, (1, 8, 8))
+    assert module.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+def test_an_untraceable_network_is_named() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(Unsupported, match="cannot trace Branching"):
+        trace(Branching(), (4,))
+
+
+def test_a_tensor_has_one_grid_however_often_it_is_read() -> None:
+    quantized = place(trace(Residual(), (1, 8, 8)), Scheme(Bits(8, 4)))
+    assert quantizers(quantized) == {
+        "quantize_input": 4,
+        "quantize_inner": 4,  # both terms of a sum are on grids
+        "quantize_activation": 4,
+        "quantize_project": 4,
+        "quantize_other": 4,
+        "quantize_add_1": 4,
+        "quantize_mean": 4,
+        "quantize_head": 8,  # the logits
+    }
+
+
+def test_placement_adds_the_inputs_of_activations() -> None:
+    traced = trace(nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3)), (4,))
+    post = quantizers(place(traced, Scheme(Bits(8, 8))))
+    both = quantizers(place(traced, Scheme(Bits(8, 8), before_activations=True)))
+    assert list(both) == ["quantize_input", "quantize_layer_0", "quantize_layer_1", "quantize_layer_2"]
+    assert set(both) - set(post) == {"quantize_layer_0"}
+
+
+def test_a_layer_alone_and_a_layer_spared() -> None:
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    traced = trace(module, (4,))
+    alone = place(traced, Scheme(None, layers={"layer_2": Bits(4, 5)}))
+    assert quantizers(alone) == {"quantize_layer_1": 5}
+    spared = place(traced, Scheme(Bits(4, 4), layers={"layer_2": None}))
+    assert list(quantizers(spared)) == ["quantize_input", "quantize_layer_3", "quantize_layer_4"]
+    assert isinstance(spared.get_submodule("layer_2"), nn.Linear)
+    wide = place(traced, Scheme(Bits(4, 4), layers={"layer_2": Bits(8, 8)}))
+    assert quantizers(wide)["quantize_layer_1"] == 8
+
+
+def test_what_has_no_integer_form_is_an_island_between_grids() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 3)).eval()
+    quantized = place(trace(module, (4,)), Scheme(Bits(8, 8)))
+    # The island's two layers pass floats to one another.
+    assert list(quantizers(quantized)) == ["quantize_input", "quantize_layer_0", "quantize_layer_2", "quantize_layer_3"]
+    inputs = torch.rand(50, 4)
+    calibrate(quantized, inputs)
+    with torch.no_grad():
+        assert (quantized(inputs) - module(inputs)).abs().max() < 0.03
+
+
+def test_nothing_to_quantize() -> None:
+    with pytest.raises(Unsupported, match="no linear or convolutional layer"):
+        place(trace(nn.Sequential(nn.Flatten()), (1, 8, 8)), Scheme(Bits(8, 8)))
