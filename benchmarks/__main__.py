@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from evalsuite import LambdaGELU, Network, Property, compare_latency, export_onnx, open_onnx, run_onnx
 from evalsuite.plugins import load
+from evalsuite.reluize.training import fit
 
 Ratio = tuple[str, float]
 
@@ -98,6 +99,62 @@ def runtime() -> Iterator[Ratio]:
         yield f"GELU / ReLU, mnist-cnn in ONNX Runtime, batch {batch}", compare_latency(gelu, relu, seconds=3).ratio
 
 
+def integers() -> Iterator[Ratio]:
+    """The integer-only network of digits-cnn in numpy over the float32 one in ONNX Runtime, one thread each."""
+    from threadpoolctl import threadpool_limits
+
+    from pipelines.quantize.integer.execution import Executor
+    from pipelines.quantize.integer.lowering import lower
+    from pipelines.quantize.placement import Bits, Scheme
+    from pipelines.quantize.treatment import quantize
+
+    workload = load("workloads", "digits-cnn").target()
+    data = workload.data()
+    torch.manual_seed(0)
+    module = workload.build(load("activations", "relu").target.make).eval()
+    for layer in module.modules():  # statistics as after training, so that nothing saturates
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.momentum = None
+    with torch.no_grad():
+        module.train()(data.train.inputs)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "float32.onnx"
+        export_onnx(module.eval(), data.input_shape, path)
+        session = open_onnx(path)
+    quantized = quantize(module, data.input_shape, Scheme(Bits(8, 8)), data.calibration.inputs)
+    executor = Executor(lower(quantized, data.input_shape))
+    for batch in (1, 64):
+        inputs = data.test.inputs[:batch]
+        given = executor.quantize(inputs.numpy())
+        with threadpool_limits(1):
+            measured = compare_latency(
+                lambda given=given: executor.run(given), lambda inputs=inputs: run_onnx(session, inputs), seconds=3
+            )
+        yield f"integer executor / ONNX Runtime float32, digits-cnn, batch {batch}", measured.ratio
+
+
+def quantizing() -> Iterator[Ratio]:
+    """Quantizing mnist-cnn after training and exporting it, over training it for one epoch."""
+    from pipelines.quantize.placement import Bits, Scheme
+    from pipelines.quantize.qcdq import export_qcdq
+    from pipelines.quantize.treatment import quantize
+
+    workload = load("workloads", "mnist-cnn").target()
+    data = workload.data()
+    module = workload.build(load("activations", "relu").target.make)
+
+    def once() -> None:
+        quantized = quantize(module.eval(), data.input_shape, Scheme(Bits(8, 8)), data.calibration.inputs)
+        with tempfile.TemporaryDirectory() as folder:
+            export_qcdq(quantized, data.input_shape, Path(folder) / "quantized.onnx")
+
+    def epoch() -> None:
+        fit(module, data.train, workload, seed=0, share=1 / workload.epochs)
+
+    measured = compare_latency(once, epoch, pairs=5, seconds=20)
+    yield f"quantize and export mnist-cnn ({measured.first:.1f} s here) / one epoch of training", measured.ratio
+
+
 def start_up() -> Iterator[Ratio]:
     """`evalsuite --help` over an empty interpreter."""
 
@@ -112,7 +169,7 @@ def start_up() -> Iterator[Ratio]:
 def main() -> None:
     """Print every ratio."""
     torch.set_num_threads(1)
-    for benchmark in (training_step, saved_memory, bounds, runtime, start_up):
+    for benchmark in (training_step, saved_memory, bounds, runtime, integers, quantizing, start_up):
         for name, ratio in benchmark():
             print(f"{ratio:8.2f}  {name}", flush=True)
 

@@ -34,6 +34,9 @@ def test_the_shipped_recipes_are_valid() -> None:
     study = read_recipe(RECIPES / "reluize.yaml")
     assert {part.use for part in study.variants} == set(VARIANTS)
     assert len(study.seeds) == 5
+    quantize = read_recipe(RECIPES / "quantize.yaml")
+    assert (len(quantize.workloads), len(quantize.variants), len(quantize.seeds)) == (3, 4, 5)
+    assert len(quantize.steps) == 22
     ablations = sorted(file.stem for file in (RECIPES / "ablations").glob("*.yaml"))
     assert ablations == ["freeze", "learning-rate", "optimizer", "schedule", "switch-point", "target"]
     for name in ablations:

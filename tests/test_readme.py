@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-from evalsuite import RELU, census, harden, swap_to_relu
+from evalsuite import RELU, census, harden, open_onnx, swap_to_relu
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeBench, MakeNetwork
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -40,3 +43,24 @@ def test_a_hugging_face_bert_is_hardened_and_swapped_in_at_most_ten_lines(monkey
     assert (
         before - transformers.BertForSequenceClassification(config).eval()(input_ids=tokens[0]).logits
     ).abs().max() > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:Computing zero point of output accumulator")
+def test_a_network_runs_in_integers(
+    network: MakeNetwork, bench: MakeBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = re.search(r"```python\n(quantized = quantize.*?)```", README, re.S)
+    assert code is not None
+    made, data = network("digits-cnn", "relu"), bench("digits-cnn").data
+    scope: dict[str, Any] = {
+        "network": made.module, "calibration": data.calibration.inputs, "images": data.test.inputs, "Path": Path,
+        "open_onnx": open_onnx,
+    }  # fmt: skip
+    for name, imported in re.findall(r"`(?:from )?(?:pipelines\.quantize)?(\.[a-z_.]+) import ([A-Za-z_, ]+)`", README):
+        exec(f"from pipelines.quantize{name} import {imported}", scope)
+    exec(code.group(1), scope)
+    assert (scope["logits"] == scope["same_logits"]).all()
+    accuracy = (scope["logits"].argmax(1) == data.test.targets.numpy()).mean()
+    assert accuracy > 0.9
+    assert scope["agreement"].unexplained == 0

@@ -13,16 +13,22 @@ from evalsuite.report.quantization import CHOSEN, STAGE, TOLD, QuantizationTable
 from evalsuite.report.statistics import Estimate, mean_interval
 from evalsuite.report.swap_text import interval_text
 
-MACS, LATENCY, POLYNOMIAL = "integer_mac_fraction", "latency_ratio", "activation=polynomial"
+MACS, NODES = "integer_mac_fraction", "integer_node_fraction"
+LATENCY, POLYNOMIAL = "latency_ratio", "activation=polynomial"
 COVERAGE_NOTE = (
-    "Share of multiply-accumulates that ONNX Runtime executed in integers, the mean over seeds; then, with ×, float32 "
-    "latency over quantized at batch {batches}, with half the 95 % interval: above 1 the quantized network is faster."
+    "Share of multiply-accumulates that ONNX Runtime executed in integers and of the nodes that compute, means over "
+    "seeds; then, with ×, float32 latency over quantized at batch {batches}, with half the 95 % interval: above 1 the "
+    "quantized network is faster than the same one in float. Ratios of two variants say nothing of which is faster "
+    "when quantized: one that is slow in float gains more. Latencies themselves are among all measurements."
 )
 CHECKS_NOTE = (
     "The integer-only network against Brevitas' simulation of the same integers, and against its ONNX graph: the worst "
     "seed of each, but means for accuracies. The simulation rounds in float32, which falls to the other side of a tie "
     "now and then; a difference that no tie explains counts as unexplained. Other logits: those that another rounding "
-    "mode changes. Smooth activations are tables of integers; a polynomial in their place is compared with them."
+    "mode changes. Smooth activations are tables of integers; a polynomial in their place is compared with them. With "
+    "placement post their input is no grid in the simulation, and the integer-only network has one of 8 bits there, at "
+    "every width: another network, whose logits may differ. With pre+post ReLU requantizes, which is counted; a table "
+    "would take one operation there too. Distances to a tie are in steps of the grid."
 )
 MIXED_NOTE = "Bits of a weight that the search chose for each layer: one number where all seeds agree, else by seed."
 
@@ -94,11 +100,12 @@ def coverage_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
             macs = _mean(measured, table, treatment, variant, MACS)
             ratios = {text: _mean(measured, table, treatment, variant, LATENCY, text) for text in settings}
             found = found or macs is not None or any(ratios.values())
+            nodes = _mean(measured, table, treatment, variant, NODES)
             reason = measured.reason(table.workload, variant, treatment.step, MACS) if macs is None else ""
-            row.append(_coverage(macs, ratios, reason))
+            row.append(_coverage(macs, nodes, ratios, reason))
             lines.append(
                 {"workload": table.workload, "step": treatment.step, "treatment": treatment.label, "variant": variant,
-                 **estimate_columns(MACS, macs),
+                 **estimate_columns(MACS, macs), **estimate_columns(NODES, nodes),
                  **{key: value for text, each in ratios.items()
                     for key, value in estimate_columns(f"{LATENCY} {text}".strip(), each).items()}}
             )  # fmt: skip
@@ -113,7 +120,9 @@ def coverage_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
     )  # fmt: skip
 
 
-def _coverage(macs: Estimate | None, ratios: Mapping[str, Estimate | None], reason: str) -> GridCell:
+def _coverage(
+    macs: Estimate | None, nodes: Estimate | None, ratios: Mapping[str, Estimate | None], reason: str
+) -> GridCell:
     if macs is None and not any(ratios.values()):
         return GridCell(reason, tone="lack")
     parts = []
@@ -121,6 +130,7 @@ def _coverage(macs: Estimate | None, ratios: Mapping[str, Estimate | None], reas
         half = f" ± {each.half_width:.2f}" if each and each.half_width else ""
         parts.append(f"×{each.mean:.2f}{half}" if each else "–")
     share = "–" if macs is None else percent(macs.mean)
+    share += f", nodes {percent(nodes.mean)}" if nodes else ""
     return GridCell(share, ", ".join(parts), repr(macs.mean) if macs else "")
 
 

@@ -13,6 +13,7 @@ from evalsuite.report.quantization_text import table_scale, tone
 from evalsuite.report.statistics import Estimate
 from evalsuite.report.swap_text import interval_text
 
+UNEXPLAINED = "unexplained_differences"
 RULE = (
     "A gap that shows only with one placement of the quantizers is not counted as the activation's. It is called the "
     "placement's where the gaps under the two placements differ resolvedly, paired by seed."
@@ -104,8 +105,8 @@ def _told(places: Sequence[_Place], scale: Scale, *, numbers: bool = True) -> st
             texts += [f"{method} {each.width} ({_full(each.estimates, scale)}{each.remark})".strip() for each in own]
         else:
             every = [estimate for each in own for _, estimate in each.estimates]
-            means = sorted(estimate.mean for estimate in every if estimate.resolved)
-            ends = " to ".join(scale.number(each, sign=True) for each in (means[0], means[-1]))
+            means = sorted(estimate.mean for estimate in every if estimate.resolved and not estimate.constant)
+            ends = " to ".join(dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1])))
             texts.append(f"{head} ({ends} {scale.difference_unit})")
     return ", ".join(texts)
 
@@ -184,26 +185,57 @@ def _coverage(measured: Measured, table: QuantizationTable) -> str:
 
 
 def _checks(measured: Measured, table: QuantizationTable) -> str:
-    """The worst of all integer-only networks against the simulation and against their ONNX graphs."""
+    """The worst of all integer-only networks against the simulation and against their ONNX graphs.
 
-    def every(metric: str) -> list[float]:
-        places = ((each.step, name) for each in table.treatments for name in table.variants)
-        return [
-            value for step, name in places for value in measured.values(table.workload, name, step, metric).values()
-        ]
-
-    parts = []
-    if found := every("integer_agreement"):
-        parts.append(f"give Brevitas' class on {_least(found)}")
-    if found := every("differing_logits"):
-        parts.append(f"differ from it in at most {percent(max(found))} of a network's logits")
-    if found := every("unexplained_differences"):
+    A network with grids that the simulation lacks is another one: it has no count of unexplained differences, and what
+    it differs by is told apart.
+    """
+    same, other = _by_grids(measured, table)
+    parts = _agreement(same)
+    if found := list(same.get(UNEXPLAINED, {}).values()):
         count = sum(found)
         parts.append(f"leave {count:,.0f} differences unexplained by rounding ties" if count else
                      "leave no difference unexplained by rounding ties")  # fmt: skip
-    if found := every("integer_onnx_agreement"):
-        parts.append(f"are equal in every bit to their ONNX graphs on {_least(found)}")
-    return f"The integer-only networks {listed(parts)}." if parts else ""
+    equal = [value for found in (same, other) for value in found.get("integer_onnx_agreement", {}).values()]
+    if equal:
+        parts.append(f"are equal in every bit to their ONNX graphs on {_least(equal)}")
+    text = f"The integer-only networks {listed(parts)}." if parts else ""
+    if told := _agreement(other, "its"):
+        names = dict.fromkeys(variant for found in other.values() for _, variant, _ in found)
+        text += (
+            " Those with a grid more, at the input of a smooth activation, are other networks than Brevitas' "
+            f"({', '.join(names)}): they {listed(told)}."
+        )
+    return text
+
+
+_Found = dict[str, dict[tuple[str, str, int], float]]  # Metric -> step, variant and seed -> value.
+
+
+def _by_grids(measured: Measured, table: QuantizationTable) -> tuple[_Found, _Found]:
+    """What the checks found of networks on the simulation's grids, and of others; all are the first if none is told."""
+    metrics = ("integer_agreement", "differing_logits", UNEXPLAINED, "integer_onnx_agreement")
+    every: _Found = {metric: {} for metric in metrics}
+    for metric in metrics:
+        for each in table.treatments:
+            for name in table.variants:
+                values = measured.values(table.workload, name, each.step, metric)
+                every[metric].update({(each.step, name, seed): value for seed, value in values.items()})
+    counted = every[UNEXPLAINED] or {place for found in every.values() for place in found}
+    same = {metric: {place: value for place, value in found.items() if place in counted}
+            for metric, found in every.items()}  # fmt: skip
+    other = {metric: {place: value for place, value in found.items() if place not in counted}
+             for metric, found in every.items()}  # fmt: skip
+    return same, other
+
+
+def _agreement(found: _Found, whose: str = "Brevitas'") -> list[str]:
+    parts = []
+    if shares := list(found.get("integer_agreement", {}).values()):
+        parts.append(f"give {whose} class on {_least(shares)}")
+    if shares := list(found.get("differing_logits", {}).values()):
+        parts.append(f"differ from it in at most {percent(max(shares))} of a network's logits")
+    return parts
 
 
 def _least(shares: Sequence[float]) -> str:

@@ -20,6 +20,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "scales": ("float", "power-of-two"),
     "rounding": ("half-even", "half-up", "gemmlowp"),
 }
+_LEAST_BUDGET = 2 / 8  # Of the bytes at 8 bits: a weight has 2 at least.
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Quantize:
     bits, the logits. LayerNorm, attention products and what else has no integer form stay float islands.
 
     Args:
-        weight_bits: bits of a weight, 2 to 8; where `size_budget` is below 1, of the network that is searched from.
+        weight_bits: bits of a weight, 2 to 8; where `size_budget` is below 1, only those at which the treatment is
+            tuned and the layers' sensitivity is measured.
         act_bits: bits of an activation, 2 to 8.
         calibration_samples: how many samples of the calibration set give the activations' ranges; all if it has fewer.
         placement: "post" quantizes each activation's output, "pre+post" its input too, for every variant alike. ONNX
@@ -47,7 +49,7 @@ class Quantize:
         qat_epochs: passes of quantization-aware training on the training data, at a tenth of the workload's rate.
         scales: any number, or powers of two, with which every rescaling is a shift.
         rounding: how the integer-only network rounds.
-        size_budget: greatest share of the 8-bit weights' bytes; below 1, the layers' widths are searched within it.
+        size_budget: greatest share of the 8-bit weights' bytes, 0.25 or more; below 1 the layers' widths are searched.
         sensitivity: whether to measure what each layer costs alone and spares, on calibration data.
         qonnx: whether to write a QONNX file too, for FPGA tools.
     """
@@ -80,8 +82,11 @@ class Quantize:
             raise ValueError(f"calibration_samples must be >= 1, got {self.calibration_samples}")
         if self.qat_epochs < 0:
             raise ValueError(f"qat_epochs must be >= 0, got {self.qat_epochs}")
-        if not 0 < self.size_budget <= 1:
-            raise ValueError(f"size_budget must be in (0, 1], got {self.size_budget}")
+        if not _LEAST_BUDGET <= self.size_budget <= 1:
+            raise ValueError(
+                f"size_budget must be in [{_LEAST_BUDGET}, 1], got {self.size_budget}: "
+                f"at 2 bits in every layer it is {_LEAST_BUDGET}"
+            )
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -44,8 +44,8 @@ class Difference:
 
     @property
     def tie_distance(self) -> float:
-        """How far `real` lies from the nearest half, in steps."""
-        return abs(self.real % 1 - 0.5)
+        """How far `real` lies from the tie between the two integers, in steps."""
+        return abs(self.real - (self.brevitas + self.runtime) / 2)
 
     @property
     def cause(self) -> str:
@@ -142,7 +142,7 @@ def agreement_metrics(agreement: Agreement) -> list[Metric]:
         Metric("runtime_agreement", agreement.equal_classes, "fraction", Direction.HIGHER,
                reason="same class as Brevitas"),
         Metric("runtime_equal_logits", agreement.equal_logits, "share", Direction.HIGHER, reason=agreement.describe()),
-        Metric("runtime_tie_distance", None if farthest is None else farthest.tie_distance, "step", Direction.LOWER,
+        Metric("runtime_tie_distance", 0.0 if farthest is None else farthest.tie_distance, "step", Direction.LOWER,
                reason="no tensor differs from Brevitas" if farthest is None else farthest.describe()),
     ]  # fmt: skip
 
@@ -171,13 +171,17 @@ class _Tally:
                 self._add_origins(name, origins, brevitas[name], fused[name], unfused[name])
             agree &= ~unequal.reshape(count, -1).any(1)
         last = self._names[-1]
-        self._equal_classes += int((brevitas[last].integers.argmax(-1) == fused[last].argmax(-1)).sum())
+        classes = [each.reshape(count, -1).argmax(1) for each in (brevitas[last].integers, fused[last])]
+        self._equal_classes += int((classes[0] == classes[1]).sum())
         self._samples += count
 
     def _add_origins(
         self, name: str, origins: NDArray[Any], brevitas: Rounded, fused: NDArray[Any], unfused: NDArray[Any]
     ) -> None:
-        distances = np.abs(brevitas.real[tuple(origins.T)] % 1 - 0.5)
+        chosen = tuple(origins.T)
+        # In floats: the sum of two uint8 wraps around.
+        between = (brevitas.integers[chosen] + fused[chosen].astype(np.float64)) / 2
+        distances = np.abs(brevitas.real[chosen] - between)
         self._origins += len(origins)
         self._ties += int((distances < TIE).sum())
 

@@ -29,6 +29,7 @@ class FloatRun(fx.Interpreter):
 
     def __init__(self, quantized: fx.GraphModule, see: See) -> None:
         super().__init__(quantized)
+        self.extra_traceback = False  # else torch.fx adds its own lines to the text of every error
         self._see = see
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -103,7 +104,8 @@ def check_ranges(quantized: fx.GraphModule) -> None:
             scale = layer.act_quant.scale()
             if not (bool(torch.isfinite(scale)) and scale.item() > 1e-9):
                 raise Unsupported(
-                    f"{node.target}: the calibration samples give this tensor no range (scale {scale.item():.3g})"
+                    f"{node.target}: the calibration samples give this tensor no range (scale {scale.item():.3g}); take"
+                    " others or more of them, or leave out the layer that gives the same for all"
                 )
         elif isinstance(layer, COMPUTE) and layer.bias is not None:
             scale = quantizer_of(quantized, node.all_input_nodes[0]).act_quant.scale()

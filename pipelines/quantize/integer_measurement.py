@@ -23,6 +23,8 @@ from pipelines.quantize.integer.operations import count_operations
 _OBSERVED = 100  # samples whose accumulators are looked at: every tensor is kept
 _LATENCY_BATCH = 64
 _NO_SMOOTH = "no activation needs a table or a polynomial: the same network"
+# What two roundings in a row come to may lie a step from the nearest integer, far from a tie.
+_TWICE = {Rounding.GEMMLOWP: "; gemmlowp rounds twice, the simulation once"}
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 Settings = dict[str, str | int | float | bool]
 
@@ -70,7 +72,12 @@ class IntegerStudy:
         rows = _agreement(found, {})
         if network.inserted:
             why = f"the fake-quantized network has no grid at {', '.join(network.inserted)}: it is another network"
-            return [*rows, Metric("tie_distance", None, "step", LOWER, reason=why)]
+            return [
+                *rows,
+                Metric("differing_logits", None, "share", LOWER, {"precision": "float64"}, reason=why),
+                Metric("tie_distance", None, "step", LOWER, reason=why),
+                Metric("unexplained_differences", None, "count", LOWER, reason=why),
+            ]
         exact = compare(self.quantized, network, self.test.inputs, precision=torch.float64, diagnose=False)
         return [
             *rows,
@@ -79,7 +86,8 @@ class IntegerStudy:
             Metric("tie_distance", found.distance, "step", LOWER,
                    reason="of a differing integer's real value to a rounding tie, the greatest"),
             Metric("unexplained_differences", found.unexplained, "count", LOWER,
-                   reason="differing integers, each given the same before it, that are no rounding ties"),
+                   reason="differing integers, each given the same before it, that are no rounding ties" + _TWICE.get(
+                       network.rounding, "")),
         ]  # fmt: skip
 
     def _of_onnx(self, network: IntegerNetwork, inputs: Integers, logits: Integers) -> list[Metric]:
@@ -103,19 +111,26 @@ class IntegerStudy:
     def _of_cost(self, network: IntegerNetwork, executor: Executor, setting: Settings) -> list[Metric]:
         tables = sum(each.table.nbytes for each in network.operations if isinstance(each, Table))
         metrics = [Metric("table_bytes", tables, "bytes", LOWER, setting)]
+        setting_of_latency = {**setting, "batch": _LATENCY_BATCH}
         if network.islands:
-            return metrics
+            why = f"float islands {', '.join(each.name for each in network.islands)}"
+            return [
+                *metrics,
+                Metric("integer_operations", None, "count", NEUTRAL, setting, reason=why),
+                Metric("integer_latency_ratio", None, "ratio", NEUTRAL, setting_of_latency, timing=True, reason=why),
+            ]
         counts = count_operations(network)
-        kinds = ", ".join(f"{kind} {count}" for kind, count in counts.items())
+        kinds = "per sample, a look-up counted as one, without MACs: " + ", ".join(
+            f"{kind} {count}" for kind, count in counts.items()
+        )
         scalar = sum(count for kind, count in counts.items() if kind != "multiply_accumulate")
         given = self.test.inputs[torch.arange(_LATENCY_BATCH) % len(self.test)]
         integers = executor.quantize(given.numpy())
         latency = compare_latency(partial(run_onnx, self.float_session, given), partial(executor.run, integers))
-        setting_of_latency = {**setting, "batch": _LATENCY_BATCH}
         return [
             *metrics,
-            Metric("integer_operations", scalar, "count", LOWER, setting, reason=f"per sample, without MACs: {kinds}"),
-            Metric("integer_latency_ratio", latency.ratio, "ratio", HIGHER, setting_of_latency, timing=True,
+            Metric("integer_operations", scalar, "count", NEUTRAL, setting, reason=kinds),
+            Metric("integer_latency_ratio", latency.ratio, "ratio", NEUTRAL, setting_of_latency, timing=True,
                    reason="ONNX Runtime float32 / the integer network in numpy"),
         ]  # fmt: skip
 
@@ -124,13 +139,17 @@ class IntegerStudy:
         setting: Settings = {"activation": "polynomial"}
         if not any(isinstance(each, Table) for each in by_table.operations):
             accuracy = Metric("integer_accuracy", _accuracy(logits, self.test), "fraction", HIGHER, setting)
+            agreement = _agreement(compare(self.quantized, by_table, self.test.inputs, diagnose=False), setting)
             costs = self._of_cost(by_table, executor, setting)
-            return [replace(each, reason=_NO_SMOOTH) for each in (accuracy, *costs)]
+            return [
+                replace(each, reason=_NO_SMOOTH) if each.value is not None else each
+                for each in (accuracy, *agreement, *costs)
+            ]
         try:
             network = lower(self.quantized, self.input_shape, smooth="polynomial", rounding=by_table.rounding)
-        except Unsupported as error:
+            executor = Executor(network)
+        except (Unsupported, OverflowError) as error:
             return [Metric("integer_accuracy", None, "fraction", HIGHER, setting, reason=str(error))]
-        executor = Executor(network)
         return [
             Metric("integer_accuracy", _accuracy(executor(self.test.inputs.numpy()), self.test), "fraction", HIGHER,
                    setting),
@@ -145,7 +164,7 @@ class IntegerStudy:
             other = Executor(replace(network, rounding=mode)).run(inputs) if mode != network.rounding else logits
             setting: Settings = {"rounding": mode.value}
             metrics += [
-                Metric("rounding_accuracy", _accuracy(other, self.test), "fraction", HIGHER, setting),
+                Metric("rounding_accuracy", _accuracy(other, self.test), "fraction", NEUTRAL, setting),
                 Metric("rounding_differing_logits", float((other != logits).mean()), "share", NEUTRAL, setting,
                        reason=f"from {network.rounding.value}"),
             ]  # fmt: skip

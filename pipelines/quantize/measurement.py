@@ -86,7 +86,10 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     ]
     if options.qonnx:
         artefacts["qonnx"] = bench.folder / "qonnx.onnx"
-        export_qonnx(quantized, network.input_shape, artefacts["qonnx"])
+        try:
+            export_qonnx(quantized, network.input_shape, artefacts["qonnx"])
+        except Unsupported as error:  # An extra: what was measured stands without it.
+            metrics.append(Metric("qonnx", None, "file", NEUTRAL, reason=str(error)))
     written = {name: each for name, each in artefacts.items() if each.exists()}
     return Outcome(metrics, {**written, "execution": report})
 
@@ -125,7 +128,7 @@ def _treat(
         notes = "; ".join([str(tuned.treatment), *tuned.treated.notes])
         rows = [
             Metric("chosen_treatment", None, "name", NEUTRAL, reason=notes),
-            Metric("tuning_loss", min(losses), "nats", LOWER,
+            Metric("tuning_loss", min(losses), "nats", NEUTRAL,
                    reason=f"on half of the calibration data, the best of {len(losses)} treatments"),
         ]  # fmt: skip
         return tuned.treatment, tuned.treated, rows

@@ -155,9 +155,9 @@ def metrics_of_plan(plan: Plan) -> list[Metric]:
           for name, bits in plan.weight_bits.items()),
         Metric("weight_bytes", plan.weight_bytes, "bytes", LOWER, reason="of quantized layers, packed"),
         Metric("weight_bytes_share", plan.share, "share", LOWER, reason="of the bytes at 8 bits"),
-        Metric("mixed_loss", plan.loss, "nats", LOWER, reason=plan.reason),
-        Metric("mixed_predicted_loss", plan.predicted_loss, "nats", LOWER, reason="the sum of the layers' costs"),
-        Metric("uniform_loss", plan.uniform_loss, "nats", LOWER, reason=uniform),
+        Metric("mixed_loss", plan.loss, "nats", NEUTRAL, reason=plan.reason),
+        Metric("mixed_predicted_loss", plan.predicted_loss, "nats", NEUTRAL, reason="the sum of the layers' costs"),
+        Metric("uniform_loss", plan.uniform_loss, "nats", NEUTRAL, reason=uniform),
     ]  # fmt: skip
 
 

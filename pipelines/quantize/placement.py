@@ -138,7 +138,7 @@ class _Placer:
             self._call(node, layer, [self._value(each) for each in node.args if isinstance(each, fx.Node)], "integer")
         elif layer is not None and is_activation(layer):
             (source,) = node.all_input_nodes
-            before = self._scheme.before_activations or self._kind[source] == "island"
+            before = self._scheme.before_activations or self._kind[source] == "island" or source.op == "placeholder"
             self._call(node, layer, [self._value(source) if before else self._real(source)], "integer")
         else:
             self._write_island(node, layer)
@@ -209,11 +209,13 @@ class _Placer:
         )
 
     def _most_bits(self, node: fx.Node) -> int:
-        """The most bits that a layer reading this tensor wants."""
+        """The most bits that a layer reading this tensor wants, or the logits, if it is what they are made of."""
         found = [0]
         for user in node.users:
             layer = layer_of(self._traced, user)
-            if keeps_grid(layer):
+            if user.op == "output" and self._scheme.bits is not None:
+                found.append(LOGIT_BITS)
+            elif keeps_grid(layer):
                 found.append(self._most_bits(user))
             elif isinstance(layer, FLOAT_COMPUTE) and (bits := self._scheme.of(str(user.target))):
                 found.append(bits.act)

@@ -8,6 +8,9 @@ import onnx
 import torch
 from brevitas.export import export_qonnx as export_by_brevitas
 from torch import nn
+from torch.onnx.errors import UnsupportedOperatorError
+
+from evalsuite import Unsupported
 
 # Opset 13 and IR 8 are what FPGA compilers read; GELU is written as Div, Erf, Add and Mul there.
 _OPSET, _IR = 13, 8
@@ -23,18 +26,24 @@ def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path)
         quantized: calibrated; stays as it is.
         input_shape: of one input.
         path: the file.
+
+    Raises:
+        Unsupported: a float island, such as attention, has no operator in this opset.
     """
-    export_by_brevitas(
-        quantized,
-        torch.zeros(2, *input_shape),
-        export_path=str(path),
-        dynamo=False,
-        opset_version=_OPSET,
-        keep_initializers_as_inputs=False,  # FPGA compilers fold only constants that are no inputs
-        input_names=["input"],
-        output_names=["logits"],
-        dynamic_axes={"input": {0: "batch"}, "logits": {0: "batch"}},
-    )
+    try:
+        export_by_brevitas(
+            quantized,
+            torch.zeros(2, *input_shape),
+            export_path=str(path),
+            dynamo=False,
+            opset_version=_OPSET,
+            keep_initializers_as_inputs=False,  # FPGA compilers fold only constants that are no inputs
+            input_names=["input"],
+            output_names=["logits"],
+            dynamic_axes={"input": {0: "batch"}, "logits": {0: "batch"}},
+        )
+    except UnsupportedOperatorError as error:
+        raise Unsupported(f"QONNX: {str(error).splitlines()[0]}") from error
     model = onnx.load(str(path))
     model.ir_version = _IR
     onnx.checker.check_model(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from typing import Any
 
@@ -17,9 +18,12 @@ from evalsuite import Unsupported, census
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _NOTHING_TO_DO = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
-_FLATTENINGS = (torch.flatten, "flatten", "view", "reshape")
+_FLATTENINGS = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
 _RECTIFIERS = (torch.relu, functional.relu, torch.relu_, "relu", "relu_")
 _MEANS = (torch.mean, "mean")
+_IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
+_RESERVED = ("quantize_", "value_")  # how the quantizers of a network are named
+_NEAR = 1e-3  # of the greatest output: far above what folding a norm rounds, far below another computation's error
 
 
 class Reshape(nn.Module):
@@ -65,7 +69,7 @@ def trace(module: nn.Module, input_shape: tuple[int, ...]) -> fx.GraphModule:
     is named by its path. Every node has its shape for a batch of one in `meta["shape"]`, () if it is no tensor.
 
     Raises:
-        Unsupported: torch.fx cannot trace it.
+        Unsupported: torch.fx cannot trace it, or the graph does not compute what the module does.
     """
     copied = copy.deepcopy(module).eval()
     try:
@@ -75,13 +79,34 @@ def trace(module: nn.Module, input_shape: tuple[int, ...]) -> fx.GraphModule:
     except Exception as error:  # torch.fx raises many types, and whatever `forward` raises on a symbolic value
         raise Unsupported(f"torch.fx cannot trace {type(module).__name__}: {error}") from error
     traced = fx.GraphModule(root, graph)
+    ShapeProp(traced).propagate(torch.zeros(2, *input_shape))
+    of_two = {node: _shape(node) for node in graph.nodes}
     ShapeProp(traced).propagate(torch.zeros(1, *input_shape))
-    normalised = _Normaliser(traced).run()
+    per_sample = {node for node in graph.nodes if of_two[node] == (2, *_shape(node)[1:])}
+    normalised = _Normaliser(traced, per_sample).run()
     _fold_norms(normalised)
     normalised.graph.eliminate_dead_code()
     normalised.delete_all_unused_submodules()
     normalised.recompile()
+    _check_same(copied, normalised, input_shape)
     return normalised
+
+
+@torch.no_grad()
+def _check_same(module: nn.Module, traced: fx.GraphModule, input_shape: tuple[int, ...]) -> None:
+    """Raise Unsupported unless both give the same on random inputs."""
+    inputs = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0))
+    with torch.random.fork_rng(devices=[]):
+        wanted, made = module(inputs.clone()), traced(inputs.clone())
+    if not isinstance(wanted, torch.Tensor) or not bool(torch.isfinite(wanted).all()):
+        return
+    limit = _NEAR * wanted.abs().max().item()
+    if not torch.allclose(made, wanted, rtol=0.0, atol=limit, equal_nan=True):
+        raise Unsupported(
+            f"the graph of {type(module).__name__} computes something else, up to {(made - wanted).abs().max():.3g} off"
+            f" where the outputs reach {wanted.abs().max():.3g}: a tensor that is changed in place and read under"
+            " another name, or a random choice? Write it without"
+        )
 
 
 def layer_of(traced: fx.GraphModule, node: fx.Node) -> nn.Module | None:
@@ -92,15 +117,17 @@ def layer_of(traced: fx.GraphModule, node: fx.Node) -> nn.Module | None:
 class _Normaliser:
     """Writes the graph anew: each call of a module gets a module and a name of its own."""
 
-    def __init__(self, traced: fx.GraphModule) -> None:
-        self._traced = traced
+    def __init__(self, traced: fx.GraphModule, per_sample: set[fx.Node]) -> None:
+        self._traced, self._per_sample = traced, per_sample
         self._graph = fx.Graph()
         self._new: dict[fx.Node, fx.Node] = {}
         self._owned: dict[str, Any] = {}
 
     def run(self) -> fx.GraphModule:
         for node in self._traced.graph.nodes:
-            self._new[node] = self._write(node)
+            self._new[node] = made = self._write(node)
+            if _changes_its_input(node, layer_of(self._traced, node)):
+                self._new[node.all_input_nodes[0]] = made  # what reads it from here on reads the changed tensor
         return fx.GraphModule(self._owned, self._graph)
 
     def _write(self, node: fx.Node) -> fx.Node:
@@ -114,9 +141,11 @@ class _Normaliser:
             path = str(node.target).removeprefix("0").strip(".") or type(layer).__name__.lower()
             args, kwargs = fx.map_arg((node.args, node.kwargs), self._new.__getitem__)
             return self._call(layer, path, args, kwargs, shape)
-        layers = _layers_for(node)
+        layers = _layers_for(node, self._per_sample)
         if layers:
-            args = tuple(self._new[each] for each in node.args if isinstance(each, fx.Node))
+            # Others than additions read one tensor, and perhaps sizes, which they do not need.
+            read = node.args if isinstance(layers[0], Add) else node.all_input_nodes[:1]
+            args = tuple(self._new[each] for each in read if isinstance(each, fx.Node))
             for layer in layers[:-1]:
                 args = (self._call(layer, node.name, args, {}, (*_shape(node.all_input_nodes[0])[:2], 1, 1)),)
             return self._call(layers[-1], node.name, args, {}, shape)
@@ -128,8 +157,11 @@ class _Normaliser:
         return copied
 
     def _call(self, layer: nn.Module, path: str, args: Any, kwargs: Any, shape: tuple[int, ...]) -> fx.Node:
-        name = self._free(path if path[:1].isalpha() else f"layer_{path}")
-        self._owned[name] = copy.deepcopy(layer)
+        reserved = path == "input" or path.startswith(_RESERVED) or not path[:1].isalpha()
+        name = self._free(f"layer_{path}" if reserved else path)
+        self._owned[name] = own = copy.deepcopy(layer)
+        if getattr(own, "inplace", False):
+            setattr(own, "inplace", False)  # noqa: B010 - who reads its input behind it is given the result by `run`
         called = self._graph.call_module(name, args, kwargs)
         called.meta["shape"] = shape
         return called
@@ -144,27 +176,55 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
     return tuple(found.shape) if isinstance(found, TensorMetadata) else ()
 
 
-def _layers_for(node: fx.Node) -> list[nn.Module]:
-    """The layers that do what a function called in `forward` does; empty if there are none."""
+def _changes_its_input(node: fx.Node, layer: nn.Module | None) -> bool:
+    """Whether it writes its result over its first input too."""
+    if layer is not None:
+        return bool(getattr(layer, "inplace", False))
     if node.op not in ("call_function", "call_method"):
+        return False
+    if node.kwargs.get("inplace") or (node.target is functional.relu and node.args[1:] == (True,)):
+        return True
+    name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
+    # torch ends the names of what works in place with "_", Python those of and_, or_, not_, is_.
+    ours = getattr(node.target, "__module__", "") != operator.and_.__module__
+    return node.target in _IN_PLACE or (ours and name.endswith("_") and not name.endswith("__"))
+
+
+def _layers_for(node: fx.Node, per_sample: set[fx.Node]) -> list[nn.Module]:
+    """The layers that do what a function called in `forward` does; empty if there are none."""
+    if node.op not in ("call_function", "call_method") or not node.all_input_nodes:
         return []
-    shape, sources = _shape(node), [_shape(each) for each in node.all_input_nodes]
+    shape, source = _shape(node), _shape(node.all_input_nodes[0])
     found: list[nn.Module] = []
     if node.target in _ADDITIONS:
-        tensors = all(isinstance(each, fx.Node) and each.op != "get_attr" for each in node.args) and not node.kwargs
-        found = [Add()] if tensors and set(sources) == {shape} else []
+        found = [Add()] if _adds_two_tensors(node, per_sample) else []
     elif node.target in _RECTIFIERS:
         found = [nn.ReLU()]
     elif node.target is functional.gelu:
         found = [nn.GELU(str(node.kwargs.get("approximate", "none")))]
-    elif node.target in _FLATTENINGS and len(shape) == 2 and shape[0] == 1 and sources and len(sources[0]) > 2:
-        found = [Reshape(shape[1])]
-    elif node.target in _MEANS and sources and len(sources[0]) == 4:
-        if shape == (*sources[0][:2], 1, 1):
-            found = [nn.AdaptiveAvgPool2d(1)]
-        elif shape == sources[0][:2] and node.args[1] != (0, 1):
-            found = [nn.AdaptiveAvgPool2d(1), Reshape(shape[1])]
+    elif node.target in _FLATTENINGS:
+        flat = len(source) > 2 and shape == (1, math.prod(source)) and node in per_sample
+        found = [Reshape(shape[1])] if flat else []
+    elif node.target in _MEANS and _mean_dimensions(node) == {2, 3}:
+        found = [nn.AdaptiveAvgPool2d(1), Reshape(shape[1])] if len(shape) == 2 else [nn.AdaptiveAvgPool2d(1)]
     return found
+
+
+def _adds_two_tensors(node: fx.Node, per_sample: set[fx.Node]) -> bool:
+    """Of one shape, and both different for each sample: a constant is no residual."""
+    terms = [each for each in node.args if isinstance(each, fx.Node)]
+    alike = {_shape(each) for each in terms} == {_shape(node)} != {()}
+    return len(terms) == len(node.args) == 2 and not node.kwargs and alike and per_sample.issuperset(terms)
+
+
+def _mean_dimensions(node: fx.Node) -> set[int]:
+    """Those that it reduces, of a tensor of four; empty for what is no plain mean over some of them."""
+    given = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    dimensions = [given] if isinstance(given, int) else given
+    plain = len(_shape(node.all_input_nodes[0])) == 4 and node.kwargs.get("dtype") is None
+    if not plain or not isinstance(dimensions, (list, tuple)) or not all(isinstance(each, int) for each in dimensions):
+        return set()
+    return {each % 4 for each in dimensions if isinstance(each, int)}
 
 
 def _fold_norms(traced: fx.GraphModule) -> None:
@@ -173,6 +233,8 @@ def _fold_norms(traced: fx.GraphModule) -> None:
         norm = layer_of(traced, node)
         if not isinstance(norm, _NORMS):
             continue
+        if norm.running_mean is None:
+            raise Unsupported(f"{node.target} norms by the statistics of its batch; give it track_running_stats=True")
         before = node.all_input_nodes[0]
         layer = layer_of(traced, before)
         if len(before.users) > 1:

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from brevitas.nn import QuantIdentity
+from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
 from evalsuite import GELU, LAMBDA_GELU, RELU, Activation, Unsupported, census
-from pipelines.quantize.calibration import quantizer_of
+from pipelines.quantize.calibration import FloatRun, quantizer_of
 from pipelines.quantize.integer.network import (
     INPUT,
     Add,
@@ -107,8 +108,10 @@ def lower(
         rounding: of every rescaling.
 
     Raises:
-        Unsupported: a layer was left in float, or an activation has no integer form.
+        Unsupported: a layer was left in float, an activation has no integer form, a rescaling is beyond its factors,
+            or a quantized tensor is not of one sample after the other.
     """
+    _check_batch_first(quantized, input_shape)
     return _Lowering(quantized, smooth).run(input_shape, rounding)
 
 
@@ -168,9 +171,16 @@ class _Lowering:
         elif layer is not None and is_pool(layer, node):
             held = self._sum_windows(node, layer)
         elif layer is not None and is_activation(layer) and not isinstance(self._held_by_first(node), _Float):
-            row = census(layer)[0].traits
-            held = _Activated(str(node.target), self._held_by_first(node), row.of(layer), row.hardness(layer))
+            held = self._activated(node, layer)
         return held
+
+    def _activated(self, node: fx.Node, layer: nn.Module) -> _Activated:
+        row = census(layer)[0].traits
+        try:
+            of_layer = row.of(layer)
+        except ValueError as error:  # parameters per channel
+            raise Unsupported(f"{node.target}: {error}") from error
+        return _Activated(str(node.target), self._held_by_first(node), of_layer, row.hardness(layer))
 
     def _held_by_first(self, node: fx.Node) -> _Held:
         return self._held[node.all_input_nodes[0]]
@@ -200,7 +210,7 @@ class _Lowering:
             # Brevitas rounds the bias in the scale of the accumulator, which it takes from a quantized input.
             shape = (1,) * len(node.meta["shape"])
             given = quantizer_of(self._quantized, node.all_input_nodes[0])(torch.zeros(shape))
-            bias = layer.bias_quant(layer.bias, given, weight).int(float_datatype=False).numpy().astype(np.int32)  # type: ignore[operator]
+            bias = _bias_integers(layer.bias_quant(layer.bias, given, weight))  # type: ignore[operator]
         name, scale = str(node.target), source.grid.scale * weight_scale
         if isinstance(layer, nn.Linear):
             self._append(Linear(name, (source.name,), source.grid, integers, bias, scale))
@@ -245,7 +255,11 @@ class _Lowering:
 
     def _gridded(self, held: _Held, grid: Grid, name: str) -> _OnGrid:
         """Append what computes `held` on `grid`, as the tensor `name`."""
-        return _OnGrid(self._append(self._compute(held, grid, name)), grid)
+        try:
+            operation = self._compute(held, grid, name)
+        except ValueError as error:  # a factor, a table or a polynomial out of reach
+            raise Unsupported(f"{name}: {error}") from error
+        return _OnGrid(self._append(operation), grid)
 
     def _compute(self, held: _Held, grid: Grid, name: str) -> Operation:
         if isinstance(held, _Activated):
@@ -279,11 +293,15 @@ class _Lowering:
     def _insert(self, held: _Activated, hardness: float, grid: Grid) -> _OnGrid:
         """A grid for the input of an activation that has none in the fake-quantized network."""
         name = f"{held.name}_input"
+        while any(str(node.target) in (name, f"quantize_{name}") for node in self._quantized.graph.nodes):
+            name = f"{name}_"
         self._inserted.append(name)
         return self._gridded(held.source, smooth_input_grid(hardness, grid, _INPUT_BITS[self._smooth], held.row), name)
 
     def _add(self, held: _Sum, grid: Grid, name: str) -> Add:
         factors = [term.grid.scale / grid.scale for term in held.terms]
+        if max(factors) >= 2**_SUM_BITS:
+            raise ValueError(f"a term of a sum has {max(factors):.3g} times its scale, at least 2^{_SUM_BITS}")
         shift = min(62, _SUM_BITS - math.frexp(max(factors))[1])
         multipliers = tuple(round(math.ldexp(factor, shift)) for factor in factors)
         zero_points = tuple(term.grid.zero_point for term in held.terms)
@@ -315,6 +333,28 @@ class _Lowering:
             fx.GraphModule(copy.deepcopy(self._quantized), _placeholders_first(graph)).eval(),
             grid,
         )
+
+
+def _check_batch_first(quantized: fx.GraphModule, input_shape: tuple[int, ...]) -> None:
+    """Raise Unsupported unless dimension 0 of every quantized tensor counts the samples, as the operations take it."""
+    shapes = {str(node.target): node.meta["shape"] for node in quantized.graph.nodes if node.op == "call_module"}
+
+    def see(name: str, _layer: nn.Module, _given: torch.Tensor, made: torch.Tensor) -> None:
+        if tuple(made.shape) != (2, *shapes[name][1:]):
+            raise Unsupported(
+                f"{name}: of one sample its tensor is {shapes[name]}, of two {tuple(made.shape)}; the integer network"
+                " takes tensors whose dimension 0 counts the samples: write the layers before it so (batch_first=True)"
+            )
+
+    with torch.no_grad():
+        FloatRun(quantized, see).run(torch.zeros(2, *input_shape))
+
+
+def _bias_integers(bias: QuantTensor) -> npt.NDArray[np.int32]:
+    """From value and scale: of integers in the millions, whose quotient float32 rounds, Brevitas says "not valid"."""
+    steps = (bias.value.double() / bias.scale.double().flatten()).round().numpy()
+    limits = np.iinfo(np.int32)
+    return np.asarray(np.clip(steps, limits.min, limits.max).astype(np.int32))
 
 
 def _placeholders_first(graph: fx.Graph) -> fx.Graph:

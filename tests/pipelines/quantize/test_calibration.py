@@ -189,6 +189,14 @@ def test_calibration_inputs_are_checked(inputs: torch.Tensor, text: str) -> None
         calibrate(place(trace(relu_network(), (8,)), Scheme(Bits(8, 8))), inputs)
 
 
+def test_a_tensor_that_is_not_finite_is_named_in_one_line() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    with torch.no_grad():
+        module[0].weight.fill_(3e38)
+    with pytest.raises(Unsupported, match=r"^quantize_layer_1: the calibration samples .* not finite$"):
+        calibrate(place(trace(module, (2,)), Scheme(Bits(8, 8))), torch.full((4, 2), 5.0))
+
+
 def test_calibration_is_the_same_for_every_number_of_threads() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GELU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(512, 10))

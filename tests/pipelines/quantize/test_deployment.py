@@ -204,14 +204,14 @@ def test_every_difference_from_brevitas_begins_at_a_rounding_tie(
 
 
 def odd_zero_points(kind: type[nn.Module], path: Path, *, even: bool) -> Agreement:
-    made = exported(resnet(kind), Scheme(Bits(4, 4), scales="power-of-two"), path, even=even)
+    made = exported(resnet(kind), Scheme(Bits(8, 8), scales="power-of-two"), path, even=even)
     return compare_layers(made, path, INPUTS)
 
 
 def test_odd_zero_points_part_the_runtimes_and_even_ones_unite_them(tmp_path: Path) -> None:
     parted = odd_zero_points(nn.ReLU, tmp_path / "odd.onnx", even=False)
-    assert parted.equal_logits < 0.9
-    assert parted.origins == parted.ties > 100
+    assert parted.equal_logits < 0.97
+    assert parted.origins == parted.ties > 5
     assert parted.first is not None
     assert parted.first.tie_distance == 0
     assert parted.first.zero_point % 2 == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import fx, nn
 from evalsuite import LambdaGELU, Network, Unsupported, fold_hardness, open_onnx
 from evalsuite.activations.silu import SILU
 from pipelines.quantize.calibration import calibrate
-from pipelines.quantize.integer.agreement import TIE, compare
+from pipelines.quantize.integer.agreement import TIE, _disagreement, compare
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.integer.network import (
@@ -278,6 +279,95 @@ def test_any_activation_with_a_row_has_a_table() -> None:
     assert SILU.name == "silu"
     np.testing.assert_array_equal(table.table, np.clip(wanted, 0, 255))
     assert compare(quantized, lowered, torch.randn(200, 4)).unexplained == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.Sequential(nn.Conv2d(2, 4, 5), nn.MaxPool2d(2), nn.Flatten()), (2, 6, 6)),
+        (nn.Sequential(nn.Conv2d(2, 4, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten()), (2, 6, 6)),
+        (nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(72, 4), nn.ReLU()), (2, 6, 6)),
+        (nn.Sequential(OrderedDict(input=nn.Linear(6, 8), relu=nn.ReLU(), relu_input=nn.Linear(8, 4))), (6,)),
+    ],
+)
+@pytest.mark.parametrize("bits", [8, 4])
+def test_networks_that_begin_or_end_in_other_layers(module: nn.Module, shape: tuple[int, ...], bits: int) -> None:
+    inputs = torch.randn(100, *shape, generator=torch.Generator().manual_seed(0))
+    quantized = quantize(module.eval(), shape, inputs, bits=bits)
+    lowered = lower(quantized, shape)
+    assert not lowered.islands
+    assert compare(quantized, lowered, 1.5 * inputs, precision=torch.float64).differing == 0
+    assert compare(quantized, lowered, 1.5 * inputs).unexplained == 0
+
+
+@pytest.mark.parametrize(("size", "magnitude"), [(1.0, 1e3), (0.1, 1e5), (0.01, 30), (0.001, 1)])
+def test_biases_that_float32_does_not_hold_to_the_step(size: float, magnitude: float) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 64)
+    module = nn.Sequential(layer, nn.ReLU(), nn.Linear(64, 4)).eval()
+    with torch.no_grad():
+        layer.bias.mul_(magnitude)
+    inputs = size * torch.randn(100, 6)
+    quantized = quantize(module, (6,), inputs)
+    lowered = lower(quantized, (6,))
+    first = lowered.operations[0]
+    assert isinstance(first, Linear)
+    assert np.abs(first.bias).max() > 2**22
+    np.testing.assert_allclose(first.bias * first.scale, layer.bias.detach().numpy(), rtol=1e-6, atol=first.scale.max())
+    assert compare(quantized, lowered, inputs, precision=torch.float64).differing == 0
+
+
+class BatchSecond(nn.Module):
+    """A linear layer on (positions, batch, features), or on all rows at once."""
+
+    def __init__(self, rows: bool) -> None:
+        super().__init__()
+        self.rows, self.first, self.second = rows, nn.Linear(6, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.reshape(-1, 6) if self.rows else x.transpose(0, 1)
+        x = torch.relu(self.first(x))
+        return self.second((x.reshape(-1, 5, 8) if self.rows else x.transpose(0, 1)).mean(1))
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_tensor_whose_first_dimension_is_not_the_batch_is_refused(rows: bool) -> None:
+    quantized = quantize(BatchSecond(rows), (5, 6), torch.randn(20, 5, 6))
+    with pytest.raises(Unsupported, match=r"of one sample its tensor is .*batch_first=True\)$"):
+        lower(quantized, (5, 6))
+
+
+def test_a_parameter_per_channel_is_refused_with_the_layers_name() -> None:
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.PReLU(4), nn.Flatten(), nn.Linear(64, 3))
+    quantized = quantize(module.eval(), (2, 6, 6), torch.randn(20, 2, 6, 6), both=True)
+    with pytest.raises(Unsupported, match="layer_1: prelu: the slope has 4 values"):
+        lower(quantized, (2, 6, 6))
+
+
+def test_a_factor_out_of_reach_is_refused_with_the_tensors_name() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    quantized = quantize(module, (4,), torch.rand(20, 4))
+    kernel = quantized.get_submodule("quantize_input").act_quant.fused_activation_quant_proxy.tensor_quant  # type: ignore[union-attr]
+    with torch.no_grad():
+        kernel.scaling_impl.value.fill_(1e15)  # type: ignore[union-attr, operator]
+    with pytest.raises(Unsupported, match=r"quantize_layer_1: a rescaling factor must be in \[0, 2\^30\), got"):
+        lower(quantized, (4,))
+
+
+def test_inputs_that_cannot_be_compared_are_refused() -> None:
+    quantized = quantize(nn.Linear(4, 2), (4,), torch.rand(20, 4))
+    lowered = lower(quantized, (4,))
+    with pytest.raises(ValueError, match="at least one"):
+        compare(quantized, lowered, torch.zeros(0, 4))
+    with pytest.raises(ValueError, match="the inputs: 4 of 12 values are NaN or infinite"):
+        compare(quantized, lowered, torch.tensor([[0.0] * 4, [torch.nan] * 4, [1.0] * 4]))
+
+
+def test_a_wrong_integer_that_was_clipped_is_no_tie() -> None:
+    """Its real value lies half a step from some integers, but not from these."""
+    found = _disagreement("q", np.array([255, 7, 9]), np.array([254, 8, 7]), np.array([300.5, 7.5, 8.5]))
+    assert (found.differing, found.unexplained) == (3, 2)
+    assert found.distance == 46
 
 
 @pytest.mark.slow

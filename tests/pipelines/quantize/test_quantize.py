@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx
@@ -16,7 +17,7 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from evalsuite import Bench, LambdaGELU, Network, Outcome, Split, Unsupported
+from evalsuite import Bench, Direction, LambdaGELU, Network, Outcome, Split, Unsupported
 from pipelines.quantize import Quantize
 
 if TYPE_CHECKING:
@@ -306,7 +307,9 @@ def test_weights_off_the_grid_are_found() -> None:
         ({"rounding": "up"}, "rounding must be one of half-even, half-up, gemmlowp, got 'up'"),
         ({"scales": "dyadic"}, "scales must be one of float, power-of-two, got 'dyadic'"),
         ({"qat_epochs": -1}, "qat_epochs must be >= 0, got -1"),
-        ({"size_budget": 0.0}, r"size_budget must be in \(0, 1\], got 0.0"),
+        ({"size_budget": 0.0}, r"size_budget must be in \[0.25, 1\], got 0.0: at 2 bits in every layer it is 0.25"),
+        ({"size_budget": 0.2}, r"size_budget must be in \[0.25, 1\], got 0.2"),
+        ({"size_budget": math.nan}, r"size_budget must be in \[0.25, 1\], got nan"),
         ({"tuned": True, "weight_rounding": "gptq"}, "tuned chooses weight_rounding: leave out either"),
     ],
 )
@@ -363,3 +366,38 @@ def test_one_thread_or_two_give_the_same_network(network: MakeNetwork, bench: Ma
         rows.append({name: value for name, value in values(outcome).items() if name.startswith("integer_")})
     assert files[0] == files[1]
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("placement", ["post", "pre+post"])
+def test_every_arm_has_the_same_rows(
+    network: MakeNetwork, bench: MakeBench, placement: Literal["post", "pre+post"]
+) -> None:
+    """A difference to the baseline takes two rows of one setting; where there is nothing to measure, one says why."""
+    stage = Quantize(placement=placement)
+    rows = {}
+    for variant in ("gelu", "relu"):
+        outcome = stage.run(network("digits-mlp", variant), bench("digits-mlp"))
+        rows[variant] = {
+            (each.name, str(dict(each.setting))) for each in outcome.metrics if "layer" not in each.setting
+        }
+        assert all(each.reason for each in outcome.metrics if each.value is None)
+    assert rows["gelu"] == rows["relu"]
+
+
+def test_islands_leave_rows_with_reasons(network: MakeNetwork, bench: MakeBench) -> None:
+    """Attention has no operator in the opset of QONNX: that file is missing, and all else is there."""
+    outcome = Quantize(qonnx=True).run(network("digits-vit", "relu"), bench("digits-vit"))
+    lacking = {each.name: each.reason for each in outcome.metrics if each.value is None}
+    assert lacking["qonnx"].startswith("QONNX: Exporting the operator 'aten::scaled_dot_product_attention'")
+    assert "\n" not in lacking["qonnx"]
+    assert sorted(outcome.artefacts) == ["execution", "quantized"]
+    assert lacking["integer_operations"].startswith("float islands")
+    assert lacking["integer_latency_ratio"].startswith("float islands")
+
+
+def test_what_is_relative_to_the_network_itself_is_no_verdict(network: MakeNetwork, bench: MakeBench) -> None:
+    """A network that is slow in float gains more: its ratio is higher although quantized it is no faster."""
+    outcome = Quantize(tuned=True).run(network("digits-mlp", "relu"), bench("digits-mlp"))
+    own = {each.name: each.direction for each in outcome.metrics}
+    for name in ("latency_ratio", "integer_latency_ratio", "tuning_loss"):
+        assert own[name] is Direction.NEUTRAL, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +113,159 @@ def test_the_given_network_stays_as_it_is() -> None:
     trace(module, (1, 8, 8))
     assert module.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+class Small(nn.Module):
+    """Convolutions and a linear layer, joined by a function."""
+
+    def __init__(self, join: Callable[[Small, torch.Tensor], torch.Tensor], features: int = 6) -> None:
+        super().__init__()
+        self.join = join
+        self.first = nn.Conv2d(2, 6, 3, padding=1)
+        self.second = nn.Conv2d(6, 6, 3, padding=1)
+        self.head = nn.Linear(features, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.join(self, functional.relu(self.first(x))))
+
+
+def traced_alike(module: nn.Module, shape: tuple[int, ...]) -> fx.GraphModule:
+    """The graph, which computes what the network does on a batch."""
+    graph, inputs = trace(module.eval(), shape), torch.randn(3, *shape)
+    torch.testing.assert_close(graph(inputs.clone()), module(inputs.clone()), rtol=1e-4, atol=1e-5)
+    return graph
+
+
+@pytest.mark.parametrize(
+    "flatten",
+    [
+        lambda _, x: x.view(x.size(0), -1),
+        lambda _, x: x.reshape(x.shape[0], -1),
+        lambda _, x: torch.flatten(input=x, start_dim=1),
+        lambda _, x: torch.reshape(x, (-1, 216)),
+    ],
+)
+def test_every_way_to_flatten_is_one_layer(flatten: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+    graph = traced_alike(Small(flatten, 216), (2, 6, 6))
+    assert layers(graph) == [nn.Conv2d, nn.ReLU, Reshape, nn.Linear]
+    assert all(node.op in ("placeholder", "call_module", "output") for node in graph.graph.nodes)
+
+
+@pytest.mark.parametrize("given", [{"dim": (2, 3)}, {"dim": [-1, -2]}, {"dim": (2, 3), "keepdim": False}])
+def test_means_over_all_pixels_are_pools(given: dict[str, Any]) -> None:
+    assert nn.AdaptiveAvgPool2d in layers(traced_alike(Small(lambda _, x: x.mean(**given)), (2, 6, 6)))
+    assert nn.AdaptiveAvgPool2d in layers(traced_alike(Small(lambda _, x: torch.mean(x, **given)), (2, 6, 6)))
+
+
+@pytest.mark.parametrize("dimensions", [(1, 2), (1, 3)])
+def test_a_mean_over_channels_is_no_pool(dimensions: tuple[int, int]) -> None:
+    """Six channels of six by six pixels: the shape alone does not tell."""
+    assert nn.AdaptiveAvgPool2d not in layers(traced_alike(Small(lambda _, x: x.mean(dimensions)), (2, 6, 6)))
+
+
+def _added_in_place(module: Small, x: torch.Tensor) -> torch.Tensor:
+    x.add_(module.second(x))
+    return x.mean((2, 3))
+
+
+def _rectified_in_place(module: Small, x: torch.Tensor) -> torch.Tensor:
+    convolved = module.second(x)
+    return (functional.relu(convolved, inplace=True) + convolved).mean((2, 3))
+
+
+def _scaled_in_place(module: Small, x: torch.Tensor) -> torch.Tensor:
+    convolved = module.second(x)
+    convolved.mul_(2)
+    return convolved.mean((2, 3))
+
+
+@pytest.mark.parametrize("join", [_added_in_place, _rectified_in_place, _scaled_in_place])
+def test_what_is_changed_in_place_is_read_as_it_is_then(join: Callable[[Small, torch.Tensor], torch.Tensor]) -> None:
+    traced_alike(Small(join), (2, 6, 6))
+
+
+def test_a_layer_that_works_in_place_as_a_statement() -> None:
+    class Statement(Small):
+        activation: nn.Module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            self.activation(x)
+            return self.head(x.mean((2, 3)))
+
+    module = Statement(lambda _, x: x)
+    module.activation = nn.ReLU(inplace=True)
+    graph = traced_alike(module, (2, 6, 6))
+    assert nn.ReLU in layers(graph)
+    assert not any(getattr(each, "inplace", False) for each in graph.modules())
+
+
+def test_a_graph_that_computes_something_else_is_refused() -> None:
+    def aliased(_: Small, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(1)  # a view
+        x.mul_(0.5)
+        return flat
+
+    with pytest.raises(Unsupported, match=r"the graph of Small computes something else, up to .* in place"):
+        trace(Small(aliased, 216).eval(), (2, 6, 6))
+    dropped = Small(lambda _, x: functional.dropout(x).mean((2, 3)))
+    with pytest.raises(Unsupported, match="a random choice"):
+        trace(dropped.eval(), (2, 6, 6))
+
+
+def test_norms_by_the_statistics_of_the_batch_are_refused() -> None:
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
+    with pytest.raises(Unsupported, match="layer_1 norms by the statistics of its batch"):
+        trace(module, (2, 6, 6))
+
+
+def test_constants_and_sizes_are_no_residuals() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Linear(6, 5), nn.Linear(5, 4)
+            self.positions = nn.Parameter(torch.randn(3, 5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head((self.embed(x) + self.positions.unsqueeze(0)).mean(1))
+
+    assert Add not in layers(traced_alike(Positions(), (3, 6)))
+
+    def sizes(module: Small, x: torch.Tensor) -> torch.Tensor:
+        both = torch.cat([x, module.second(x)], 1)
+        return both.view(-1, x.size(1) + x.size(1), 36)[:, :6].mean(2)
+
+    assert Add not in layers(traced_alike(Small(sizes), (2, 6, 6)))
+
+
+def test_no_name_of_a_layer_is_taken_for_a_quantizer() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.input, self.head, self.value_head = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+            self.quantize_head = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.relu(self.input(x))
+            return self.quantize_head(self.head(x) + self.value_head(x))
+
+    module, inputs = Named().eval(), torch.randn(60, 4)
+    quantized = place(trace(module, (4,)), Scheme(Bits(8, 8), before_activations=True))
+    assert list(quantizers(quantized)) == [
+        "quantize_input", "quantize_layer_input", "quantize_relu", "quantize_head", "quantize_layer_value_head",
+        "quantize_add", "quantize_layer_quantize_head",
+    ]  # fmt: skip
+    calibrate(quantized, inputs)
+    with torch.no_grad():
+        assert (quantized(inputs) - module(inputs)).abs().max() < 0.05
+
+
+def test_logits_behind_flattening_have_eight_bits() -> None:
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    quantized = place(trace(module.eval(), (2, 6, 6)), Scheme(Bits(4, 4)))
+    assert quantizers(quantized) == {
+        "quantize_input": 4, "quantize_layer_1": 4, "quantize_layer_2": 4, "quantize_layer_3": 8,
+    }  # fmt: skip
 
 
 def test_an_untraceable_network_is_named() -> None:
