@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from brevitas.nn import QuantIdentity
-from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
 from evalsuite import GELU, LAMBDA_GELU, RELU, Activation, Unsupported, census
 from pipelines.quantize.calibration import FloatRun, quantizer_of
+from pipelines.quantize.integer.carving import carve
+from pipelines.quantize.integer.layers import Accumulated, OnGrid, accumulate, keep, sum_windows
 from pipelines.quantize.integer.network import (
     INPUT,
     Add,
-    Convolution,
     Dyadic,
-    Flatten,
     Grid,
     IntegerNetwork,
-    Island,
-    Linear,
-    MaxPool,
     Operation,
     Rectify,
     Requantize,
     Rounding,
-    SumPool,
 )
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
 from pipelines.quantize.placement import COMPUTE, FLOAT_COMPUTE, Value, is_activation, is_pool, keeps_grid
 from pipelines.quantize.tracing import Add as FloatAdd
-from pipelines.quantize.tracing import Reshape, layer_of
+from pipelines.quantize.tracing import layer_of
 
 Smooth = Literal["table", "polynomial"]
 """How an activation that is not ReLU is computed on integers."""
@@ -46,27 +37,10 @@ _SUM_BITS = 30  # of a residual sum's greatest multiplier: two products of 31 an
 
 
 @dataclass(frozen=True, slots=True)
-class _OnGrid:
-    """Integers of a grid, made by the operation `name`."""
-
-    name: str
-    grid: Grid
-
-
-@dataclass(frozen=True, slots=True)
-class _Accumulated:
-    """Accumulators: real = scale x integer, one scale per index of dimension `axis`, or one for all."""
-
-    name: str
-    scale: npt.NDArray[np.float64]
-    axis: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Sum:
     """Not yet computed: the sum of tensors on grids."""
 
-    terms: tuple[_OnGrid, ...]
+    terms: tuple[OnGrid, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +60,7 @@ class _Float:
     node: fx.Node
 
 
-_Held = _OnGrid | _Accumulated | _Sum | _Activated | _Float
+_Held = OnGrid | Accumulated | _Sum | _Activated | _Float
 
 
 def lower(
@@ -132,11 +106,11 @@ class _Lowering:
         self._held: dict[fx.Node, _Held] = {}
         self._operations: list[Operation] = []
         self._inserted: list[str] = []
-        self._output: _OnGrid | None = None
+        self._output: OnGrid | None = None
 
     @torch.no_grad()
     def run(self, input_shape: tuple[int, ...], rounding: Rounding) -> IntegerNetwork:
-        first: _OnGrid | None = None
+        first: OnGrid | None = None
         for node in self._quantized.graph.nodes:
             layer = layer_of(self._quantized, node)
             if node.op == "placeholder":
@@ -144,7 +118,7 @@ class _Lowering:
             if node.op == "output":
                 self._output = self._on_grid(node.all_input_nodes[0])
             elif isinstance(layer, QuantIdentity) and node.all_input_nodes[0].op == "placeholder":
-                self._held[node] = first = _OnGrid(INPUT, grid_of(layer))
+                self._held[node] = first = OnGrid(INPUT, grid_of(layer))
             else:
                 self._held[node] = self._hold(node, layer)
         if first is None or self._output is None or not self._operations:
@@ -161,15 +135,17 @@ class _Lowering:
         elif isinstance(layer, Value):
             held = self._held_by_first(node)
         elif isinstance(layer, COMPUTE):
-            held = self._accumulate(node, layer)
+            given = quantizer_of(self._quantized, node.all_input_nodes[0])(torch.zeros((1,) * len(node.meta["shape"])))
+            held = self._made(*accumulate(str(node.target), layer, self._on_grid(node.all_input_nodes[0]), given))
         elif isinstance(layer, FLOAT_COMPUTE):
             raise Unsupported(f"{node.target} was left in float: the network is not quantized as a whole")
         elif isinstance(layer, FloatAdd):
             held = _Sum(tuple(self._on_grid(each) for each in node.args if isinstance(each, fx.Node)))
         elif layer is not None and self._reads_grid(node) and keeps_grid(layer):
-            held = self._keep_grid(node, layer)
+            held = self._made(*keep(str(node.target), layer, self._on_grid(node.all_input_nodes[0])))
         elif layer is not None and is_pool(layer, node):
-            held = self._sum_windows(node, layer)
+            shapes = node.all_input_nodes[0].meta["shape"], node.meta["shape"]
+            held = self._made(*sum_windows(str(node.target), layer, self._on_grid(node.all_input_nodes[0]), *shapes))
         elif layer is not None and is_activation(layer) and not isinstance(self._held_by_first(node), _Float):
             held = self._activated(node, layer)
         return held
@@ -188,78 +164,33 @@ class _Lowering:
     def _reads_grid(self, node: fx.Node) -> bool:
         """Whether the layer is given integers, and not the dequantized values that an island reads."""
         source = layer_of(self._quantized, node.all_input_nodes[0])
-        return not isinstance(source, Value) and isinstance(self._held_by_first(node), _OnGrid)
+        return not isinstance(source, Value) and isinstance(self._held_by_first(node), OnGrid)
 
-    def _on_grid(self, node: fx.Node) -> _OnGrid:
-        held = self._held[node]
-        if not isinstance(held, _OnGrid):
+    def _held_on_grid(self, node: fx.Node) -> OnGrid | None:
+        held = self._held.get(node)
+        return held if isinstance(held, OnGrid) else None
+
+    def _on_grid(self, node: fx.Node) -> OnGrid:
+        held = self._held_on_grid(node)
+        if held is None:
             raise Unsupported(f"{node.name} is not on a grid: the network is not quantized as a whole")
+        return held
+
+    def _made(self, operation: Operation, held: _Held) -> _Held:
+        self._append(operation)
         return held
 
     def _append(self, operation: Operation) -> str:
         self._operations.append(operation)
         return operation.name
 
-    def _accumulate(self, node: fx.Node, layer: nn.Module) -> _Accumulated:
-        source = self._on_grid(node.all_input_nodes[0])
-        weight = layer.quant_weight()  # type: ignore[operator]
-        integers = weight.int(float_datatype=False).numpy().astype(np.int8)
-        weight_scale = weight.scale.double().flatten().numpy()
-        bias = np.zeros(len(integers), dtype=np.int32)
-        if layer.bias is not None:
-            # Brevitas rounds the bias in the scale of the accumulator, which it takes from a quantized input.
-            shape = (1,) * len(node.meta["shape"])
-            given = quantizer_of(self._quantized, node.all_input_nodes[0])(torch.zeros(shape))
-            bias = _bias_integers(layer.bias_quant(layer.bias, given, weight))  # type: ignore[operator]
-        name, scale = str(node.target), source.grid.scale * weight_scale
-        if isinstance(layer, nn.Linear):
-            self._append(Linear(name, (source.name,), source.grid, integers, bias, scale))
-            return _Accumulated(name, scale, -1)
-        if not isinstance(layer, (nn.Conv1d, nn.Conv2d)):
-            raise TypeError(f"{name} is a {type(layer).__name__}")
-        self._append(
-            Convolution(
-                name, (source.name,), source.grid, integers, bias, scale, _ints(layer.stride), _padding(layer),
-                _ints(layer.dilation), layer.groups,
-            )
-        )  # fmt: skip
-        return _Accumulated(name, scale, 1)
-
-    def _keep_grid(self, node: fx.Node, layer: nn.Module) -> _OnGrid:
-        source = self._on_grid(node.all_input_nodes[0])
-        name = str(node.target)
-        if isinstance(layer, Reshape):
-            return _OnGrid(self._append(Flatten(name, (source.name,))), source.grid)
-        dimensions = len(node.meta["shape"]) - 2
-        kernel, stride, padding, dilation = (
-            _ints(getattr(layer, key), dimensions) for key in ("kernel_size", "stride", "padding", "dilation")
-        )
-        both = tuple((each, each) for each in padding)
-        return _OnGrid(self._append(MaxPool(name, (source.name,), kernel, stride, both, dilation)), source.grid)
-
-    def _sum_windows(self, node: fx.Node, layer: nn.Module) -> _Accumulated:
-        source = self._on_grid(node.all_input_nodes[0])
-        inputs, outputs = node.all_input_nodes[0].meta["shape"][2:], node.meta["shape"][2:]
-        if isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)):
-            kernel = tuple(size // parts for size, parts in zip(inputs, outputs, strict=True))
-            stride, padding, places = kernel, (0,) * len(kernel), math.prod(kernel)
-        else:
-            kernel, stride, padding = (
-                _ints(getattr(layer, key), len(inputs)) for key in ("kernel_size", "stride", "padding")
-            )
-            places = getattr(layer, "divisor_override", None) or math.prod(kernel)
-        name = str(node.target)
-        both = tuple((each, each) for each in padding)
-        self._append(SumPool(name, (source.name,), source.grid, kernel, stride, both))
-        return _Accumulated(name, np.array([source.grid.scale / places]), 1)
-
-    def _gridded(self, held: _Held, grid: Grid, name: str) -> _OnGrid:
+    def _gridded(self, held: _Held, grid: Grid, name: str) -> OnGrid:
         """Append what computes `held` on `grid`, as the tensor `name`."""
         try:
             operation = self._compute(held, grid, name)
         except ValueError as error:  # a factor, a table or a polynomial out of reach
             raise Unsupported(f"{name}: {error}") from error
-        return _OnGrid(self._append(operation), grid)
+        return OnGrid(self._append(operation), grid)
 
     def _compute(self, held: _Held, grid: Grid, name: str) -> Operation:
         if isinstance(held, _Activated):
@@ -267,8 +198,8 @@ class _Lowering:
         if isinstance(held, _Sum):
             return self._add(held, grid, name)
         if isinstance(held, _Float):
-            return self._island(held.node, grid, name)
-        if isinstance(held, _Accumulated):
+            return carve(self._quantized, held.node, self._held_on_grid, name, grid)
+        if isinstance(held, Accumulated):
             return Requantize(name, (held.name,), 0, Dyadic.nearest(held.scale / grid.scale), held.axis, grid)
         factor = Dyadic.nearest(held.grid.scale / grid.scale)
         return Requantize(name, (held.name,), held.grid.zero_point, factor, -1, grid)
@@ -283,14 +214,14 @@ class _Lowering:
         if held.hardness.numel() != 1:
             raise Unsupported(f"{held.name}: lambda per channel has no single table or polynomial")
         hardness = float(held.hardness)
-        source = held.source if isinstance(held.source, _OnGrid) else self._insert(held, hardness, grid)
+        source = held.source if isinstance(held.source, OnGrid) else self._insert(held, hardness, grid)
         if self._smooth == "table":
             return make_table(name, (source.name,), held.row, hardness, source.grid, grid)
         if held.row.name not in (GELU.name, LAMBDA_GELU.name):
             raise Unsupported(f"{held.name}: the integer polynomial is of GELU, not of {held.row.name}")
         return make_polynomial(name, (source.name,), hardness, source.grid, grid)
 
-    def _insert(self, held: _Activated, hardness: float, grid: Grid) -> _OnGrid:
+    def _insert(self, held: _Activated, hardness: float, grid: Grid) -> OnGrid:
         """A grid for the input of an activation that has none in the fake-quantized network."""
         name = f"{held.name}_input"
         while any(str(node.target) in (name, f"quantize_{name}") for node in self._quantized.graph.nodes):
@@ -307,33 +238,6 @@ class _Lowering:
         zero_points = tuple(term.grid.zero_point for term in held.terms)
         return Add(name, tuple(term.name for term in held.terms), zero_points, multipliers, shift, grid)
 
-    def _island(self, last: fx.Node, grid: Grid, name: str) -> Island:
-        """The float nodes that `last` needs, back to the integers from which they are made."""
-        graph = fx.Graph()
-        made: dict[fx.Node, fx.Node] = {}
-        sources: dict[fx.Node, _OnGrid] = {}
-
-        def copy_of(node: fx.Node) -> fx.Node:
-            if node not in made:
-                held = self._held.get(node)
-                if isinstance(held, _OnGrid):
-                    sources[node] = held
-                    made[node] = graph.placeholder(f"integers_{len(sources)}")
-                else:
-                    for each in node.all_input_nodes:
-                        copy_of(each)
-                    made[node] = graph.node_copy(node, made.__getitem__)
-            return made[node]
-
-        graph.output(copy_of(last))
-        return Island(
-            name,
-            tuple(each.name for each in sources.values()),
-            tuple(each.grid for each in sources.values()),
-            fx.GraphModule(copy.deepcopy(self._quantized), _placeholders_first(graph)).eval(),
-            grid,
-        )
-
 
 def _check_batch_first(quantized: fx.GraphModule, input_shape: tuple[int, ...]) -> None:
     """Raise Unsupported unless dimension 0 of every quantized tensor counts the samples, as the operations take it."""
@@ -348,33 +252,3 @@ def _check_batch_first(quantized: fx.GraphModule, input_shape: tuple[int, ...]) 
 
     with torch.no_grad():
         FloatRun(quantized, see).run(torch.zeros(2, *input_shape))
-
-
-def _bias_integers(bias: QuantTensor) -> npt.NDArray[np.int32]:
-    """From value and scale: of integers in the millions, whose quotient float32 rounds, Brevitas says "not valid"."""
-    steps = (bias.value.double() / bias.scale.double().flatten()).round().numpy()
-    limits = np.iinfo(np.int32)
-    return np.asarray(np.clip(steps, limits.min, limits.max).astype(np.int32))
-
-
-def _placeholders_first(graph: fx.Graph) -> fx.Graph:
-    """fx wants every placeholder before all else."""
-    last: fx.Node | None = None
-    for node in [each for each in graph.nodes if each.op == "placeholder"]:
-        (last.append if last is not None else next(iter(graph.nodes)).prepend)(node)
-        last = node
-    return graph
-
-
-def _ints(given: int | Iterable[int], dimensions: int = 1) -> tuple[int, ...]:
-    return (given,) * dimensions if isinstance(given, int) else tuple(int(each) for each in given)
-
-
-def _padding(layer: nn.Conv1d | nn.Conv2d) -> tuple[tuple[int, int], ...]:
-    """What is added before and after each dimension; torch adds the odd place of "same" behind."""
-    if layer.padding == "valid":
-        return ((0, 0),) * len(layer.kernel_size)
-    if layer.padding == "same":
-        totals = [step * (size - 1) for step, size in zip(layer.dilation, layer.kernel_size, strict=True)]
-        return tuple((total // 2, total - total // 2) for total in totals)
-    return tuple((int(each), int(each)) for each in layer.padding)

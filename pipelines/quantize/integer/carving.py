@@ -1,0 +1,58 @@
+"""Cutting a float island out of a quantized graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from torch import fx
+
+from pipelines.quantize.integer.layers import OnGrid
+from pipelines.quantize.integer.network import Grid, Island
+
+
+def carve(
+    quantized: fx.GraphModule, last: fx.Node, on_grid: Callable[[fx.Node], OnGrid | None], name: str, grid: Grid
+) -> Island:
+    """The float nodes that `last` needs, back to the integers from which they are made, as one operation.
+
+    Args:
+        quantized: whose graph `last` is of; its layers are copied.
+        last: what is quantized to `grid`.
+        on_grid: what a node holds where that is integers, else None.
+        name: of the operation.
+        grid: of its result.
+    """
+    graph = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    sources: dict[fx.Node, OnGrid] = {}
+
+    def copy_of(node: fx.Node) -> fx.Node:
+        if node not in made:
+            held = on_grid(node)
+            if held is not None:
+                sources[node] = held
+                made[node] = graph.placeholder(f"integers_{len(sources)}")
+            else:
+                for each in node.all_input_nodes:
+                    copy_of(each)
+                made[node] = graph.node_copy(node, made.__getitem__)
+        return made[node]
+
+    graph.output(copy_of(last))
+    return Island(
+        name,
+        tuple(each.name for each in sources.values()),
+        tuple(each.grid for each in sources.values()),
+        fx.GraphModule(copy.deepcopy(quantized), _placeholders_first(graph)).eval(),
+        grid,
+    )
+
+
+def _placeholders_first(graph: fx.Graph) -> fx.Graph:
+    """fx wants every placeholder before all else."""
+    last: fx.Node | None = None
+    for node in [each for each in graph.nodes if each.op == "placeholder"]:
+        (last.append if last is not None else next(iter(graph.nodes)).prepend)(node)
+        last = node
+    return graph
