@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from evalsuite import Unsupported
 from pipelines.quantize.clipping import Calibration, activation_range
-from pipelines.quantize.placement import COMPUTE
+from pipelines.quantize.quantizers import COMPUTE
 from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import layer_of
 

@@ -15,7 +15,8 @@ from torch import fx, nn
 from pipelines.quantize.calibration import FloatRun, calibrate, check_grid, check_inputs, check_ranges
 from pipelines.quantize.clipping import Calibration, WeightScale, weight_thresholds
 from pipelines.quantize.equalization import equalize
-from pipelines.quantize.placement import COMPUTE, FLOAT_COMPUTE, Scheme, place
+from pipelines.quantize.placement import FLOAT_COMPUTE, Scheme, place
+from pipelines.quantize.quantizers import COMPUTE
 from pipelines.quantize.rounding import Products, WeightRounding, round_weights
 from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import trace

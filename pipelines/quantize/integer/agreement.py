@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from brevitas.nn import QuantIdentity
 from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
-from torch.nn import functional
 
+from pipelines.quantize.integer.exactly import Exactly, quantizers_of
 from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.islands import quantize
-from pipelines.quantize.integer.lowering import grid_of
-from pipelines.quantize.integer.network import INPUT, Convolution, Grid, IntegerNetwork, Integers, Linear
+from pipelines.quantize.integer.network import INPUT, IntegerNetwork, Integers
 from pipelines.quantize.integer.oracle import apply
-from pipelines.quantize.tracing import layer_of
 
-_QUANTIZE_INPUT = "quantize_input"
 TIE = 1e-4
 """Closer to a tie than this, in steps of the grid, float32 arithmetic may round either way."""
 
@@ -106,7 +100,7 @@ def compare(
         ValueError: there is no input, one is not finite, or the shape is wrong.
     """
     executor = Executor(network)
-    exact = None if precision == torch.float32 else _Exactly(quantized, network)
+    exact = None if precision == torch.float32 else Exactly(quantized, network)
     same = logits = differing = 0
     found: dict[str, Disagreement] = {}
     for part in torch.split(inputs, chunk):
@@ -136,7 +130,7 @@ def recorded_integers(quantized: fx.GraphModule, inputs: torch.Tensor) -> dict[s
     """What every quantizer of the fake-quantized network makes of `inputs`: int64, by name, the input's by `INPUT`."""
     made: dict[str, Integers] = {}
     hooks = []
-    for name, layer in _quantizers(quantized):
+    for name, layer in quantizers_of(quantized):
 
         def record(_: nn.Module, __: Any, output: QuantTensor, name: str = name) -> None:
             made[name] = output.int(float_datatype=False).numpy().astype(np.int64)
@@ -150,103 +144,10 @@ def recorded_integers(quantized: fx.GraphModule, inputs: torch.Tensor) -> dict[s
     return made
 
 
-def _quantizers(quantized: fx.GraphModule) -> list[tuple[str, QuantIdentity]]:
-    """By the names of the integer network's tensors."""
-    found = []
-    for node in quantized.graph.nodes:
-        layer = layer_of(quantized, node)
-        if isinstance(layer, QuantIdentity):
-            found.append((INPUT if node.all_input_nodes[0].op == "placeholder" else str(node.target), layer))
-    return found
-
-
-class _Step(nn.Module):
-    """Stands for a quantizer, in float64: keeps what it is given, in steps of its grid, and the integers it makes.
-
-    Args:
-        grid: of the quantizer.
-        integers: to hand on, whatever it is given; None to round, half to even.
-    """
-
-    def __init__(self, grid: Grid, integers: Integers | None = None) -> None:
-        super().__init__()
-        self._grid = grid
-        self._forced = integers
-        self.steps: npt.NDArray[np.float64] = np.empty(0)
-        self.made: Integers = np.empty(0, dtype=np.int64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        grid = self._grid
-        self.steps = x.numpy() / grid.scale + grid.zero_point
-        rounded = np.clip(np.rint(self.steps), grid.low, grid.high).astype(np.int64)
-        self.made = rounded if self._forced is None else self._forced
-        return torch.from_numpy(grid.scale * (self.made - grid.zero_point))
-
-
-class _Exact(nn.Module):
-    """A quantized layer on the real values of its integer weights and biases, in float64."""
-
-    def __init__(self, layer: nn.Module, operation: Linear | Convolution) -> None:
-        super().__init__()
-        shape = (-1, *[1] * (operation.weight.ndim - 1))
-        scales = np.broadcast_to(operation.scale, len(operation.weight))
-        self._layer = layer
-        self._weight = torch.from_numpy(operation.weight * (scales / operation.input.scale).reshape(shape))
-        self._bias = torch.from_numpy(operation.bias * scales)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        layer = self._layer
-        if isinstance(layer, nn.Linear):
-            return functional.linear(x, self._weight, self._bias)
-        if not isinstance(layer, (nn.Conv1d, nn.Conv2d)):
-            raise TypeError(f"no quantized layer: {type(layer).__name__}")
-        convolve = functional.conv1d if isinstance(layer, nn.Conv1d) else functional.conv2d
-        made: torch.Tensor = convolve(
-            x, self._weight, self._bias, layer.stride, layer.padding, layer.dilation, layer.groups
-        )
-        return made
-
-
-class _Exactly:
-    """The fake-quantized network in float64, from the scales, integer weights and biases that `network` has.
-
-    Args:
-        quantized: stays as it is.
-        network: what `lower` made of it.
-        integers: by quantizer, to hand on instead of what it would round.
-    """
-
-    def __init__(
-        self, quantized: fx.GraphModule, network: IntegerNetwork, integers: dict[str, Integers] | None = None
-    ) -> None:
-        forced = integers or {}
-        self._input = network.input
-        self._steps = {name: _Step(grid_of(layer), forced.get(name)) for name, layer in _quantizers(quantized)}
-        self._module = copy.deepcopy(quantized).double()
-        for name, step in self._steps.items():
-            setattr(self._module, _QUANTIZE_INPUT if name == INPUT else name, step)
-        for operation in network.operations:
-            if isinstance(operation, (Linear, Convolution)):
-                layer = self._module.get_submodule(operation.name)
-                setattr(self._module, operation.name, _Exact(layer, operation))
-
-    def integers(self, inputs: torch.Tensor) -> dict[str, Integers]:
-        """What each quantizer makes. The input, which is float32, is quantized in float32, as both networks do."""
-        grid = self._input
-        first = quantize(inputs.numpy(), grid, "the inputs")
-        self._module(torch.from_numpy(grid.scale * (first - grid.zero_point)))
-        return {name: step.made for name, step in self._steps.items()}
-
-    def steps(self, inputs: torch.Tensor) -> dict[str, npt.NDArray[np.float64]]:
-        """What each quantizer rounds, in steps of its grid."""
-        self._module(inputs.double())
-        return {name: step.steps for name, step in self._steps.items()}
-
-
 def _local_differences(
     quantized: fx.GraphModule, network: IntegerNetwork, inputs: torch.Tensor, made: dict[str, Integers]
 ) -> list[Disagreement]:
-    steps = _Exactly(quantized, network, made).steps(inputs)
+    steps = Exactly(quantized, network, made).steps(inputs)
     tensors = {INPUT: made[INPUT]}
     found = []
     for operation in network.operations:

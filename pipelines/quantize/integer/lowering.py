@@ -26,7 +26,8 @@ from pipelines.quantize.integer.network import (
     Rounding,
 )
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
-from pipelines.quantize.placement import COMPUTE, FLOAT_COMPUTE, Value, is_activation, is_pool, keeps_grid
+from pipelines.quantize.placement import FLOAT_COMPUTE, Value, is_activation, is_pool, keeps_grid
+from pipelines.quantize.quantizers import COMPUTE
 from pipelines.quantize.tracing import Add as FloatAdd
 from pipelines.quantize.tracing import layer_of
 

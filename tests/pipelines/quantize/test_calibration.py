@@ -14,7 +14,8 @@ from torch import nn
 from evalsuite import Unsupported
 from pipelines.quantize.calibration import calibrate, check_grid
 from pipelines.quantize.clipping import activation_range, weight_thresholds
-from pipelines.quantize.placement import Bits, Scales, Scheme, place
+from pipelines.quantize.placement import Bits, Scheme, place
+from pipelines.quantize.quantizers import Scales
 from pipelines.quantize.tracing import trace
 
 Floats = NDArray[np.float64]

@@ -34,7 +34,8 @@ from pipelines.quantize.integer.network import (
     Table,
 )
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
-from pipelines.quantize.placement import Bits, Scales, Scheme, place
+from pipelines.quantize.placement import Bits, Scheme, place
+from pipelines.quantize.quantizers import Scales
 from pipelines.quantize.tracing import trace
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from torch import fx, nn
 from evalsuite import Bench, Split, Unsupported, fold_hardness
 from pipelines.quantize.calibration import calibrate, quantizer_of
 from pipelines.quantize.equalization import equalize
-from pipelines.quantize.placement import COMPUTE, Bits, Scales, Scheme, place
+from pipelines.quantize.placement import Bits, Scheme, place
+from pipelines.quantize.quantizers import COMPUTE, Scales
 from pipelines.quantize.rounding import Products, round_weights
 from pipelines.quantize.tracing import trace
 from pipelines.quantize.training import train
