@@ -54,15 +54,27 @@ def load_network(folder: Path, workload: Workload, data: Data) -> Network:
 
 
 def _activation(module: nn.Module) -> dict[str, Any]:
-    """What of the activations the weights do not say: their name, and the temperature of s."""
+    """What of the activations the weights do not say: their name, where another stands, and the temperature of s.
+
+    Others are what became of some when lambda was folded: they learn nothing, so their name says all of them.
+    """
     found = census(module)
-    names = {each.traits.name for each in found}
+    learning = {each.traits.name for each in found if each.traits.parameters}
+    names = learning or {each.traits.name for each in found}
     if len(names) != 1:
-        raise ValueError(f"cannot save a network with activations {sorted(names) or 'none'}: one kind is needed")
+        raise ValueError(
+            f"cannot save a network with activations {sorted(names) or 'none'}: one kind, and one that learns, is needed"
+        )
+    (name,) = names
+    others = {each.path: each.traits.name for each in found if each.traits.name != name}
     temperatures = {each.module.temperature for each in found if isinstance(each.module, Hardenable)}
     if len(temperatures) > 1:
         raise ValueError(f"cannot save a network with temperatures {sorted(temperatures)}: one is needed")
-    return {"activation": names.pop(), **({"temperature": temperatures.pop()} if temperatures else {})}
+    return {
+        "activation": name,
+        **({"others": others} if others else {}),
+        **({"temperature": temperatures.pop()} if temperatures else {}),
+    }
 
 
 def _save_module(module: nn.Module, path: Path) -> None:
@@ -76,6 +88,8 @@ def _load(folder: Path, workload: Workload, role: str, description: dict[str, An
         return None
     path = folder / f"{role}.safetensors"
     module = workload.build(load_plugin("activations", description[role]["activation"]).target.make)
+    for place, name in description[role].get("others", {}).items():
+        module.set_submodule(place, load_plugin("activations", name).target.make(1))
     for layer in module.modules():
         if isinstance(layer, Hardenable):
             layer.temperature = description[role]["temperature"]

@@ -183,3 +183,13 @@ def test_a_custom_function_that_takes_the_tensor_unseen_is_caught_by_the_compari
 
     torch.manual_seed(0)
     check(Network(), torch.randn(3, 8, dtype=torch.float64), ["lambda-gelu"])
+
+
+def test_float32_weights_fold_too_though_they_are_rounded() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), LambdaGELU(), nn.Linear(6, 3)).eval()
+    x = torch.randn(5, 4)
+    folded = fold_hardness(module, x)
+    assert [found.traits.name for found in census(folded)] == ["gelu"]
+    torch.testing.assert_close(folded(x), module(x))
+    assert {each.dtype for each in folded.parameters()} == {torch.float32}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite.activations import LambdaGELU
+from evalsuite.activations import LambdaGELU, census
 from evalsuite.contract import Data, Network
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
+from evalsuite.reluize.folding import fold_hardness
 from evalsuite.reluize.repair import refit_bias
 from evalsuite.reluize.swap import swap_to_relu
 from evalsuite.workloads.digits import DigitsResNet
@@ -212,6 +214,18 @@ def test_a_bias_that_the_refit_added_survives_saving(tmp_path: Path) -> None:
     assert torch.equal(loaded.module(tokens), repaired(tokens))
     assert loaded.unswapped is not None
     assert torch.equal(loaded.unswapped(tokens), module(tokens))
+
+
+def test_a_network_whose_lambda_was_folded_in_some_places_survives_saving(network, tmp_path: Path) -> None:
+    made = network("digits-resnet", "lambda-gelu", epochs=1)
+    folded = fold_hardness(made.module, made.example(2))
+    names = {found.traits.name for found in census(folded)}
+    assert names == {"gelu", "lambda-gelu"}
+    workload = load("workloads", "digits-resnet").target()
+    save_network(replace(made, module=folded), tmp_path / "n", workload)
+    restored = load_network(tmp_path / "n", workload, workload.data()).module
+    assert [found.traits.name for found in census(restored)] == [found.traits.name for found in census(folded)]
+    assert torch.equal(restored(made.example(5)), folded(made.example(5)))
 
 
 def test_lambda_per_channel_and_the_temperature_survive_saving(tmp_path: Path) -> None:
