@@ -63,7 +63,7 @@ def _activation(module: nn.Module) -> dict[str, Any]:
     names = learning or {each.traits.name for each in found}
     if len(names) != 1:
         raise ValueError(
-            f"cannot save a network with activations {sorted(names) or 'none'}: one kind, and one that learns, is needed"
+            f"cannot save a network with activations {sorted(names) or 'none'}: one kind is needed, of those that learn"
         )
     (name,) = names
     others = {each.path: each.traits.name for each in found if each.traits.name != name}

@@ -22,8 +22,9 @@ import torch
 from torch import fx
 
 from evalsuite import Direction, Metric
+from pipelines.quantize.divergence import Reference
 from pipelines.quantize.placement import Bits, Scheme
-from pipelines.quantize.sensitivity import LayerSize, Make, Reference, layers_of
+from pipelines.quantize.sensitivity import LayerSize, Make, layers_of
 from pipelines.quantize.threads import one_thread
 
 WIDTHS = (8, 6, 4, 3, 2)

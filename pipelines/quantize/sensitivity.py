@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from evalsuite import Direction, Metric, Unsupported
+from pipelines.quantize.divergence import Loss, Reference
 from pipelines.quantize.placement import FLOAT_COMPUTE, Bits, Scheme
 from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import layer_of
@@ -22,7 +23,6 @@ Make = Callable[[Scheme], fx.GraphModule]
 """Gives the calibrated network for a scheme, always the same one. Schemes that come from here say only how many bits
 each layer has; placement of quantizers and kind of scales are for `make` to add."""
 
-_CHUNK = 1000  # samples at a time: bounds the memory
 LOWER = Direction.LOWER
 
 
@@ -34,14 +34,6 @@ class LayerSize:
     name: str
     weights: int
     macs: int
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """`divergence` from the float network, in nats, at least 0, and the fraction of samples whose class changed."""
-
-    divergence: float
-    changed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +52,6 @@ class SensitivityProfile:
     bits: Bits
     everything: Loss
     layers: tuple[Sensitivity, ...]
-
-
-class Reference:
-    """The float network's class probabilities for some inputs, to compare quantized networks with."""
-
-    def __init__(self, traced: nn.Module, inputs: torch.Tensor) -> None:
-        """Run `traced` on `inputs` (samples, *input_shape).
-
-        Raises:
-            ValueError: there is no input, or the float network's logits are not finite.
-        """
-        if not len(inputs):
-            raise ValueError("no inputs: the loss of a quantized network is a mean over at least one sample")
-        self._inputs = inputs
-        logits = _logits(traced, inputs)
-        if bad := int((~logits.isfinite()).sum()):
-            raise ValueError(f"{bad} of {logits.numel()} logits of the float network are NaN or infinite")
-        self._logs = logits.log_softmax(-1)
-
-    def loss(self, quantized: nn.Module) -> Loss:
-        """Of `quantized` on the same inputs: the mean over samples of sum over classes p log(p / q), in float64.
-
-        p are the float network's probabilities, q the quantized one's.
-        """
-        logs = _logits(quantized, self._inputs).log_softmax(-1)
-        # The sum's own rounding may take a divergence of 0 below 0.
-        divergence = (self._logs.exp() * (self._logs - logs)).sum(-1).mean().clamp(min=0).item()
-        if not math.isfinite(divergence):
-            raise ValueError(f"the quantized network's divergence from the float one is {divergence}")
-        changed = (self._logs.argmax(-1) != logs.argmax(-1)).double().mean().item()
-        return Loss(divergence, changed)
 
 
 def layers_of(traced: fx.GraphModule) -> list[LayerSize]:
@@ -152,8 +113,3 @@ def metrics_of_sensitivity(profile: SensitivityProfile) -> list[Metric]:
                 Metric(f"layer_{kind}_changes", loss.changed, "fraction", LOWER, setting, reason=reason),
             ]
     return metrics
-
-
-@torch.no_grad()
-def _logits(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    return torch.cat([network(chunk) for chunk in torch.split(inputs, _CHUNK)]).double()

@@ -10,6 +10,7 @@ from torch import fx
 
 from evalsuite import Unsupported
 from pipelines.quantize.calibration import check_inputs
+from pipelines.quantize.divergence import Reference
 from pipelines.quantize.placement import Scheme
 from pipelines.quantize.threads import one_thread
 from pipelines.quantize.treatment import Treated, Treatment, treat
@@ -63,8 +64,8 @@ def tune(
     check_inputs(inputs)
     fitted, judged = (inputs[::2], inputs[1::2]) if len(inputs) > 1 else (inputs, inputs)
     with one_thread(), torch.no_grad():
-        wanted = traced(judged).double().log_softmax(-1)
-        trials = [_try(traced, scheme, fitted, judged, wanted, each) for each in candidates]
+        reference = Reference(traced, judged)
+        trials = [_try(traced, scheme, fitted, reference, each) for each in candidates]
     losses = [(trial.loss, trial.treatment) for trial in trials if trial.loss is not None]
     if not losses:
         raise Unsupported(f"no treatment can be applied: {trials[0].reason}")
@@ -73,12 +74,7 @@ def tune(
 
 
 def _try(
-    traced: fx.GraphModule,
-    scheme: Scheme,
-    fitted: torch.Tensor,
-    judged: torch.Tensor,
-    wanted: torch.Tensor,
-    treatment: Treatment,
+    traced: fx.GraphModule, scheme: Scheme, fitted: torch.Tensor, reference: Reference, treatment: Treatment
 ) -> Trial:
     try:
         treated = treat(traced, scheme, fitted, treatment)
@@ -86,10 +82,4 @@ def _try(
         return Trial(treatment, None, str(error))
     if treatment.equalization and not treated.equalized:
         return Trial(treatment, None, "; ".join(treated.notes))
-    loss = divergence(wanted, treated.network(judged).double().log_softmax(-1))
-    return Trial(treatment, loss, "; ".join(treated.notes))
-
-
-def divergence(wanted: torch.Tensor, found: torch.Tensor) -> float:
-    """Mean Kullback-Leibler divergence, in nats, of log-probabilities (..., classes) from those wanted."""
-    return (wanted.exp() * (wanted - found)).sum(-1).mean().item()
+    return Trial(treatment, reference.loss(treated.network).divergence, "; ".join(treated.notes))

@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from evalsuite import Bench, Split, Unsupported, fold_hardness
 from pipelines.quantize.calibration import calibrate, quantizer_of
+from pipelines.quantize.divergence import Reference
 from pipelines.quantize.equalization import equalize
 from pipelines.quantize.placement import Bits, Scheme, place
 from pipelines.quantize.quantizers import COMPUTE, Scales
@@ -22,7 +23,7 @@ from pipelines.quantize.rounding import Products, round_weights
 from pipelines.quantize.tracing import trace
 from pipelines.quantize.training import train
 from pipelines.quantize.treatment import PLAIN, Treated, Treatment, quantize, treat
-from pipelines.quantize.tuning import CANDIDATES, divergence, tune
+from pipelines.quantize.tuning import CANDIDATES, tune
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBench, MakeNetwork
@@ -332,8 +333,19 @@ def test_divergence_against_scipy() -> None:
 
     first, second = np.random.default_rng(0).normal(size=(2, 6, 4))
     wanted = entropy(softmax(first, axis=1), softmax(second, axis=1), axis=1).mean()
-    found = divergence(torch.from_numpy(first).log_softmax(-1), torch.from_numpy(second).log_softmax(-1))
-    assert found == pytest.approx(wanted)
+    inputs = torch.from_numpy(first)
+    found = Reference(nn.Identity(), inputs).loss(_Moved(torch.from_numpy(second - first)))
+    assert found.divergence == pytest.approx(wanted)
+    assert found.changed == np.mean(first.argmax(1) != second.argmax(1))
+
+
+class _Moved(nn.Module):
+    def __init__(self, by: torch.Tensor) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.by
 
 
 def test_tuning_chooses_by_calibration_inputs_alone(network: MakeNetwork, bench: MakeBench) -> None:
@@ -352,8 +364,8 @@ def test_tuning_chooses_by_calibration_inputs_alone(network: MakeNetwork, bench:
     first = tuned.trials[0]
     halves = treat(traced, Scheme(Bits(2, 3)), inputs[::2], CANDIDATES[0]).network
     with torch.no_grad():
-        logs = [each(inputs[1::2]).double().log_softmax(-1) for each in (traced, halves)]
-    assert first.loss == divergence(*logs)
+        wanted, found = (each(inputs[1::2]).double().log_softmax(-1) for each in (traced, halves))
+    assert first.loss == pytest.approx((wanted.exp() * (wanted - found)).sum(1).mean().item())
 
 
 def test_tuning_without_a_way(bench: MakeBench) -> None:
