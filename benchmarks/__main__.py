@@ -135,10 +135,12 @@ def integers() -> Iterator[Ratio]:
 
 
 def quantized() -> Iterator[Ratio]:
-    """mnist-cnn in 8 bits: GELU over ReLU in ONNX Runtime, and quantizing and exporting over an epoch of training."""
+    """mnist-cnn in 8 bits: GELU over ReLU in ONNX Runtime; quantizing, and the search for widths, over an epoch."""
+    from pipelines.quantize.mixed_precision import search
     from pipelines.quantize.placement import Bits, Scheme
     from pipelines.quantize.qcdq import export_qcdq
-    from pipelines.quantize.treatment import quantize
+    from pipelines.quantize.tracing import trace
+    from pipelines.quantize.treatment import Treatment, quantize, treat
 
     workload = load("workloads", "mnist-cnn").target()
     data = workload.data()
@@ -164,6 +166,17 @@ def quantized() -> Iterator[Ratio]:
 
     measured = compare_latency(lambda: session("relu", False), epoch, pairs=5, seconds=20)
     yield f"quantize, export and open mnist-cnn ({measured.first:.1f} s here) / one epoch of training", measured.ratio
+
+    def plan() -> None:
+        traced = trace(modules["relu"], data.input_shape)
+
+        def make(scheme: Scheme) -> torch.fx.GraphModule:
+            return treat(traced, scheme, data.calibration.inputs, Treatment()).network
+
+        search(make, traced, data.calibration.inputs, 8, 0.5)
+
+    measured = compare_latency(plan, epoch, pairs=3, seconds=20)
+    yield f"mixed-precision search, mnist-cnn ({measured.first:.1f} s here) / one epoch of training", measured.ratio
 
 
 def start_up() -> Iterator[Ratio]:

@@ -82,7 +82,7 @@ class IntegerStudy:
         return [
             *rows,
             Metric("differing_logits", exact.differing / exact.logits, "share", LOWER, {"precision": "float64"},
-                   reason="from the fake-quantized network in float64, whose arithmetic decides no tie"),
+                   reason="Brevitas computing in float64, in which rounding errors decide no tie"),
             Metric("tie_distance", found.distance, "step", LOWER,
                    reason="of a differing integer's real value to a rounding tie, the greatest"),
             Metric("unexplained_differences", found.unexplained, "count", LOWER,

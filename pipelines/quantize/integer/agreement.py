@@ -11,8 +11,9 @@ import torch
 from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
-from pipelines.quantize.integer.exactly import Exactly, quantizers_of
+from pipelines.quantize.integer.exactly import Exactly, in_float64, quantizers_of
 from pipelines.quantize.integer.execution import Executor
+from pipelines.quantize.integer.islands import quantize
 from pipelines.quantize.integer.network import INPUT, IntegerNetwork, Integers
 from pipelines.quantize.integer.oracle import apply
 
@@ -90,8 +91,7 @@ def compare(
         quantized: stays as it is.
         network: what `lower` made of it.
         inputs: float32.
-        precision: float32, in which Brevitas computes, or float64: the same scales, weights and biases, but sums and
-            quotients in which float32's errors decide no tie.
+        precision: that Brevitas computes in: float32, or float64, in which rounding errors decide no tie.
         diagnose: whether to look for the quantizers at which they differ. A sample whose logits agree is not looked
             at: an integer inside that differs without a trace in them is not found.
         chunk: samples at a time.
@@ -100,12 +100,12 @@ def compare(
         ValueError: there is no input, one is not finite, or the shape is wrong.
     """
     executor = Executor(network)
-    exact = None if precision == torch.float32 else Exactly(quantized, network)
+    exact = None if precision == torch.float32 else in_float64(quantized, network)
     same = logits = differing = 0
     found: dict[str, Disagreement] = {}
     for part in torch.split(inputs, chunk):
         integer = executor(part.numpy())  # first: it says what is wrong with the inputs
-        made = recorded_integers(quantized, part) if exact is None else exact.integers(part)
+        made = recorded_integers(quantized, part) if exact is None else _exact_integers(exact, network, part)
         fake = _integers_of(network.operations[-1].name, network, made)
         same += int((fake.argmax(-1) == integer.argmax(-1)).sum())
         logits += integer.size
@@ -124,6 +124,12 @@ def _integers_of(name: str, network: IntegerNetwork, made: dict[str, Integers]) 
         return made[name]
     operation = next(each for each in network.operations if each.name == name)
     return apply(operation, [_integers_of(each, network, made) for each in operation.inputs], network.rounding)
+
+
+def _exact_integers(exact: fx.GraphModule, network: IntegerNetwork, inputs: torch.Tensor) -> dict[str, Integers]:
+    """The input, which is float32, is quantized in float32, as both networks do."""
+    first = quantize(inputs.numpy(), network.input, "the inputs")
+    return recorded_integers(exact, torch.from_numpy(network.input.scale * (first - network.input.zero_point)))
 
 
 def recorded_integers(quantized: fx.GraphModule, inputs: torch.Tensor) -> dict[str, Integers]:

@@ -1,17 +1,17 @@
-"""The fake-quantized network in float64: what its definition says where float32 would round."""
+"""The fake-quantized network in float64: what its definition says, where float32 would round otherwise."""
 
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from brevitas.nn import QuantIdentity
+from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
 from torch import fx, nn
 from torch.nn import functional
 
-from pipelines.quantize.integer.islands import quantize
 from pipelines.quantize.integer.lowering import grid_of
 from pipelines.quantize.integer.network import INPUT, Convolution, Grid, IntegerNetwork, Integers, Linear
 from pipelines.quantize.tracing import layer_of
@@ -29,27 +29,73 @@ def quantizers_of(quantized: fx.GraphModule) -> list[tuple[str, QuantIdentity]]:
     return found
 
 
+def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphModule:
+    """A copy of the fake-quantized network that computes in float64, with the grids, integer weights and biases it has.
+
+    It is Brevitas' own code. Float32 decides by its rounding errors what lies nearly half-way between two integers;
+    here nothing that the network defines is decided so.
+
+    Args:
+        quantized: stays as it is.
+        network: what `lower` made of it: the biases are its integers.
+
+    Raises:
+        RuntimeError: a layer keeps its scale in a way that is not known here, so that its integers would move.
+    """
+    exact = copy.deepcopy(quantized).double()
+    biases = {each.name: each for each in network.operations if isinstance(each, (Linear, Convolution))}
+    for name, layer in quantized.named_modules():
+        twin = exact.get_submodule(name)
+        if isinstance(layer, QuantIdentity):
+            _keep_grid(name, layer, twin)
+        elif isinstance(layer, (QuantLinear, QuantConv1d, QuantConv2d)):
+            _keep_weights(name, layer, twin)
+            if name in biases and twin.bias is not None:
+                twin.bias.data = torch.from_numpy(biases[name].bias * biases[name].scale)
+    return exact
+
+
+def _keep_grid(name: str, layer: QuantIdentity, twin: Any) -> None:
+    grid = grid_of(layer)
+    kernel = twin.act_quant.fused_activation_quant_proxy.tensor_quant
+    # Brevitas keeps a grid's greatest value and its zero, both as real numbers, and divides: in float64, once more.
+    kernel.scaling_impl.value.data.fill_(grid.scale * grid.high)
+    kernel.zero_point_impl.value.data.fill_(grid.scale * grid.zero_point)
+    if grid_of(twin) != grid:
+        raise RuntimeError(f"{name}: in float64 its grid became {grid_of(twin)} instead of {grid}")
+
+
+def _keep_weights(name: str, layer: Any, twin: Any) -> None:
+    weight = layer.quant_weight()
+    scale, integers = weight.scale.double(), weight.int()
+    for part in twin.weight_quant.modules():
+        if hasattr(part, "min_val"):  # A limit that float32 rounded would lift the scales that it made by that little.
+            part.min_val = 0.0
+    value = twin.weight_quant.tensor_quant.scaling_impl.value
+    value.data = scale.view_as(value) * (2 ** (int(weight.bit_width) - 1) - 1)
+    twin.weight.data = integers * scale
+    made = twin.quant_weight()
+    if not torch.equal(made.scale, scale) or not torch.equal(made.int(), integers):
+        raise RuntimeError(f"{name}: in float64 its weights are quantized otherwise")
+
+
 class _Step(nn.Module):
-    """Stands for a quantizer, in float64: keeps what it is given, in steps of its grid, and the integers it makes.
+    """Stands for a quantizer, in float64: keeps what it is given, in steps of its grid, and hands on integers given.
 
     Args:
         grid: of the quantizer.
-        integers: to hand on, whatever it is given; None to round, half to even.
+        integers: to hand on, whatever it is given.
     """
 
-    def __init__(self, grid: Grid, integers: Integers | None = None) -> None:
+    def __init__(self, grid: Grid, integers: Integers) -> None:
         super().__init__()
         self._grid = grid
-        self._forced = integers
+        self._made = torch.from_numpy(grid.scale * (integers - grid.zero_point))
         self.steps: npt.NDArray[np.float64] = np.empty(0)
-        self.made: Integers = np.empty(0, dtype=np.int64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        grid = self._grid
-        self.steps = x.numpy() / grid.scale + grid.zero_point
-        rounded = np.clip(np.rint(self.steps), grid.low, grid.high).astype(np.int64)
-        self.made = rounded if self._forced is None else self._forced
-        return torch.from_numpy(grid.scale * (self.made - grid.zero_point))
+        self.steps = x.numpy() / self._grid.scale + self._grid.zero_point
+        return self._made
 
 
 class _Exact(nn.Module):
@@ -85,12 +131,8 @@ class Exactly:
         integers: by quantizer, to hand on instead of what it would round.
     """
 
-    def __init__(
-        self, quantized: fx.GraphModule, network: IntegerNetwork, integers: dict[str, Integers] | None = None
-    ) -> None:
-        forced = integers or {}
-        self._input = network.input
-        self._steps = {name: _Step(grid_of(layer), forced.get(name)) for name, layer in quantizers_of(quantized)}
+    def __init__(self, quantized: fx.GraphModule, network: IntegerNetwork, integers: dict[str, Integers]) -> None:
+        self._steps = {name: _Step(grid_of(layer), integers[name]) for name, layer in quantizers_of(quantized)}
         self._module = copy.deepcopy(quantized).double()
         for name, step in self._steps.items():
             setattr(self._module, _QUANTIZE_INPUT if name == INPUT else name, step)
@@ -98,13 +140,6 @@ class Exactly:
             if isinstance(operation, (Linear, Convolution)):
                 layer = self._module.get_submodule(operation.name)
                 setattr(self._module, operation.name, _Exact(layer, operation))
-
-    def integers(self, inputs: torch.Tensor) -> dict[str, Integers]:
-        """What each quantizer makes. The input, which is float32, is quantized in float32, as both networks do."""
-        grid = self._input
-        first = quantize(inputs.numpy(), grid, "the inputs")
-        self._module(torch.from_numpy(grid.scale * (first - grid.zero_point)))
-        return {name: step.made for name, step in self._steps.items()}
 
     def steps(self, inputs: torch.Tensor) -> dict[str, npt.NDArray[np.float64]]:
         """What each quantizer rounds, in steps of its grid."""

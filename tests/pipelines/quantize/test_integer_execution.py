@@ -16,7 +16,6 @@ from integer_layers import GRID, convolutions, factors, inputs, network, rescale
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from evalsuite import compare_latency, export_onnx, open_onnx
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.network import (
     INPUT,
@@ -438,23 +437,3 @@ def digits_network(rng: np.random.Generator) -> IntegerNetwork:
 def test_the_digits_architecture() -> None:
     net = digits_network(np.random.default_rng(0))
     same(net, inputs(np.random.default_rng(1), net, 300))
-
-
-@pytest.mark.slow
-def test_the_executor_takes_at_most_three_times_onnx_runtimes_float32(tmp_path: Any) -> None:
-    net = digits_network(np.random.default_rng(0))
-    module = nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU()),
-        *(nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)),
-    )
-    export_onnx(module, (1, 8, 8), tmp_path / "digits.onnx")
-    session = open_onnx(tmp_path / "digits.onnx")
-    executor = Executor(net)
-    x = inputs(np.random.default_rng(0), net, 64)
-    real = x.astype(np.float32) * np.float32(0.05)
-    with threadpool_limits(1):
-        found = min(
-            compare_latency(lambda: executor(real), lambda: session.run(None, {"input": real}), seconds=1).ratio
-            for _ in range(3)
-        )
-    assert found <= 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,15 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from brevitas.nn import QuantIdentity
 from torch import fx, nn
 
 from evalsuite import LambdaGELU, Network, Unsupported, fold_hardness, open_onnx
 from evalsuite.activations.silu import SILU
 from pipelines.quantize.calibration import calibrate
-from pipelines.quantize.integer.agreement import TIE, _disagreement, compare, recorded_integers
+from pipelines.quantize.integer.agreement import TIE, _disagreement, compare
 from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.lowering import grid_of, lower
+from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.integer.network import (
     Add,
     Convolution,
@@ -37,7 +35,7 @@ from pipelines.quantize.integer.network import (
 )
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.quantize.placement import Bits, Scheme, place
-from pipelines.quantize.quantizers import COMPUTE, Scales
+from pipelines.quantize.quantizers import Scales
 from pipelines.quantize.tracing import trace
 
 if TYPE_CHECKING:
@@ -110,38 +108,6 @@ def test_relu_networks_agree_with_brevitas(
         assert found.distance < TIE
         exact = compare(quantized, lower(quantized, made.input_shape), data.test.inputs, precision=torch.float64)
         assert exact.differing == 0
-
-
-def in_float64(quantized: fx.GraphModule) -> fx.GraphModule:
-    """Brevitas' own network computing in float64, with the very scales and zero points that it has in float32."""
-    exact = copy.deepcopy(quantized).double()
-    for name, layer in quantized.named_modules():
-        twin = exact.get_submodule(name)
-        if isinstance(layer, QuantIdentity):
-            kernel, grid = twin.act_quant.fused_activation_quant_proxy.tensor_quant, grid_of(layer)  # type: ignore[union-attr]
-            kernel.scaling_impl.value.data.fill_(grid.scale * grid.high)  # type: ignore[union-attr]
-            kernel.zero_point_impl.value.data.fill_(grid.scale * grid.zero_point)  # type: ignore[union-attr]
-            assert grid_of(twin) == grid  # type: ignore[arg-type]
-        elif isinstance(layer, COMPUTE):
-            weight = layer.quant_weight()
-            value = twin.weight_quant.tensor_quant.scaling_impl.value  # type: ignore[union-attr]
-            value.data = weight.scale.double().view_as(value) * (2 ** (int(weight.bit_width) - 1) - 1)  # type: ignore[union-attr, operator]
-            assert torch.equal(twin.quant_weight().scale, weight.scale.double())  # type: ignore[operator]
-    return exact
-
-
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_brevitas_itself_in_float64_gives_every_logit(network: MakeNetwork, bench: MakeBench, workload: str) -> None:
-    made, data = network(workload, "relu"), bench(workload).data
-    for bits in (8, 4):
-        quantized = of_network(made, data.calibration.inputs, bits, False, "float")
-        lowered = lower(quantized, made.input_shape)
-        executor = Executor(lowered)
-        integers = executor.quantize(data.test.inputs.numpy())
-        real = lowered.input.scale * (integers.astype(np.float64) - lowered.input.zero_point)
-        with torch.no_grad():
-            found = recorded_integers(in_float64(quantized), torch.from_numpy(real))
-        np.testing.assert_array_equal(found[lowered.operations[-1].name], executor.run(integers))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
