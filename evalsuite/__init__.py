@@ -26,11 +26,12 @@ if TYPE_CHECKING:
         replace,
     )
     from evalsuite.activations.runs import Use, census_of_operators, census_of_run
-    from evalsuite.certificate import SwapBounds, SwapCertificate, certify_swap
+    from evalsuite.certificate import SwapBounds, SwapCertificate, UnitBounds, certify_swap, preactivation_bounds
     from evalsuite.contract import (
         Bench,
         Data,
         Direction,
+        FineTune,
         Metric,
         Network,
         Outcome,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from evalsuite.reluize.repair import distill_loss, recalibrate_batchnorm, refit, refit_bias
     from evalsuite.reluize.schedules import target_for, target_for_certificate, target_for_distance
     from evalsuite.reluize.swap import check_swapped, expose, swap_to_relu
+    from evalsuite.resizing import load_module, save_module
     from evalsuite.verification import Replay, falsify, float32_box, margin
 
 _HOME = {
@@ -74,11 +76,12 @@ _HOME = {
         "census_of_operators",
         "census_of_run",
     ),
-    "evalsuite.certificate": ("SwapBounds", "SwapCertificate", "certify_swap"),
+    "evalsuite.certificate": ("SwapBounds", "SwapCertificate", "UnitBounds", "certify_swap", "preactivation_bounds"),
     "evalsuite.contract": (
         "Bench",
         "Data",
         "Direction",
+        "FineTune",
         "Metric",
         "Network",
         "Outcome",
@@ -121,6 +124,7 @@ _HOME = {
         "expose",
         "swap_to_relu",
     ),
+    "evalsuite.resizing": ("load_module", "save_module"),
     "evalsuite.verification": (
         "Replay",
         "falsify",
@@ -140,6 +144,7 @@ __all__ = [
     "Bench",
     "Data",
     "Direction",
+    "FineTune",
     "Found",
     "Gated",
     "GatedUnit",
@@ -159,6 +164,7 @@ __all__ = [
     "SwapBounds",
     "SwapCertificate",
     "Swish",
+    "UnitBounds",
     "Unsupported",
     "Use",
     "Verdict",
@@ -176,16 +182,19 @@ __all__ = [
     "fold_hardness",
     "harden",
     "interval",
+    "load_module",
     "margin",
     "matched_hidden",
     "open_onnx",
     "parameter_groups",
+    "preactivation_bounds",
     "recalibrate_batchnorm",
     "refit",
     "refit_bias",
     "relax",
     "replace",
     "run_onnx",
+    "save_module",
     "swap_to_relu",
     "target_for",
     "target_for_certificate",

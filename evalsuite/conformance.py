@@ -46,13 +46,14 @@ def check_declaration(stage: Stage) -> None:
         "write one: `evalsuite stages` shows its first line",
     )
     _check_libraries(name, getattr(kind, "libraries", None))
-    tokens = getattr(kind, "takes_tokens", False)
-    require(
-        isinstance(tokens, bool),
-        "`takes_tokens` is True or False, where a stage has it",
-        f"{name}.takes_tokens is {tokens!r}",
-        "write `takes_tokens: ClassVar[bool] = True`, or leave it out",
-    )
+    for field in ("takes_tokens", "takes_deployed"):
+        given = getattr(kind, field, False)
+        require(
+            isinstance(given, bool),
+            f"`{field}` is True or False, where a stage has it",
+            f"{name}.{field} is {given!r}",
+            f"write `{field}: ClassVar[bool] = True`, or leave it out",
+        )
 
 
 def _check_libraries(name: str, libraries: object) -> None:

@@ -179,7 +179,8 @@ class Network:
 
     `unswapped` is the same network before its activations were replaced by ReLU, where they were. Its logits are
     (batch, classes), or (batch, positions, classes). `vocabulary` is the number of tokens where its inputs are token
-    indices (int64), None where they are real numbers.
+    indices (int64), None where they are real numbers. `deployed` is an ONNX file that stands for the network from here
+    on, where a stage made one that no torch module computes; `module` is then what the file was made of.
     """
 
     name: str
@@ -188,6 +189,7 @@ class Network:
     classes: int
     unswapped: nn.Module | None = None
     vocabulary: int | None = None
+    deployed: Path | None = None
 
     def example(self, batch: int) -> torch.Tensor:
         """Inputs to trace or compare with, (batch, *input_shape): in [0, 1) or tokens, the same at every call."""
@@ -197,6 +199,29 @@ class Network:
         if self.vocabulary is None:
             return torch.rand(batch, *self.input_shape, generator=generator)
         return torch.randint(self.vocabulary, (batch, *self.input_shape), generator=generator)
+
+
+class FineTune(Protocol):
+    """Trains a module in place, the same way for every network of a workload and seed."""
+
+    def __call__(
+        self,
+        module: nn.Module,
+        epochs: int,
+        /,
+        *,
+        teacher: nn.Module | None = None,
+        after_step: Callable[[float], None] | None = None,
+    ) -> None:
+        """Train on the training data; the module is left in eval mode.
+
+        Args:
+            module: what is trained.
+            epochs: passes over the training data; 0 changes nothing.
+            teacher: a network whose outputs the module learns besides the targets, half and half (arXiv 1503.02531).
+            after_step: called after each optimizer step with the learning rate of that step.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +234,15 @@ class Bench:
         folder: an empty folder for artefacts.
         time_limit: seconds after which the job is killed; pace yourself by it.
         fine_tune: (module, epochs) trains the module in place on the training data with the workload's own
-            optimizer at a tenth of its learning rate, in an order fixed by `seed`; the same for every network.
+            optimizer at a tenth of its learning rate, in an order fixed by `seed`; the same for every network. See
+            `FineTune` for a teacher and a hook.
     """
 
     data: Data
     seed: int
     folder: Path
     time_limit: float
-    fine_tune: Callable[[nn.Module, int], None]
+    fine_tune: FineTune
 
     def properties(self, eps: float, count: int) -> list[Property]:
         """Robustness of the first `count` test samples: the same ones for every network."""
@@ -244,7 +270,8 @@ class Stage(Protocol):
     help. Register it under the entry-point group `evalsuite.stages`. Import heavy libraries inside `run`.
     `version` enters the cache key: raise it when the numbers change. `libraries` are the distributions whose
     versions enter the key. A stage is given networks that take real inputs and have one row of logits per sample;
-    language models too only where it declares `takes_tokens: ClassVar[bool] = True`.
+    language models too only where it declares `takes_tokens: ClassVar[bool] = True`, and networks that are an ONNX
+    file, `Network.deployed`, only where it declares `takes_deployed: ClassVar[bool] = True`.
     """
 
     version: ClassVar[str]

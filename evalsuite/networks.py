@@ -1,20 +1,38 @@
-"""Saving and loading networks without pickle: safetensors plus a small JSON; pruned shapes are rebuilt on loading."""
+"""Saving and loading networks without pickle: safetensors plus a small JSON; pruned shapes are rebuilt on loading.
+
+Unlike `save_module`, it knows how to build the fresh module: by the workload, with the activations that it notes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from evalsuite.activations import census
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.contract import Data, Network
+from evalsuite.plugins import PluginError
 from evalsuite.plugins import load as load_plugin
+from evalsuite.resizing import Description, describe, fitted, read_tensors, tensor_bytes
 from evalsuite.workloads import Workload
+
+DEPLOYED = "deployed.onnx"
+
+
+class _Noted(BaseModel):
+    """A module of the network in its JSON: see `_activation`, and `Description` for `saved`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    activation: str
+    others: dict[str, str] = {}
+    temperature: float | None = Field(None, gt=0, allow_inf_nan=False)
+    saved: dict[str, Any]
 
 
 def save_network(network: Network, folder: Path, workload: Workload) -> None:
@@ -27,9 +45,15 @@ def save_network(network: Network, folder: Path, workload: Workload) -> None:
     description: dict[str, Any] = {"name": network.name}
     for role, module in (("module", network.module), ("unswapped", network.unswapped)):
         if module is not None:
-            description[role] = _activation(module)
-            _save_module(module, folder / f"{role}.safetensors")
+            data = tensor_bytes(module)
+            # Written by Python, so that a full disk is an OSError like any other.
+            (folder / f"{role}.safetensors").write_bytes(data)
+            # The activations' classes are not compared: any that compute the same row are loaded as that row's own.
+            saved = describe(module, hashlib.sha256(data).hexdigest(), owners_only=True)
+            description[role] = {**_activation(module), "saved": saved.to_json()}
     (folder / "network.json").write_text(json.dumps(description, indent=1, sort_keys=True))
+    if network.deployed is not None:
+        (folder / DEPLOYED).write_bytes(network.deployed.read_bytes())
     example = network.example(4)
     with torch.no_grad():
         for role, module in (("module", network.module), ("unswapped", network.unswapped)):
@@ -44,13 +68,20 @@ def load_network(folder: Path, workload: Workload, data: Data) -> Network:
     """The network that `save_network` wrote.
 
     Raises:
-        ValueError: the files do not fit the workload's architecture.
+        ValueError: a file is missing or damaged, or they do not fit the workload's architecture; the text names it.
     """
-    description = json.loads((folder / "network.json").read_text())
+    path = folder / "network.json"
+    try:
+        description = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read ({type(error).__name__}); train the network again") from error
+    if not isinstance(description, dict) or not isinstance(description.get("name"), str):
+        raise ValueError(f"{path}: is damaged: it gives no network's name; train the network again")
     module, unswapped = (_load(folder, workload, role, description) for role in ("module", "unswapped"))
     if module is None:
         raise ValueError(f"{folder}: network.json names no activation")
-    return Network(description["name"], module, data.input_shape, data.classes, unswapped, data.vocabulary)
+    deployed = folder / DEPLOYED if (folder / DEPLOYED).is_file() else None
+    return Network(description["name"], module, data.input_shape, data.classes, unswapped, data.vocabulary, deployed)
 
 
 def _activation(module: nn.Module) -> dict[str, Any]:
@@ -77,47 +108,39 @@ def _activation(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _save_module(module: nn.Module, path: Path) -> None:
-    # Written by Python, so that a full disk is an OSError like any other.
-    path.write_bytes(save({name: tensor.contiguous() for name, tensor in module.state_dict().items()}))
-
-
 def _load(folder: Path, workload: Workload, role: str, description: dict[str, Any]) -> nn.Module | None:
     """The module in that role, None where the network has none."""
     if role not in description:
         return None
     path = folder / f"{role}.safetensors"
-    module = workload.build(load_plugin("activations", description[role]["activation"]).target.make)
-    for place, name in description[role].get("others", {}).items():
-        module.set_submodule(place, load_plugin("activations", name).target.make(1))
+    try:
+        noted = _Noted.model_validate(description[role])
+        saved = Description.from_json(noted.saved)
+        fresh = _fresh(workload, noted)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in (role, *first["loc"]))
+        raise ValueError(f"{folder / 'network.json'}: {where}: {first['msg']}; train the network again") from error
+    except (ValueError, PluginError) as error:
+        raise ValueError(f"{folder / 'network.json'}: {role} {error}") from error
+    tensors = read_tensors(path, saved)
+    try:
+        return fitted(fresh, tensors, saved)
+    except ValueError as error:
+        raise ValueError(f"{path}: does not fit the architecture of {type(workload).__name__}: {error}") from error
+
+
+def _fresh(workload: Workload, noted: _Noted) -> nn.Module:
+    """The workload's untrained module with the noted activations."""
+    module = workload.build(load_plugin("activations", noted.activation).target.make)
+    for place, name in noted.others.items():
+        try:
+            module.set_submodule(place, load_plugin("activations", name).target.make(1), strict=True)
+        except AttributeError as error:
+            raise ValueError(f"names an activation at {place}, where the architecture has no layer") from error
     for layer in module.modules():
         if isinstance(layer, Hardenable):
-            layer.temperature = description[role]["temperature"]
-    state = load_file(path)
-    _resize(module, state)
-    try:
-        module.load_state_dict(state)
-    except RuntimeError as error:
-        raise ValueError(f"{path}: does not fit the architecture of {type(workload).__name__}: {error}") from error
-    return module.eval()
-
-
-def _resize(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Give each layer the shapes of the saved tensors, and the attributes that repeat them; absent biases too."""
-    for path, layer in module.named_modules():
-        prefix = f"{path}." if path else ""
-        for name, tensor in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]:
-            saved = state.get(prefix + name)
-            if saved is None or saved.shape == tensor.shape:
-                continue
-            fresh = torch.empty_like(saved)
-            setattr(layer, name, nn.Parameter(fresh) if isinstance(tensor, nn.Parameter) else fresh)
-        for name in [name for name, parameter in layer._parameters.items() if parameter is None]:
-            if prefix + name in state:  # a bias that the layer did not have when it was built: the re-fit adds it
-                setattr(layer, name, nn.Parameter(torch.empty_like(state[prefix + name])))
-        if isinstance(layer, nn.Linear):
-            layer.out_features, layer.in_features = layer.weight.shape
-        elif isinstance(layer, (nn.Conv1d, nn.Conv2d)):
-            layer.out_channels, layer.in_channels = layer.weight.shape[0], layer.weight.shape[1] * layer.groups
-        elif isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
-            layer.num_features = len(layer.running_mean) if layer.running_mean is not None else layer.num_features
+            if noted.temperature is None:
+                raise ValueError("gives no temperature for its lambda")
+            layer.temperature = noted.temperature
+    return module

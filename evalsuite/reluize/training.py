@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from evalsuite.contract import Split
 from evalsuite.reluize.optimizer import HARDNESS_STEP, parameter_groups
+from evalsuite.reluize.repair import distill_loss
 
 if TYPE_CHECKING:
     from evalsuite.workloads import Workload
@@ -22,6 +24,16 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 def cross_entropy(_inputs: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The mean over samples, and positions where there are any, in nats; logits (..., classes), targets (...)."""
     return functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+
+def distilled(teacher: nn.Module) -> Loss:
+    """Half the cross-entropy, half the divergence from the teacher's softened predictions (arXiv 1503.02531)."""
+    teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
+
+    def loss(inputs: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (cross_entropy(inputs, logits, targets) + distill_loss(logits, teacher(inputs))) / 2
+
+    return loss
 
 
 def fit(
@@ -35,6 +47,7 @@ def fit(
     step: float = HARDNESS_STEP,
     loss: Loss = cross_entropy,
     before_step: Callable[[float], None] | None = None,
+    after_step: Callable[[float], None] | None = None,
 ) -> float:
     """Train `module` in place with the budget's optimizer and a cosine schedule; leave it in eval mode.
 
@@ -46,6 +59,7 @@ def fit(
         step: c, the effective step of a hardness relative to the other parameters' (arXiv 2603.21991).
         loss: of (inputs, logits, targets).
         before_step: called before each step with the share of training done after it, in (0, 1].
+        after_step: called after each step with the learning rate of its first parameter group.
 
     Returns:
         The mean loss of the last epoch, or of all steps where they are fewer.
@@ -80,6 +94,8 @@ def fit(
         found = loss(inputs, module(inputs), targets)
         found.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        if after_step is not None:
+            after_step(optimizer.param_groups[0]["lr"])
         schedule.step()
         losses.append(found.item())
     module.eval()

@@ -17,6 +17,7 @@ from evalsuite.report.hardness_text import drift_grid, order_grid, relation_grid
 from evalsuite.report.headlines import headline_lines
 from evalsuite.report.measured import Measured
 from evalsuite.report.pattern import PatternFinding, pattern_finding
+from evalsuite.report.pruning_section import PruningSection, pruning_section
 from evalsuite.report.quantization import TOLD
 from evalsuite.report.quantization_section import QuantizationSection, quantization_section, without_layers
 from evalsuite.report.record import NOT_RECORDED, Record
@@ -73,6 +74,11 @@ class Content:
     def quantized(self) -> QuantizationSection:
         """Quantized networks; empty without a quantize step."""
         return quantization_section(self.measured, self.baseline, self.record)
+
+    @cached_property
+    def pruned(self) -> PruningSection:
+        """Pruned networks; empty without a step that prunes."""
+        return pruning_section(self.measured, self.baseline, self.record)
 
     @cached_property
     def measured(self) -> Measured:
@@ -161,7 +167,9 @@ class Content:
     @cached_property
     def drawings(self) -> list[Drawing]:
         """The figures, those without data too."""
-        return draw_all(self.whole, self.verdicts, self.measured, self.orders, self.quantized.tables)
+        return draw_all(
+            self.whole, self.verdicts, self.measured, self.orders, self.quantized.tables, self.pruned.tables
+        )
 
     @property
     def many(self) -> bool:

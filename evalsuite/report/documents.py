@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from evalsuite.report.content import GUIDE, QUESTION, Content
 from evalsuite.report.grids import Grid
+from evalsuite.report.pruning_section import PruningSection
+from evalsuite.report.quantization_section import QuantizationSection
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.tables import TextLine
 
@@ -107,9 +109,8 @@ def _swap(content: Content) -> list[str]:
     return parts + [part for grid in content.swap_grids for part in _small(grid)]
 
 
-def _quantized(content: Content) -> list[str]:
-    section = content.quantized
-    parts = ["## Quantization"] if section.grids else []
+def _section(title: str, section: QuantizationSection | PruningSection) -> list[str]:
+    parts = [f"## {title}"] if section.grids or section.details else []
     for found in section.findings:
         told = "".join(f"\n  - {_cell(sentence)}" for sentence in found.sentences)
         parts.append(f"- **{_cell(found.workload)}: {_cell(found.headline)}**{told}")
@@ -130,7 +131,7 @@ def markdown(content: Content) -> str:
         text = " ".join(finding.sentences)
         parts.append(f"- {_cell(f'{finding.variant} on {finding.workload}')}: {_cell(text)}")
     parts.append(content.chance)
-    parts += _quantized(content)
+    parts += [*_section("Quantization", content.quantized), *_section("Pruning", content.pruned)]
     if content.hardness_grids:
         parts += ["## Learnt hardness", *(part for grid in content.hardness_grids for part in _small(grid))]
     parts += ["## Verdicts", f"**{content.contradiction_text}**"]
@@ -177,7 +178,9 @@ def table_files(content: Content) -> dict[str, str]:
         glance = content.glance(workload)
         if glance:
             found[f"{name}-glance.tex"] = latex_table(glance, content.variants, f"{workload}, {tail}")
-    for grid in [*content.swap_grids, *content.quantized.grids, *content.quantized.details, *content.hardness_grids]:
+    sections = (content.quantized, content.pruned)
+    sectioned = [grid for section in sections for grid in (*section.grids, *section.details)]
+    for grid in [*content.swap_grids, *sectioned, *content.hardness_grids]:
         name = file_name(grid.name)
         while f"{name}.tex" in found:
             name += "-table"

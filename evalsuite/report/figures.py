@@ -22,7 +22,9 @@ from evalsuite.report.disruption import STAGE, disruption_figure
 from evalsuite.report.forest import differences
 from evalsuite.report.hardness import LayerOrder
 from evalsuite.report.measured import Measured
+from evalsuite.report.pareto import pareto_figures
 from evalsuite.report.profiles import order_figure, profile_figure
+from evalsuite.report.pruning import PruningTable
 from evalsuite.report.quantization import QuantizationTable
 from evalsuite.report.sensitivity import accumulator_figures, sensitivity_figures
 from evalsuite.report.tables import records
@@ -38,6 +40,7 @@ def draw_all(
     measured: Measured,
     orders: Sequence[LayerOrder],
     quantized: Sequence[QuantizationTable],
+    pruned: Sequence[PruningTable],
 ) -> list[Drawing]:
     """All figures, workload by workload, those without data too; those of layers only where layers were measured."""
     drawings = []
@@ -50,6 +53,7 @@ def draw_all(
             verdict_bars(verdicts[verdicts["workload"] == workload], str(workload), list(lines["variant"].unique())),
             *_quantized(measured, tables.get(str(workload)), str(workload)),
         ]
+        drawings += [each for table in pruned if table.workload == workload for each in pareto_figures(table)]
         if measured.step(str(workload), STAGE):
             drawings.append(disruption_figure(measured, str(workload)))
         if orders:

@@ -40,16 +40,16 @@ HEADLINES = (
 )
 
 # Of a stage that is not listed, the first metric with a direction is the headline.
-_KNOWN = {headline.stage for headline in HEADLINES} | {"train", "export"}
+_KNOWN = {headline.stage for headline in HEADLINES} | {"train", "export", "exact-prune"}
 
-_SECTIONED = "quantize"  # A stage whose steps have a section of their own: of many of them, the first are headlines.
+_SECTIONED = ("quantize", "prune")  # Stages with a section of their own: of many steps, the first are headlines.
 _MOST_STEPS = 4
 
 
 def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[TextLine]:
     """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
 
-    Of more than four quantize steps only the first four in the recipe's order count.
+    Of more than four steps that quantize, or that prune, only the first four in the recipe's order count.
 
     Args:
         lines: of one or more workloads.
@@ -57,10 +57,10 @@ def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[T
     """
     chosen: dict[int, TextLine] = {}
     begun: set[tuple[str, str]] = set()
-    sectioned: dict[str, dict[str, None]] = {}
+    sectioned: dict[tuple[str, str], dict[str, None]] = {}
     for line in lines:
-        if line.stage == _SECTIONED:
-            steps = sectioned.setdefault(line.workload, {})
+        if line.stage in _SECTIONED:
+            steps = sectioned.setdefault((line.workload, line.stage), {})
             steps.setdefault(line.step)
             if list(steps).index(line.step) >= _MOST_STEPS:
                 continue

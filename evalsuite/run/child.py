@@ -200,6 +200,8 @@ def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
     network = load_network(assignment.network, workload, data)
     if network.vocabulary is not None and not getattr(job.step.stage, "takes_tokens", False):
         raise Unsupported(f"takes real-valued inputs; those of {job.workload.name} are tokens")
+    if network.deployed is not None and not getattr(job.step.stage, "takes_deployed", False):
+        raise Unsupported(f"takes torch modules; after {job.step.after!r} the network is an ONNX file")
     folder = assignment.scratch / ARTEFACTS
     bench = make_bench(workload, data, seed=job.seed, folder=folder, time_limit=job.time_limit)
     torch.manual_seed(job.seed)
@@ -261,10 +263,14 @@ def digest_network(folder: Path) -> str:
     """
     from safetensors.torch import load_file
 
+    from evalsuite.networks import DEPLOYED
+
     described = json.loads((folder / "network.json").read_text())
     digest = hashlib.sha256(json.dumps({k: v for k, v in described.items() if k != "name"}, sort_keys=True).encode())
     for file in sorted(folder.glob("*.safetensors")):
         for name, tensor in sorted(load_file(file).items()):
             digest.update(f"{file.name}|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
             digest.update(tensor.numpy().tobytes())
+    if (folder / DEPLOYED).is_file():
+        digest.update((folder / DEPLOYED).read_bytes())
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import nn
@@ -29,11 +30,20 @@ def make_network(
 
 def make_bench(workload: Workload, data: Data, *, seed: int, folder: Path, time_limit: float) -> Bench:
     """The bench of one job; `folder` is created."""
-    from evalsuite.reluize.training import fit
+    from evalsuite.reluize.training import cross_entropy, distilled, fit
 
-    def fine_tune(module: nn.Module, epochs: int) -> None:
+    def fine_tune(
+        module: nn.Module,
+        epochs: int,
+        /,
+        *,
+        teacher: nn.Module | None = None,
+        after_step: Callable[[float], None] | None = None,
+    ) -> None:
         if epochs > 0:
-            fit(module, data.train, workload, seed=seed, share=epochs / workload.epochs, rate=0.1)
+            loss = cross_entropy if teacher is None else distilled(teacher)
+            share = epochs / workload.epochs
+            fit(module, data.train, workload, seed=seed, share=share, rate=0.1, loss=loss, after_step=after_step)
 
     folder.mkdir(parents=True, exist_ok=True)
     return Bench(data, seed, folder, time_limit, fine_tune)

@@ -21,6 +21,9 @@ _GPT2_DEVIATION, _GPT2_WIDTH = 0.02, 768
 class Attention(nn.Module):
     """Multi-head self-attention, arXiv 1706.03762: (batch, positions, width) to the same shape.
 
+    The number of heads follows from the layers' sizes and the size of a head, which never changes: where whole heads
+    are removed from the layers, the others stay what they were, and so does their scale.
+
     Args:
         width: of a token; a multiple of `heads`.
         heads: their number.
@@ -31,7 +34,7 @@ class Attention(nn.Module):
         super().__init__()
         if width % heads:
             raise ValueError(f"width must be a multiple of heads = {heads}, got {width}")
-        self.heads = heads
+        self.head_size = width // heads
         self.causal = causal
         self.project_in = nn.Linear(width, 3 * width)
         self.project_out = nn.Linear(width, width)
@@ -45,8 +48,8 @@ class Attention(nn.Module):
         return self.project_out(mixed.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
     def _by_head(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, positions, width) to (batch, heads, positions, width / heads)."""
-        parts: torch.Tensor = x.unflatten(-1, (self.heads, -1))  # type: ignore[no-untyped-call]
+        """(batch, positions, heads * head_size) to (batch, heads, positions, head_size)."""
+        parts: torch.Tensor = x.unflatten(-1, (-1, self.head_size))  # type: ignore[no-untyped-call]
         return parts.transpose(1, 2)
 
 

@@ -1,4 +1,4 @@
-"""`prune`: structured pruning with torch-pruning, and what it buys."""
+"""`prune`: structured pruning, with torch-pruning and of whole attention heads, and what it buys."""
 
 from __future__ import annotations
 
@@ -7,45 +7,67 @@ from typing import ClassVar
 
 from evalsuite import Bench, Network, Outcome
 
-IMPORTANCES = ("l2", "l1", "random")
+IMPORTANCES = ("l2", "l1", "group_norm", "taylor", "hessian", "bn_scale", "activation", "random")
+SCOPES = ("local", "global")
 
 
 @dataclass(frozen=True)
 class Prune:
     """Structured pruning of the layers that feed an activation, then the same fine-tuning for every network.
 
-    Each layer loses the same share of its channels. The classifier, the input, and what a grouped convolution or a
-    normalisation across channels couples are never pruned. The pruned, fine-tuned network is handed on.
+    Channels of convolutions, hidden units and, on request, whole attention heads go. The classifier, the input, and
+    what a grouped convolution or a normalisation across channels couples are never pruned. The pruned, fine-tuned
+    network is handed on.
 
     Args:
-        sparsity: the share of channels to remove, in [0, 1). 0 removes none: the control that is only fine-tuned.
-        importance: which channels stay: those with the greatest "l2" or "l1" norm of all the weights tied to them
-            (mean over the layers), or "random" ones.
-        fine_tune_epochs: passes over the training data afterwards.
+        sparsity: the share of channels to remove, in (0, 1); 0 only to remove heads alone.
+        importance: which channels stay: those with the greatest norm of their own weights, "l2" or "l1"; of all the
+            weights tied to them ("group_norm"); the greatest change of the loss on calibration data if they went, to
+            first ("taylor") or second order ("hessian"); scale of their BatchNorm ("bn_scale"); mean absolute
+            activation ("activation"); or "random" ones, the control.
+        scope: "local": each layer loses the same share; "global": all channels are ranked together.
+        heads: the share of attention heads to remove, in [0, 1), by the same importance.
+        rounds: one, or several: prune a little, fine-tune a little, and again (arXiv 1506.02626). Neither what is
+            removed in the end nor the fine-tuning as a whole depends on it.
+        fine_tune_epochs: passes over the training data, in all.
+        distill: whether the unpruned network teaches the pruned one during fine-tuning (arXiv 1503.02531).
         round_to: the channels that stay are rounded up to a multiple of it: ragged widths run slower.
+        control: remove nothing, whatever the sparsity, and only fine-tune: what the fine-tuning alone does.
     """
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-pruning", "onnx", "onnxscript", "onnxruntime")
+    takes_tokens: ClassVar[bool] = True
     sparsity: float = 0.5
     importance: str = "l2"
+    scope: str = "local"
+    heads: float = 0.0
+    rounds: int = 1
     fine_tune_epochs: int = 3
+    distill: bool = False
     round_to: int = 1
+    control: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.sparsity < 1:
-            raise ValueError(f"sparsity must be in [0, 1), got {self.sparsity}")
-        if self.importance not in IMPORTANCES:
-            raise ValueError(f"importance must be one of {', '.join(IMPORTANCES)}, got {self.importance!r}")
-        if self.fine_tune_epochs < 0:
-            raise ValueError(f"fine_tune_epochs must be at least 0, got {self.fine_tune_epochs}")
-        if self.round_to < 1:
-            raise ValueError(f"round_to must be at least 1, got {self.round_to}")
+        if not 0 <= self.heads < 1:
+            raise ValueError(f"heads must be in [0, 1), got {self.heads}")
+        if not 0 <= self.sparsity < 1 or self.sparsity == self.heads == 0:
+            cure = "; to remove nothing and only fine-tune, set control: true" if self.sparsity == 0 else ""
+            raise ValueError(f"sparsity must be in (0, 1), got {self.sparsity}{cure}")
+        for name, known in (("importance", IMPORTANCES), ("scope", SCOPES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        for name, least in (("fine_tune_epochs", 0), ("rounds", 1), ("round_to", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.rounds > 1 and self.fine_tune_epochs < self.rounds:
+            raise ValueError(
+                f"rounds must be at most fine_tune_epochs = {self.fine_tune_epochs}, got {self.rounds}: "
+                "each round is fine-tuned for an epoch at least"
+            )
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Prune, compare with the zeroed network, fine-tune, and measure against the unpruned network."""
-        from pipelines.prune.channels import Choice
         from pipelines.prune.measuring import measure
 
-        choice = Choice(self.sparsity, self.importance, self.round_to, bench.seed)
-        return measure(network, bench, choice, self.fine_tune_epochs)
+        return measure(network, bench, self)

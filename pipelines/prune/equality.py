@@ -4,54 +4,82 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
 from evalsuite import Unsupported
-from pipelines.prune.channels import Pruned
+from pipelines.prune.selection import Pruned
 
-_TOLERANCE = 1e-6
+TOLERANCE = 1e-6
+# Layers whose channels are dimension 1; those of all others (Linear, embeddings) come last.
+_CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
 @torch.no_grad()
-def equality_error(unpruned: nn.Module, pruned: Pruned, inputs: torch.Tensor, classes: int) -> float:
-    """Max |pruned - zeroed| over the logits of `inputs` (samples, *input_shape), in float64.
+def equality_error(unpruned: nn.Module, pruned: Pruned, outputs: Callable[[nn.Module], torch.Tensor]) -> float:
+    """Max |pruned - zeroed| / max(1, |zeroed|) over all outputs, in float64.
 
-    The zeroed network multiplies the removed output channels of each Linear, Conv and BatchNorm by 0, which knows
-    nothing of how the dependency graph maps channels to the layers behind them. In float64, so that the order of
-    summation does not hide, or fake, a wrongly removed channel.
+    The zeroed network multiplies the removed output channels of each layer by 0, which knows nothing of how the
+    dependency graph maps channels to the layers behind them. In float64, so that the order of summation does not
+    hide, or fake, a wrongly removed channel.
+
+    Args:
+        unpruned: the module that was pruned; it is copied.
+        pruned: what is left of it, and the channels of `unpruned` that are gone.
+        outputs: a module -> its outputs, of any shape, as `Probe.outputs`. It is called with float64 copies in eval
+            mode, which cast every real tensor that is handed to them or to their layers: it may hand float32 inputs
+            to the module; token indices stay as they are.
 
     Raises:
-        Unsupported: the pruned network does not run, has another number of logits, or computes something else.
+        Unsupported: a network does not run, or the pruned one has outputs of another shape or value.
     """
-    inputs = inputs.double()
-    zeroed = copy.deepcopy(unpruned).double().eval()
+    zeroed = _in_double(unpruned)
     for path, channels in pruned.removed.items():
         layer = zeroed.get_submodule(path)
-        layer.register_forward_hook(_zero(channels, last=isinstance(layer, nn.Linear)))
+        layer.register_forward_hook(_zero(channels, 1 if isinstance(layer, _CHANNELS_FIRST) else -1))
+    expected = _run("the network does not run in float64", outputs, zeroed)
+    actual = _run("the pruned network does not run", outputs, _in_double(pruned.module))
+    if actual.shape != expected.shape:
+        raise Unsupported(
+            f"pruning changed the outputs: shape {tuple(actual.shape)} instead of {tuple(expected.shape)}"
+        )
+    # Where both are the same infinity, as masked logits are, their difference would be NaN.
+    errors = torch.where(actual == expected, 0.0, (actual - expected).abs() / expected.abs().clamp(min=1.0))
+    error: float = errors.max().item()
+    if not error <= TOLERANCE:
+        raise Unsupported(
+            f"removing channels changed what the network computes by {error:.3g} (outputs up to "
+            f"{expected.abs().max().item():.3g}); an operation mixes channels, or maps 0 to something else"
+        )
+    return error
+
+
+def _in_double(module: nn.Module) -> nn.Module:
+    copied = copy.deepcopy(module).double().eval()
+    for each in copied.modules():
+        each.register_forward_pre_hook(_cast, with_kwargs=True)
+    return copied
+
+
+def _cast(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return tuple(map(_double, inputs)), {name: _double(value) for name, value in named.items()}
+
+
+def _double(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _run(what: str, outputs: Callable[[nn.Module], torch.Tensor], module: nn.Module) -> torch.Tensor:
     try:
-        expected = zeroed(inputs)
-        actual = copy.deepcopy(pruned.module).double()(inputs)
+        return outputs(module)
     except RuntimeError as error:
-        raise Unsupported(f"the pruned network does not run: {str(error).splitlines()[0]}") from error
-    if actual.shape != (len(inputs), classes):
-        raise Unsupported(
-            f"pruning changed the logits: shape {tuple(actual.shape)} instead of {(len(inputs), classes)}"
-        )
-    difference: float = (actual - expected).abs().max().item()
-    scale = max(1.0, expected.abs().max().item())
-    if not difference <= _TOLERANCE * scale:
-        raise Unsupported(
-            f"removing channels changed what the network computes by {difference:.3g} (logits up to {scale:.3g}); "
-            "an operation mixes channels, or maps 0 to something else"
-        )
-    return difference
+        raise Unsupported(f"{what}: {str(error).splitlines()[0]}") from error
 
 
-def _zero(channels: list[int], *, last: bool) -> Callable[[nn.Module, object, torch.Tensor], torch.Tensor]:
+def _zero(channels: list[int], dimension: int) -> Callable[[nn.Module, object, torch.Tensor], torch.Tensor]:
     def hook(_module: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
-        dimension = output.ndim - 1 if last else 1
-        return output.index_fill(dimension, torch.tensor(channels), 0.0)
+        return output.index_fill(dimension, torch.tensor(channels, dtype=torch.long), 0.0)
 
     return hook

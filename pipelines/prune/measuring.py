@@ -1,144 +1,81 @@
-"""What pruning bought and cost: accuracy, size, multiply-accumulates and latency, against the unpruned network."""
+"""What pruning bought and cost: accuracy, size, multiply-accumulates, memory and latency, against the unpruned one."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.nn import functional
 
-from evalsuite import (
-    Bench,
-    Direction,
-    Metric,
-    Network,
-    Outcome,
-    Split,
-    Unsupported,
-    compare_latency,
-    export_onnx,
-    fold_hardness,
-    open_onnx,
-    run_onnx,
-)
-from pipelines.prune.channels import Choice, Pruned, prune
-from pipelines.prune.equality import equality_error
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, fold_hardness
+from pipelines.prune.cost import runtime_metrics, size_metrics
+from pipelines.prune.narrowing import Narrowed, narrow, probe_of
 
-_BATCHES = (1, 64)
-_COMPARED = 256
+if TYPE_CHECKING:
+    from pipelines.prune import Prune
+
+HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
+_CHUNK = 256
 
 
-def measure(network: Network, bench: Bench, choice: Choice, epochs: int) -> Outcome:
-    """Prune and fine-tune a copy of `network`, and hand it on with its metrics."""
-    unpruned = fold_hardness(network.module)
-    pruned = prune(unpruned, network.input_shape, choice)
-    _check_narrower(unpruned, pruned)
-    error = equality_error(unpruned, pruned, bench.data.calibration.inputs[:_COMPARED], network.classes)
-    test = bench.data.test
-    before_tuning = _accuracy(pruned.module, test)
-    _fine_tune(pruned.module, bench, epochs)
-    accuracy = _accuracy(pruned.module, test)
+def measure(network: Network, bench: Bench, options: Prune) -> Outcome:
+    """Prune and fine-tune a copy of `network`, and hand it on with its metrics; see `Prune` for what is raised."""
+    unpruned = fold_hardness(network.module, network.example(2))
+    made = narrow(unpruned, probe_of(bench), bench, options)
+    test, path = bench.data.test, bench.folder / "pruned.onnx"
     metrics = [
-        Metric("equality_error", error, "logit", Direction.LOWER),
-        Metric("accuracy_before_tuning", before_tuning, "fraction", Direction.HIGHER),
-        Metric("accuracy", accuracy, "fraction", Direction.HIGHER),
-        Metric("accuracy_drop", _accuracy(unpruned, test) - accuracy, "fraction", Direction.LOWER),
-        *_cost(unpruned, pruned.module, network.input_shape),
+        *_removal(made, options),
+        *_quality(unpruned, made, test),
+        *size_metrics(unpruned, made.module, network.example(1)),
+        *runtime_metrics(unpruned, made.module, network, test.inputs, path),
     ]
-    path = bench.folder / "pruned.onnx"
-    deployed = _deploy(unpruned, pruned.module, network.input_shape, test.inputs, path)
-    return Outcome(
-        metrics + deployed,
-        {"onnx": path} if path.exists() else {},
-        dataclasses.replace(network, module=pruned.module, unswapped=None),
-    )
+    handed_on = dataclasses.replace(network, module=made.module, unswapped=None)
+    return Outcome(metrics, {"onnx": path} if path.exists() else {}, handed_on)
 
 
-def _fine_tune(module: nn.Module, bench: Bench, epochs: int) -> None:
-    if epochs == 0:
-        return
-    # Dropout draws from the global generator; the seed must fix it, and the caller's generator stay as it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(bench.seed)
-        bench.fine_tune(module, epochs)
-    module.eval()
-    module.zero_grad(set_to_none=True)
+def _removal(made: Narrowed, options: Prune) -> list[Metric]:
+    notes = "; ".join(made.notes)
+    unpruned = "nothing was removed: the control" if options.control else ""
+    return [
+        Metric("removed_channels", made.channels, "count", NEUTRAL, reason=unpruned or notes),
+        Metric("removed_heads", made.heads, "count", NEUTRAL, reason=unpruned),
+        Metric("equality_error", made.equality_error, "logit", LOWER,
+               reason=unpruned or "from the network with the removed channels zeroed, over max(1, |logit|), float64"),
+        Metric("fine_tune_epochs", options.fine_tune_epochs, "count", NEUTRAL,
+               reason="taught by the unpruned network" if options.distill else ""),
+    ]  # fmt: skip
 
 
-def _parameters(module: nn.Module) -> int:
-    return sum(each.numel() for each in module.parameters())
-
-
-def _check_narrower(unpruned: nn.Module, pruned: Pruned) -> None:
-    before, after = _parameters(unpruned), _parameters(pruned.module)
-    if pruned.removed and not after < before:
-        raise Unsupported(f"torch-pruning removed no parameter: {before} before, {after} after")
+@dataclass(frozen=True, slots=True)
+class _Score:
+    accuracy: float
+    nll: float
 
 
 @torch.no_grad()
-def _accuracy(module: nn.Module, split: Split) -> float:
-    classes = torch.cat([module(batch).argmax(1) for batch in torch.split(split.inputs, 512)])
-    return (classes == split.targets).double().mean().item()
+def _score(module: nn.Module, split: Split) -> _Score:
+    """Share of right classes, and mean loss in nats, over samples and positions."""
+    right, loss = 0, 0.0
+    chunks = (torch.split(each, _CHUNK) for each in (split.inputs, split.targets))
+    for inputs, targets in zip(*chunks, strict=True):
+        logits = module(inputs).double()
+        right += int((logits.argmax(-1) == targets).sum())
+        loss += functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum").item()
+    return _Score(right / split.targets.numel(), loss / split.targets.numel())
 
 
-def _macs(module: nn.Module, input_shape: tuple[int, ...]) -> float:
-    """Multiply-accumulates of one input: matrix products and convolutions."""
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        copy.deepcopy(module)(torch.zeros(1, *input_shape))
-    return counter.get_total_flops() / 2
-
-
-def _cost(unpruned: nn.Module, pruned: nn.Module, input_shape: tuple[int, ...]) -> list[Metric]:
-    macs, all_macs = _macs(pruned, input_shape), _macs(unpruned, input_shape)
-    parameters = _parameters(pruned)
+def _quality(unpruned: nn.Module, made: Narrowed, test: Split) -> list[Metric]:
+    whole, untuned, tuned = (_score(each, test) for each in (unpruned, made.untuned, made.module))
     return [
-        Metric("parameters", parameters, "count", Direction.LOWER),
-        Metric("parameter_fraction", parameters / _parameters(unpruned), "share", Direction.LOWER),
-        Metric("macs", macs, "count", Direction.LOWER),
-        Metric("mac_fraction", macs / all_macs, "share", Direction.LOWER),
-    ]
-
-
-def _deploy(
-    unpruned: nn.Module, pruned: nn.Module, input_shape: tuple[int, ...], inputs: torch.Tensor, path: Path
-) -> list[Metric]:
-    """Size and speed in ONNX Runtime; where ONNX cannot express the network, the reason instead."""
-    try:
-        sessions = _sessions(unpruned, pruned, input_shape, path)
-    except (OSError, MemoryError):  # a full disk says nothing of the network
-        raise
-    except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
-        path.unlink(missing_ok=True)
-        reason = f"cannot be exported to ONNX: {type(error).__name__}"
-        return [
-            Metric("model_bytes", None, "bytes", Direction.LOWER, reason=reason),
-            *(
-                Metric("latency_ratio", None, "ratio", Direction.HIGHER, {"batch": batch}, timing=True, reason=reason)
-                for batch in _BATCHES
-            ),
-        ]
-    return [
-        Metric("model_bytes", path.stat().st_size, "bytes", Direction.LOWER),
-        *(_latency_ratio(*sessions, inputs, batch) for batch in _BATCHES),
-    ]
-
-
-def _sessions(unpruned: nn.Module, pruned: nn.Module, input_shape: tuple[int, ...], path: Path) -> tuple[Any, Any]:
-    export_onnx(pruned, input_shape, path)
-    with TemporaryDirectory() as folder:
-        whole = Path(folder) / "unpruned.onnx"
-        export_onnx(unpruned, input_shape, whole)
-        return open_onnx(whole.read_bytes()), open_onnx(path)
-
-
-def _latency_ratio(unpruned: Any, pruned: Any, inputs: torch.Tensor, batch: int) -> Metric:
-    """How many times faster the pruned network is; test inputs are repeated where there are fewer than `batch`."""
-    inputs = inputs[torch.arange(batch) % len(inputs)]
-    latency = compare_latency(lambda: run_onnx(unpruned, inputs), lambda: run_onnx(pruned, inputs))
-    return Metric("latency_ratio", latency.ratio, "ratio", Direction.HIGHER, {"batch": batch}, timing=True)
+        Metric("accuracy_before_tuning", untuned.accuracy, "fraction", HIGHER),
+        Metric("accuracy", tuned.accuracy, "fraction", HIGHER),
+        Metric("accuracy_drop", whole.accuracy - tuned.accuracy, "fraction", LOWER,
+               reason="from this network's own accuracy before pruning"),
+        Metric("nll_before_tuning", untuned.nll, "nats", LOWER),
+        Metric("nll", tuned.nll, "nats", LOWER),
+        Metric("nll_increase", tuned.nll - whole.nll, "nats", LOWER,
+               reason="from this network's own before pruning"),
+    ]  # fmt: skip

@@ -91,7 +91,9 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         except Unsupported as error:  # An extra: what was measured stands without it.
             metrics.append(Metric("qonnx", None, "file", NEUTRAL, reason=str(error)))
     written = {name: each for name, each in artefacts.items() if each.exists()}
-    return Outcome(metrics, {**written, "execution": report})
+    # No torch module computes what the file does; the steps that follow take the file.
+    handed_on = replace(network, unswapped=None, deployed=path)
+    return Outcome(metrics, {**written, "execution": report}, handed_on)
 
 
 def quantize(

@@ -12,19 +12,17 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, LambdaGELU, Network, Outcome, Unsupported
+from evalsuite import Bench, Network, Outcome, Unsupported
 from evalsuite.networks import load_network, save_network
 from evalsuite.testing import check_stage
 from evalsuite.workloads.digits import DigitsCNN, DigitsMLP
+from evalsuite.workloads.vit import DigitsViT
 from pipelines.prune import Prune
-from pipelines.prune.channels import Choice, prune
-from pipelines.prune.equality import equality_error
-from pipelines.prune.measuring import _macs
+from pipelines.prune.narrowing import narrow, probe_of
 
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
 VARIANTS = ("gelu", "gelu-swap", "lambda-gelu", "annealed", "relu")
-HALF = Choice(0.5, "l2", 1, 0)
 
 
 def values(outcome: Outcome) -> dict[str, float | None]:
@@ -78,164 +76,83 @@ def test_half_of_the_mlp_by_hand(network: MakeNetwork, bench: MakeBench) -> None
     assert found["accuracy"] == found["accuracy_before_tuning"]
 
 
-def test_multiply_accumulates_of_a_convolution_by_hand() -> None:
-    module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10))
-    assert _macs(module, (1, 8, 8)) == 8 * 8 * 4 * 9 + 2560
-
-
-@pytest.mark.parametrize("importance", ["l2", "l1"])
-def test_the_least_important_channels_go(importance: str) -> None:
-    module = mlp(2, 4, 2)
-    with torch.no_grad():
-        for unit, size in enumerate((3.0, 0.1, 2.0, 0.2)):
-            module[0].weight[unit] = size
-            module[2].weight[:, unit] = size
-    pruned = prune(module, (2,), Choice(0.5, importance, 1, 0))
-    assert pruned.removed == {"0": [1, 3]}
-    assert torch.equal(pruned.module[0].weight, module[0].weight[[0, 2]])
-    assert torch.equal(pruned.module[2].weight, module[2].weight[:, [0, 2]])
-
-
-def test_l1_and_l2_rank_differently() -> None:
-    # Unit 0: one weight of 3 (l1 3, squares 9); unit 1: four of 1 (l1 4, squares 4).
-    module = mlp(4, 2, 2)
-    with torch.no_grad():
-        module[0].weight.copy_(torch.tensor([[3.0, 0, 0, 0], [1.0, 1, 1, 1]]))
-        module[2].weight.zero_()
-    assert prune(module, (4,), Choice(0.5, "l2", 1, 0)).removed == {"0": [1]}
-    assert prune(module, (4,), Choice(0.5, "l1", 1, 0)).removed == {"0": [0]}
-
-
-def test_random_pruning_follows_its_seed() -> None:
-    module = mlp(8, 64, 4)
-    removed = [prune(module, (8,), Choice(0.5, "random", 1, seed)).removed["0"] for seed in (0, 0, 1)]
-    assert removed[0] == removed[1]
-    assert removed[0] != removed[2]
-
-
-@pytest.mark.parametrize(
-    ("sparsity", "round_to", "channels", "kept"),
-    [
-        (0.5, 1, 32, 16), (0.5, 8, 30, 16), (0.9, 8, 32, 8), (0.29, 1, 100, 71), (0.5, 64, 32, 32),
-        (0.99, 1, 4, 1), (0.0, 1, 5, 5), (0.5, 1, 5, 3),
-    ],
-)  # fmt: skip
-def test_how_many_channels_stay(sparsity: float, round_to: int, channels: int, kept: int) -> None:
-    assert Choice(sparsity, "l2", round_to, 0).kept(channels) == kept
-
-
-def test_sparsity_0_is_the_fine_tuned_control(network: MakeNetwork, bench: MakeBench) -> None:
+def test_the_control_is_only_fine_tuned(network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("digits-mlp", "relu"), bench("digits-mlp")
-    outcome = Prune(sparsity=0.0, fine_tune_epochs=1).run(trained, there)
+    outcome = Prune(control=True, fine_tune_epochs=1).run(trained, there)
     found = values(outcome)
     assert found["parameter_fraction"] == 1.0
-    assert found["equality_error"] == 0.0
+    assert found["removed_channels"] == found["equality_error"] == 0.0
     assert found["accuracy_before_tuning"] == found["accuracy"] + found["accuracy_drop"]
-    assert not torch.equal(outcome.network.module[0].weight, trained.module[0].weight)
+    by_hand = copy.deepcopy(trained.module)
+    there.fine_tune(by_hand, 1)
+    assert torch.equal(outcome.network.module[0].weight, by_hand[0].weight)
+    assert not torch.equal(by_hand[0].weight, trained.module[0].weight)
 
 
-def test_latency_is_a_ratio_per_batch(network: MakeNetwork, bench: MakeBench) -> None:
-    outcome = Prune(sparsity=0.75, fine_tune_epochs=0).run(network("digits-cnn", "relu", epochs=4), bench("digits-cnn"))
-    ratios = {metric.setting["batch"]: metric for metric in outcome.metrics if metric.name == "latency_ratio"}
-    assert set(ratios) == {1, 64}
-    assert all(metric.timing for metric in ratios.values())
-    # 0.08 of the multiply-accumulates: a network that is not narrower could not come near this.
-    assert ratios[64].value > 1.3
+@pytest.mark.parametrize("scope", ["local", "global"])
+def test_rounds_end_at_the_widths_of_one_round(network: MakeNetwork, bench: MakeBench, scope: str) -> None:
+    trained, there = network("digits-cnn", "gelu", epochs=4), bench("digits-cnn", epochs=4)
+    one, several = (
+        narrow(trained.module, probe_of(there), there, Prune(0.3, scope=scope, rounds=rounds, fine_tune_epochs=3))
+        for rounds in (1, 3)
+    )
+    assert one.channels == several.channels > 0
+    assert 0 < several.equality_error <= 1e-6
+    if scope == "local":
+        assert parameters(one.module) == parameters(several.module)
+    assert not torch.equal(one.module[-1].bias, several.module[-1].bias)
 
 
-class Residual(nn.Module):
-    """x + f(x) couples the stem with the block's last convolution."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.stem, self.first, self.second = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 12, 3, padding=1), nn.Conv2d(12, 8, 1)
-        self.norm, self.activation = nn.BatchNorm2d(12), nn.GELU()
-        self.head = nn.Linear(8 * 36, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.activation(self.stem(x))
-        x = x + self.second(self.activation(self.norm(self.first(x))))
-        return self.head(self.activation(x).flatten(1))
+def test_a_round_that_is_too_small_for_a_channel_waits_for_the_next(bench: MakeBench) -> None:
+    there = bench("digits-mlp", epochs=4)
+    made = narrow(mlp(64, 8, 10), probe_of(there), there, Prune(0.25, rounds=4, fine_tune_epochs=4))
+    assert made.module[0].out_features == 6
 
 
-def test_a_residual_network_keeps_its_function() -> None:
-    module = Residual().eval()
-    with torch.no_grad():
-        module.norm.bias.add_(0.7)
-        module.norm.running_mean.add_(0.3)
-    pruned = prune(module, (1, 8, 8), HALF)
-    assert pruned.module.stem.out_channels == pruned.module.second.out_channels == 4
-    assert pruned.module.first.out_channels == 6
-    assert equality_error(module, pruned, torch.rand(9, 1, 8, 8), 10) < 1e-12
+def test_the_teacher_is_the_unpruned_network(network: MakeNetwork, bench: MakeBench) -> None:
+    trained, there = network("digits-mlp", "relu"), bench("digits-mlp")
+    taught, untaught = (
+        narrow(trained.module, probe_of(there), there, Prune(0.6, fine_tune_epochs=5, distill=distill))
+        for distill in (True, False)
+    )
 
-
-def test_the_oracle_sees_a_wrong_channel() -> None:
-    module = mlp(8, 16, 4)
-    pruned = prune(module, (8,), HALF)
-    with torch.no_grad():
-        pruned.module[2].weight.copy_(pruned.module[2].weight.flip(1))
-    with pytest.raises(Unsupported, match="changed what the network computes"):
-        equality_error(module, pruned, torch.rand(5, 8), 4)
-
-
-class LambdaBlock(nn.Module):
-    """LambdaGELU per channel that cannot be folded, as the layers are no nn.Sequential."""
-
-    def __init__(self, channels: int | None) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.hidden, self.head = nn.Linear(64, 16), nn.Linear(16, 10)
-        self.activation = LambdaGELU(channels)
+    def divergence(module: nn.Module) -> float:
         with torch.no_grad():
-            self.activation.s.copy_(torch.linspace(-0.1, 0.3, channels) if channels else torch.tensor(0.2))
+            mine, whole = (each(there.data.train.inputs).log_softmax(1) for each in (module, trained.module))
+        return nn.functional.kl_div(mine, whole, log_target=True, reduction="batchmean").item()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.activation(self.hidden(x)))
-
-
-@pytest.mark.parametrize("channels", [None, 16])
-@pytest.mark.parametrize("frozen", [False, True])
-def test_an_unfolded_lambda_is_pruned_with_its_channels(channels: int | None, frozen: bool) -> None:
-    module = LambdaBlock(channels).eval()
-    module.activation.s.requires_grad_(not frozen)
-    pruned = prune(module, (64,), HALF)
-    assert pruned.module.hidden.out_features == 8
-    assert pruned.module.activation.s.shape == (() if channels is None else (8,))
-    assert pruned.module.activation.s.requires_grad is not frozen
-    assert equality_error(module, pruned, torch.rand(9, 64), 10) < 1e-12
+    assert torch.equal(taught.untuned[0].weight, untaught.untuned[0].weight)
+    assert divergence(taught.module) < divergence(untaught.module)
 
 
-def test_a_frozen_layer_is_pruned_and_stays_frozen() -> None:
-    module = mlp(8, 16, 16, 4)
-    module[0].requires_grad_(False)
-    pruned = prune(module, (8,), HALF)
-    assert pruned.module[0].out_features == 8
-    assert not pruned.module[0].weight.requires_grad
-    assert pruned.module[2].weight.requires_grad
-    assert equality_error(module, pruned, torch.rand(5, 8), 4) < 1e-12
+def test_units_and_heads_of_a_transformer(network: MakeNetwork, bench: MakeBench, tmp_path: Path) -> None:
+    trained, there = network("digits-vit", "gelu", epochs=1), bench("digits-vit", epochs=1)
+    outcome = Prune(sparsity=0.5, heads=0.5, importance="taylor", fine_tune_epochs=0).run(trained, there)
+    found = values(outcome)
+    # Of each of two blocks 48 of 96 units, and 2 of 4 heads of 12.
+    assert (found["removed_channels"], found["removed_heads"]) == (96, 4)
+    lost = 2 * (48 * (48 + 1) + 48 * 48 + 3 * 24 * (48 + 1) + 24 * 48)
+    assert parameters(trained.module) - found["parameters"] == lost
+    assert found["equality_error"] <= 1e-6
+    save_network(outcome.network, tmp_path / "saved", DigitsViT())
+    restored = load_network(tmp_path / "saved", DigitsViT(), there.data)
+    inputs = there.data.test.inputs
+    assert torch.equal(restored.module(inputs), outcome.network.module(inputs))
+    assert not [each for each in outcome.metrics if each.value is None]
 
 
-def test_what_mixes_channels_is_left_alone() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(
-        nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 4)
-    ).eval()
-    pruned = prune(module, (8,), HALF)
-    assert pruned.removed.keys() == {"3"}
-    assert (pruned.module[0].out_features, pruned.module[3].out_features) == (16, 6)
+def test_heads_alone(network: MakeNetwork, bench: MakeBench) -> None:
+    trained, there = network("digits-vit", "gelu", epochs=1), bench("digits-vit", epochs=1)
+    made = narrow(trained.module, probe_of(there), there, Prune(sparsity=0, heads=0.25, fine_tune_epochs=0))
+    assert (made.channels, made.heads) == (0, 2)
 
 
-def test_grouped_convolutions_are_left_alone_and_depthwise_ones_follow() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=2), nn.ReLU(),
-        nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4),
-    ).eval()  # fmt: skip
-    pruned = prune(module, (1, 8, 8), HALF)
-    assert pruned.removed.keys() == {"4", "5"}
-    assert pruned.module[5].groups == 4
-    assert equality_error(module, pruned, torch.rand(5, 1, 8, 8), 4) < 1e-12
+def test_latencies_are_ratios_per_batch(network: MakeNetwork, bench: MakeBench) -> None:
+    outcome = Prune(sparsity=0.75, fine_tune_epochs=0).run(network("digits-cnn", "relu", epochs=4), bench("digits-cnn"))
+    for name in ("latency_ratio", "relative_latency"):
+        ratios = {metric.setting["batch"]: metric for metric in outcome.metrics if metric.name == name}
+        assert set(ratios) == {1, 64}
+        assert all(metric.timing and metric.value is not None for metric in ratios.values())
 
 
 def frozen() -> nn.Module:
@@ -288,10 +205,16 @@ def test_networks_that_cannot_be_pruned_say_why(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"sparsity": 1.0}, r"sparsity must be in \[0, 1\), got 1.0"),
-        ({"sparsity": -0.1}, r"sparsity must be in \[0, 1\), got -0.1"),
-        ({"sparsity": math.nan}, r"sparsity must be in \[0, 1\), got nan"),
-        ({"importance": "taylor"}, "importance must be one of l2, l1, random, got 'taylor'"),
+        ({"sparsity": 0}, r"sparsity must be in \(0, 1\), got 0; to remove nothing and only fine-tune, set control"),
+        ({"sparsity": 1.0}, r"sparsity must be in \(0, 1\), got 1.0"),
+        ({"sparsity": -0.1}, r"sparsity must be in \(0, 1\), got -0.1"),
+        ({"sparsity": math.nan}, r"sparsity must be in \(0, 1\), got nan"),
+        ({"heads": 1.0}, r"heads must be in \[0, 1\), got 1.0"),
+        ({"heads": math.nan}, r"heads must be in \[0, 1\), got nan"),
+        ({"importance": "talyor"}, "importance must be one of l2, l1, .*random, got 'talyor'"),
+        ({"scope": "layer"}, "scope must be one of local, global, got 'layer'"),
+        ({"rounds": 0}, "rounds must be at least 1, got 0"),
+        ({"rounds": 4}, "rounds must be at most fine_tune_epochs = 3, got 4"),
         ({"fine_tune_epochs": -1}, "fine_tune_epochs must be at least 0, got -1"),
         ({"round_to": 0}, "round_to must be at least 1, got 0"),
     ],

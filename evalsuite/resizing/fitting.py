@@ -1,0 +1,198 @@
+"""Giving a fresh module the tensors of a saved one: its layers take their shapes, and the numbers that repeat them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from evalsuite.activations import Hardenable
+from evalsuite.activations.census import duplicate
+from evalsuite.resizing.description import (
+    Description,
+    LayerRecord,
+    Site,
+    all_sites,
+    check_finite,
+    constants,
+    dtype_name,
+    sizes,
+    tensor_groups,
+)
+
+_LARGEST = 2**31 - 1  # a size that no layer reaches
+
+
+def fitted(module: nn.Module, tensors: dict[str, torch.Tensor], description: Description) -> nn.Module:
+    """A copy of `module`, in evaluation mode, with those tensors, on the devices of `module`; the rest is `module`'s.
+
+    Raises:
+        ValueError: the description is of another architecture; the text names what differs, and the cure.
+    """
+    module = duplicate(module).eval()
+    _check_layers(module, description.layers)
+    names = set(description.tensors) | set(description.ties)
+    _check_names(module, description, names)
+    _check_ties(module, description, names)
+    for site in list(all_sites(module)):
+        if site.name not in names:
+            setattr(site.layer, site.attribute, None)
+            continue
+        saved = description.ties.get(site.name, site.name)
+        _check_tensor(site, tensors[saved])
+    _place(module, tensors, description)
+    for path, layer in module.named_modules():
+        _set_sizes(path, layer, description.layers[path])
+        _repeat_shapes(path, layer)
+    return module
+
+
+def _check_layers(module: nn.Module, saved: dict[str, LayerRecord]) -> None:
+    here = dict(module.named_modules(remove_duplicate=False))
+    for path in sorted(saved.keys() ^ here.keys()):
+        where = "only in the saved module" if path in saved else "missing in the saved module"
+        raise ValueError(f"the layer {path} is {where}: build the module as the saved one was built")
+    for path, layer in here.items():
+        kind, other = type(layer).__name__, saved[path].kind
+        if other is not None and kind != other:
+            hint = ""
+            if {kind, other} == {"Conv1D", "Linear"}:
+                hint = (
+                    ", whose weight is the transposed one: convert Conv1D to nn.Linear before saving and loading alike"
+                )
+            raise ValueError(
+                f"{path or 'the module'} is a {kind} here and was a {other}{hint}; "
+                "build and convert the module as the saved one"
+            )
+        for name, value in constants(layer).items():
+            if saved[path].constants.get(name, value) != value:
+                raise ValueError(
+                    f"{_dotted(path, name)} is {value} here and was {saved[path].constants[name]}: build the module "
+                    "with the saved value"
+                )
+
+
+def _check_names(module: nn.Module, description: Description, names: set[str]) -> None:
+    here = {site.name: site for site in all_sites(module)}
+    for name in sorted(names - here.keys()):
+        raise ValueError(f"the saved tensor {name} has no place in the module: build it as the saved one was built")
+    for name in sorted(here.keys() - names):
+        site = here[name]
+        if site.tensor is not None and site.attribute not in description.layers[site.path].absent:
+            raise ValueError(f"the tensor {name} of the module was not saved: build it as the saved one was built")
+
+
+def _check_ties(module: nn.Module, description: Description, names: set[str]) -> None:
+    """The saved tensors must be tied as the module's are; those that the module does not have yet, in any way."""
+    here = {site.name: first for first, group in tensor_groups(module).items() for site in group if site.name in names}
+    saved = {name: description.ties.get(name, name) for name in here}
+    for (name, now), (_, was) in zip(_together(here).items(), _together(saved).items(), strict=True):
+        if now != was:
+            other = min(now ^ was)
+            states = ("tied", "apart") if other in now else ("apart", "tied")
+            raise ValueError(f"{name} and {other} are {states[0]} here and were {states[1]}: tie the weights as before")
+
+
+def _together(label: dict[str, str]) -> dict[str, frozenset[str]]:
+    """For each name those with the same label, itself among them."""
+    members: dict[str, set[str]] = {}
+    for name, each in label.items():
+        members.setdefault(each, set()).add(name)
+    return {name: frozenset(members[each]) for name, each in label.items()}
+
+
+def _check_tensor(site: Site, saved: torch.Tensor) -> None:
+    check_finite(site, saved)
+    if site.tensor is None:
+        return
+    if saved.dtype != site.tensor.dtype:
+        raise ValueError(
+            f"{site.name} is {dtype_name(site.tensor)} here and was {dtype_name(saved)}: convert the module before"
+        )
+    # One lambda for all becomes one per channel, or the reverse, by shape alone.
+    free = isinstance(site.layer, Hardenable) and max(site.tensor.ndim, saved.ndim) == 1
+    if saved.ndim != site.tensor.ndim and not free:
+        raise ValueError(
+            f"{site.name} has shape {tuple(site.tensor.shape)} here and had {tuple(saved.shape)}: resizing keeps the "
+            "number of dimensions; build the module as the saved one was built"
+        )
+
+
+def _place(module: nn.Module, tensors: dict[str, torch.Tensor], description: Description) -> None:
+    """Put each tensor in all its places; parameters stay parameters, trainable as before."""
+    placed: dict[str, torch.Tensor] = {}
+    for site in list(all_sites(module)):
+        saved = description.ties.get(site.name, site.name)
+        if saved not in tensors:
+            continue
+        if saved not in placed:
+            placed[saved] = _as_at(site, tensors[saved])
+        setattr(site.layer, site.attribute, placed[saved])
+
+
+def _as_at(site: Site, saved: torch.Tensor) -> torch.Tensor:
+    like = site.tensor if site.tensor is not None else next(site.layer.parameters(), saved)
+    # A copy, so that it lies in memory as every tensor of torch's does: kernels may round by alignment.
+    saved = saved.to(like.device, copy=True)
+    if site.attribute not in site.layer._parameters:
+        return saved
+    return nn.Parameter(saved, requires_grad=like.requires_grad and (saved.is_floating_point() or saved.is_complex()))
+
+
+def _set_sizes(path: str, layer: nn.Module, saved: LayerRecord) -> None:
+    """The saved integers where they differ: only those that the layer has, as integers, of itself."""
+    here = sizes(layer)
+    for name, value in saved.sizes.items():
+        new = tuple(value) if isinstance(value, list) else value
+        if name not in here or type(here[name]) is not type(new):
+            raise ValueError(f"{_dotted(path, name)} was {new}, but is no such number here: build as the saved one")
+        if new == here[name]:
+            continue
+        if isinstance(new, tuple):
+            if name != "normalized_shape":
+                raise ValueError(
+                    f"{_dotted(path, name)} is {here[name]} here and was {new}: build with the saved value"
+                )
+        elif not 0 <= new <= _LARGEST:
+            raise ValueError(
+                f"{_dotted(path, name)} is {here[name]} here and {new} in the file: that is no size, which is 0 to "
+                f"{_LARGEST}; save the module again, or build it with that value"
+            )
+        vars(layer)[name] = new
+
+
+def _repeat_shapes(path: str, layer: nn.Module) -> None:
+    """Let the layers of torch repeat the shapes of their tensors, whatever was saved."""
+    own = vars(layer)
+    if isinstance(layer, (nn.Linear, _ConvNd, nn.Embedding)) and layer.weight is None:
+        raise ValueError(f"{_dotted(path, 'weight')} was not saved: a {type(layer).__name__} needs it")
+    if isinstance(layer, nn.Linear):
+        own["out_features"], own["in_features"] = layer.weight.shape
+    elif isinstance(layer, _ConvNd):
+        first, second = layer.weight.shape[:2]
+        transposed = isinstance(layer, _ConvTransposeNd)
+        _check_divides(path, "groups", layer.groups, first)
+        narrow, wide = ("in_channels", "out_channels") if transposed else ("out_channels", "in_channels")
+        own[narrow], own[wide] = first, second * layer.groups
+    elif isinstance(layer, _NormBase):
+        tensor = layer.weight if layer.weight is not None else layer.running_mean
+        own["num_features"] = layer.num_features if tensor is None else tensor.numel()
+    elif isinstance(layer, (nn.LayerNorm, nn.RMSNorm)) and layer.weight is not None:
+        own["normalized_shape"] = tuple(layer.weight.shape)
+    elif isinstance(layer, nn.GroupNorm) and layer.weight is not None:
+        own["num_channels"] = layer.weight.numel()
+        _check_divides(path, "num_groups", layer.num_groups, layer.weight.numel())
+    elif isinstance(layer, nn.Embedding):
+        own["num_embeddings"], own["embedding_dim"] = layer.weight.shape
+
+
+def _check_divides(path: str, name: str, groups: int, channels: int) -> None:
+    if groups < 1 or channels % groups:
+        raise ValueError(
+            f"{_dotted(path, name)} = {groups} does not divide the {channels} channels: it was cut wrongly"
+        )
+
+
+def _dotted(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,178 @@
+"""What a network costs to ship and to run: parameters, MACs, bytes, memory, and speed in ONNX Runtime."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import onnx
+import torch
+from onnx import helper, shape_inference
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from evalsuite import Direction, Metric, Network, compare_latency, export_onnx, open_onnx, replace, run_onnx
+
+BATCHES = (1, 64)
+LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
+_TIMINGS = (("latency_ratio", NEUTRAL), ("relative_latency", LOWER))
+_YARDSTICK = "over that of the unpruned network with ReLU in each activation's place"
+
+
+def parameters_of(module: nn.Module) -> int:
+    """How many there are, shared ones once."""
+    return sum(each.numel() for each in module.parameters())
+
+
+def macs_of(module: nn.Module, example: torch.Tensor) -> float:
+    """Multiply-accumulates of matrix products, convolutions and attention for `example` (1, *input_shape)."""
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        copy.deepcopy(module)(example)
+    return counter.get_total_flops() / 2
+
+
+def size_metrics(unpruned: nn.Module, pruned: nn.Module, example: torch.Tensor) -> list[Metric]:
+    """Parameters and multiply-accumulates, and what share of the unpruned network's they are."""
+    macs, all_macs = macs_of(pruned, example), macs_of(unpruned, example)
+    parameters = parameters_of(pruned)
+    return [
+        Metric("parameters", parameters, "count", LOWER),
+        Metric("parameter_fraction", parameters / parameters_of(unpruned), "share", LOWER),
+        Metric("macs", macs, "count", LOWER),
+        Metric("mac_fraction", macs / all_macs, "share", LOWER),
+    ]
+
+
+def runtime_metrics(
+    unpruned: nn.Module, pruned: nn.Module, network: Network, inputs: torch.Tensor, path: Path
+) -> list[Metric]:
+    """Size, memory and speed in ONNX Runtime; where ONNX cannot express the network, the reason instead.
+
+    `latency_ratio` says how many times faster pruning made this network. `relative_latency` has one yardstick for all
+    variants of an architecture, so that a network that was slower from the start does not look as good as the others.
+
+    Args:
+        inputs: to time with, repeated where there are too few for a batch.
+        path: where the pruned network goes.
+    """
+    try:
+        deployed = _Deployed.of(unpruned, pruned, network, path)
+    except (OSError, MemoryError):  # a full disk says nothing of the network
+        raise
+    except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
+        path.unlink(missing_ok=True)
+        return _missing(f"cannot be exported to ONNX: {type(error).__name__}")
+    return [
+        Metric("model_bytes", path.stat().st_size, "bytes", LOWER),
+        *(_peak(deployed.model, batch) for batch in BATCHES),
+        *(each for batch in BATCHES for each in deployed.latencies(inputs, batch)),
+    ]
+
+
+def _missing(reason: str) -> list[Metric]:
+    return [
+        Metric("model_bytes", None, "bytes", LOWER, reason=reason),
+        *(Metric("peak_bytes", None, "bytes", LOWER, {"batch": batch}, reason=reason) for batch in BATCHES),
+        *(
+            Metric(name, None, "ratio", direction, {"batch": batch}, timing=True, reason=reason)
+            for batch in BATCHES
+            for name, direction in _TIMINGS
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Deployed:
+    """The pruned network's graph, and sessions of it, of the unpruned one and of the yardstick."""
+
+    model: onnx.ModelProto
+    pruned: Any
+    unpruned: Any
+    yardstick: Any
+
+    @classmethod
+    def of(cls, unpruned: nn.Module, pruned: nn.Module, network: Network, path: Path) -> _Deployed:
+        export = partial(export_onnx, input_shape=network.input_shape, tokens=network.vocabulary is not None)
+        model = export(pruned, path=path)
+        with TemporaryDirectory() as folder:
+            place = Path(folder) / "model.onnx"
+            whole = export(unpruned, path=place)
+            yardstick = with_relu(whole)
+            if yardstick is None:
+                yardstick = export(replace(unpruned, lambda _: nn.ReLU()), path=place)
+        sessions = (open_onnx(each.SerializeToString()) for each in (model, whole, yardstick))
+        return cls(model, *sessions)
+
+    def latencies(self, inputs: torch.Tensor, batch: int) -> list[Metric]:
+        inputs = inputs[torch.arange(batch) % len(inputs)]
+        pruned, unpruned, yardstick = (
+            partial(run_onnx, each, inputs) for each in (self.pruned, self.unpruned, self.yardstick)
+        )
+        setting = {"batch": batch}
+        own, common = compare_latency(unpruned, pruned).ratio, compare_latency(pruned, yardstick).ratio
+        return [
+            Metric("latency_ratio", own, "ratio", NEUTRAL, setting, timing=True, reason="unpruned / pruned"),
+            Metric("relative_latency", common, "ratio", LOWER, setting, timing=True, reason=_YARDSTICK),
+        ]
+
+
+def with_relu(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The same graph with ReLU in each GELU's place, without another export; None where there is no GELU or ReLU."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    activations = [node for node in changed.graph.node if node.op_type in ("Gelu", "Relu")]
+    for node in activations:
+        node.op_type = "Relu"
+        node.ClearField("attribute")
+    return changed if activations else None
+
+
+def _peak(model: onnx.ModelProto, batch: int) -> Metric:
+    return Metric(
+        "peak_bytes", peak_bytes(model, batch), "bytes", LOWER, {"batch": batch},
+        reason="weights and the most bytes of tensors alive at once, the nodes run in the file's order",
+    )  # fmt: skip
+
+
+def peak_bytes(model: onnx.ModelProto, batch: int) -> int:
+    """Weights, and the most bytes of tensors that are alive at once when the nodes run in the file's order.
+
+    Of the graph as exported: what a runtime fuses or computes in place needs less, its own buffers more.
+
+    Raises:
+        ValueError: the size of a tensor is not known.
+    """
+    fixed = copy.deepcopy(model)
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
+    fixed = shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
+    graph = fixed.graph
+    weights = {each.name: len(each.raw_data) for each in graph.initializer}
+    sizes = {each.name: _bytes_of(each, batch) for each in (*graph.input, *graph.value_info, *graph.output)}
+    last = {name: place for place, node in enumerate(graph.node) for name in node.input}
+    last |= {each.name: len(graph.node) for each in graph.output}
+    alive = {each.name for each in graph.input}
+    peak = 0
+    for place, node in enumerate(graph.node):
+        alive |= {name for name in node.output if name in last}
+        peak = max(peak, sum(_size(sizes, name) for name in alive))
+        alive = {name for name in alive if last[name] > place}
+    return sum(weights.values()) + peak
+
+
+def _size(sizes: dict[str, int], name: str) -> int:
+    if name not in sizes:
+        raise ValueError(f"the shape of tensor {name!r} is not known")
+    return sizes[name]
+
+
+def _bytes_of(value: onnx.ValueInfoProto, batch: int) -> int:
+    """A dimension without a number is the batch: the only free one that `export_onnx` leaves."""
+    kind = value.type.tensor_type
+    shape = [each.dim_value if each.HasField("dim_value") else batch for each in kind.shape.dim]
+    return prod(shape) * helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize

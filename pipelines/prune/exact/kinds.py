@@ -1,0 +1,138 @@
+"""Which units provably do nothing, and of which kind each is."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+from torch import nn
+
+from evalsuite import UnitBounds
+from pipelines.prune.exact.dependence import dependent_rows
+from pipelines.prune.exact.layers import Hidden, norm, weighted
+
+
+class Kind(str, Enum):
+    """Why a unit is removed; a unit of several kinds is of the first."""
+
+    CONSTANT = "constant"
+    UNUSED = "unused"
+    OFF = "off"
+    DUPLICATE = "duplicate"
+    MERGED = "merged"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """One unit of a hidden layer, by its index there.
+
+    Args:
+        value: what it contributes instead: the output of a constant unit, 0 of an off or unused one; of a duplicate or
+            merged one the constant that is left beside `shares`.
+        shares: other units -> how many times their output is in this unit's.
+    """
+
+    unit: int
+    kind: Kind
+    value: float = 0.0
+    shares: dict[int, float] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def removals(module: nn.Module, hidden: Hidden, bounds: UnitBounds) -> list[Removal]:
+    """The units of a hidden layer of `module`, float64 in eval mode, that can go, in ascending order.
+
+    Args:
+        bounds: of the activation's inputs over the input domain, one box.
+    """
+    lower, upper = (each.reshape(hidden.units, -1) for each in (bounds.lower, bounds.upper))
+    found: dict[int, Removal] = {}
+    for unit, value in _constants(module, hidden).items():
+        found[unit] = Removal(unit, Kind.CONSTANT, value)
+    for unit in _unused(module, hidden):
+        found.setdefault(unit, Removal(unit, Kind.UNUSED))
+    if hidden.relu:
+        for unit in torch.nonzero((upper <= 0).all(1))[:, 0].tolist():
+            found.setdefault(unit, Removal(unit, Kind.OFF))
+    if len(found) == hidden.units:
+        # Layers without any unit run in torch, but not in what networks are exported to.
+        del found[min(found)]
+    if hidden.plain:
+        others = [unit for unit in range(hidden.units) if unit not in found]
+        found |= _duplicates(module, hidden, others)
+        on = [unit for unit in others if unit not in found and bool((lower[unit] >= 0).all())]
+        if hidden.relu and isinstance(weighted(module, hidden.producer), nn.Linear):
+            found |= _merged(module, hidden, on)
+    return [found[unit] for unit in sorted(found)]
+
+
+def _constants(module: nn.Module, hidden: Hidden) -> dict[int, float]:
+    """Units whose incoming weights are 0, perhaps by a BatchNorm's weight that is 0, and their outputs."""
+    producer = weighted(module, hidden.producer)
+    zero = (producer.weight.flatten(1) == 0).all(1)
+    for path in hidden.norms:
+        scale = norm(module, path).weight
+        zero = zero if scale is None else zero | (scale == 0)
+    if not bool(zero.any()):
+        return {}
+    shape = (1, producer.weight.shape[0], *[1] * (len(hidden.shape) - 1))
+    values = torch.zeros(shape, dtype=torch.float64)
+    if producer.bias is not None:
+        values = values + producer.bias.reshape(shape)
+    for path in hidden.norms:
+        values = module.get_submodule(path)(values)
+    outputs = module.get_submodule(hidden.activation)(values).flatten()
+    return {unit: float(outputs[unit]) for unit in torch.nonzero(zero)[:, 0].tolist()}
+
+
+def _unused(module: nn.Module, hidden: Hidden) -> list[int]:
+    """Units whose outgoing weights are all 0."""
+    weight = weighted(module, hidden.consumer).weight
+    per_unit = weight.reshape(len(weight), hidden.units, -1)
+    return torch.nonzero((per_unit == 0).all(2).all(0))[:, 0].tolist()
+
+
+def _duplicates(module: nn.Module, hidden: Hidden, units: list[int]) -> dict[int, Removal]:
+    """Of `units`, those with the weights, bias and BatchNorm of another one before them."""
+    producer = weighted(module, hidden.producer)
+    columns = [producer.weight.flatten(1)]
+    columns += [] if producer.bias is None else [producer.bias[:, None]]
+    for path in hidden.norms:
+        layer = norm(module, path)
+        tensors = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+        columns += [each[:, None] for each in tensors if each is not None]
+    rows = torch.cat(columns, 1) + 0.0  # -0.0 becomes 0.0
+    first: dict[bytes, int] = {}
+    found = {}
+    for unit in units:
+        other = first.setdefault(rows[unit].numpy().tobytes(), unit)
+        if other != unit:
+            found[unit] = Removal(unit, Kind.DUPLICATE, shares={other: 1.0})
+    return found
+
+
+def _merged(module: nn.Module, hidden: Hidden, on: list[int]) -> dict[int, Removal]:
+    """Of the always-on `on`, those that are a sum of multiples of others and a constant."""
+    rows, offsets = preactivation(module, hidden)
+    found = {}
+    for unit, shares in dependent_rows(rows[on]).items():
+        named = {on[other]: share for other, share in shares.items()}
+        constant = float(offsets[on[unit]]) - sum(share * float(offsets[other]) for other, share in named.items())
+        found[on[unit]] = Removal(on[unit], Kind.MERGED, constant, named)
+    return found
+
+
+def preactivation(module: nn.Module, hidden: Hidden) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows (units, inputs) and offsets (units,) of what a Linear and the BatchNorms behind it compute."""
+    producer = weighted(module, hidden.producer)
+    rows = producer.weight.detach().double()
+    offsets = torch.zeros(len(rows), dtype=torch.float64) if producer.bias is None else producer.bias.detach().double()
+    for path in hidden.norms:
+        layer = copy.deepcopy(norm(module, path)).double().eval()
+        assert layer.running_var is not None
+        scale = (layer.running_var + layer.eps).rsqrt()
+        scale = scale if layer.weight is None else scale * layer.weight.detach()
+        rows, offsets = rows * scale[:, None], layer(offsets[None])[0].detach()
+    return rows, offsets

@@ -1,0 +1,210 @@
+"""The stage's run: training, removal, its proofs, and what it bought."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from evalsuite import (
+    Bench,
+    Direction,
+    Metric,
+    Network,
+    Outcome,
+    Split,
+    Unsupported,
+    Verdict,
+    fold_hardness,
+    preactivation_bounds,
+)
+from pipelines.prune.exact.kinds import Kind
+from pipelines.prune.exact.layers import read_layers
+from pipelines.prune.exact.proofs import NOTHING_REMOVED, Proof, Prover, difference_bound
+from pipelines.prune.exact.removing import Removed, remove_all
+from pipelines.prune.exact.training import train
+
+if TYPE_CHECKING:
+    from pipelines.prune.exact import ExactPrune
+
+# Relative to max(1, the largest logit).
+_TOLERANCE = 1e-6
+_RANDOM = 256
+# The part of the job's time after which no question is put to the solver any more.
+_SOLVING_SHARE = 0.6
+_VERDICTS = (Verdict.HOLDS, Verdict.VIOLATED, Verdict.TIMEOUT, Verdict.UNSUPPORTED)
+
+
+def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
+    """See `ExactPrune.run`."""
+    deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
+    given = fold_hardness(network.module)
+    original = _trained(options, given, bench)
+    removed = remove_all(original, network.input_shape, bench.data.domain)
+    error, size = _compare(original, removed.module, _inputs(bench))
+    tolerance = _TOLERANCE * max(1.0, size)
+    if not error <= tolerance:
+        raise Unsupported(
+            f"removing {len(removed.claims)} units changes logits by {error:.3g}, above {tolerance:.3g}:"
+            " float32 parameters are too coarse for what would move into the next layer"
+        )
+    prover = Prover(
+        bench.data.domain, tolerance=tolerance, neurons=options.max_neurons, seconds=options.query_time_limit,
+        deadline=deadline,
+    )  # fmt: skip
+    units = [prover.unit(each) for each in removed.claims]
+    _check(removed, units)
+    metrics = [
+        *_counts(removed),
+        Metric("equality_error", error, "logit", Direction.LOWER),
+        *_proven(original, removed, bench, tolerance),
+        _equality("smt", prover.network(original, removed)),
+        *_unit_proofs(units),
+        *_costs(given, original, removed.module, bench),
+        Metric("training_epochs", options.epochs, "count", Direction.NEUTRAL),
+    ]
+    path = _write(removed, units, bench.folder / "units.json")
+    return Outcome(metrics, {"units": path}, dataclasses.replace(network, module=removed.module, unswapped=None))
+
+
+def _trained(options: ExactPrune, given: nn.Module, bench: Bench) -> nn.Module:
+    """`given` itself, or a copy trained for the budget."""
+    if not options.epochs:
+        return given
+    shape, domain = bench.data.input_shape, bench.data.domain
+    # A network that cannot be bounded is refused before it is trained.
+    preactivation_bounds(given, *(torch.full((1, *shape), end) for end in domain))
+    trained = copy.deepcopy(given)
+    train(trained, read_layers(given, shape), bench.fine_tune, epochs=options.epochs, proximal=options.proximal)
+    return trained
+
+
+def _check(removed: Removed, proofs: list[Proof]) -> None:
+    """Only what a merge rounds can be seen by the solver and not by the bounds."""
+    for claim, proof in zip(removed.claims, proofs, strict=True):
+        if proof.verdict is Verdict.VIOLATED and claim.removal.kind is not Kind.MERGED:
+            where = f"unit {claim.unit} of {claim.hidden.producer}"
+            raise RuntimeError(f"{where}: {claim.removal.kind.value} by its bounds, but the solver refutes it")
+
+
+def _inputs(bench: Bench) -> torch.Tensor:
+    """Test inputs, then corners and random points of the domain: float64."""
+    low, high = bench.data.domain
+    shape = bench.data.input_shape
+    generator = torch.Generator().manual_seed(bench.seed)
+    points = torch.rand(2 * _RANDOM, *shape, generator=generator, dtype=torch.float64)
+    points[:_RANDOM] = points[:_RANDOM].round()
+    points[0], points[1] = 0.0, 1.0
+    return torch.cat([bench.data.test.inputs.double(), low + (high - low) * points])
+
+
+@torch.no_grad()
+def _compare(before: nn.Module, after: nn.Module, inputs: torch.Tensor) -> tuple[float, float]:
+    """The greatest change of a logit, and the greatest logit, both by magnitude."""
+    first, second = (copy.deepcopy(each).double().eval()(inputs) for each in (before, after))
+    return float((first - second).abs().max()), float(first.abs().max())
+
+
+def _counts(removed: Removed) -> list[Metric]:
+    kinds = Counter(claim.removal.kind for claim in removed.claims)
+    total, gone = removed.layers.units, len(removed.claims)
+    whole = "; ".join(f"all units of {path} stay: {why}" for path, why in removed.layers.kept_whole.items())
+    border = f"{removed.unfolded} constant channels stay: a padded convolution reads them" if removed.unfolded else ""
+    relu = any(each.relu for each in removed.layers.hidden)
+    reasons = {
+        Kind.CONSTANT: border,
+        Kind.OFF: "" if relu else "no activation is ReLU: none is ever exactly 0",
+        Kind.MERGED: "" if relu else "no activation is ReLU: none is ever linear",
+    }
+    return [
+        *(
+            Metric(f"{kind.value}_units", kinds[kind], "count", Direction.NEUTRAL, reason=reasons.get(kind, ""))
+            for kind in Kind
+        ),
+        Metric("removed_units", gone, "count", Direction.HIGHER),
+        Metric("hidden_units", total, "count", Direction.NEUTRAL, reason=whole),
+        Metric("removed_share", gone / total, "share", Direction.HIGHER),
+    ]  # fmt: skip
+
+
+def _equality(method: str, proof: Proof) -> Metric:
+    return Metric(
+        "equality", None, "verdict", Direction.NEUTRAL, {"method": method}, verdict=proof.verdict, reason=proof.reason
+    )
+
+
+def _proven(original: nn.Module, removed: Removed, bench: Bench, tolerance: float) -> list[Metric]:
+    """The proven bound of any logit's change over the domain, and whether it is within the tolerance."""
+    try:
+        bound = difference_bound(original, removed, bench.data.input_shape, bench.data.domain)
+    except Unsupported as reason:
+        row = Metric("equality_bound", None, "logit", Direction.LOWER, reason=str(reason))
+        return [row, _equality("bounds", Proof(Verdict.UNSUPPORTED, str(reason)))]
+    proof = Proof(Verdict.HOLDS, "" if removed.claims else NOTHING_REMOVED)
+    if not bound <= tolerance:
+        proof = Proof(Verdict.UNKNOWN, f"the proven bound {bound:.3g} is above the tolerance {tolerance:.3g}")
+    return [Metric("equality_bound", bound, "logit", Direction.LOWER), _equality("bounds", proof)]
+
+
+def _unit_proofs(proofs: list[Proof]) -> list[Metric]:
+    metrics = []
+    for verdict in _VERDICTS:
+        reasons = Counter(each.reason for each in proofs if each.verdict is verdict and each.reason)
+        text = "; ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
+        count = sum(each.verdict is verdict for each in proofs)
+        metrics.append(
+            Metric("unit_proofs", count, "count", Direction.NEUTRAL, {"verdict": verdict.value}, reason=text)
+        )
+    return metrics
+
+
+def _costs(given: nn.Module, original: nn.Module, narrowed: nn.Module, bench: Bench) -> list[Metric]:
+    start, before, accuracy = (_accuracy(each, bench.data.test) for each in (given, original, narrowed))
+    sizes = [sum(each.numel() for each in module.parameters()) for module in (original, narrowed)]
+    macs = [_macs(module, bench.data.input_shape) for module in (original, narrowed)]
+    return [
+        Metric("accuracy_before_removal", before, "fraction", Direction.HIGHER),
+        Metric("accuracy", accuracy, "fraction", Direction.HIGHER),
+        Metric("accuracy_drop", start - accuracy, "fraction", Direction.LOWER),
+        Metric("parameters", sizes[1], "count", Direction.LOWER),
+        Metric("parameter_fraction", sizes[1] / sizes[0], "share", Direction.LOWER),
+        Metric("macs", macs[1], "count", Direction.LOWER),
+        Metric("mac_fraction", macs[1] / macs[0], "share", Direction.LOWER),
+    ]
+
+
+@torch.no_grad()
+def _accuracy(module: nn.Module, split: Split) -> float:
+    return float((module(split.inputs).argmax(1) == split.targets).double().mean())
+
+
+@torch.no_grad()
+def _macs(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """Multiply-accumulates of one sample."""
+    with FlopCounterMode(display=False) as counter:
+        module(torch.zeros(1, *input_shape))
+    return int(counter.get_total_flops()) // 2
+
+
+def _write(removed: Removed, proofs: list[Proof], path: Path) -> Path:
+    units = [
+        {
+            "layer": claim.hidden.producer,
+            "unit": claim.unit,
+            "kind": claim.removal.kind.value,
+            "proof": proof.verdict.value,
+            "reason": proof.reason,
+        }
+        for claim, proof in zip(removed.claims, proofs, strict=True)
+    ]
+    kept_whole = removed.layers.kept_whole
+    path.write_text(json.dumps({"removed": units, "kept_whole": kept_whole}, indent=1), encoding="utf-8")
+    return path

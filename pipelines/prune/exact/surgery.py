@@ -1,0 +1,161 @@
+"""Taking units out of a network: what they contributed moves into the layer that reads them."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from pipelines.prune.exact.kinds import Kind, Removal
+from pipelines.prune.exact.layers import Hidden, Norm, Weighted, norm, weighted
+
+# Between equal values, pooling leaves differences of its rounding only.
+_UNIFORM = 1e-12
+
+
+@torch.no_grad()
+def foldable(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> tuple[list[Removal], int]:
+    """Those of `removals` whose constants the next layer's bias can take, and how many it cannot.
+
+    A convolution pads with zeros, so that behind it a channel that is constant, but not 0, is another value at the
+    border than inside.
+
+    Args:
+        module: in float64 and eval mode.
+    """
+    consumer = weighted(module, hidden.consumer)
+    if isinstance(consumer, nn.Linear):
+        return removals, 0
+    values = _at_consumer(module, hidden, removals)
+    padded = consumer.padding == "same" if isinstance(consumer.padding, str) else any(consumer.padding)
+    stay = [each for each in removals if _folds(values[each.unit], consumer.weight[:, each.unit], padded=padded)]
+    return stay, len(removals) - len(stay)
+
+
+def _folds(value: torch.Tensor, weight: torch.Tensor, *, padded: bool) -> bool:
+    if bool((value == 0).all()) or bool((weight == 0).all()):
+        return True
+    return not padded and bool(value.max() - value.min() <= _UNIFORM * value.abs().max())
+
+
+def _at_consumer(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> torch.Tensor:
+    """What the removed units' constants become on the way to the consumer, (units, positions)."""
+    values = torch.zeros(1, *hidden.shape, dtype=torch.float64)
+    for each in removals:
+        values[0, each.unit] = each.value
+    for path in hidden.between:
+        values = module.get_submodule(path)(values)
+    return values.reshape(hidden.units, -1)
+
+
+@torch.no_grad()
+def remove(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
+    """Take the units out of `module`, in place.
+
+    Args:
+        module: in float64 and eval mode.
+        removals: of this layer, decided of the whole network before any was made.
+    """
+    gone = {each.unit for each in removals}
+    keep = torch.tensor([unit for unit in range(hidden.units) if unit not in gone])
+    _fold(module, hidden, removals)
+    consumer = weighted(module, hidden.consumer)
+    features = torch.arange(consumer.weight.shape[1]).reshape(hidden.units, -1)[keep].flatten()
+    _narrow(consumer, inputs=features)
+    _narrow(weighted(module, hidden.producer), outputs=keep)
+    for path in hidden.norms:
+        _narrow_norm(norm(module, path), keep)
+    for path in hidden.between:
+        layer = module.get_submodule(path)
+        if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            per_unit = torch.arange(layer.num_features).reshape(hidden.units, -1)
+            _narrow_norm(layer, per_unit[keep].flatten())
+
+
+def _fold(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
+    consumer = weighted(module, hidden.consumer)
+    # (outputs, units, whatever of a unit an output reads)
+    weight = consumer.weight.reshape(len(consumer.weight), hidden.units, -1)
+    values = _at_consumer(module, hidden, removals)
+    if not isinstance(consumer, nn.Linear):
+        values = values[:, :1].expand(-1, weight.shape[2])
+    bias = torch.zeros(len(weight), dtype=torch.float64) if consumer.bias is None else consumer.bias.clone()
+    moved = weight.clone()
+    for each in removals:
+        # An unused unit's consumer has zeros for it; behind a BatchNorm its value would not be its own.
+        if each.kind is not Kind.UNUSED:
+            bias += weight[:, each.unit] @ values[each.unit]
+        for other, share in each.shares.items():
+            moved[:, other] += share * weight[:, each.unit]
+    consumer.weight.copy_(moved.reshape(consumer.weight.shape))
+    if consumer.bias is not None:
+        consumer.bias.copy_(bias)
+    elif bool((bias != 0).any()):
+        consumer.bias = nn.Parameter(bias, requires_grad=consumer.weight.requires_grad)
+
+
+def _narrow(layer: Weighted, *, inputs: torch.Tensor | None = None, outputs: torch.Tensor | None = None) -> None:
+    weight = layer.weight if inputs is None else layer.weight[:, inputs]
+    weight = weight if outputs is None else weight[outputs]
+    layer.weight = nn.Parameter(weight.clone(), requires_grad=layer.weight.requires_grad)
+    if layer.bias is not None and outputs is not None:
+        layer.bias = nn.Parameter(layer.bias[outputs].clone(), requires_grad=layer.bias.requires_grad)
+    if isinstance(layer, nn.Linear):
+        layer.out_features, layer.in_features = weight.shape
+    else:
+        layer.out_channels, layer.in_channels = weight.shape[:2]
+
+
+def _narrow_norm(layer: Norm, keep: torch.Tensor) -> None:
+    for name in ("weight", "bias"):
+        parameter = getattr(layer, name)
+        if parameter is not None:
+            setattr(layer, name, nn.Parameter(parameter[keep].clone(), requires_grad=parameter.requires_grad))
+    for name in ("running_mean", "running_var"):
+        setattr(layer, name, getattr(layer, name)[keep].clone())
+    layer.num_features = len(keep)
+
+
+@torch.no_grad()
+def padded_back(
+    original: nn.Module, narrowed: nn.Module, kept: dict[str, list[int]], hidden: list[Hidden]
+) -> nn.Module:
+    """The narrowed network's function in the original's shapes: removed units are computed, but nothing reads them.
+
+    Args:
+        original: the network before any removal.
+        kept: path of a producer -> the units of the original that are left.
+        hidden: the hidden layers of the original.
+    """
+    padded = copy.deepcopy(original)
+    produces = {each.producer: torch.tensor(kept[each.producer]) for each in hidden}
+    reads = {each.consumer: each for each in hidden}
+    for path in dict.fromkeys([*produces, *reads]):
+        large, small = weighted(padded, path), weighted(narrowed, path)
+        rows = produces.get(path, torch.arange(len(large.weight)))
+        columns = torch.arange(large.weight.shape[1])
+        if path in reads:
+            columns = columns.reshape(reads[path].units, -1)[produces[reads[path].producer]].flatten()
+        large.weight[rows] = 0.0
+        large.weight[rows[:, None], columns] = small.weight.to(large.weight.dtype)
+        if small.bias is not None:
+            if large.bias is None:
+                large.bias = nn.Parameter(large.weight.new_zeros(len(large.weight)))
+            large.bias[rows] = small.bias.to(large.bias.dtype)
+    for each in hidden:
+        for path in each.norms:
+            _copy_norm(norm(padded, path), norm(narrowed, path), produces[each.producer])
+        for path in each.between:
+            layer = narrowed.get_submodule(path)
+            if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                features = torch.arange(norm(padded, path).num_features).reshape(each.units, -1)
+                _copy_norm(norm(padded, path), layer, features[produces[each.producer]].flatten())
+    return padded
+
+
+def _copy_norm(large: Norm, small: Norm, kept: torch.Tensor) -> None:
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        tensor = getattr(large, name)
+        if tensor is not None:
+            tensor[kept] = getattr(small, name).to(tensor.dtype)

@@ -1,0 +1,129 @@
+"""Pruning a network in one round or several, each checked against the zeroed network and fine-tuned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evalsuite import Bench
+from pipelines.prune.attention import find_attentions
+from pipelines.prune.channels import prune
+from pipelines.prune.equality import equality_error
+from pipelines.prune.heads import prune_heads
+from pipelines.prune.selection import Probe, Pruned, Selection
+
+if TYPE_CHECKING:
+    from pipelines.prune import Prune
+
+_COMPARED = 64  # inputs that the pruned and the zeroed network are compared on
+_BATCH = 64
+_COUNTED = (nn.Linear, nn.modules.conv._ConvNd)  # of layers with the same channels, BatchNorm is not counted
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """What became of a network.
+
+    Args:
+        untuned: after the last removal, before the last fine-tuning.
+        module: fine-tuned.
+        equality_error: the greatest of all rounds.
+        channels: how many output channels of Linear and convolutional layers are gone, without those of heads.
+        heads: how many attention heads are gone.
+        notes: what could not be removed, and why.
+    """
+
+    untuned: nn.Module
+    module: nn.Module
+    equality_error: float
+    channels: int
+    heads: int
+    notes: list[str]
+
+
+def probe_of(bench: Bench) -> Probe:
+    """Runs modules on calibration data."""
+    calibration = bench.data.calibration
+    # Real inputs, with all their positions: of an untypical one a wrong regrouping of heads may not show.
+    compared = calibration.inputs[:_COMPARED]
+
+    def losses(module: nn.Module) -> Iterator[torch.Tensor]:
+        batches = (torch.split(each, _BATCH) for each in (calibration.inputs, calibration.targets))
+        for inputs, targets in zip(*batches, strict=True):
+            logits = module(inputs)
+            each = functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+            yield each.view(len(inputs), -1).mean(1)
+
+    return Probe(lambda module: module(compared), losses)
+
+
+def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> Narrowed:
+    """Remove what `options` say from a copy of `unpruned`, and fine-tune it.
+
+    Raises:
+        Unsupported: nothing can be removed, or the pruned network is not the zeroed one.
+    """
+    module = untuned = unpruned
+    error, notes, gone = 0.0, list[str](), dict[str, int]()
+    for done in range(options.rounds):
+        if not options.control:
+            pruned = _removed(module, probe, _selection(options, done, bench.seed, gone))
+            error = max(error, equality_error(module, pruned, probe.outputs))
+            gone = {path: gone.get(path, 0) + len(lost) for path, lost in pruned.removed.items()} | {
+                path: lost for path, lost in gone.items() if path not in pruned.removed
+            }
+            module, notes = pruned.module, pruned.notes
+        untuned = module
+        first, last = (each * options.fine_tune_epochs // options.rounds for each in (done, done + 1))
+        module = _fine_tuned(module, bench, last - first, unpruned if options.distill else None)
+    attentions = find_attentions(unpruned)
+    heads = sum(each.heads for each in attentions) - sum(each.heads for each in find_attentions(module))
+    in_heads = {path for each in attentions for path in each.rows}
+    channels = sum(
+        lost
+        for path, lost in gone.items()
+        if path not in in_heads and isinstance(unpruned.get_submodule(path), _COUNTED)
+    )
+    return Narrowed(untuned, module, error, channels, heads, notes)
+
+
+def _removed(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
+    if selection.sparsity == 0:
+        return prune_heads(module, probe, selection)
+    pruned = prune(module, probe, selection)
+    if selection.head_sparsity == 0:
+        return pruned
+    fewer = prune_heads(pruned.module, probe, selection)
+    return Pruned(fewer.module, {**pruned.removed, **fewer.removed}, pruned.notes + fewer.notes)
+
+
+def _selection(options: Prune, done: int, seed: int, gone: dict[str, int]) -> Selection:
+    """Of one round: of the unpruned network `(done + 1) / rounds` of what shall go is gone after it."""
+    share = (done + 1) / options.rounds
+    return Selection(
+        options.sparsity * share,
+        options.importance,
+        options.scope,
+        options.round_to,
+        options.heads * share,
+        seed,
+        gone,
+        last=share == 1,
+    )
+
+
+def _fine_tuned(module: nn.Module, bench: Bench, epochs: int, teacher: nn.Module | None) -> nn.Module:
+    tuned = copy.deepcopy(module)
+    if epochs:
+        # Dropout draws from the global generator; the seed must fix it, and the caller's generator stay as it was.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(bench.seed)
+            bench.fine_tune(tuned, epochs, teacher=teacher)
+        tuned.zero_grad(set_to_none=True)
+    return tuned.eval()

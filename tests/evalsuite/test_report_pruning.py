@@ -1,0 +1,572 @@
+"""The report's section on pruning: hand-computed areas and tables, what is said of them, and what is left out."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_report import Page
+from test_report_sample import sample_record, sample_rows, write_run
+
+from evalsuite.contract import Direction, Metric, Verdict
+from evalsuite.report import write_report
+from evalsuite.report.content import Content
+from evalsuite.report.pareto import Spot, front, pareto_figures
+from evalsuite.report.pruning import BEFORE, PruningTable
+from evalsuite.report.pruning_area import FAST, MACS, Area, area_between, common_range
+from evalsuite.report.pruning_findings import PruningFinding
+from evalsuite.report.pruning_text import accuracy_grid
+from evalsuite.report.record import Record
+from evalsuite.report.statistics import Estimate
+from evalsuite.results import Row, Status, failure_row, read_results, row_of
+
+HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
+T2 = 4.302652729911275  # The 97.5 % quantile of Student's t with 2 degrees of freedom.
+Options = dict[str, Any]
+Values = Mapping[str, Sequence[float | None]]
+
+GELU = (0.90, 0.91, 0.92)
+BETTER = (0.93, 0.941, 0.949)  # 0.030, 0.031 and 0.029 above
+WORSE = (0.87, 0.879, 0.891)  # 0.030, 0.031 and 0.029 below
+SAME = (0.901, 0.909, 0.92)  # 0.001, -0.001 and 0 above
+
+
+def options(sparsity: float, **more: Any) -> Options:
+    plain = {"importance": "l2", "scope": "local", "rounds": 1, "round_to": 1, "fine_tune_epochs": 3}
+    return {"sparsity": sparsity, **plain, "distill": False, "control": False, **more}
+
+
+def job(variant: str, seed: int, step: str, stage: str = "prune") -> dict[str, object]:
+    return {"workload": "w", "variant": variant, "seed": seed, "step": step, "stage": stage,
+            "key": f"{variant}{seed}{step}"}  # fmt: skip
+
+
+def rows_of(step: str, values: Values, name: str = "accuracy", stage: str = "prune", **setting: Any) -> list[Row]:
+    """One metric of the seeds 0, 1, ... of each variant; a seed with None has no row."""
+    unit, direction = ("ratio", LOWER) if "latency" in name else ("fraction", HIGHER)
+    if name in ("mac_fraction", "model_bytes"):
+        unit, direction = ("share" if name == "mac_fraction" else "bytes"), LOWER
+    return [
+        row_of(Metric(name, value, unit, direction, setting, timing="latency" in name), job(variant, seed, step, stage))
+        for variant, every in values.items() for seed, value in enumerate(every) if value is not None
+    ]  # fmt: skip
+
+
+def pruned(step: str, share: float, accuracy: Values, before: Values | None = None, batch64: float = 0.0) -> list[Row]:
+    """A prune step's rows: accuracies, the same share of MACs for all, and a latency that goes with it."""
+    same = {name: (share,) * len(every) for name, every in accuracy.items()}
+    rows = [*rows_of(step, accuracy), *rows_of(step, same, "mac_fraction")]
+    rows += rows_of(step, before, BEFORE) if before else []
+    fast = {name: (batch64,) * len(every) for name, every in accuracy.items()}
+    return rows + (rows_of(step, fast, "relative_latency", batch=64) if batch64 else [])
+
+
+def in_full(values: Values) -> list[Row]:
+    return rows_of("accuracy", values, stage="accuracy")
+
+
+def record_of(steps: Mapping[str, Options], **changes: Any) -> dict[str, Any]:
+    told = [{"name": name, "stage": "prune", "after": "", "options": each} for name, each in steps.items()]
+    return {"baseline": "gelu", "steps": [{"name": "accuracy", "stage": "accuracy"}, *told], **changes}
+
+
+def content_of(folder: Path, rows: list[Row], record: Mapping[str, Any]) -> Content:
+    return Content(read_results(write_run(folder, rows)), Record(record), "gelu")
+
+
+def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningTable:
+    (table,) = content_of(folder, rows, record_of(steps)).pruned.tables
+    return table
+
+
+def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningFinding:
+    (found,) = content_of(folder, rows, record_of(steps)).pruned.findings
+    return found
+
+
+def areas_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> dict[str, Area]:
+    found = content_of(folder, rows, record_of(steps)).pruned.areas
+    return {f"{each.variant} {each.axis.metric}": each for each in found}
+
+
+def test_area_by_hand() -> None:
+    curve = [(0.2, 0.5), (0.6, 0.7), (1.0, 0.9)]
+    other = [(0.25, 0.6), (0.5, 0.8), (0.8, 0.8)]
+    # Differences at 0.25, 0.5, 0.6 and 0.8: -0.075, -0.15, -0.1 and 0. Trapezoids: -0.028125, -0.0125 and -0.01.
+    assert common_range(curve, other) == (0.25, 0.8)
+    assert area_between(curve, other) == pytest.approx(-0.050625 / 0.55)
+    assert area_between(other, curve) == pytest.approx(0.050625 / 0.55)
+    assert area_between(curve[::-1], other) == pytest.approx(-0.050625 / 0.55)
+    assert area_between(curve, curve) == 0
+
+
+def test_area_of_curves_that_cross_is_signed() -> None:
+    assert area_between([(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)]) == pytest.approx(0)
+    assert area_between([(0, 0.5), (1, 1.0)], [(0, 1.0), (1, 0.0)]) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    "other", [[], [(0.5, 0.9)], [(2.0, 0.9), (3.0, 0.9)], [(1.0, 0.9), (2.0, 0.9)]],
+    ids=["nothing", "a point", "apart", "touching"],
+)  # fmt: skip
+def test_without_a_common_range_there_is_no_area(other: list[tuple[float, float]]) -> None:
+    assert area_between([(0.2, 0.5), (1.0, 0.9)], other) is None
+    assert area_between(other, [(0.2, 0.5), (1.0, 0.9)]) is None
+
+
+def test_points_of_one_cost_are_one_point_at_their_mean() -> None:
+    # With rounding two sparsities may leave the same width.
+    curve = [(0.0, 0.0), (0.5, 0.2), (0.5, 0.4), (1.0, 0.0)]
+    assert area_between(curve, [(0.0, 0.0), (1.0, 0.0)]) == pytest.approx(0.15)
+
+
+HALVES = {"a": options(0.25), "b": options(0.5), "c": options(0.75)}
+
+
+def shifted(step: str, share: float, height: float, batch64: float = 0.0) -> list[Row]:
+    """A variant 0.01, 0.02 and 0.03 above the baseline, whatever the height, and one as far below."""
+    base = [height + wave for wave in (0.0, 0.02, -0.01)]
+    above = [value + shift for value, shift in zip(base, (0.01, 0.02, 0.03), strict=True)]
+    below = [value - shift for value, shift in zip(base, (0.030, 0.031, 0.029), strict=True)]
+    return pruned(step, share, {"gelu": base, "relu": above, "annealed": below}, batch64=batch64)
+
+
+def test_areas_over_seeds_by_hand(tmp_path: Path) -> None:
+    rows = [*shifted("a", 0.6, 0.9), *shifted("b", 0.3, 0.8), *shifted("c", 0.1, 0.5)]
+    found = areas_of(tmp_path, rows, HALVES)
+    relu, annealed = found["relu mac_fraction"], found["annealed mac_fraction"]
+    assert relu.estimate is not None
+    assert relu.areas == pytest.approx({0: 0.01, 1: 0.02, 2: 0.03})
+    assert relu.estimate.mean == pytest.approx(0.02)
+    assert relu.estimate.half_width == pytest.approx(T2 * 0.01 / math.sqrt(3))
+    assert [relu.low, relu.high] == pytest.approx([0.1, 0.6])
+    # With 2 degrees of freedom the two-sided p of t is 1 - t / sqrt(2 + t^2).
+    t = 0.02 / (0.01 / math.sqrt(3))
+    assert relu.p == pytest.approx(1 - t / math.sqrt(2 + t**2))
+    u = 0.03 / (0.001 / math.sqrt(3))
+    assert annealed.p == pytest.approx(1 - u / math.sqrt(2 + u**2), rel=1e-6)
+    # Two areas have a p, those over latency have none: Holm doubles the smaller.
+    assert annealed.p is not None
+    assert annealed.p_holm == pytest.approx(2 * annealed.p)
+    assert relu.p_holm == pytest.approx(relu.p)
+    assert (relu.tone, annealed.tone) == ("", "worse")
+    assert found["relu relative_latency"].reason == "no accuracy with relative_latency"
+
+
+def test_area_over_latency_is_over_its_logarithm(tmp_path: Path) -> None:
+    rows = [
+        *pruned("a", 0.9, {"gelu": (0.9, 0.8), "relu": (0.9, 0.8)}, batch64=1.0),
+        *pruned("b", 0.5, {"gelu": (0.9, 0.8), "relu": (0.9, 0.8)}, batch64=0.5),
+        *pruned("c", 0.1, {"gelu": (0.9, 0.8), "relu": (0.7, 0.6)}, batch64=0.25),
+    ]
+    area = areas_of(tmp_path, rows, HALVES)["relu relative_latency"]
+    assert area.estimate is not None
+    # 0 between 1 and 1/2, then down to -0.2 at 1/4: each half of the range, in powers of two.
+    assert area.estimate.mean == pytest.approx(-0.05)
+    assert [area.low, area.high] == pytest.approx([0.25, 1.0])
+    assert area.p is None
+    assert area.axis.timing
+
+
+def test_an_unpruned_network_is_the_curves_end_at_all_its_macs(tmp_path: Path) -> None:
+    steps = {"b": options(0.5)}
+    rows = [*in_full({"gelu": GELU, "relu": GELU}), *pruned("b", 0.5, {"gelu": GELU, "relu": BETTER})]
+    area = areas_of(tmp_path, rows, steps)["relu mac_fraction"]
+    assert area.estimate is not None
+    assert area.estimate.mean == pytest.approx(0.015)
+    # With a control, that was tuned as the others were, it is the end; and it has a latency too.
+    steps = {"none": options(0.5, control=True), "b": options(0.5)}
+    rows += pruned("none", 1.0, {"gelu": GELU, "relu": BETTER}, batch64=1.0)
+    area = areas_of(tmp_path / "controlled", rows, steps)["relu mac_fraction"]
+    assert area.estimate is not None
+    assert area.estimate.mean == pytest.approx(0.03)
+
+
+def test_areas_that_there_are_not_have_a_reason(tmp_path: Path) -> None:
+    steps = {"a": options(0.25), "b": options(0.5)}
+    rows = [*pruned("a", 0.5, {"gelu": GELU, "one": (0.9, None, None), "none": (None, None, None, 0.9)}),
+            *pruned("b", 0.25, {"gelu": GELU, "none": (None, None, None, 0.9)})]  # fmt: skip
+    rows += [row_of(Metric("mac_fraction", share, "share", LOWER), job("far", seed, step))
+             for seed in range(3) for step, share in (("a", 0.9), ("b", 0.8))]  # fmt: skip
+    rows += [*rows_of("a", {"far": GELU}), *rows_of("b", {"far": GELU})]
+    found = areas_of(tmp_path, rows, steps)
+    assert found["one mac_fraction"].reason == "one point is no curve"
+    assert found["none mac_fraction"].reason == "no seed in common with the baseline"
+    assert found["far mac_fraction"].reason == "the curves have no range in common"
+
+
+def test_a_point_that_one_arm_lacks_is_not_bridged(tmp_path: Path) -> None:
+    lack = {"gelu": GELU, "relu": (0.5, None, 0.5)}
+    rows = [*pruned("a", 0.9, {"gelu": GELU, "relu": BETTER}), *pruned("b", 0.5, lack),
+            *pruned("c", 0.1, {"gelu": GELU, "relu": BETTER})]  # fmt: skip
+    area = areas_of(tmp_path, rows, HALVES)["relu mac_fraction"]
+    assert area.areas[1] == pytest.approx(0.031)  # of the two ends alone
+    assert area.areas[0] == pytest.approx((0.03 - 0.4) / 2)
+
+
+def test_table_by_hand(tmp_path: Path) -> None:
+    steps = {"none": options(0.9, importance="random", control=True), "c": options(0.75), "a": options(0.25)}
+    rows = [
+        *in_full({"gelu": GELU, "relu": SAME}), *pruned("none", 1.0, {"gelu": GELU, "relu": SAME}),
+        *pruned("c", 0.1, {"gelu": GELU, "relu": WORSE}, before={"gelu": GELU, "relu": BETTER}),
+        *pruned("a", 0.6, {"gelu": GELU, "relu": BETTER}, before={"gelu": GELU, "relu": SAME}),
+    ]  # fmt: skip
+    table = table_of(tmp_path, rows, steps)
+    assert [each.label for each in table.treatments] == ["0 %, only fine-tuned", "75 %, l2, local", "25 %, l2, local"]
+    (sweep,) = table.sweeps
+    assert [each.step for each in sweep.treatments] == ["a", "c"]
+    assert sweep.control is not None
+    assert [[each.marked for each in row] for row in accuracy_grid(table).rows] == [
+        ["unpruned", "91.0 ± 2.5", "91.0 ± 2.4 Δ 0 [−0.2, 0.2]"],
+        ["0 %, only fine-tuned", "91.0 ± 2.5", "91.0 ± 2.4 Δ 0 [−0.2, 0.2]"],
+        ["25 %", "91.0 ± 2.5", "94.0 ± 2.4 Δ +3.0 [2.8, 3.2] ✓ better"],
+        ["75 %", "91.0 ± 2.5", "88.0 ± 2.6 Δ −3.0 [−3.2, −2.8] ✗ worse"],
+    ]
+    before = accuracy_grid(table, BEFORE)
+    assert [row[2].tone for row in before.rows[-2:]] == ["", "better"]
+    assert "before fine-tuning" in before.caption
+
+
+def test_methods_are_told_by_what_they_differ_in(tmp_path: Path) -> None:
+    steps = {
+        "a": options(0.25, round_to=8), "b": options(0.5, round_to=8), "rest": options(0.5, round_to=8, distill=True),
+        "often": options(0.5, round_to=8, rounds=5), "other": options(0.5, importance="taylor", round_to=8),
+        "untuned": options(0.5, round_to=8, fine_tune_epochs=0), "again": options(0.5, round_to=8),
+        "control": options(0.0, round_to=8),
+    }  # fmt: skip
+    rows = [row for step in steps for row in rows_of(step, {"gelu": GELU})]
+    table = table_of(tmp_path, rows, steps)
+    told = "l2, local, in one shot, 3 epochs of fine-tuning"
+    assert {each.step: each.label for each in table.treatments} == {
+        "a": f"25 %, {told}", "b": f"50 %, {told}, b", "rest": f"50 %, {told}, distilled",
+        "often": "50 %, l2, local, in 5 rounds, 3 epochs of fine-tuning",
+        "other": "50 %, taylor, local, in one shot, 3 epochs of fine-tuning",
+        "untuned": "50 %, l2, local, in one shot, no fine-tuning", "again": f"50 %, {told}, again",
+        "control": "0 %, only fine-tuned",
+    }  # fmt: skip
+    assert table.shared == "widths in multiples of 8"
+    assert [len(each.treatments) for each in table.sweeps] == [3]
+
+
+def test_a_control_of_another_budget_is_not_of_the_sweep(tmp_path: Path) -> None:
+    steps = {"control": options(0.0, fine_tune_epochs=9), "a": options(0.25), "b": options(0.5)}
+    table = table_of(tmp_path, [row for step in steps for row in rows_of(step, {"gelu": GELU})], steps)
+    assert table.sweeps[0].control is None
+
+
+def test_heads_that_are_pruned_as_channels_are_make_a_sweep(tmp_path: Path) -> None:
+    steps = {"a": options(0.25, heads=0.25), "b": options(0.5, heads=0.5), "other": options(0.5, heads=0.25),
+             "alone": options(0.0, heads=0.5), "control": options(0.5, heads=0.5, control=True)}  # fmt: skip
+    table = table_of(tmp_path, [row for step in steps for row in rows_of(step, {"gelu": GELU})], steps)
+    assert [each.label for each in table.treatments] == [
+        "25 %, l2, local, heads alike", "50 %, l2, local, heads alike", "50 %, l2, local, 25 % of heads",
+        "0 %, l2, local, 50 % of heads", "0 %, only fine-tuned",
+    ]  # fmt: skip
+    assert [[each.step for each in sweep.treatments] for sweep in table.sweeps] == [["a", "b"]]
+    assert table.sweeps[0].control is not None
+
+
+def test_two_sweeps_are_apart(tmp_path: Path) -> None:
+    steps = {**HALVES, **{f"r{name}": {**each, "importance": "random"} for name, each in HALVES.items()}}
+    rows = [row for step in steps for row in pruned(step, 0.5, {"gelu": GELU, "relu": SAME})]
+    content = content_of(tmp_path, rows, record_of(steps))
+    assert [each.method for each in content.pruned.tables[0].sweeps] == ["l2, local", "random, local"]
+    assert [row[0].text for row in content.pruned.grids[0].rows][:2] == ["25 %, l2, local", "50 %, l2, local"]
+    assert any(each.startswith("random, local: ") for each in content.pruned.findings[0].sentences)
+
+
+def test_the_finding_says_where_and_what_is_not_resolved(tmp_path: Path) -> None:
+    rows = [
+        *in_full({"gelu": GELU, "relu": SAME, "annealed": SAME}),
+        *pruned("a", 0.6, {"gelu": GELU, "relu": SAME, "annealed": SAME},
+                before={"gelu": GELU, "relu": SAME, "annealed": SAME}),
+        *pruned("b", 0.3, {"gelu": GELU, "relu": WORSE, "annealed": SAME},
+                before={"gelu": GELU, "relu": BETTER, "annealed": SAME}),
+    ]  # fmt: skip
+    found = finding_of(tmp_path, rows, {"a": options(0.25), "b": options(0.5)})
+    assert found.headline == (
+        "1 (1 worse) of 4 differences to gelu resolved after fine-tuning, 1 (1 better) of 4 before it "
+        "(of 8 comparisons, 0.4 would be resolved by chance)."
+    )
+    # The gaps, -0.030, -0.031 and -0.029, less 0.001, -0.001 and 0: -0.031, -0.030 and -0.029: as wide an interval.
+    assert found.sentences[0] == (
+        "relu: after fine-tuning worse at 50 % (−3.0 pp [−3.2, −2.8]), not resolved at 25 %; before it better at "
+        "50 % (+3.0 pp [2.8, 3.2]), not resolved at 25 %. Unpruned its gap is 0 pp [−0.2, 0.2], not resolved; "
+        "pruning with fine-tuning changes that gap resolvedly at 50 % (−3.0 pp [−3.2, −2.8])."
+    )
+    assert found.sentences[1] == (
+        "annealed: no difference to gelu is resolved at any sparsity, with or without fine-tuning."
+    )
+
+
+def test_a_gap_that_was_there_unpruned_is_not_put_down_to_pruning(tmp_path: Path) -> None:
+    rows = [*in_full({"gelu": GELU, "relu": BETTER}), *pruned("a", 0.6, {"gelu": GELU, "relu": BETTER})]
+    said = finding_of(tmp_path, rows, {"a": options(0.5, fine_tune_epochs=0)}).sentences[0]
+    assert said == (
+        "relu: better at 50 % (+3.0 pp [2.8, 3.2]). Unpruned its gap is +3.0 pp [2.8, 3.2]; pruning changes that gap "
+        "resolvedly nowhere."
+    )
+
+
+def test_what_costs_nothing_that_shows(tmp_path: Path) -> None:
+    lost = tuple(value - drop for value, drop in zip(GELU, (0.10, 0.11, 0.09), strict=True))
+    rows = [
+        *in_full({"gelu": GELU, "relu": GELU}),
+        *pruned("a", 0.6, {"gelu": SAME, "relu": lost}), *pruned("b", 0.3, {"gelu": SAME, "relu": lost}),
+        *pruned("c", 0.1, {"gelu": lost, "relu": lost}),
+    ]  # fmt: skip
+    said = finding_of(tmp_path, rows, HALVES).sentences
+    half = 100 * T2 * 0.01 / math.sqrt(3)
+    assert (
+        "Loss of each variant against its own unpruned networks: none is resolved up to 50 % for gelu (a loss of "
+        f"0.2 pp is not excluded there); one is resolved at 25 % already for relu (−10.0 pp [−{10 + half:.1f}, "
+        f"−{10 - half:.1f}])."
+    ) in said
+
+
+def test_treatments_of_equal_sparsity_and_random_channels(tmp_path: Path) -> None:
+    steps = {"b": options(0.5), "random": options(0.5, importance="random"), "wide": options(0.5, scope="global")}
+    rows = [
+        *pruned("b", 0.3, {"gelu": BETTER, "relu": SAME}, before={"gelu": BETTER, "relu": BETTER}),
+        *pruned("random", 0.3, {"gelu": GELU, "relu": GELU}, before={"gelu": GELU, "relu": GELU}),
+        *pruned("wide", 0.3, {"gelu": BETTER, "relu": BETTER}),
+    ]
+    content = content_of(tmp_path, rows, record_of(steps))
+    grid = next(each for each in content.pruned.grids if each.name == "w-pruning-treatments")
+    assert [[cell.marked for cell in row] for row in grid.rows] == [
+        ["50 %, l2, local", "94.0 ± 2.4", "91.0 ± 2.4"],
+        ["50 %, random, local", "91.0 ± 2.5 Δ −3.0 [−3.2, −2.8] ✗ worse", "91.0 ± 2.5 Δ 0 [−0.2, 0.2]"],
+        ["50 %, l2, global", "94.0 ± 2.4 Δ 0 in all 3 seeds", "94.0 ± 2.4 Δ +3.0 [2.6, 3.4] ✓ better"],
+    ]
+    assert "Of 4 such differences, 0.2 would be resolved by chance" in grid.note
+    assert (
+        "l2 against random channels at 50 %: after fine-tuning, better for gelu (+3.0 pp [2.8, 3.2]), not resolved "
+        "for relu; before it, better for gelu and relu (+3.0 pp)."
+    ) in content.pruned.findings[0].sentences
+
+
+def spot(variant: str, x: float, height: float) -> Spot:
+    return Spot(variant, "", x, Estimate(height, None, None, 1))
+
+
+def test_the_front_by_hand() -> None:
+    best, cheap, dear, worse, equal = (
+        spot("best", 0.5, 0.95), spot("cheap", 0.2, 0.90), spot("dear", 0.6, 0.95), spot("worse", 0.5, 0.94),
+        spot("equal", 0.2, 0.90),
+    )  # fmt: skip
+    assert front([dear, best, cheap, worse, equal]) == [best, cheap, equal]
+    assert front([worse]) == [worse]
+
+
+FULL = {"none": options(0.5, control=True), **HALVES}
+
+
+def full_rows() -> list[Row]:
+    rows = in_full({"gelu": GELU, "relu": SAME, "annealed": BETTER})
+    for step, share, fast in (("none", 1.0, 1.0), ("a", 0.6, 0.7), ("b", 0.3, 0.4), ("c", 0.1, 0.2)):
+        rows += shifted(step, share, 0.8 + 0.1 * share, batch64=fast)
+        rows += rows_of(step, dict.fromkeys(("gelu", "relu", "annealed"), (0.6, 0.7, 0.65)), BEFORE)
+        for batch in (1, 64):
+            ratios = dict.fromkeys(("gelu", "relu", "annealed"), (1 / fast, 1.1 / fast, 0.9 / fast))
+            rows += rows_of(step, ratios, "latency_ratio", batch=batch)
+        errors = dict.fromkeys(("gelu", "relu", "annealed"), (1e-15, 3e-15, 2e-15))
+        rows += rows_of(step, errors, "equality_error")
+        rows += rows_of(step, {"gelu": (4096.0,) * 3, "relu": (4000.0,) * 3}, "model_bytes")
+    return rows
+
+
+def test_costs_by_hand(tmp_path: Path) -> None:
+    content = content_of(tmp_path, full_rows(), record_of(FULL))
+    grid = next(each for each in content.pruned.grids if each.name == "w-pruning-cost")
+    lines = [dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows]
+    assert lines[2] == {
+        "sparsity": "50 %", "MACs left": "30.0 %", "ONNX file": "4.00 to 4.10 kB",
+        **{f"{name}, batch 1, batch 64": "×2.50, ×2.50 (0.40)" for name in ("gelu", "annealed", "relu")},
+    }  # fmt: skip
+    said = content.pruned.findings[0].sentences
+    assert ("Removing channels gives the outputs of zeroing them: the largest error of 27 networks is 3.0e-15.") in said
+    areas = next(each for each in said if each.startswith("Mean height"))
+    # Four areas have a p, and both of annealed the same: 0.00037 by the formula above, times 4.
+    assert "annealed −3.00 pp [−3.25, −2.75] (Holm's p 0.0015)" in areas
+    assert areas.endswith("annealed worse over share of MACs left and annealed worse over relative latency, batch 64.")
+
+
+def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_path: Path) -> None:
+    content = content_of(tmp_path, full_rows(), record_of(FULL))
+    (table,) = content.pruned.tables
+    (first,), (second,) = pareto_figures(table), pareto_figures(table)
+    assert first.svg == second.svg
+    assert first.alt.startswith(
+        "Accuracy against cost of pruned networks, w: fine-tuned, batch 64; fine-tuned; before fine-tuning;"
+    )
+    assert "dashes: as trained" in first.caption
+    few = table_of(tmp_path / "few", rows_of("a", {"gelu": GELU}), HALVES)
+    assert [(each.svg, each.reason) for each in pareto_figures(few)] == [
+        (None, "it takes two sparsities with an accuracy and a cost")
+    ]
+
+
+def test_page_and_files_show_the_section(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", full_rows(), record_of(FULL, variants=["gelu", "relu", "annealed"]))
+    write_report(folder)
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert "w, accuracy of pruned networks after fine-tuning (%, Δ in pp; 3 seeds)" in page.text
+    assert "#pruning" in {each["href"] for each in page.attributes("a")}
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "## Pruning" in text
+    assert "## Quantization" not in text
+    for name in ("w-pruned", "w-pruned-before-tuning", "w-pruning-cost", "pruning-areas"):
+        tex = (folder / "tables" / f"{name}.tex").read_text(encoding="utf-8")
+        assert tex.isascii()
+        assert "?" not in tex
+        assert (folder / "tables" / f"{name}.csv").is_file()
+    with (folder / "tables" / "pruning-areas.csv").open(newline="", encoding="utf-8") as file:
+        lines = {(each["variant"], each["over"]): each for each in csv.DictReader(file)}
+    assert float(lines["relu", "mac_fraction"]["area"]) == pytest.approx(0.02)
+    assert lines["relu", "relative_latency"]["timing"] == "True"
+    with (folder / "tables" / "w-pruned.csv").open(newline="", encoding="utf-8") as file:
+        own = [each for each in csv.DictReader(file) if (each["step"], each["variant"]) == ("b", "relu")]
+    assert float(own[0]["difference"]) == pytest.approx(0.02)
+    assert own[0]["sparsity"] == "0.5"
+
+
+def test_one_seed_claims_nothing(tmp_path: Path) -> None:
+    rows = [*pruned("a", 0.6, {"gelu": (0.9,), "relu": (0.8,)}), *pruned("b", 0.3, {"gelu": (0.9,), "relu": (0.8,)})]
+    content = content_of(tmp_path, rows, record_of({"a": options(0.25), "b": options(0.5)}))
+    assert content.pruned.findings[0].headline == "One seed: no interval, so nothing is claimed."
+    assert [each.marked for each in content.pruned.grids[0].rows[0]] == [
+        "25 %", "90.0 one seed", "80.0 Δ −10.0 (one seed, no interval)",
+    ]  # fmt: skip
+    area = next(each for each in content.pruned.areas if each.axis == MACS)
+    assert (area.p, area.tone) == (None, "")
+    assert area.estimate is not None
+    assert area.estimate.mean == pytest.approx(-0.1)
+
+
+def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> None:
+    rows = pruned("a", 0.6, {"gelu": GELU})
+    rows += [failure_row(job("relu", seed, "a"), Status.UNSUPPORTED, "nothing to prune") for seed in range(3)]
+    content = content_of(tmp_path, rows, record_of({"a": options(0.25), "never": options(0.5)}))
+    row = content.pruned.grids[0].rows[0]
+    assert (row[2].text, row[2].tone) == ("unsupported: nothing to prune", "lack")
+    assert content.pruned.findings[0].headline == "No pruned network can be compared with gelu."
+    failed = [failure_row(job("gelu", seed, "a"), Status.FAILED, "no memory") for seed in range(3)]
+    content = content_of(tmp_path / "b", [*failed, *pruned("a", 0.6, {"relu": GELU})], record_of({"a": options(0.25)}))
+    assert content.pruned.grids[0].rows[0][2].detail == "no gelu to compare with"
+    assert content.pruned.areas[0].reason == "the baseline has no accuracy with mac_fraction"
+
+
+def test_the_same_difference_in_every_seed_resolves_nothing(tmp_path: Path) -> None:
+    rows = pruned("a", 0.6, {"gelu": GELU, "relu": [value + 0.01 for value in GELU]})
+    assert accuracy_grid(table_of(tmp_path, rows, {"a": options(0.5)})).rows[0][2].marked.endswith("in all 3 seeds")
+
+
+CHAIN = [
+    {"name": "accuracy", "stage": "accuracy", "after": "", "options": {}},
+    {"name": "prune", "stage": "prune", "after": "", "options": options(0.5)},
+    {"name": "w8", "stage": "quantize", "after": "", "options": {"weight_bits": 8, "act_bits": 8}},
+    {"name": "w4", "stage": "quantize", "after": "", "options": {"weight_bits": 4, "act_bits": 4}},
+    {"name": "w8-pruned", "stage": "quantize", "after": "prune", "options": {"weight_bits": 8, "act_bits": 8}},
+    {"name": "w2-pruned", "stage": "quantize", "after": "prune", "options": {"weight_bits": 2, "act_bits": 2}},
+    {"name": "export", "stage": "export", "after": "w8-pruned", "options": {}},
+]  # fmt: skip
+
+
+def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) -> None:
+    rows = [*in_full({"gelu": BETTER}), *pruned("prune", 0.3, {"gelu": GELU})]
+    for step, values, size in (("w8", BETTER, 100.0), ("w4", GELU, 50.0), ("w8-pruned", GELU, 30.0),
+                               ("w2-pruned", GELU, 10.0)):  # fmt: skip
+        rows += rows_of(step, {"gelu": values}, "integer_accuracy", "quantize")
+        rows += rows_of(step, {"gelu": (size,) * 3}, "model_bytes", "quantize")
+    rows += rows_of("export", {"gelu": (33.0,) * 3}, "model_bytes", "export")
+    content = content_of(tmp_path, rows, {"baseline": "gelu", "steps": CHAIN})
+    grid = next(each for each in content.pruned.grids if each.name == "w-pruning-chains")
+    lost = "91.0 ± 2.5 % Δ −3.0 pp [−3.2, −2.8] ✗ worse"
+    assert [[cell.marked for cell in row] for row in grid.rows] == [
+        ["prune", "accuracy", "accuracy", lost],
+        ["prune → w8-pruned", "accuracy (integers only)", "w8", lost],
+        ["prune → w8-pruned", "file size", "w8", "30 bytes Δ −70 bytes in all 3 seeds ✓ better"],
+        ["prune → w2-pruned", "accuracy (integers only)", "–", "91.0 ± 2.5 %"],
+        ["prune → w2-pruned", "file size", "–", "10 bytes"],
+        ["prune → w8-pruned → export", "file size", "–", "33 bytes"],
+    ]
+    assert [each.step for each in content.pruned.tables[0].treatments] == ["prune"]
+
+
+def test_without_recorded_options_no_twin_is_guessed(tmp_path: Path) -> None:
+    steps = [{**each, "options": {}, "help": ""} for each in CHAIN]
+    rows = [*pruned("prune", 0.3, {"gelu": GELU})]
+    for step in ("w8", "w4", "w8-pruned"):
+        rows += rows_of(step, {"gelu": GELU}, "integer_accuracy", "quantize")
+    content = content_of(tmp_path, rows, {"baseline": "gelu", "steps": steps})
+    grid = next(each for each in content.pruned.grids if each.name == "w-pruning-chains")
+    assert [row[2].text for row in grid.rows] == ["–", "–"]
+
+
+def exact(variant: str, seed: int, constant: float, verdict: Verdict) -> list[Row]:
+    metrics = [
+        Metric("constant_units", constant, "count", NEUTRAL), Metric("off_units", 0.0, "count", NEUTRAL),
+        Metric("removed_units", constant, "count", HIGHER), Metric("hidden_units", 64.0, "count", NEUTRAL),
+        Metric("removed_share", constant / 64, "share", HIGHER),
+        Metric("equality_error", 1e-9 * (1 + seed), "logit", LOWER),
+        Metric("equality_bound", 1e-8 * (1 + seed), "logit", LOWER),
+        Metric("equality", None, "verdict", NEUTRAL, {"method": "bounds"}, verdict=Verdict.HOLDS),
+        Metric("equality", None, "verdict", NEUTRAL, {"method": "smt"}, verdict=verdict),
+        Metric("accuracy", 0.9, "fraction", HIGHER), Metric("accuracy_drop", 0.0, "fraction", LOWER),
+    ]  # fmt: skip
+    return [row_of(each, job(variant, seed, "exact", "exact-prune")) for each in metrics]
+
+
+def test_exact_removal_by_kind(tmp_path: Path) -> None:
+    rows = [row for seed in range(3) for row in exact("relu", seed, 4.0 * seed, Verdict.HOLDS)]
+    rows += [row for seed in range(2) for row in exact("gelu", seed, 0.0, Verdict.HOLDS)]
+    rows += exact("gelu", 2, 0.0, Verdict.UNKNOWN)
+    rows += [failure_row(job("odd", 0, "exact", "exact-prune"), Status.UNSUPPORTED, "no bounds")]
+    steps = [{"name": "exact", "stage": "exact-prune", "after": "", "options": {}}]
+    content = content_of(tmp_path, rows, {"baseline": "gelu", "steps": steps})
+    (grid,) = content.pruned.details
+    lines = {row[0].text: dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows}
+    assert lines["relu"] == {
+        "variant": "relu", "constant": "4 (0 to 8)", "unused": "–", "proven off": "0",
+        "proven on, merged": "–", "duplicate": "–",
+        "removed in all": "4 (0 to 8)", "of hidden units": "64", "share removed": "6.25 % (0 % to 12.5 %)",
+        "largest error": "3.0e-09", "proven bound": "3.0e-08", "equality": "bounds: holds 3; smt: holds 3",
+        "accuracy": "90.0 %", "accuracy lost": "0 %",
+    }  # fmt: skip
+    assert lines["gelu"]["equality"] == "bounds: holds 3; smt: holds 2, unknown 1"
+    assert lines["odd"]["constant"] == "unsupported: no bounds"
+    assert content.glance("w") == []
+    assert (content.pruned.tables, content.pruned.rule) == ([], "")
+    folder = write_run(tmp_path / "run", rows, {"baseline": "gelu", "steps": steps})
+    write_report(folder)
+    assert "removal that changes no output" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_steps_of_unknown_options_show_under_their_names(tmp_path: Path) -> None:
+    frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",), seeds=(0, 1))))
+    section = Content(frame, Record(sample_record()), "gelu").pruned
+    assert [each.label for each in section.tables[0].treatments] == ["prune"]
+    assert section.grids[0].rows[1][0].text == "prune"
+    assert {each.axis for each in section.areas} == {MACS, FAST}
+    assert all(each.reason for each in section.areas)
+
+
+def test_a_run_without_pruning_has_no_section(tmp_path: Path) -> None:
+    rows = [row for row in sample_rows(workloads=("digits-mlp",), seeds=(0, 1)) if row.stage in ("train", "accuracy")]
+    folder = write_run(tmp_path / "run", rows, sample_record())
+    write_report(folder)
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert "pruning" not in {each.get("id") for each in page.attributes("section")}
+    assert "Accuracy against cost" not in page.text
+    assert "Pruning" not in (folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_of_many_prune_steps_the_first_four_are_headlines(tmp_path: Path) -> None:
+    steps = {f"p{share}": options(share / 100) for share in (10, 20, 30, 40, 50, 60)}
+    rows = [row for step in steps for row in rows_of(step, {"gelu": GELU, "relu": BETTER})]
+    content = content_of(tmp_path, rows, record_of(steps))
+    assert [line.step for line in content.glance("w")] == ["p10", "p20", "p30", "p40"]

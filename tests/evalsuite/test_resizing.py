@@ -1,0 +1,683 @@
+"""`save_module` and `load_module`: pruned modules come back exactly, and nothing else comes in."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from evalsuite import LambdaGELU, Network, load_module, save_module
+from evalsuite.networks import load_network, save_network
+from evalsuite.plugins import load
+
+WORKLOADS = ("digits-mlp", "digits-cnn", "digits-resnet", "digits-vit", "text-gpt")
+
+
+def build(workload: str) -> nn.Module:
+    return load("workloads", workload).target().build(lambda _: nn.GELU())
+
+
+def cut(module: nn.Module, path: str, *, rows: list[int] | None = None, columns: list[int] | None = None) -> None:
+    """Keep these output channels, and these input channels, of a layer: its tensors, and the sizes it has in torch."""
+    layer = module.get_submodule(path)
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        tensor = getattr(layer, name, None)
+        if tensor is None:
+            continue
+        kept = tensor.detach() if rows is None else tensor.detach()[rows]
+        if columns is not None and name == "weight":
+            kept = kept[:, columns]
+        setattr(layer, name, nn.Parameter(kept.clone()) if isinstance(tensor, nn.Parameter) else kept.clone())
+    if isinstance(layer, nn.Linear):
+        layer.out_features, layer.in_features = layer.weight.shape
+    elif isinstance(layer, nn.Conv2d):
+        layer.out_channels, layer.in_channels = layer.weight.shape[0], layer.weight.shape[1] * layer.groups
+    elif isinstance(layer, nn.BatchNorm2d):
+        layer.num_features = len(layer.weight)
+
+
+def randomized(module: nn.Module) -> nn.Module:
+    """Every parameter and statistic random: none is what a fresh module has by default."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for tensor in [*module.parameters(), *(each for each in module.buffers() if each.is_floating_point())]:
+            tensor.add_(torch.rand(tensor.shape, generator=generator) * 0.2)
+    return module.eval()
+
+
+def pruned(workload: str) -> nn.Module:
+    """Channels cut by hand, and the middle one of three heads where there are some."""
+    module = randomized(build(workload))
+    odd = list(range(1, 16, 2))
+    if workload == "digits-mlp":
+        cut(module, "0", rows=odd)
+        cut(module, "2", rows=[0, 3, 4], columns=odd)
+        cut(module, "4", columns=[0, 3, 4])
+    elif workload == "digits-cnn":
+        cut(module, "0", rows=odd)
+        cut(module, "1", rows=odd)
+        cut(module, "3", columns=odd)
+        cut(module, "10", rows=[5, 9])
+        cut(module, "12", columns=[5, 9])
+    elif workload == "digits-resnet":
+        for place in ("3.residual.0", "3.residual.1"):
+            cut(module, place, rows=odd)
+        cut(module, "3.residual.3", columns=odd)
+    else:
+        width, size = (48, module.blocks[0].attention.head_size) if workload == "digits-vit" else (128, 32)
+        heads = [*range(size), *range(2 * size, width)]
+        cut(module, "blocks.1.attention.project_in", rows=[part * width + row for part in range(3) for row in heads])
+        cut(module, "blocks.1.attention.project_out", columns=heads)
+        cut(module, "blocks.0.feed_forward.up", rows=odd)
+        cut(module, "blocks.0.feed_forward.down", columns=odd)
+    return module
+
+
+def inputs(workload: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if workload == "text-gpt":
+        return torch.randint(256, (3, 12), generator=generator)
+    return torch.rand((5, 64) if workload == "digits-mlp" else (5, 1, 8, 8), generator=generator)
+
+
+@torch.no_grad()
+def error(first: nn.Module, second: nn.Module, example: Any) -> float:
+    return (first(example) - second(example)).abs().max().item()
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_pruned_workload_comes_back_exactly(workload: str, tmp_path: Path) -> None:
+    module, example = pruned(workload), inputs(workload)
+    save_module(module, tmp_path, fresh=build(workload), example=example)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["module.json", "module.safetensors"]
+    fresh = build(workload)
+    whole = copy.deepcopy(fresh.state_dict())
+    loaded = load_module(fresh, tmp_path)
+    assert error(loaded, module, example) == 0.0
+    assert str(loaded) == str(module)  # with every size that torch prints
+    assert not loaded.training
+    assert all(torch.equal(whole[name], tensor) for name, tensor in fresh.state_dict().items())
+    assert sum(each.numel() for each in loaded.parameters()) < sum(each.numel() for each in fresh.parameters())
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_pruned_network_goes_on_to_the_next_step(workload: str, tmp_path: Path) -> None:
+    kind = load("workloads", workload).target()
+    data = kind.data()
+    module = pruned(workload)
+    made = Network("x", module, data.input_shape, data.classes, copy.deepcopy(module), data.vocabulary)
+    save_network(made, tmp_path, kind)
+    loaded = load_network(tmp_path, kind, data)
+    assert error(loaded.module, module, made.example(3)) == 0.0
+    assert loaded.unswapped is not None
+    assert error(loaded.unswapped, module, made.example(3)) == 0.0
+
+
+def bert() -> nn.Module:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        hidden_size=24, num_attention_heads=3, num_hidden_layers=2, intermediate_size=40, vocab_size=50,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    return BertModel(config)
+
+
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_embd": 24, "n_head": 3, "n_layer": 2, "vocab_size": 50, "n_positions": 16}
+    return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+
+
+def with_linears(module: nn.Module) -> nn.Module:
+    """Each Conv1D of GPT-2 as the Linear that computes the same."""
+    for path, layer in list(module.named_modules()):
+        if type(layer).__name__ == "Conv1D":
+            linear = nn.Linear(*layer.weight.shape)
+            linear.weight, linear.bias = nn.Parameter(layer.weight.detach().t().clone()), layer.bias
+            module.set_submodule(path, linear)
+    return module
+
+
+def test_bert_without_a_head_comes_back_exactly(tmp_path: Path) -> None:
+    module = randomized(bert())
+    kept = [*range(8), *range(16, 24)]
+    attention = module.encoder.layer[1].attention
+    for name in ("query", "key", "value"):
+        cut(module, f"encoder.layer.1.attention.self.{name}", rows=kept)
+    cut(module, "encoder.layer.1.attention.output.dense", columns=kept)
+    attention.self.num_attention_heads, attention.self.all_head_size = 2, 16
+    cut(module, "encoder.layer.0.intermediate.dense", rows=[1, 2, 3])
+    cut(module, "encoder.layer.0.output.dense", columns=[1, 2, 3])
+    tokens = torch.arange(12).reshape(2, 6)
+    save_module(module, tmp_path, fresh=bert(), example={"input_ids": tokens})
+    loaded = load_module(bert(), tmp_path)
+    assert loaded.encoder.layer[1].attention.self.num_attention_heads == 2
+    assert loaded.encoder.layer[1].attention.self.all_head_size == 16
+    assert loaded.encoder.layer[0].attention.self.num_attention_heads == 3
+    with torch.no_grad():
+        assert torch.equal(loaded(tokens).last_hidden_state, module(tokens).last_hidden_state)
+
+
+def pruned_gpt2() -> nn.Module:
+    module = with_linears(randomized(gpt2()))
+    kept = [*range(8), *range(16, 24)]
+    cut(module, "transformer.h.0.attn.c_attn", rows=[part * 24 + row for part in range(3) for row in kept])
+    cut(module, "transformer.h.0.attn.c_proj", columns=kept)
+    attention = module.transformer.h[0].attn
+    attention.num_heads, attention.split_size = 2, 16
+    cut(module, "transformer.h.1.mlp.c_fc", rows=[0, 7])
+    cut(module, "transformer.h.1.mlp.c_proj", columns=[0, 7])
+    return module
+
+
+def test_gpt2_without_a_head_comes_back_exactly_and_stays_tied(tmp_path: Path) -> None:
+    module, tokens = pruned_gpt2(), torch.arange(12).reshape(2, 6)
+    save_module(module, tmp_path, fresh=with_linears(gpt2()), example=tokens)
+    saved = load_file(tmp_path / "module.safetensors")
+    assert "lm_head.weight" not in saved
+    loaded = load_module(with_linears(gpt2()), tmp_path)
+    assert loaded.lm_head.weight is loaded.transformer.wte.weight
+    assert loaded.transformer.h[0].attn.split_size == 16
+    with torch.no_grad():
+        assert torch.equal(loaded(tokens).logits, module(tokens).logits)
+
+
+def test_gpt2_must_be_converted_and_tied_as_before(tmp_path: Path) -> None:
+    save_module(pruned_gpt2(), tmp_path)
+    with pytest.raises(ValueError, match=r"h\.0\.attn\.c_attn is a Conv1D here and was a Linear.*transposed.*convert"):
+        load_module(gpt2(), tmp_path)
+    apart = with_linears(gpt2())
+    apart.lm_head.weight = nn.Parameter(apart.lm_head.weight.detach().clone())
+    with pytest.raises(ValueError, match=r"lm_head\.weight are apart here and were tied"):
+        load_module(apart, tmp_path)
+    save_module(apart, tmp_path)
+    with pytest.raises(ValueError, match=r"lm_head\.weight are tied here and were apart"):
+        load_module(with_linears(gpt2()), tmp_path)
+
+
+class Zoo(nn.Module):
+    """The layers that hold their sizes in attributes: depthwise and grouped convolutions, norms, an embedding."""
+
+    def __init__(self, width: int = 8, channels: int = 6, per_channel: bool = True) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, width, padding_idx=0)
+        self.norm = nn.LayerNorm(width)
+        self.spread = nn.Conv1d(width, channels, 1)
+        self.activation = LambdaGELU(channels if per_channel else None)
+        self.depthwise = nn.Conv1d(channels, channels, 3, padding=1, groups=channels)
+        self.grouped = nn.Conv1d(channels, 4, 1, groups=2)
+        self.group_norm = nn.GroupNorm(2, 4)
+        self.batch_norm = nn.BatchNorm1d(4)
+        self.up = nn.ConvTranspose1d(4, 3, 2)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf))
+        self.register_buffer("cache", torch.tensor(float(width)), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.activation(self.spread(self.norm(self.embedding(tokens)).mT))
+        x = self.up(self.batch_norm(self.group_norm(self.grouped(self.depthwise(x)))))
+        return self.head(x.mean(-1)) + self.mask.exp().sum()
+
+
+TOKENS = torch.arange(8).reshape(2, 4)
+
+
+def zoo(*sizes: int) -> nn.Module:
+    torch.manual_seed(3)
+    return randomized(Zoo(*sizes))
+
+
+def test_every_layer_repeats_its_new_shape(tmp_path: Path) -> None:
+    # 6 channels become 4, and 8 features 5: a Zoo built with these sizes has every attribute as it should be.
+    module = zoo(5, 4)
+    module.activation.set_hardness(1 + torch.rand(4))
+    save_module(module, tmp_path, fresh=Zoo(), example=TOKENS)
+    loaded = load_module(Zoo(), tmp_path)
+    assert error(loaded, module, TOKENS) == 0.0
+    assert str(loaded) == str(module)
+    assert (loaded.depthwise.groups, loaded.grouped.groups) == (4, 2)
+    assert loaded.norm.normalized_shape == (5,)
+    assert loaded.cache == 8.0  # not persistent, so the fresh module's
+    assert error(load_module(Zoo(per_channel=False), tmp_path), module, TOKENS) == 0.0
+
+
+def test_what_torch_says_of_its_layers_is_derived_from_the_weights(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
+    module[0].weight, module[0].bias = nn.Parameter(torch.rand(3, 4)), nn.Parameter(torch.rand(3))
+    module[2].weight = nn.Parameter(torch.rand(2, 3))
+    save_module(module, tmp_path)
+    loaded = load_module(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), tmp_path)
+    assert (loaded[0].out_features, loaded[2].in_features) == (3, 3)
+
+
+def test_biases_that_came_or_went(tmp_path: Path) -> None:
+    def fresh() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6, bias=False), nn.LayerNorm(6), nn.Linear(6, 2))
+
+    module = fresh().eval()
+    module[0].bias = nn.Parameter(torch.rand(6))
+    module[1].bias = module[2].bias = None
+    save_module(module, tmp_path, fresh=fresh(), example=torch.rand(3, 4))
+    loaded = load_module(fresh().requires_grad_(False), tmp_path)
+    assert torch.equal(loaded[0].bias, module[0].bias)
+    assert loaded[1].bias is None
+    assert loaded[2].bias is None
+    assert not any(each.requires_grad for each in loaded.parameters())
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.again = self.first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.again(self.first(x).relu())
+
+
+@pytest.mark.parametrize("ours", [nn.Linear(4, 6), nn.LayerNorm(6)])
+def test_a_bias_that_was_not_saved_though_the_layer_had_one_is_refused(ours: nn.Module, tmp_path: Path) -> None:
+    save_module(ours, tmp_path)
+    tensors = load_file(tmp_path / "module.safetensors")
+    del tensors["bias"]
+    save_file(tensors, tmp_path / "module.safetensors")
+    forge(tmp_path, lambda found: found["tensors"].pop("bias"))
+    with pytest.raises(ValueError, match="the tensor bias of the module was not saved"):
+        load_module(ours, tmp_path)
+
+
+def test_a_shared_layer_is_saved_once_and_stays_shared(tmp_path: Path) -> None:
+    module = randomized(Shared())
+    save_module(module, tmp_path, fresh=Shared(), example=torch.rand(3, 4))
+    assert sorted(load_file(tmp_path / "module.safetensors")) == ["first.bias", "first.weight"]
+    loaded = load_module(Shared(), tmp_path)
+    assert loaded.first is loaded.again
+    assert error(loaded, module, torch.rand(3, 4)) == 0.0
+
+
+def test_it_loads_in_another_process_without_torch_pruning(tmp_path: Path) -> None:
+    module, example = pruned("digits-vit"), inputs("digits-vit")
+    save_module(module, tmp_path)
+    code = (
+        "import sys; sys.modules['torch_pruning'] = None\n"
+        "import torch; from torch import nn; from evalsuite import load_module\n"
+        "from evalsuite.workloads.vit import DigitsViT\n"
+        f"loaded = load_module(DigitsViT().build(lambda _: nn.GELU()), {str(tmp_path)!r})\n"
+        "torch.set_num_threads(1)\n"
+        "x = torch.rand((5, 1, 8, 8), generator=torch.Generator().manual_seed(1))\n"
+        "print([value.hex() for value in loaded(x).flatten().tolist()])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with torch.no_grad():
+        assert done.stdout.strip() == str([value.hex() for value in module(example).flatten().tolist()])
+
+
+def small() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
+
+
+def with_checksum(found: dict[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in found.items() if key != "checksum"}
+    return {**rest, "checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
+
+
+def forge(folder: Path, change: Callable[[dict[str, Any]], object] = lambda _: None) -> None:
+    """Change the description as somebody with bad intentions would: with both digests right again."""
+    found = json.loads((folder / "module.json").read_text())
+    found["sha256"] = hashlib.sha256((folder / "module.safetensors").read_bytes()).hexdigest()
+    change(found)
+    (folder / "module.json").write_text(json.dumps(with_checksum(found)))
+
+
+def test_a_forged_description_that_changes_nothing_is_read(tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    forge(tmp_path)
+    assert error(load_module(small(), tmp_path), small(), torch.rand(3, 4)) == 0.0
+
+
+def state(layer: str, **values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda found: found["layers"][layer].setdefault("sizes", {}).update(values)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda found: found.update(format=2), r"module\.json: has format '2', this version reads 1"),
+        (lambda found: found.update(more=1), r"module\.json: is damaged: more: Extra inputs"),
+        (lambda found: found.pop("ties"), r"module\.json: is damaged: ties: Field required"),
+        (lambda found: found["tensors"]["0.bias"].update(shape=[10**12]), r"'0.bias' is float32 \[6\], not float32 \["),
+        (lambda found: found["tensors"]["0.bias"].update(shape=[-6]), "is damaged: tensors.0.bias.shape.0"),
+        (lambda found: found["tensors"].pop("0.bias"), "the tensor '0.bias' is not described"),
+        (lambda found: found["tensors"].update(x=found["tensors"]["0.bias"]), "the tensor 'x' is missing in it"),
+        (lambda found: found["ties"].update(x="nothing"), "ties name 'nothing'"),
+        (lambda found: found["ties"].update(x="0.bias"), "the saved tensor x has no place in the module"),
+        (lambda found: found["layers"].pop("1"), "the layer 1 is missing in the saved module"),
+        (state("0", in_features=-1), r"0\.in_features is 4 here and -1 in the file: that is no size"),
+        (state("0", in_features=2**31), r"0\.in_features is 4 here and 2147483648 in the file: that is no size"),
+        (state("0", in_features=2**63), "is damaged: layers.0.sizes.in_features"),
+        (state("0", in_features=4.0), "is damaged: layers.0.sizes.in_features"),
+        (state("0", in_features=True), "is damaged: layers.0.sizes.in_features"),
+        (state("0", __class__=1), "is damaged: layers.0.sizes.__class__"),
+        (state("0", forward=1), r"0\.forward was 1, but is no such number here"),
+        (state("0", training=1), r"0\.training was 1, but is no such number here"),
+        (state("0", weight=1), r"0\.weight was 1, but is no such number here"),
+        (state("0", in_features=[4]), r"0\.in_features was \(4,\), but is no such number here"),
+        (lambda found: found["layers"]["0"].update(absent=["weight"]) or found["tensors"].pop("0.weight"),
+         "'0.weight' is not described"),
+    ],
+)  # fmt: skip
+def test_a_forged_description_is_refused(change: Callable[[dict[str, Any]], None], text: str, tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    forge(tmp_path, change)
+    with pytest.raises(ValueError, match=text) as caught:
+        load_module(small(), tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_weight_that_is_said_to_be_absent_is_refused(tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    tensors = load_file(tmp_path / "module.safetensors")
+    del tensors["0.weight"]
+    save_file(tensors, tmp_path / "module.safetensors")
+
+    def change(found: dict[str, Any]) -> None:
+        found["layers"]["0"]["absent"] = ["weight"]
+        del found["tensors"]["0.weight"]
+
+    forge(tmp_path, change)
+    with pytest.raises(ValueError, match=r"0\.weight was not saved: a Linear needs it"):
+        load_module(small(), tmp_path)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from leaves(value[key], (*path, key))
+
+
+VALUES: tuple[Any, ...] = (None, -1, 3, 2**70, 0.5, "x", [], [2, -3], {}, {"__class__": 1}, {"x": {}})
+
+
+@pytest.mark.parametrize("share", [0.1, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_no_forged_value_anywhere_does_more_than_be_refused(share: float, tmp_path: Path) -> None:
+    save_module(zoo(), tmp_path)
+    original = json.loads((tmp_path / "module.json").read_text())
+    trials = [(path, value) for path in leaves(original) if path for value in VALUES]
+    trials = random.Random(0).sample(trials, int(share * len(trials)))
+    refused = 0
+    for path, value in trials:
+        found = copy.deepcopy(original)
+        place = found
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        (tmp_path / "module.json").write_text(json.dumps(found if path == ("checksum",) else with_checksum(found)))
+        try:
+            load_module(zoo(), tmp_path)
+        except ValueError:
+            refused += 1
+    assert refused > 0.8 * len(trials) > 100
+
+
+@pytest.mark.parametrize("places", [25, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["module.json", "module.safetensors"])
+def test_a_file_cut_off_or_changed_at_any_byte_is_refused(name: str, places: int, tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    path = tmp_path / name
+    whole = path.read_bytes()
+    for offset in range(0, len(whole), max(1, len(whole) // places)):
+        path.write_bytes(whole[:offset])
+        with pytest.raises(ValueError, match=rf"{name}: "):
+            load_module(small(), tmp_path)
+        for mask in (1, 16, 255):
+            path.write_bytes(whole[:offset] + bytes([whole[offset] ^ mask]) + whole[offset + 1 :])
+            if name == "module.json" and json.loads(whole) == parsed(path):
+                continue  # another white space
+            with pytest.raises(ValueError, match=rf"{name}: "):
+                load_module(small(), tmp_path)
+
+
+def parsed(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_header_changed_anywhere_with_its_digest_is_refused_or_harmless(step: int, tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    path = tmp_path / "module.safetensors"
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    shapes = [each.shape for each in small().parameters()]
+    refused = 0
+    for offset in range(0, header, step):
+        for new in (whole[offset] ^ 1, whole[offset] ^ 4, ord("9"), 255):
+            path.write_bytes(whole[:offset] + bytes([new]) + whole[offset + 1 :])
+            forge(tmp_path)
+            try:
+                assert [each.shape for each in load_module(small(), tmp_path).parameters()] == shapes
+            except ValueError:
+                refused += 1
+    assert refused > header // step
+
+
+class Payload:
+    """Unpickled, it would leave a file behind."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("digest", ["wrong", "right"])
+@pytest.mark.parametrize("kind", ["pickle", "torch", "text", "empty"])
+def test_no_pickle_is_opened(kind: str, digest: str, tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    path, mark = tmp_path / "module.safetensors", tmp_path / "mark"
+    if kind == "torch":
+        torch.save(Payload(mark), path)
+    else:
+        path.write_bytes({"pickle": pickle.dumps(Payload(mark)), "text": b"hello", "empty": b""}[kind])
+    if digest == "right":
+        forge(tmp_path)
+    with pytest.raises(ValueError, match=r"module\.safetensors: is no safetensors file"):
+        load_module(small(), tmp_path)
+    assert not mark.exists()
+
+
+def test_a_header_of_a_million_million_elements_is_refused(tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    header = json.dumps({"0.bias": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}).encode()
+    (tmp_path / "module.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    forge(tmp_path)
+    with pytest.raises(ValueError, match=r"module\.safetensors: is no safetensors file"):
+        load_module(small(), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 10**5, '{"format": 1}', "9" * 10**4, '{"format": NaN}'])
+def test_what_is_no_description_is_refused(text: str, tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    (tmp_path / "module.json").write_text(text)
+    with pytest.raises(ValueError, match=r"module\.json: "):
+        load_module(small(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["module.json", "module.safetensors"])
+def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(ValueError, match=rf"{name}: is missing"):
+        load_module(small(), tmp_path)
+    (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=rf"{name}: cannot be read"):
+        load_module(small(), tmp_path)
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    tensors = load_file(tmp_path / "module.safetensors")
+    tensors["2.weight"][0, 0] = torch.inf
+    save_file(tensors, tmp_path / "module.safetensors")
+    forge(tmp_path)
+    with pytest.raises(ValueError, match=r"2\.weight has a value that is NaN or infinite"):
+        load_module(small(), tmp_path)
+    diverged = small()
+    with torch.no_grad():
+        diverged[0].bias[1] = torch.nan
+    with pytest.raises(ValueError, match=r"0\.bias has a value that is NaN or infinite"):
+        save_module(diverged, tmp_path)
+
+
+def sequential(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize(
+    ("fresh", "text"),
+    [
+        (lambda: small().double(), r"0\.weight is float64 here and was float32: convert"),
+        (lambda: sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2)), "1 is a GELU here and was a ReLU"),
+        (lambda: sequential(nn.Linear(4, 6), nn.ReLU()), "the layer 2 is only in the saved module"),
+        (lambda: sequential(*small(), nn.ReLU()), "the layer 3 is missing in the saved module"),
+        (lambda: nn.Linear(4, 6), "the layer 0 is only in the saved module"),
+        (lambda: nn.ModuleList(small()), "the module is a ModuleList here and was a Sequential"),
+    ],
+)
+def test_another_architecture_is_refused(fresh: Callable[[], nn.Module], text: str, tmp_path: Path) -> None:
+    save_module(small(), tmp_path)
+    with pytest.raises(ValueError, match=rf"does not fit the given \w+: .*({text})"):
+        load_module(fresh(), tmp_path)
+
+
+class Scaled(nn.Module):
+    def __init__(self, shape: tuple[int, ...], scale: float = 1.0, stride: tuple[int, int] = (1, 1)) -> None:
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.factor = nn.Parameter(torch.ones(shape))
+        self.scale, self.stride = scale, stride
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.inner.factor * self.scale
+
+
+@pytest.mark.parametrize(
+    ("fresh", "text"),
+    [
+        (Scaled((3, 1)), r"inner\.factor has shape \(3, 1\) here and had \(3,\): resizing keeps the number of dim"),
+        (Scaled((3,), scale=2.0), "scale is 2.0 here and was 1.0"),
+        (Scaled((3,), stride=(2, 1)), r"stride is \(2, 1\) here and was \(1, 1\)"),
+    ],
+)
+def test_what_resizing_cannot_make_equal_is_refused(fresh: nn.Module, text: str, tmp_path: Path) -> None:
+    save_module(Scaled((3,)), tmp_path)
+    with pytest.raises(ValueError, match=text):
+        load_module(fresh, tmp_path)
+
+
+class Secret(Scaled):
+    """Computes with something that no file holds."""
+
+    def __init__(self, secret: list[float]) -> None:
+        super().__init__((3,))
+        self.secret = secret
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.secret[0]
+
+
+def test_an_example_shows_what_is_not_saved_and_the_old_files_stay(tmp_path: Path) -> None:
+    save_module(Secret([2.0]), tmp_path, fresh=Secret([2.0]), example=torch.ones(3))
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="Secret read back computes something else"):
+        save_module(Secret([2.0]), tmp_path, fresh=Secret([3.0]), example=torch.ones(3))
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+    with pytest.raises(ValueError, match=rf"{tmp_path.name}: does not fit the given Zoo"):
+        save_module(small(), tmp_path, fresh=zoo())
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_tensors_without_a_shape_and_states_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"0\.weight has no shape yet"):
+        save_module(nn.Sequential(nn.LazyLinear(3)), tmp_path)
+
+    class Counting(nn.Linear):
+        def get_extra_state(self) -> int:
+            return 3
+
+    with pytest.raises(ValueError, match=r"0 \(Counting\) has an extra state"):
+        save_module(nn.Sequential(Counting(2, 3)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def changed(*path: str, value: Any) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        found = json.loads(text)
+        place = found
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        return json.dumps(found)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda text: text[:50], "cannot be read"),
+        (lambda _: "[]", "gives no network's name"),
+        (lambda text: text.replace('"in_features": 64', '"in_features": 63'), "module was changed since"),
+        (changed("module", "saved", value={}), "module is no description of a saved module"),
+        (changed("module", "saved", value=3), "module.saved: Input should be a valid dict"),
+        (changed("module", value=3), "module: Input should be"),
+        (changed("module", "activation", value="glue"), "unknown activation 'glue'"),
+        (changed("module", "activation", value="lambda-gelu"), "gives no temperature"),
+        (changed("module", "temperature", value=-1.0), "module.temperature: Input should be greater than 0"),
+        (changed("module", "others", value={"7.x": "relu"}), "names an activation at 7.x, where"),
+    ],
+)
+def test_a_damaged_network_is_refused(damage: Callable[[str], str], text: str, tmp_path: Path, digits: Any) -> None:
+    kind, data = digits
+    save_network(Network("x", pruned("digits-mlp"), (64,), 10), tmp_path, kind)
+    path = tmp_path / "network.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(ValueError, match=rf"network\.json: .*{text}"):
+        load_network(tmp_path, kind, data)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"network\.json: cannot be read \(FileNotFoundError\)"):
+        load_network(tmp_path, kind, data)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Any:
+    kind = load("workloads", "digits-mlp").target()
+    return kind, kind.data()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn])
+def test_every_type_of_number_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+    module = small().to(dtype)
+    save_module(module, tmp_path)
+    loaded = load_module(small().to(dtype), tmp_path)
+    assert loaded[0].weight.dtype == dtype
+    assert torch.equal(loaded[0].weight.double(), module[0].weight.double())

@@ -1,0 +1,55 @@
+"""Bytes of memory by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from evalsuite import export_onnx, open_onnx, run_onnx
+from pipelines.prune.cost import macs_of, parameters_of, peak_bytes, with_relu
+
+
+def test_peak_of_a_chain_is_its_widest_pair(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3)).eval()
+    model = export_onnx(module, (6,), tmp_path / "chain.onnx")
+    weights = 4 * parameters_of(module)
+    # At the activation, its input and its output of 20 each.
+    assert peak_bytes(model, 1) == weights + 4 * 40
+    assert peak_bytes(model, 64) == weights + 64 * 4 * 40
+
+
+def test_what_a_residual_block_adds_stays_alive(tmp_path: Path) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.activation, self.down = nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]
+
+    module = Block().eval()
+    model = export_onnx(module, (8,), tmp_path / "block.onnx")
+    assert peak_bytes(model, 2) == 4 * parameters_of(module) + 2 * 4 * (8 + 24 + 24)
+
+
+def test_the_yardstick_has_relu_where_gelu_was(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(6, 20), nn.GELU(), nn.Linear(20, 3)).eval()
+    made = with_relu(export_onnx(module, (6,), tmp_path / "chain.onnx"))
+    assert made is not None
+    inputs = torch.randn(5, 6)
+    expected = nn.Sequential(module[0], nn.ReLU(), module[2])(inputs)
+    torch.testing.assert_close(run_onnx(open_onnx(made.SerializeToString()), inputs), expected, rtol=1e-5, atol=1e-6)
+    tanh = export_onnx(nn.Sequential(nn.Linear(6, 2), nn.Tanh()).eval(), (6,), tmp_path / "tanh.onnx")
+    assert with_relu(tanh) is None
+
+
+def test_shared_weights_count_once() -> None:
+    layer = nn.Linear(5, 5)
+    assert parameters_of(nn.Sequential(layer, nn.ReLU(), layer)) == 30
+
+
+def test_multiply_accumulates_of_a_convolution_by_hand() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10))
+    assert macs_of(module, torch.zeros(1, 1, 8, 8)) == 8 * 8 * 4 * 9 + 2560

@@ -1,0 +1,124 @@
+"""The oracle: it sees what is wrong, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Unsupported
+from pipelines.prune.equality import equality_error
+from pipelines.prune.selection import Pruned
+
+
+def mlp(scale: float = 1.0) -> nn.Sequential:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4)).eval()
+    with torch.no_grad():
+        module[2].weight.mul_(scale)
+    return module
+
+
+def without(module: nn.Sequential, units: list[int]) -> Pruned:
+    """Removed by hand."""
+    kept = [each for each in range(6) if each not in units]
+    narrow = copy.deepcopy(module)
+    with torch.no_grad():
+        narrow[0].weight, narrow[0].bias = (nn.Parameter(each[kept]) for each in (module[0].weight, module[0].bias))
+        narrow[2].weight = nn.Parameter(module[2].weight[:, kept])
+    return Pruned(narrow, {"0": units})
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (2, 3, 4)])
+def test_outputs_of_any_shape(shape: tuple[int, ...]) -> None:
+    module, inputs = mlp(), torch.rand(*shape, 8)
+    assert equality_error(module, without(module, [1, 4]), lambda each: each(inputs)) < 1e-15
+
+
+def test_inputs_by_name_and_of_a_part_of_the_network_are_cast() -> None:
+    module, inputs = mlp(), torch.rand(5, 8)
+    pruned = without(module, [0])
+    assert equality_error(module, pruned, lambda each: each(input=inputs)) < 1e-15
+    wrapped = Pruned(nn.ModuleDict({"inner": pruned.module}), {"inner.0": [0]})
+    assert equality_error(nn.ModuleDict({"inner": module}), wrapped, lambda each: each["inner"](inputs)) < 1e-15
+
+
+def test_tokens_stay_integers() -> None:
+    module = nn.Sequential(nn.Embedding(9, 8), *mlp())
+    pruned = without(mlp(), [2])
+    narrow = Pruned(nn.Sequential(copy.deepcopy(module[0]), *pruned.module), {"1": [2]})
+    tokens = torch.randint(9, (3, 5))
+    assert equality_error(module, narrow, lambda each: each(tokens)) < 1e-15
+
+
+@pytest.mark.parametrize("position", ["first", "last"])
+def test_a_wrong_channel_is_seen(position: str) -> None:
+    module, inputs = mlp(), torch.rand(5, 8)
+    pruned = without(module, [1])
+    with torch.no_grad():
+        pruned.module[2].weight.copy_(pruned.module[2].weight.flip(1))
+    with pytest.raises(Unsupported, match="changed what the network computes by"):
+        equality_error(module, pruned, lambda each: each(inputs))
+
+
+def test_the_error_is_relative_to_each_output() -> None:
+    module, inputs = mlp(1e6), torch.rand(5, 8)
+    pruned = without(module, [1])
+    # Outputs of 1e6 may be 0.1 off; an output near 0 may not, whatever the others are.
+    with torch.no_grad():
+        pruned.module[2].bias[0] += 0.001
+    assert 0 < equality_error(module, pruned, lambda each: each(inputs)) < 1e-6
+    with torch.no_grad():
+        for each in (module, pruned.module):
+            each[2].weight[0] = 0.0
+    with pytest.raises(Unsupported, match=r"by 0.001 "):
+        equality_error(module, pruned, lambda each: each(inputs))
+
+
+def test_equal_infinities_are_equal_and_nan_is_not() -> None:
+    module, pruned = mlp(), without(mlp(), [1])
+    for value, refused in ((-math.inf, False), (math.nan, True)):
+        with torch.no_grad():
+            module[2].bias[0] = pruned.module[2].bias[0] = value
+        if refused:
+            with pytest.raises(Unsupported, match="by nan"):
+                equality_error(module, pruned, lambda each: each(torch.ones(5, 8)))
+        else:
+            assert equality_error(module, pruned, lambda each: each(torch.ones(5, 8))) < 1e-15
+
+
+def test_another_shape_or_a_crash_is_explained() -> None:
+    module, inputs = mlp(), torch.rand(5, 8)
+    pruned = without(module, [1])
+    with torch.no_grad():
+        pruned.module[2].weight, pruned.module[2].bias = (
+            nn.Parameter(each[:3]) for each in (pruned.module[2].weight, pruned.module[2].bias)
+        )
+    with pytest.raises(Unsupported, match=r"changed the outputs: shape \(5, 3\) instead of \(5, 4\)"):
+        equality_error(module, pruned, lambda each: each(inputs))
+    pruned.module[2] = nn.Linear(6, 4)
+    with pytest.raises(Unsupported, match="the pruned network does not run: mat1"):
+        equality_error(module, pruned, lambda each: each(inputs))
+    with pytest.raises(Unsupported, match="the network does not run in float64: mat1"):
+        equality_error(module, pruned, lambda each: each(torch.rand(5, 7)))
+
+
+def test_an_activation_that_is_not_zero_at_zero_is_seen() -> None:
+    module = nn.Sequential(nn.Linear(8, 6), nn.Sigmoid(), nn.Linear(6, 4)).eval()
+    pruned = without(module, [3])
+    with pytest.raises(Unsupported, match="maps 0 to something else"):
+        equality_error(module, pruned, lambda each: each(torch.rand(5, 8)))
+
+
+def test_neither_network_changes() -> None:
+    module = mlp().train()
+    pruned = without(module, [1])
+    equality_error(module, pruned, lambda each: each(torch.rand(5, 8, generator=torch.Generator().manual_seed(0))))
+    for each in (module, pruned.module):
+        assert each.training
+        assert each[0].weight.dtype == torch.float32
+        assert not each[0]._forward_hooks
+        assert not each._forward_pre_hooks

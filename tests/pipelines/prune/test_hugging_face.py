@@ -1,0 +1,247 @@
+"""Feed-forward units and whole heads of Hugging Face models, from local configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Unsupported
+from pipelines.prune.attention import find_attentions, unknown_attentions
+from pipelines.prune.channels import prune
+from pipelines.prune.conv1d import conv1d_to_linear
+from pipelines.prune.equality import equality_error
+from pipelines.prune.heads import prune_heads
+from pipelines.prune.selection import Probe, Pruned, Selection
+
+transformers = pytest.importorskip("transformers")
+
+WIDTH, HIDDEN, HEADS, SIZE, VOCABULARY = 32, 40, 4, 8, 50
+SHAPE = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": HIDDEN}
+IMPLEMENTATIONS = ("eager", "sdpa")
+Run = Callable[[nn.Module], torch.Tensor]
+
+
+def tokens() -> dict[str, torch.Tensor]:
+    """Three sequences, the second padded."""
+    indices = torch.randint(0, VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(indices)
+    mask[1, 4:] = 0
+    return {"input_ids": indices, "attention_mask": mask}
+
+
+def text(module: nn.Module) -> torch.Tensor:
+    logits: torch.Tensor = module(**tokens()).logits
+    return logits
+
+
+def causal(module: nn.Module) -> torch.Tensor:
+    """Without the cache of keys and values, which torch-pruning cannot follow: it starts without elements."""
+    logits: torch.Tensor = module(**tokens(), use_cache=False).logits
+    return logits
+
+
+def images(module: nn.Module) -> torch.Tensor:
+    logits: torch.Tensor = module(pixel_values=pixels()).logits
+    return logits
+
+
+def embeddings(module: nn.Module) -> torch.Tensor:
+    pooled: torch.Tensor = module(pixel_values=pixels()).pooler_output
+    return pooled
+
+
+def pixels() -> torch.Tensor:
+    return torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def bert(implementation: str) -> nn.Module:
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=8, num_labels=3, attn_implementation=implementation, **SHAPE
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def gpt2(implementation: str) -> nn.Module:
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=16,
+        n_embd=WIDTH,
+        n_inner=HIDDEN,
+        n_layer=2,
+        n_head=HEADS,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation=implementation,
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def vit(implementation: str) -> nn.Module:
+    config = transformers.ViTConfig(
+        image_size=16, patch_size=4, num_labels=3, attn_implementation=implementation, **SHAPE
+    )
+    return transformers.ViTForImageClassification(config)
+
+
+def distilbert(implementation: str) -> nn.Module:
+    config = transformers.DistilBertConfig(
+        vocab_size=VOCABULARY,
+        max_position_embeddings=8,
+        dim=WIDTH,
+        n_layers=2,
+        n_heads=HEADS,
+        hidden_dim=HIDDEN,
+        attn_implementation=implementation,
+    )
+    return transformers.DistilBertForSequenceClassification(config)
+
+
+def clip(implementation: str) -> nn.Module:
+    return transformers.CLIPVisionModel(
+        transformers.CLIPVisionConfig(image_size=16, patch_size=4, attn_implementation=implementation, **SHAPE)
+    )
+
+
+def llama(implementation: str, key_heads: int = HEADS) -> nn.Module:
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY, num_key_value_heads=key_heads, attn_implementation=implementation, **SHAPE
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+MODELS = {"bert": (bert, text), "gpt2": (gpt2, causal), "vit": (vit, images)}
+MORE = {"distilbert": (distilbert, text), "clip": (clip, embeddings), "llama": (llama, causal)}
+CLASSIFIERS = {"bert": "classifier", "gpt2": "lm_head", "vit": "classifier"}
+
+
+@cache
+def made(name: str, implementation: str = "sdpa") -> tuple[nn.Module, Probe]:
+    """In training mode, with weights large enough that heads and biases matter; GPT-2 is converted."""
+    torch.manual_seed(0)
+    make, run = (MODELS | MORE)[name]
+    module = make(implementation).train()
+    with torch.no_grad():
+        for each in module.parameters():
+            each += 0.2 * torch.randn_like(each)
+    return conv1d_to_linear(module), Probe(run, lambda each: losses(run, each))
+
+
+def losses(run: Run, module: nn.Module) -> Iterator[torch.Tensor]:
+    yield run(module).flatten(1).square().mean(1)
+
+
+def both(name: str, selection: Selection, implementation: str = "sdpa") -> tuple[nn.Module, Pruned]:
+    """The model, and it without feed-forward units and heads."""
+    module, probe = made(name, implementation)
+    heads = prune_heads(module, probe, selection)
+    units = prune(heads.module, probe, selection)
+    return module, Pruned(units.module, heads.removed | units.removed, heads.notes + units.notes)
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(each.numel() for each in module.parameters())
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", MODELS)
+def test_units_and_heads(name: str, implementation: str) -> None:
+    module, pruned = both(name, Selection(0.5, head_sparsity=0.5), implementation)
+    assert equality_error(module, pruned, MODELS[name][1]) <= 1e-6
+    # In each of 2 layers: 20 units with a row, a bias and a column; 2 heads with rows, biases and columns.
+    fewer = 2 * (20 * (2 * WIDTH + 1) + 2 * SIZE * (4 * WIDTH + 3))
+    assert parameters(pruned.module) == parameters(module) - fewer
+    assert [each.heads for each in find_attentions(pruned.module)] == [2, 2]
+    assert [each.head_size for each in find_attentions(pruned.module)] == [SIZE, SIZE]
+    assert not pruned.module.training
+    assert module.training
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_classifier_stays(name: str) -> None:
+    module, pruned = both(name, Selection(0.5, head_sparsity=0.5))
+    path = CLASSIFIERS[name]
+    assert torch.equal(pruned.module.get_submodule(path).weight, module.get_submodule(path).weight)
+    assert not any(each.startswith(path) for each in pruned.removed)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("importance", ["taylor", "hessian", "activation", "random"])
+def test_importances(name: str, importance: str) -> None:
+    module, probe = made(name)
+    pruned = prune_heads(module, probe, Selection(0, importance, scope="global", head_sparsity=0.5))
+    assert equality_error(module, pruned, probe.outputs) <= 1e-6
+    assert sum(each.heads for each in find_attentions(pruned.module)) == 4
+
+
+@pytest.mark.parametrize("gone", range(1, HEADS))
+@pytest.mark.parametrize("name", MODELS)
+def test_every_number_of_heads(name: str, gone: int) -> None:
+    module, probe = made(name)
+    pruned = prune_heads(module, probe, Selection(0, head_sparsity=gone / HEADS))
+    assert equality_error(module, pruned, probe.outputs) <= 1e-6
+    assert [each.heads for each in find_attentions(pruned.module)] == [HEADS - gone] * 2
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", MORE)
+def test_heads_of_other_models(name: str, implementation: str) -> None:
+    module, probe = made(name, implementation)
+    pruned = prune_heads(module, probe, Selection(0, "taylor", head_sparsity=0.25))
+    assert equality_error(module, pruned, probe.outputs) <= 1e-6
+    assert [each.heads for each in find_attentions(pruned.module)] == [3, 3]
+
+
+def test_gpt2_still_generates() -> None:
+    """With the cache of keys and values, which holds fewer heads now, as without."""
+    _, pruned = both("gpt2", Selection(0.5, head_sparsity=0.5))
+    start = torch.tensor([[3, 1, 4]])
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    cached = pruned.module.generate(start, use_cache=True, **options)
+    assert cached.shape == (1, 9)
+    assert torch.equal(cached, pruned.module.generate(start, use_cache=False, **options))
+
+
+def test_gpt2_stays_tied() -> None:
+    _, pruned = both("gpt2", Selection(0.5, head_sparsity=0.5))
+    assert pruned.module.lm_head.weight is pruned.module.transformer.wte.weight
+
+
+def test_gpt2_unconverted_says_what_to_do() -> None:
+    module = gpt2("sdpa")
+    with pytest.raises(Unsupported, match=r"h\.0\.attn: c_attn is a Conv1D, .*convert it with conv1d_to_linear first"):
+        prune_heads(module, Probe(causal), Selection(0, head_sparsity=0.5))
+
+
+def test_attributes_of_gpt2_and_bert() -> None:
+    _, pruned = both("gpt2", Selection(0.5, head_sparsity=0.25))
+    attention = pruned.module.transformer.h[1].attn
+    assert (attention.num_heads, attention.head_dim, attention.split_size) == (3, SIZE, 3 * SIZE)
+    assert attention.scaling == SIZE**-0.5
+    _, pruned = both("bert", Selection(0.5, head_sparsity=0.25))
+    attention = pruned.module.bert.encoder.layer[1].attention.self
+    assert (attention.num_attention_heads, attention.attention_head_size) == (3, SIZE)
+    assert (attention.all_head_size, attention.scaling) == (3 * SIZE, SIZE**-0.5)
+
+
+def test_fewer_key_heads_and_relative_positions_are_refused() -> None:
+    grouped = llama("sdpa", key_heads=2)
+    assert find_attentions(grouped) == []
+    assert unknown_attentions(grouped)[1].startswith("model.layers.1.self_attn: k_proj makes 16 channels for the 32")
+    t5 = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2)
+    )
+    assert find_attentions(t5) == []
+    assert [each.partition(":")[0] for each in unknown_attentions(t5)] == [
+        "encoder.block.0.layer.0.SelfAttention",
+        "decoder.block.0.layer.0.SelfAttention",
+        "decoder.block.0.layer.1.EncDecAttention",
+    ]
+
+
+def test_no_attention_is_left_unknown() -> None:
+    for name in MODELS | MORE:
+        assert unknown_attentions(made(name)[0]) == []

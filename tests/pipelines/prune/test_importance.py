@@ -1,0 +1,354 @@
+"""Importances against references that know nothing of groups: loops over channels, and finite differences."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch_pruning as tp
+from torch import nn
+from torch.nn import functional
+
+from evalsuite import Unsupported
+from pipelines.prune import IMPORTANCES
+from pipelines.prune import importance as formulas
+from pipelines.prune.channels import prune
+from pipelines.prune.graph import trace
+from pipelines.prune.importance import channel_scores
+from pipelines.prune.selection import Probe, Selection
+
+CLASSES = 3
+
+
+def probe_of(inputs: torch.Tensor, batch: int = 4) -> Probe:
+    targets = torch.arange(len(inputs)) % CLASSES
+
+    def losses(module: nn.Module) -> Iterator[torch.Tensor]:
+        for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
+            yield functional.cross_entropy(module(x), y, reduction="none")
+
+    return Probe(lambda module: module(inputs[:2]), losses)
+
+
+def scores(module: nn.Module, probe: Probe, importance: str) -> dict[str, torch.Tensor]:
+    module = copy.deepcopy(module).eval().requires_grad_(True)
+    graph = trace(module, probe)
+    found = channel_scores(module, graph, probe, Selection(0.5, importance))
+    return {group.root: each for group, each in zip(graph.groups, found, strict=True)}
+
+
+def cnn() -> nn.Sequential:
+    """Two convolutions with BatchNorm that is not the identity, then a flattened image: four inputs a channel."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5), nn.GELU(), nn.Conv2d(5, 6, 3, bias=False), nn.BatchNorm2d(6), nn.GELU(),
+        nn.Flatten(), nn.Linear(24, CLASSES),
+    ).eval()  # fmt: skip
+    with torch.no_grad():
+        for norm in (module[1], module[4]):
+            norm.weight.uniform_(-2, 2)
+            norm.bias.uniform_(-1, 1)
+            norm.running_mean.uniform_(-1, 1)
+            norm.running_var.uniform_(0.5, 2)
+    return module
+
+
+def images(count: int = 10) -> torch.Tensor:
+    return torch.rand(count, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+def tied(module: nn.Sequential, channel: int, *, second: bool) -> list[torch.Tensor]:
+    """The tensors, biases too, that vanish with a channel of `cnn()`'s first or second convolution, by hand."""
+    conv, norm = (module[3], module[4]) if second else (module[0], module[1])
+    own = [conv.weight[channel], norm.weight[channel], norm.bias[channel]]
+    own += [] if conv.bias is None else [conv.bias[channel]]
+    return [*own, module[7].weight[:, 4 * channel : 4 * channel + 4] if second else module[3].weight[:, channel]]
+
+
+@pytest.mark.parametrize(("importance", "order"), [("l1", 1), ("l2", 2)])
+def test_norms_are_of_the_channel_s_own_filters(importance: str, order: int) -> None:
+    module = cnn()
+    found = scores(module, probe_of(images()), importance)
+    for path, layer in (("0", module[0]), ("3", module[3])):
+        expected = [torch.linalg.vector_norm(each.detach().double(), order) for each in layer.weight]
+        torch.testing.assert_close(found[path], torch.stack(expected))
+
+
+def test_the_group_norm_is_of_all_tied_weights() -> None:
+    module = cnn()
+    found = scores(module, probe_of(images()), "group_norm")
+    expected = [
+        math.sqrt(
+            sum(
+                each.square().sum().item()
+                for each in (
+                    module[3].weight[channel], module[4].weight[channel],
+                    module[7].weight[:, 4 * channel : 4 * channel + 4],
+                )
+            )
+        )
+        for channel in range(6)
+    ]  # fmt: skip
+    assert found["3"].tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_group_norm_is_torch_pruning_s() -> None:
+    module = cnn()
+    found = scores(module, probe_of(images()), "group_norm")
+    graph = tp.DependencyGraph().build_dependency(module, images(2))
+    reference = tp.importance.GroupMagnitudeImportance(p=2, group_reduction="sum", normalizer=None)
+    for path, layer in (("0", module[0]), ("3", module[3])):
+        theirs = reference(graph.get_pruning_group(layer, tp.prune_conv_out_channels, list(range(len(layer.weight)))))
+        torch.testing.assert_close(found[path].square(), theirs.double())
+
+
+def loss_gradients(module: nn.Sequential, inputs: torch.Tensor, targets: torch.Tensor) -> nn.Sequential:
+    """A copy whose weights hold the gradients of the mean loss."""
+    module = copy.deepcopy(module)
+    functional.cross_entropy(module(inputs), targets).backward()
+    gradients = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter, source in zip(gradients.parameters(), module.parameters(), strict=True):
+            parameter.copy_(source.grad)
+    return gradients
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_taylor_is_the_sum_of_weight_times_gradient(second: bool) -> None:
+    # 10 samples in batches of 4: the mean is over samples, not over batches of different sizes.
+    module, inputs = cnn(), images(10)
+    gradients = loss_gradients(module, inputs, torch.arange(10) % CLASSES)
+    expected = [
+        sum(
+            (weight * gradient).abs().sum().item()
+            for weight, gradient in zip(
+                tied(module, each, second=second), tied(gradients, each, second=second), strict=True
+            )
+        )
+        for each in range(6 if second else 5)
+    ]
+    found = scores(module, probe_of(inputs), "taylor")["3" if second else "0"]
+    assert found.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_taylor_predicts_the_change_of_the_loss() -> None:
+    # One weight in and one out per unit: |w dL/dw| of either is the first-order change of the loss when the unit goes.
+    module = nn.Sequential(nn.Linear(1, 6, bias=False), nn.GELU(), nn.Linear(6, CLASSES)).double()
+    torch.manual_seed(0)
+    inputs = torch.rand(9, 1, dtype=torch.float64)
+    with torch.no_grad():
+        module[2].weight[1:].zero_()  # only the first class hears the units
+    probe = probe_of(inputs)
+    found = scores(module, probe, "taylor")["0"]
+    step = 1e-6
+    for unit in range(6):
+        changes = []
+        for layer, index in ((module[0], (unit, 0)), (module[2], (0, unit))):
+            moved = []
+            for factor in (1 - step, 1 + step):
+                changed = copy.deepcopy(module)
+                weight = changed[0 if layer is module[0] else 2].weight
+                with torch.no_grad():
+                    weight[index] *= factor
+                moved.append(torch.cat(list(probe.losses(changed))).mean().item())
+            changes.append(abs(moved[1] - moved[0]) / (2 * step))
+        assert found[unit].item() == pytest.approx(sum(changes), rel=1e-5)
+
+
+def test_torch_pruning_s_taylor_leaves_gamma_out_and_ours_does_not() -> None:
+    module, inputs = cnn(), images()
+    targets = torch.arange(10) % CLASSES
+    gradients = loss_gradients(module, inputs, targets)
+    functional.cross_entropy(module(inputs), targets).backward()
+    graph = tp.DependencyGraph().build_dependency(module, inputs[:2])
+    group = graph.get_pruning_group(module[3], tp.prune_conv_out_channels, list(range(6)))
+    theirs = tp.importance.GroupTaylorImportance(group_reduction="sum", normalizer=None)(group).double()
+    norm, slope = module[4], gradients[4]
+    missing = ((norm.weight * slope.weight).abs() + (norm.bias * slope.bias).abs()).detach().double()
+    found = scores(module, probe_of(inputs), "taylor")["3"]
+    assert missing.min() > 1e-4
+    torch.testing.assert_close(found, theirs + missing, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_hessian_is_the_mean_over_all_samples(second: bool) -> None:
+    module, inputs = cnn(), images(10)
+    expected = torch.zeros(6 if second else 5)
+    for sample in range(10):
+        gradients = loss_gradients(module, inputs[sample : sample + 1], torch.tensor([sample % CLASSES]))
+        for channel in range(len(expected)):
+            pairs = zip(tied(module, channel, second=second), tied(gradients, channel, second=second), strict=True)
+            expected[channel] += sum((weight * gradient).square().sum().item() for weight, gradient in pairs) / 10
+    found = scores(module, probe_of(inputs), "hessian")["3" if second else "0"]
+    torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-9)
+
+
+def test_torch_pruning_s_hessian_sees_the_last_sample_only_and_ours_all() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6, bias=False), nn.ReLU(), nn.Linear(6, CLASSES, bias=False))
+    inputs, targets = torch.rand(3, 4), torch.arange(3) % CLASSES
+    reference = tp.importance.GroupHessianImportance(group_reduction="sum", normalizer=None)
+    for loss in functional.cross_entropy(module(inputs), targets, reduction="none"):
+        module.zero_grad()
+        loss.backward(retain_graph=True)
+        reference.accumulate_grad(module)
+    graph = tp.DependencyGraph().build_dependency(module, inputs)
+    theirs = reference(graph.get_pruning_group(module[0], tp.prune_linear_out_channels, list(range(6)))).double()
+
+    def ours(samples: slice) -> torch.Tensor:
+        def losses(module: nn.Module) -> Iterator[torch.Tensor]:
+            yield functional.cross_entropy(module(inputs[samples]), targets[samples], reduction="none")
+
+        return scores(module, Probe(lambda module: module(inputs), losses), "hessian")["0"]
+
+    torch.testing.assert_close(ours(slice(2, 3)), theirs, rtol=1e-4, atol=1e-9)
+    whole = torch.stack([ours(slice(each, each + 1)) for each in range(3)]).mean(0)
+    torch.testing.assert_close(ours(slice(None)), whole)
+    assert not torch.allclose(whole, theirs, rtol=0.1)
+
+
+def test_bn_scale_is_the_absolute_gamma() -> None:
+    module = cnn()
+    found = scores(module, probe_of(images()), "bn_scale")
+    assert found["0"].tolist() == module[1].weight.detach().abs().tolist()
+    assert found["3"].tolist() == module[4].weight.detach().abs().tolist()
+
+
+def test_bn_scale_without_batch_norm_names_the_layers() -> None:
+    module = nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6), nn.BatchNorm1d(6, affine=False), nn.ReLU(),
+        nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, CLASSES),
+    )  # fmt: skip
+    with pytest.raises(Unsupported, match=r"bn_scale.*none behind 3, 6$"):
+        prune(module, probe_of(torch.rand(6, 4)), Selection(0.5, "bn_scale"))
+
+
+def test_bn_scale_is_the_mean_where_there_are_several() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.left, self.right, self.head = nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, CLASSES)
+            self.norms = nn.ModuleList(nn.BatchNorm1d(6) for _ in range(2))
+            self.activation = nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.activation(self.norms[0](self.left(x)) + self.norms[1](self.right(x))))
+
+    module = Sum()
+    with torch.no_grad():
+        for norm in module.norms:
+            norm.weight.uniform_(-2, 2)
+    found = scores(module, probe_of(torch.rand(6, 4)), "bn_scale")
+    expected = sum(norm.weight.detach().double().abs() for norm in module.norms) / 2
+    torch.testing.assert_close(found["left"], expected)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
+def test_activation_is_the_mean_absolute_output(activation: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(1, 5, 3), activation(), nn.Flatten(), nn.Linear(80, 7), activation(), nn.Linear(7, CLASSES)
+    )
+    inputs = images(10)
+    found = scores(module, probe_of(inputs), "activation")
+    with torch.no_grad():
+        first = module[:2](inputs)
+        second = module[2:5](first)
+    assert found["0"].tolist() == pytest.approx([first[:, each].abs().mean().item() for each in range(5)], rel=1e-5)
+    assert found["3"].tolist() == pytest.approx([second[:, each].abs().mean().item() for each in range(7)], rel=1e-5)
+
+
+def test_activations_of_a_module_that_is_used_twice_are_told_apart_and_tokens_have_channels_last() -> None:
+    torch.manual_seed(0)
+    shared = nn.GELU()
+    module = nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared, nn.Linear(4, CLASSES))
+    inputs = torch.rand(6, 4, 4)
+
+    def losses(module: nn.Module) -> Iterator[torch.Tensor]:
+        for each in inputs.split(4):
+            yield module(each).square().sum((1, 2))
+
+    found = scores(module, Probe(lambda module: module(inputs), losses), "activation")
+    with torch.no_grad():
+        first = module[:2](inputs)
+        second = module[2:4](first)
+    torch.testing.assert_close(found["0"], first.double().abs().mean((0, 1)), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found["2"], second.double().abs().mean((0, 1)), rtol=1e-5, atol=1e-7)
+
+
+def test_the_first_activation_behind_a_layer_counts() -> None:
+    torch.manual_seed(0)
+    module, inputs = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.GELU(), nn.Linear(6, CLASSES)), torch.rand(6, 4)
+    found = scores(module, probe_of(inputs), "activation")["0"]
+    torch.testing.assert_close(found, module[:2](inputs).detach().double().mean(0), rtol=1e-5, atol=1e-7)
+
+
+def test_activations_that_cannot_be_told_apart_are_refused() -> None:
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, CLASSES))
+    partial = Probe(lambda module: module(torch.rand(3, 4)), lambda module: [module[:2](torch.rand(3, 4)).sum(1)])
+    with pytest.raises(Unsupported, match="another number of times"):
+        scores(module, partial, "activation")
+    flattened = nn.Sequential(nn.Conv2d(1, 5, 3), nn.Flatten(), nn.ReLU(), nn.Linear(80, CLASSES))
+    with pytest.raises(Unsupported, match="an activation behind 0 does not keep its channels"):
+        scores(flattened, probe_of(images()), "activation")
+
+
+@pytest.mark.parametrize("importance", ["taylor", "hessian", "activation"])
+def test_no_calibration_data(importance: str) -> None:
+    module, outputs = cnn(), lambda module: module(images(2))
+    with pytest.raises(Unsupported, match=f"importance '{importance}' needs calibration data, and there are none"):
+        prune(module, Probe(outputs), Selection(0.5, importance))
+    with pytest.raises(Unsupported, match=f"importance '{importance}' needs calibration data, and there is no sample"):
+        prune(module, Probe(outputs, lambda _: []), Selection(0.5, importance))
+
+
+@pytest.mark.parametrize("importance", formulas.IMPORTANCES)
+def test_scoring_changes_nothing(importance: str) -> None:
+    module = cnn().train()
+    module[0].weight.requires_grad_(False)
+    module[3].weight.grad = torch.ones_like(module[3].weight)
+    before = copy.deepcopy(module.state_dict())
+    state = torch.get_rng_state()
+    pruned = prune(module, probe_of(images()), Selection(0.5, importance))
+    assert module.training
+    assert all(each.training for each in module.modules())
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    gradients = {name for name, each in module.named_parameters() if each.grad is not None}
+    assert gradients == {"3.weight"}
+    assert torch.equal(module[3].weight.grad, torch.ones_like(module[3].weight))
+    assert torch.equal(torch.get_rng_state(), state)
+    for narrow, whole in zip(pruned.module.parameters(), module.parameters(), strict=True):
+        assert narrow.requires_grad is whole.requires_grad
+        assert narrow.grad is None
+    assert not pruned.module.training
+
+
+def test_the_options_know_every_importance() -> None:
+    assert set(IMPORTANCES) == set(formulas.IMPORTANCES)
+    with pytest.raises(ValueError, match="unknown importance 'obdc'"):
+        prune(cnn(), probe_of(images()), Selection(0.5, "obdc"))
+
+
+def test_scores_that_are_not_finite_are_refused() -> None:
+    module = cnn()
+    with torch.no_grad():
+        module[3].weight[2] = math.nan
+    with pytest.raises(Unsupported, match="importance 'l2' of 3 is not finite"):
+        prune(module, probe_of(images()), Selection(0.5, "l2"))
+
+
+def swapped(make: Callable[[], nn.Module]) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), make(), nn.Linear(8, CLASSES))
+
+
+@pytest.mark.parametrize("importance", ["taylor", "hessian", "activation"])
+def test_calibrated_importances_see_the_activation(importance: str) -> None:
+    # The same weights: only the data tell the networks apart.
+    probe = probe_of(torch.randn(12, 4, generator=torch.Generator().manual_seed(3)))
+    found = [scores(swapped(make), probe, importance)["0"] for make in (nn.ReLU, nn.GELU)]
+    assert not torch.allclose(*found, rtol=1e-3)

@@ -1,0 +1,347 @@
+"""What torch-pruning gets wrong without a word: each is handled, or refused with its reason."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch_pruning as tp
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations
+
+from evalsuite import LambdaGELU, Unsupported
+from pipelines.prune.channels import Layout, _remove, check_layout, prune
+from pipelines.prune.equality import equality_error
+from pipelines.prune.graph import Graph, Group
+from pipelines.prune.selection import Probe, Pruned, Selection
+
+HALF = Selection(0.5)
+
+
+def on(inputs: torch.Tensor) -> Probe:
+    return Probe(lambda module: module(inputs))
+
+
+def chain(*layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*layers).eval()
+
+
+class LambdaBlock(nn.Module):
+    """LambdaGELU per channel that cannot be folded, as the layers are no nn.Sequential."""
+
+    def __init__(self, channels: int | None, dimension: int = 1) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.hidden, self.head = nn.Linear(64, 16), nn.Linear(16, 10)
+        self.activation = LambdaGELU(channels, dimension=dimension)
+        with torch.no_grad():
+            self.activation.s.copy_(torch.linspace(-0.1, 0.3, channels) if channels else torch.tensor(0.2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.activation(self.hidden(x)))
+
+
+def buffered(module: LambdaBlock) -> LambdaBlock:
+    value = module.activation.s.detach().clone()
+    del module.activation.s
+    module.activation.register_buffer("s", value, persistent=False)
+    return module
+
+
+@pytest.mark.parametrize(("channels", "dimension"), [(None, 1), (16, 1), (16, -1)])
+@pytest.mark.parametrize("state", ["trained", "frozen", "buffer"])
+def test_an_unfolded_lambda_is_pruned_with_its_channels(channels: int | None, dimension: int, state: str) -> None:
+    module = LambdaBlock(channels, dimension).eval()
+    module = buffered(module) if state == "buffer" else module
+    module.activation.s.requires_grad_(state == "trained")
+    probe = on(torch.rand(9, 64) if dimension == 1 else torch.rand(3, 5, 64))
+    pruned = prune(module, probe, HALF)
+    assert equality_error(module, pruned, probe.outputs) < 1e-12
+    assert pruned.module.hidden.out_features == 8
+    assert pruned.module.activation.s.shape == (() if channels is None else (8,))
+    assert pruned.module.activation.s.requires_grad is (state == "trained")
+    assert ("s" in dict(pruned.module.activation.named_buffers())) is (state == "buffer")
+    assert pruned.module.state_dict().keys() == module.state_dict().keys()
+
+
+def test_torch_pruning_alone_leaves_a_frozen_lambda_as_wide_as_it_was() -> None:
+    module, inputs = buffered(LambdaBlock(16)), torch.rand(9, 64)
+    graph = tp.DependencyGraph().build_dependency(module, inputs)
+    graph.get_pruning_group(module.hidden, tp.prune_linear_out_channels, list(range(8))).prune()
+    with pytest.raises(ValueError, match="16 lambdas"):
+        module(inputs)
+
+
+def test_one_lambda_before_a_flattened_image() -> None:
+    # torch-pruning asks the last input of an operation, here the lambda, for the image's number of channels.
+    torch.manual_seed(0)
+    module = chain(nn.Conv2d(1, 12, 3), LambdaGELU(), nn.Flatten(), nn.Linear(48, 3))
+    probe = on(torch.rand(3, 1, 4, 4))
+    pruned = prune(module, probe, HALF)
+    assert equality_error(module, pruned, probe.outputs) < 1e-12
+    assert pruned.module[3].in_features == 24
+
+
+def test_a_frozen_layer_is_pruned_and_stays_frozen() -> None:
+    torch.manual_seed(0)
+    module, probe = (
+        chain(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 4)),
+        on(torch.rand(5, 8)),
+    )
+    module[0].requires_grad_(False)
+    pruned = prune(module, probe, HALF)
+    assert pruned.module[0].out_features == 8
+    assert not pruned.module[0].weight.requires_grad
+    assert pruned.module[2].weight.requires_grad
+    assert not module[0].weight.requires_grad
+    assert equality_error(module, pruned, probe.outputs) < 1e-12
+
+
+def test_the_mode_of_the_given_module_stays() -> None:
+    module = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 4)).train()
+    probe, before = on(torch.rand(5, 8)), copy.deepcopy(module.state_dict())
+    pruned = prune(module, probe, HALF)
+    assert all(each.training for each in module.modules())
+    assert not any(each.training for each in pruned.module.modules())
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert equality_error(module, pruned, probe.outputs) < 1e-12
+
+
+def test_one_network_does_not_change_how_the_next_is_pruned() -> None:
+    torch.manual_seed(0)
+    first, second = chain(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), LambdaBlock(16, -1).eval()
+    alone = prune(first, on(torch.rand(5, 8)), HALF)
+    prune(second, on(torch.rand(3, 5, 64)), HALF)
+    again = prune(first, on(torch.rand(5, 8)), HALF)
+    assert alone.removed == again.removed
+    assert torch.equal(alone.module[0].weight, again.module[0].weight)
+
+
+class Heads(nn.Module):
+    """Queries, keys and values feed an activation, and a reshape makes heads of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key, self.value, self.out = (nn.Linear(16, 16) for _ in range(4))
+        self.up, self.down = nn.Linear(16, 20), nn.Linear(20, 4)
+        self.activation = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (
+            self.activation(layer(x)).unflatten(-1, (4, 4)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        return self.down(self.activation(self.up(x + self.out(mixed.transpose(1, 2).flatten(-2)))))
+
+
+class Images(nn.Module):
+    """A linear layer makes an image; a convolution takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.make, self.convolution, self.head = nn.Linear(16, 32), nn.Conv2d(8, 8, 2), nn.Linear(8, 3)
+        self.activation = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image = self.activation(self.make(x)).unflatten(1, (8, 2, 2))
+        return self.head(self.activation(self.convolution(image)).flatten(1))
+
+
+class Chunked(nn.Module):
+    """The halves of one layer meet in a product: channel i goes with channel i + 16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.activation, self.head = nn.Linear(16, 32), nn.GELU(), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, value = self.hidden(x).chunk(2, -1)
+        return self.head(self.activation(gate) * value)
+
+
+class Features(nn.Module):
+    """Hidden units are outputs too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.activation, self.head = nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.activation(self.hidden(x))
+        return torch.cat([self.head(hidden), hidden], 1)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.activation, self.recurrent = nn.Linear(16, 12), nn.ReLU(), nn.LSTM(12, 6, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.recurrent(self.activation(self.hidden(x)))[0]
+
+
+def tied() -> nn.Sequential:
+    module = chain(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    module[2].weight = module[0].weight
+    return module
+
+
+def twice() -> nn.Sequential:
+    layer = nn.Linear(16, 16)
+    return chain(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(16, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "reason"),
+    [
+        (Chunked, (16,), "hidden keeps its channels: a split couples them"),
+        (Features, (16,), "hidden keeps its channels: they are outputs of the network"),
+        (Recurrent, (5, 16), r"hidden keeps its channels: recurrent \(LSTM\) mixes them"),
+        (tied, (16,), "0 keeps its channels: 0 shares its weight with 2.weight; 2 keeps.*with 0.weight"),
+        (twice, (16,), "0 keeps its channels: 0 is called more than once"),
+        (lambda: chain(nn.Linear(16, 6), nn.ReLU(), nn.Flatten(), nn.Linear(30, 3)), (5, 16), "a reshape regroups"),
+        (
+            lambda: chain(parametrizations.weight_norm(nn.Linear(16, 8)), nn.ReLU(), nn.Linear(8, 3)),
+            (16,),
+            "0 computes its weights from others; remove the parametrization",
+        ),
+        (lambda: chain(nn.Linear(16, 8), nn.ReLU()), (16,), "they are outputs of the network"),
+        (lambda: chain(nn.Linear(16, 8), nn.ReLU(), nn.BatchNorm1d(8)), (16,), "they are outputs of the network"),
+        (
+            lambda: chain(nn.Conv1d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(112, 3)),
+            (1, 16),
+            r"0 keeps its channels: 1 \(GroupNorm\) mixes them",
+        ),
+    ],
+)
+def test_what_cannot_be_pruned_is_refused_with_its_reason(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], reason: str
+) -> None:
+    with pytest.raises(Unsupported, match=f"no prunable layer.*{reason}"):
+        prune(make().eval(), on(torch.rand(4, *shape)), HALF)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "pruned_layers", "note"),
+    [
+        (Heads, (5, 16), {"up"}, "query keeps its channels: a reshape regroups them"),
+        (Images, (16,), {"convolution"}, "make keeps its channels: a reshape regroups them"),
+        (
+            lambda: chain(nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 12), nn.ReLU(),
+                          nn.Linear(12, 4)),
+            (16,), {"3"}, "0 keeps its channels: 1 (LayerNorm) mixes them",
+        ),
+        (
+            lambda: chain(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=2), nn.ReLU(), nn.Conv2d(8, 8, 1),
+                          nn.Conv2d(8, 8, 3, groups=8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4)),
+            (1, 8, 8), {"4", "5"}, "0 keeps its channels: 2 is a convolution with groups=2",
+        ),
+        (
+            lambda: chain(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 8, 1, groups=4), nn.ReLU(), nn.Conv2d(8, 6, 3), nn.ReLU(),
+                          nn.Flatten(), nn.Linear(96, 2)),
+            (1, 8, 8), {"3"}, "1 keeps its channels: 1 is a convolution with groups=4",
+        ),
+    ],
+)  # fmt: skip
+def test_the_rest_of_the_network_is_pruned(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], pruned_layers: set[str], note: str
+) -> None:
+    module, probe = make().eval(), on(torch.rand(4, *shape))
+    pruned = prune(module, probe, HALF)
+    assert pruned.removed.keys() == pruned_layers
+    assert note in pruned.notes
+    assert equality_error(module, pruned, probe.outputs) < 1e-12
+
+
+def test_a_depthwise_convolution_follows() -> None:
+    torch.manual_seed(0)
+    module = chain(
+        nn.Conv2d(1, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4)
+    )
+    probe = on(torch.rand(4, 1, 4, 4))
+    pruned = prune(module, probe, Selection(0.25))
+    assert pruned.module[1].groups == pruned.module[1].in_channels == pruned.module[0].out_channels == 6
+    assert equality_error(module, pruned, probe.outputs) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: tied().requires_grad_(False), "every parameter is frozen; set requires_grad"),
+        (lambda: chain(nn.Linear(16, 3)), "no activation module found"),
+    ],
+)
+def test_networks_without_anything_to_prune(make: Callable[[], nn.Module], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        prune(make(), on(torch.rand(4, 16)), HALF)
+
+
+def test_channels_that_take_others_with_them_are_seen() -> None:
+    # Chunked is refused when traced; here it is not.
+    module = Chunked().eval()
+    dependencies = tp.DependencyGraph().build_dependency(module, torch.rand(4, 16))
+    group = Group("hidden", module.hidden, 32, [], [0])
+    with pytest.raises(Unsupported, match="hidden: other channels would go with those chosen"):
+        _remove(module, Graph(dependencies, [group], [], [-1], torch.Size((4, 3))), [(group, [0, 1])])
+
+
+def test_an_error_of_the_network_itself_is_explained() -> None:
+    with pytest.raises(Unsupported, match="cannot follow the network: RuntimeError: mat1 and mat2"):
+        prune(chain(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3)), on(torch.rand(4, 15)), HALF)
+
+
+def network() -> tuple[nn.Sequential, Probe, Layout]:
+    torch.manual_seed(0)
+    module = chain(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+    return module, on(torch.rand(5, 8)), Layout.of(module, torch.Size((5, 4)))
+
+
+def by_torch_pruning(module: nn.Sequential, layer: int, channels: list[int]) -> None:
+    graph = tp.DependencyGraph().build_dependency(module, torch.rand(5, 8))
+    graph.get_pruning_group(module[layer], tp.prune_linear_out_channels, channels).prune()
+
+
+def test_a_pruned_classifier_is_seen() -> None:
+    module, probe, before = network()
+    by_torch_pruning(module, 3, [0])
+    with pytest.raises(Unsupported, match=r"changed the outputs: shape \(5, 3\) instead of \(5, 4\)"):
+        check_layout(Pruned(module, {"3": [0]}), before, probe)
+
+
+def test_a_replaced_layer_is_seen() -> None:
+    module, probe, before = network()
+    module[3] = copy.deepcopy(module[3])
+    with pytest.raises(Unsupported, match="torch-pruning replaced 3"):
+        check_layout(Pruned(module, {}), before, probe)
+
+
+def test_channels_that_are_still_there_are_seen() -> None:
+    module, probe, before = network()
+    with pytest.raises(Unsupported, match="torch-pruning left 0 16 channels wide instead of 14"):
+        check_layout(Pruned(module, {"0": [0, 1]}), before, probe)
+    by_torch_pruning(module, 0, [0, 1])
+    with pytest.raises(Unsupported, match="torch-pruning left 1 14 channels wide instead of 16"):
+        check_layout(Pruned(module, {"0": [0, 1]}), before, probe)
+    check_layout(Pruned(module, {"0": [0, 1], "1": [0, 1]}), before, probe)
+
+
+def test_parameters_that_did_not_fall_are_seen() -> None:
+    module, probe, before = network()
+    by_torch_pruning(module, 0, [0, 1])
+    module[3].register_parameter("more", nn.Parameter(torch.zeros(100)))
+    with pytest.raises(Unsupported, match="removed no parameter: 244 before, 314 after"):
+        check_layout(Pruned(module, {"0": [0, 1], "1": [0, 1]}), before, probe)
+
+
+def test_a_network_that_no_longer_runs_is_seen() -> None:
+    module, probe, before = network()
+    module[0].weight = nn.Parameter(module[0].weight[:14])
+    module[0].bias = nn.Parameter(module[0].bias[:14])
+    with pytest.raises(Unsupported, match="the pruned network does not run"):
+        check_layout(Pruned(module, {"0": [0, 1]}), before, probe)
