@@ -42,7 +42,7 @@ def _removal(made: Narrowed, options: Prune) -> list[Metric]:
     return [
         Metric("removed_channels", made.channels, "count", NEUTRAL, reason=unpruned or notes),
         Metric("removed_heads", made.heads, "count", NEUTRAL, reason=unpruned),
-        Metric("equality_error", made.equality_error, "logit", LOWER,
+        Metric("equality_error", made.equality_error, "ratio", LOWER,
                reason=unpruned or "from the network with the removed channels zeroed, over max(1, |logit|), float64"),
         Metric("fine_tune_epochs", options.fine_tune_epochs, "count", NEUTRAL,
                reason="taught by the unpruned network" if options.distill else ""),

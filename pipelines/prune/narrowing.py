@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipelines.prune import Prune
 
 _COMPARED = 64  # inputs that the pruned and the zeroed network are compared on
-_BATCH = 64
+_BATCH = 8  # of losses: second-order importances go back through a whole batch for each of its samples
 _COUNTED = (nn.Linear, nn.modules.conv._ConvNd)  # of layers with the same channels, BatchNorm is not counted
 
 
