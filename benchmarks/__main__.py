@@ -179,6 +179,29 @@ def quantized() -> Iterator[Ratio]:
     yield f"mixed-precision search, mnist-cnn ({measured.first:.1f} s here) / one epoch of training", measured.ratio
 
 
+def pruned() -> Iterator[Ratio]:
+    """mnist-cnn in ONNX Runtime: whole over half of its channels, in multiples of 8."""
+    from pipelines.prune.channels import prune
+    from pipelines.prune.selection import Probe, Selection
+
+    workload = load("workloads", "mnist-cnn").target()
+    probe = Probe(lambda module: module(torch.zeros(2, 1, 28, 28)))
+    for name in ("gelu", "relu"):
+        torch.manual_seed(0)
+        whole = workload.build(load("activations", name).target.make).eval()
+        half = prune(whole, probe, Selection(0.5, round_to=8)).module
+        with tempfile.TemporaryDirectory() as folder:
+            sessions = []
+            for module in (whole, half):
+                export_onnx(module, (1, 28, 28), Path(folder) / "model.onnx")
+                sessions.append(open_onnx((Path(folder) / "model.onnx").read_bytes()))
+        for batch in (1, 64):
+            inputs = torch.rand(batch, 1, 28, 28)
+            first, second = (lambda s=each, inputs=inputs: run_onnx(s, inputs) for each in sessions)
+            measured = compare_latency(first, second, seconds=3)
+            yield f"whole / half of the channels, {name}, mnist-cnn in ONNX Runtime, batch {batch}", measured.ratio
+
+
 def start_up() -> Iterator[Ratio]:
     """`evalsuite --help` over an empty interpreter."""
 
@@ -193,7 +216,7 @@ def start_up() -> Iterator[Ratio]:
 def main() -> None:
     """Print every ratio."""
     torch.set_num_threads(1)
-    for benchmark in (training_step, saved_memory, bounds, runtime, integers, quantized, start_up):
+    for benchmark in (training_step, saved_memory, bounds, runtime, integers, quantized, pruned, start_up):
         for name, ratio in benchmark():
             print(f"{ratio:8.2f}  {name}", flush=True)
 

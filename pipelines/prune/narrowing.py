@@ -73,7 +73,7 @@ def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> N
     error, notes, gone = 0.0, list[str](), dict[str, int]()
     for done in range(options.rounds):
         if not options.control:
-            pruned = _removed(module, probe, _selection(options, done, bench.seed, gone))
+            pruned = remove(module, probe, _selection(options, done, bench.seed, gone))
             error = max(error, equality_error(module, pruned, probe.outputs))
             gone = {path: gone.get(path, 0) + len(lost) for path, lost in pruned.removed.items()} | {
                 path: lost for path, lost in gone.items() if path not in pruned.removed
@@ -93,7 +93,12 @@ def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> N
     return Narrowed(untuned, module, error, channels, heads, notes)
 
 
-def _removed(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
+def remove(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
+    """A copy of `module` without the channels, hidden units and attention heads that `selection` removes.
+
+    Raises:
+        Unsupported: see `prune` and `prune_heads`.
+    """
     if selection.sparsity == 0:
         return prune_heads(module, probe, selection)
     pruned = prune(module, probe, selection)
