@@ -291,6 +291,25 @@ def test_a_changed_network_goes_on_to_the_next_step(workshop: Workshop) -> None:
     assert parameters["pruned"] == parameters["prune"] < parameters["accuracy"]
 
 
+def test_a_quantized_file_goes_on_to_the_steps_that_take_one(workshop: Workshop) -> None:
+    steps = """
+  - {use: prune, fine_tune_epochs: 1}
+  - {use: quantize, after: prune}
+  - {use: export, after: quantize}
+  - {use: accuracy, name: accuracy-quantized, after: quantize}
+"""
+    done = workshop.run(workshop.recipe(steps, HEAD.replace("[gelu, gelu-swap]", "[gelu]")))
+    assert done.returncode == 0, done.stderr
+    rows = workshop.rows()
+    refused = rows[rows["step"] == "accuracy-quantized"]
+    assert set(refused["status"]) == {"unsupported"}
+    assert set(refused["reason"]) == {"takes torch modules; after 'quantize' the network is an ONNX file"}
+    found = rows.set_index(["step", "metric"])["value"]
+    assert found["export", "runtime_accuracy"] == found["quantize", "runtime_accuracy"]
+    place = workshop.out / "artefacts" / "digits-mlp" / "gelu" / "0"
+    assert (place / "quantize" / "quantized.onnx").read_bytes() == (place / "export" / "model.onnx").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
