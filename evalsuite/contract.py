@@ -180,7 +180,7 @@ class Network:
     `unswapped` is the same network before its activations were replaced by ReLU, where they were. Its logits are
     (batch, classes), or (batch, positions, classes). `vocabulary` is the number of tokens where its inputs are token
     indices (int64), None where they are real numbers. `deployed` is an ONNX file that stands for the network from here
-    on, where a stage made one that no torch module computes; `module` is then what the file was made of.
+    on, where a stage made one that no torch module computes; `module` is then the float network it came from.
     """
 
     name: str

@@ -39,7 +39,7 @@ class Export:
         difference, agreement = _compare(_torch_logits(network, test.inputs), logits)
         operators = [node.op_type for node in model.graph.node]
         opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-        of = "" if network.deployed is None else "from the module that the file was made of"
+        of = "" if network.deployed is None else "from the float network that the file came from"
         metrics = [
             Metric("opset", opset, "count", Direction.NEUTRAL),
             Metric("max_abs_difference", difference, "logit", Direction.LOWER, reason=of),

@@ -27,8 +27,9 @@ class Prune:
             activation ("activation"); or "random" ones, the control.
         scope: "local": each layer loses the same share; "global": all channels are ranked together.
         heads: the share of attention heads to remove, in [0, 1), by the same importance.
-        rounds: one, or several: prune a little, fine-tune a little, and again (arXiv 1506.02626). Neither what is
-            removed in the end nor the fine-tuning as a whole depends on it.
+        rounds: one, or several: prune a little, fine-tune a little, and again (arXiv 1506.02626). How much is removed
+            in the end, and the epochs in all, do not depend on it; each round starts its schedule, its optimizer and
+            the order of the samples again.
         fine_tune_epochs: passes over the training data, in all.
         distill: whether the unpruned network teaches the pruned one during fine-tuning (arXiv 1503.02531).
         round_to: the channels that stay are rounded up to a multiple of it: ragged widths run slower.
@@ -51,15 +52,18 @@ class Prune:
     def __post_init__(self) -> None:
         if not 0 <= self.heads < 1:
             raise ValueError(f"heads must be in [0, 1), got {self.heads}")
-        if not 0 <= self.sparsity < 1 or self.sparsity == self.heads == 0:
+        if not 0 <= self.sparsity < 1 or (self.sparsity == self.heads == 0 and not self.control):
             cure = "; to remove nothing and only fine-tune, set control: true" if self.sparsity == 0 else ""
             raise ValueError(f"sparsity must be in (0, 1), got {self.sparsity}{cure}")
         for name, known in (("importance", IMPORTANCES), ("scope", SCOPES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         for name, least in (("fine_tune_epochs", 0), ("rounds", 1), ("round_to", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.distill and not self.fine_tune_epochs:
+            raise ValueError("distill teaches during fine-tuning: fine_tune_epochs must be at least 1, got 0")
         if self.rounds > 1 and self.fine_tune_epochs < self.rounds:
             raise ValueError(
                 f"rounds must be at most fine_tune_epochs = {self.fine_tune_epochs}, got {self.rounds}: "

@@ -184,8 +184,11 @@ def check_layout(pruned: Pruned, before: Layout, probe: Probe) -> None:
     try:
         with torch.no_grad():
             outputs = probe.outputs(pruned.module).shape
-    except RuntimeError as error:
-        raise Unsupported(f"the pruned network does not run: {str(error).splitlines()[0]}") from error
+    except (MemoryError, OSError):  # the machine's limit, not the network's
+        raise
+    except Exception as error:  # whatever a module's own code says of sizes that it did not expect
+        said = (str(error).splitlines() or [""])[0]
+        raise Unsupported(f"the pruned network does not run: {type(error).__name__}: {said}") from error
     if outputs != before.outputs:
         raise Unsupported(f"pruning changed the outputs: shape {tuple(outputs)} instead of {tuple(before.outputs)}")
     after = Layout.of(pruned.module, outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ _CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.
 
 @torch.no_grad()
 def equality_error(unpruned: nn.Module, pruned: Pruned, outputs: Callable[[nn.Module], torch.Tensor]) -> float:
-    """Max |pruned - zeroed| / max(1, |zeroed|) over all outputs, in float64.
+    """Max |pruned - zeroed| / max(1, |zeroed|) over all outputs, or if greater, over the greatest output; in float64.
 
     The zeroed network multiplies the removed output channels of each layer by 0, which knows nothing of how the
     dependency graph maps channels to the layers behind them. In float64, so that the order of summation does not
@@ -46,8 +47,11 @@ def equality_error(unpruned: nn.Module, pruned: Pruned, outputs: Callable[[nn.Mo
             f"pruning changed the outputs: shape {tuple(actual.shape)} instead of {tuple(expected.shape)}"
         )
     # Where both are the same infinity, as masked logits are, their difference would be NaN.
-    errors = torch.where(actual == expected, 0.0, (actual - expected).abs() / expected.abs().clamp(min=1.0))
-    error: float = errors.max().item()
+    differences = torch.where(actual == expected, 0.0, (actual - expected).abs())
+    greatest = expected.abs().where(expected.isfinite(), 0.0).max().item()
+    error: float = (differences / expected.abs().clamp(min=1.0)).max().item()
+    if differences.any():  # Of a network whose outputs are tiny, any other output would be near enough to 1.
+        error = max(error, differences.max().item() / greatest if greatest else math.inf)
     if not error <= TOLERANCE:
         raise Unsupported(
             f"removing channels changed what the network computes by {error:.3g} (outputs up to "
@@ -74,8 +78,10 @@ def _double(value: Any) -> Any:
 def _run(what: str, outputs: Callable[[nn.Module], torch.Tensor], module: nn.Module) -> torch.Tensor:
     try:
         return outputs(module)
-    except RuntimeError as error:
-        raise Unsupported(f"{what}: {str(error).splitlines()[0]}") from error
+    except (MemoryError, OSError):  # the machine's limit, not the network's
+        raise
+    except Exception as error:  # whatever a module's own code says of sizes that it did not expect
+        raise Unsupported(f"{what}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
 
 
 def _zero(channels: list[int], dimension: int) -> Callable[[nn.Module, object, torch.Tensor], torch.Tensor]:

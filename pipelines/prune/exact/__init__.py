@@ -39,15 +39,15 @@ class ExactPrune:
     def __post_init__(self) -> None:
         if not (self.proximal >= 0 and math.isfinite(self.proximal)):
             raise ValueError(f"proximal must be finite and >= 0, got {self.proximal}")
-        if self.epochs < 0:
-            raise ValueError(f"epochs must be at least 0, got {self.epochs}")
+        for name in ("epochs", "max_neurons"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
         if self.proximal and not self.epochs:
             raise ValueError(f"proximal {self.proximal} acts during training: epochs must be at least 1, got 0")
         # Z3 counts steps in 32 bits.
         if not 0 < self.query_time_limit <= 10_000:
             raise ValueError(f"query_time_limit must be > 0 and <= 10000 s, got {self.query_time_limit}")
-        if self.max_neurons < 0:
-            raise ValueError(f"max_neurons must be at least 0, got {self.max_neurons}")
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Counts by kind, proofs of equality, accuracy and size, and units.json; hands on the smaller network.

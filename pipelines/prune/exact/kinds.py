@@ -62,7 +62,9 @@ def removals(module: nn.Module, hidden: Hidden, bounds: UnitBounds) -> list[Remo
     if hidden.plain:
         others = [unit for unit in range(hidden.units) if unit not in found]
         found |= _duplicates(module, hidden, others)
-        on = [unit for unit in others if unit not in found and bool((lower[unit] >= 0).all())]
+        # A unit that took over a duplicate's part can leave in the next round only.
+        heirs = {other for each in found.values() for other in each.shares}
+        on = [unit for unit in others if unit not in found and unit not in heirs and bool((lower[unit] >= 0).all())]
         if hidden.relu and isinstance(weighted(module, hidden.producer), nn.Linear):
             found |= _merged(module, hidden, on)
     return [found[unit] for unit in sorted(found)]

@@ -95,7 +95,7 @@ def read_layers(module: nn.Module, input_shape: tuple[int, ...]) -> Layers:
     """
     exact = copy.deepcopy(module).double().eval()
     leaves = list(_leaves(exact, input_shape))
-    owners = Counter(id(parameter) for each in leaves for parameter in each.layer.parameters())
+    owners = Counter(id(each) for leaf in leaves for each in (*leaf.layer.parameters(), *leaf.layer.buffers()))
     if any(count > 1 for count in owners.values()):
         raise Unsupported("layers share parameters, so that a unit of one is a unit of another")
     is_relu = {id(each.module): each.traits.name == RELU.name for each in census(exact)}

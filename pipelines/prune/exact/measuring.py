@@ -54,7 +54,7 @@ def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
     if not error <= tolerance:
         raise Unsupported(
             f"removing {len(removed.claims)} units changes logits by {error:.3g}, above {tolerance:.3g}:"
-            " float32 parameters are too coarse for what would move into the next layer"
+            " what would move into the next layer is too large, or too small, for float32 parameters"
         )
     prover = Prover(
         bench.data.domain, tolerance=tolerance, neurons=options.max_neurons, seconds=options.query_time_limit,

@@ -58,6 +58,8 @@ def remove(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
         removals: of this layer, decided of the whole network before any was made.
     """
     gone = {each.unit for each in removals}
+    if gone & {other for each in removals for other in each.shares}:
+        raise ValueError("a removed unit's part cannot go to another that is removed with it")
     keep = torch.tensor([unit for unit in range(hidden.units) if unit not in gone])
     _fold(module, hidden, removals)
     consumer = weighted(module, hidden.consumer)

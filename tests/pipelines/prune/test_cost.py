@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 from evalsuite import export_onnx, open_onnx, run_onnx
+from evalsuite.workloads.transformer import Attention
 from pipelines.prune.cost import macs_of, parameters_of, peak_bytes, with_relu
 
 
@@ -37,12 +39,24 @@ def test_what_a_residual_block_adds_stays_alive(tmp_path: Path) -> None:
 def test_the_yardstick_has_relu_where_gelu_was(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(6, 20), nn.GELU(), nn.Linear(20, 3)).eval()
     made = with_relu(export_onnx(module, (6,), tmp_path / "chain.onnx"))
-    assert made is not None
     inputs = torch.randn(5, 6)
     expected = nn.Sequential(module[0], nn.ReLU(), module[2])(inputs)
     torch.testing.assert_close(run_onnx(open_onnx(made.SerializeToString()), inputs), expected, rtol=1e-5, atol=1e-6)
-    tanh = export_onnx(nn.Sequential(nn.Linear(6, 2), nn.Tanh()).eval(), (6,), tmp_path / "tanh.onnx")
-    assert with_relu(tanh) is None
+    assert {node.op_type for node in made.graph.node} == {"Gemm", "Relu"}
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_is_counted(fused: bool) -> None:
+    heads, positions, size = 2, 5, 4
+    attention = 2 * heads * positions**2 * size
+    projections = positions * (3 * 8 * 8 + 8 * 8)
+    if fused:
+        layer = nn.TransformerEncoderLayer(8, heads, 16, dropout=0.0, batch_first=True).eval()
+        assert macs_of(layer, torch.zeros(1, positions, 8)) == attention + projections + positions * 2 * 8 * 16
+    else:
+        module = Attention(8, heads, causal=False).eval()
+        assert macs_of(module, torch.zeros(1, positions, 8)) == attention + projections
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_shared_weights_count_once() -> None:

@@ -78,6 +78,19 @@ def test_the_error_is_relative_to_each_output() -> None:
         equality_error(module, pruned, lambda each: each(inputs))
 
 
+def test_tiny_outputs_are_compared_with_each_other() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
+    with torch.no_grad():
+        for parameter in module[2].parameters():
+            parameter.mul_(1e-9)
+    wrong = copy.deepcopy(module)
+    with torch.no_grad():
+        wrong[2].weight.neg_()
+    with pytest.raises(Unsupported, match="changed what the network computes"):
+        equality_error(module, Pruned(wrong, {}), lambda each: each(torch.ones(4, 3)))
+
+
 def test_equal_infinities_are_equal_and_nan_is_not() -> None:
     module, pruned = mlp(), without(mlp(), [1])
     for value, refused in ((-math.inf, False), (math.nan, True)):
@@ -100,9 +113,9 @@ def test_another_shape_or_a_crash_is_explained() -> None:
     with pytest.raises(Unsupported, match=r"changed the outputs: shape \(5, 3\) instead of \(5, 4\)"):
         equality_error(module, pruned, lambda each: each(inputs))
     pruned.module[2] = nn.Linear(6, 4)
-    with pytest.raises(Unsupported, match="the pruned network does not run: mat1"):
+    with pytest.raises(Unsupported, match="the pruned network does not run: RuntimeError: mat1"):
         equality_error(module, pruned, lambda each: each(inputs))
-    with pytest.raises(Unsupported, match="the network does not run in float64: mat1"):
+    with pytest.raises(Unsupported, match="the network does not run in float64: RuntimeError: mat1"):
         equality_error(module, pruned, lambda each: each(torch.rand(5, 7)))
 
 

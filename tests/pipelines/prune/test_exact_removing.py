@@ -325,6 +325,30 @@ def test_merged_units_behind_a_batchnorm() -> None:
     assert change(module, removed, (2,)) < 1e-6
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_duplicates_of_units_that_could_be_merged(seed: int) -> None:
+    """What takes over a duplicate's part must not leave with it."""
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    with torch.no_grad():
+        distinct = torch.cat([torch.eye(3), torch.ones(1, 3)])[torch.randperm(4)]
+        module[0].weight.copy_(torch.cat([distinct, distinct[torch.randint(4, (4,))]]))
+        module[0].bias.fill_(1.0)
+    removed = remove_all(module, (3,), DOMAIN)
+    assert Counter(each.removal.kind.value for each in removed.claims) == {"duplicate": 4, "merged": 1}
+    assert removed.module[0].out_features == 3
+    assert change(module, removed, (3,)) < 1e-5
+
+
+def test_a_shared_batchnorm_without_parameters_is_refused() -> None:
+    shared = nn.BatchNorm1d(4, affine=False)
+    module = nn.Sequential(nn.Linear(2, 4), shared, nn.ReLU(), nn.Linear(4, 4), shared, nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        module[0].weight[1] = 0.0
+    with pytest.raises(Unsupported, match="share"):
+        remove_all(module.eval(), (2,), DOMAIN)
+
+
 def test_layers_that_stay_whole_say_why() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(

@@ -213,10 +213,12 @@ def test_networks_that_cannot_be_pruned_say_why(
         ({"heads": math.nan}, r"heads must be in \[0, 1\), got nan"),
         ({"importance": "talyor"}, "importance must be one of l2, l1, .*random, got 'talyor'"),
         ({"scope": "layer"}, "scope must be one of local, global, got 'layer'"),
-        ({"rounds": 0}, "rounds must be at least 1, got 0"),
+        ({"rounds": 0}, "rounds must be a whole number of at least 1, got 0"),
+        ({"round_to": 2.5}, "round_to must be a whole number of at least 1, got 2.5"),
+        ({"distill": True, "fine_tune_epochs": 0}, "distill teaches during fine-tuning"),
         ({"rounds": 4}, "rounds must be at most fine_tune_epochs = 3, got 4"),
-        ({"fine_tune_epochs": -1}, "fine_tune_epochs must be at least 0, got -1"),
-        ({"round_to": 0}, "round_to must be at least 1, got 0"),
+        ({"fine_tune_epochs": -1}, "fine_tune_epochs must be a whole number of at least 0, got -1"),
+        ({"round_to": 0}, "round_to must be a whole number of at least 1, got 0"),
     ],
 )
 def test_options_are_validated(options: dict[str, object], text: str) -> None:
