@@ -19,10 +19,20 @@ from evalsuite.activations.hardenable import Hardenable
 from evalsuite.contract import Data, Network
 from evalsuite.plugins import PluginError
 from evalsuite.plugins import load as load_plugin
-from evalsuite.resizing import Description, describe, fitted, read_tensors, tensor_bytes
+from evalsuite.resizing import (
+    LARGEST_JSON,
+    Description,
+    checksum,
+    describe,
+    fitted,
+    printable,
+    read_tensors,
+    tensor_bytes,
+)
 from evalsuite.workloads import Workload
 
 DEPLOYED = "deployed.onnx"
+_ROLES = ("module", "unswapped")
 
 
 class _Noted(BaseModel):
@@ -36,27 +46,16 @@ class _Noted(BaseModel):
 
 
 def save_network(network: Network, folder: Path, workload: Workload) -> None:
-    """Write the network to `folder` (created), and read it back to be sure.
+    """Write the network to `folder` (created), in place of one saved there before, and read it back to be sure.
 
     Raises:
         ValueError: it cannot be rebuilt from the workload's architecture by resizing layers.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    description: dict[str, Any] = {"name": network.name}
-    for role, module in (("module", network.module), ("unswapped", network.unswapped)):
-        if module is not None:
-            data = tensor_bytes(module)
-            # Written by Python, so that a full disk is an OSError like any other.
-            (folder / f"{role}.safetensors").write_bytes(data)
-            # The activations' classes are not compared: any that compute the same row are loaded as that row's own.
-            saved = describe(module, hashlib.sha256(data).hexdigest(), owners_only=True)
-            description[role] = {**_activation(module), "saved": saved.to_json()}
-    (folder / "network.json").write_text(json.dumps(description, indent=1, sort_keys=True))
-    if network.deployed is not None:
-        (folder / DEPLOYED).write_bytes(network.deployed.read_bytes())
+    description = _written(network, folder)
     example = network.example(4)
     with torch.no_grad():
-        for role, module in (("module", network.module), ("unswapped", network.unswapped)):
+        for role, module in zip(_ROLES, (network.module, network.unswapped), strict=True):
             restored = _load(folder, workload, role, description)
             if (restored is None) != (module is None) or (
                 restored is not None and module is not None and not torch.equal(restored(example), module(example))
@@ -68,20 +67,85 @@ def load_network(folder: Path, workload: Workload, data: Data) -> Network:
     """The network that `save_network` wrote.
 
     Raises:
-        ValueError: a file is missing or damaged, or they do not fit the workload's architecture; the text names it.
+        ValueError: a file is missing, damaged or of another network, or they do not fit the workload's architecture;
+            the text names it.
     """
-    path = folder / "network.json"
-    try:
-        description = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: cannot be read ({type(error).__name__}); train the network again") from error
-    if not isinstance(description, dict) or not isinstance(description.get("name"), str):
-        raise ValueError(f"{path}: is damaged: it gives no network's name; train the network again")
-    module, unswapped = (_load(folder, workload, role, description) for role in ("module", "unswapped"))
+    description = _read_description(folder / "network.json")
+    module, unswapped = (_load(folder, workload, role, description) for role in _ROLES)
     if module is None:
         raise ValueError(f"{folder}: network.json names no activation")
-    deployed = folder / DEPLOYED if (folder / DEPLOYED).is_file() else None
+    deployed = _deployed(folder / DEPLOYED, description.get("deployed"))
     return Network(description["name"], module, data.input_shape, data.classes, unswapped, data.vocabulary, deployed)
+
+
+def _written(network: Network, folder: Path) -> dict[str, Any]:
+    """Write the network; what network.json says of it, but for its checksum."""
+    description: dict[str, Any] = {"name": network.name}
+    for role, module in zip(_ROLES, (network.module, network.unswapped), strict=True):
+        path = folder / f"{role}.safetensors"
+        if module is None:
+            path.unlink(missing_ok=True)
+        else:
+            data = tensor_bytes(module)
+            # Written by Python, so that a full disk is an OSError like any other.
+            path.write_bytes(data)
+            # The activations' classes are not compared: any that compute the same row are loaded as that row's own.
+            saved = describe(module, hashlib.sha256(data).hexdigest(), owners_only=True)
+            description[role] = {**_activation(module), "saved": saved.to_json()}
+    if network.deployed is None:
+        (folder / DEPLOYED).unlink(missing_ok=True)
+    else:
+        data = network.deployed.read_bytes()
+        (folder / DEPLOYED).write_bytes(data)
+        description["deployed"] = hashlib.sha256(data).hexdigest()
+    noted = {**description, "checksum": checksum(description)}
+    (folder / "network.json").write_text(json.dumps(noted, indent=1, sort_keys=True))
+    return description
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    """What `_written` gave, from network.json."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise ValueError(f"{path}: has {path.stat().st_size} bytes, more than {LARGEST_JSON}: it is no such file")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({type(error).__name__}); train the network again") from error
+    try:
+        found = json.loads(data)
+        plain = {key: each for key, each in found.items() if key != "checksum"} if isinstance(found, dict) else {}
+        expected = checksum(plain)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: cannot be read ({type(error).__name__}); train the network again") from error
+    if not isinstance(plain.get("name"), str):
+        raise ValueError(f"{path}: is damaged: it gives no network's name; train the network again")
+    if found.get("checksum") != expected:
+        raise ValueError(
+            f"{path}: was changed since it was written, or an older version wrote it: its checksum differs; train the "
+            "network again"
+        )
+    return plain
+
+
+def _deployed(path: Path, recorded: object) -> Path | None:
+    """The file of the network as it is deployed, None where it has none."""
+    if recorded is None:
+        _check_absent(path)
+        return None
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"{path}: cannot be read ({type(error).__name__}), but the network was saved with it: save it again"
+        ) from error
+    if hashlib.sha256(data).hexdigest() != recorded:
+        raise ValueError(f"{path}: was changed since it was saved: its SHA-256 is not the recorded one; save it again")
+    return path
+
+
+def _check_absent(path: Path) -> None:
+    if path.exists():
+        raise ValueError(f"{path}: belongs to another network: network.json does not record it; save the network again")
 
 
 def _activation(module: nn.Module) -> dict[str, Any]:
@@ -110,16 +174,17 @@ def _activation(module: nn.Module) -> dict[str, Any]:
 
 def _load(folder: Path, workload: Workload, role: str, description: dict[str, Any]) -> nn.Module | None:
     """The module in that role, None where the network has none."""
-    if role not in description:
-        return None
     path = folder / f"{role}.safetensors"
+    if role not in description:
+        _check_absent(path)
+        return None
     try:
         noted = _Noted.model_validate(description[role])
         saved = Description.from_json(noted.saved)
         fresh = _fresh(workload, noted)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in (role, *first["loc"]))
+        where = ".".join(printable(str(part)) for part in (role, *first["loc"]))
         raise ValueError(f"{folder / 'network.json'}: {where}: {first['msg']}; train the network again") from error
     except (ValueError, PluginError) as error:
         raise ValueError(f"{folder / 'network.json'}: {role} {error}") from error
@@ -137,7 +202,9 @@ def _fresh(workload: Workload, noted: _Noted) -> nn.Module:
         try:
             module.set_submodule(place, load_plugin("activations", name).target.make(1), strict=True)
         except AttributeError as error:
-            raise ValueError(f"names an activation at {place}, where the architecture has no layer") from error
+            raise ValueError(
+                f"names an activation at {printable(place)}, where the architecture has no layer"
+            ) from error
     for layer in module.modules():
         if isinstance(layer, Hardenable):
             if noted.temperature is None:

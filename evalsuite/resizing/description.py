@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -54,13 +54,13 @@ class LayerRecord(_Record):
     Args:
         kind: the name of its class; None where it is not compared.
         sizes: its public integers and tuples of integers, as `heads` or `normalized_shape`.
-        constants: its public floats, as `eps`.
+        constants: its public floats and strings, as `eps` and `padding_mode`: compared, never set.
         absent: parameters and buffers that are registered as None.
     """
 
     kind: str | None = None
     sizes: dict[Attribute, Integer | list[Integer]] = {}
-    constants: dict[Attribute, FiniteFloat] = {}
+    constants: dict[Attribute, float | str] = {}
     absent: list[str] = []
 
 
@@ -84,7 +84,7 @@ class Description(_Record):
     def to_json(self) -> dict[str, Any]:
         """As JSON holds it, with a checksum over the rest."""
         plain = self.model_dump(exclude_defaults=True) | {"format": self.format}
-        return {**plain, "checksum": _checksum(plain)}
+        return {**plain, "checksum": checksum(plain)}
 
     @classmethod
     def from_json(cls, found: object) -> Description:
@@ -97,18 +97,18 @@ class Description(_Record):
             raise ValueError("is no description of a saved module: it names no format; save the module again")
         if found["format"] != 1 or isinstance(found["format"], bool):
             raise ValueError(
-                f"has format {str(found['format'])[:40]!r}, this version reads 1: save the module again, or update"
+                f"has format {str(found['format'])[:40]!a}, this version reads 1: save the module again, or update"
             )
         plain = {key: value for key, value in found.items() if key != "checksum"}
         try:
             description = cls.model_validate(plain)
         except (ValidationError, RecursionError) as error:
             raise ValueError(f"is damaged: {_first(error)}; save the module again") from error
-        if found.get("checksum") != _checksum(plain):
+        if found.get("checksum") != checksum(plain):
             raise ValueError("was changed since it was written: its checksum differs; save the module again")
         unknown = sorted(set(description.ties.values()) - set(description.tensors))
         if unknown:
-            raise ValueError(f"is damaged: ties name {unknown[0]!r}, which is no tensor of it; save the module again")
+            raise ValueError(f"is damaged: ties name {unknown[0]!a}, which is no tensor of it; save the module again")
         return description
 
 
@@ -216,25 +216,31 @@ def _is_integer(value: object) -> bool:
     return type(value) is int and -_LIMIT <= value < _LIMIT
 
 
-def constants(layer: nn.Module) -> dict[str, float]:
-    """The public finite floats among the layer's attributes that its outputs in evaluation mode may depend on."""
+def constants(layer: nn.Module) -> dict[str, float | str]:
+    """The public floats and strings among the layer's attributes that its outputs in evaluation mode may depend on."""
     if "drop" in type(layer).__name__.lower():
         return {}
     return {
         key: each
         for key, each in vars(layer).items()
-        if re.fullmatch(_PUBLIC, key) and type(each) is float and math.isfinite(each)
-        # What only training uses may differ.
-        and "drop" not in key and key != "momentum"
+        if re.fullmatch(_PUBLIC, key) and (type(each) is str or (type(each) is float and not math.isnan(each)))
+        # What only training uses, and what a model is called, may differ.
+        and "drop" not in key and key not in ("momentum", "name", "name_or_path")
     }  # fmt: skip
 
 
-def _checksum(plain: dict[str, Any]) -> str:
+def checksum(plain: dict[str, Any]) -> str:
+    """The SHA-256, hexadecimal, of what JSON holds, however it is laid out."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def printable(text: str) -> str:
+    """`text` from a file with all but plain characters escaped: lone surrogates cannot be printed or written."""
+    return ascii(text)[1:-1]
 
 
 def _first(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return type(error).__name__
     first = error.errors()[0]
-    return f"{'.'.join(str(part)[:80] for part in first['loc'])}: {first['msg']}"
+    return f"{'.'.join(printable(str(part)[:80]) for part in first['loc'])}: {first['msg']}"

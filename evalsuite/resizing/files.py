@@ -15,19 +15,19 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from evalsuite.activations.census import duplicate
 from evalsuite.resizing.description import (
     Description,
     check_finite,
     describe,
     dtype_name,
     first_tensor,
+    printable,
     tensor_groups,
 )
-from evalsuite.resizing.fitting import fitted
+from evalsuite.resizing.fitting import copied, fitted
 
 TENSORS, DESCRIPTION = "module.safetensors", "module.json"
-_LARGEST_JSON = 2**26  # bytes: many times what the layers of the largest models need
+LARGEST_JSON = 2**26  # bytes: many times what the layers of the largest models need
 Example = torch.Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 
@@ -48,7 +48,8 @@ def save_module(
             tuple of arguments, or a mapping of keyword arguments.
 
     Raises:
-        ValueError: a parameter is not finite, a state is no tensor, or the module read back differs.
+        ValueError: a parameter is not finite, a state is no tensor, a weight is computed from other tensors, or the
+            module read back differs.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -126,19 +127,19 @@ def read_tensors(path: Path, description: Description) -> dict[str, torch.Tensor
         raise ValueError(f"{path}: is no safetensors file ({type(error).__name__}); save the module again") from error
     for name in sorted(tensors.keys() ^ description.tensors.keys()):
         where = "is not described" if name in tensors else "is missing in it"
-        raise ValueError(f"{path}: the tensor {name!r} {where}; save the module again")
+        raise ValueError(f"{path}: the tensor {name!a} {where}; save the module again")
     for name, tensor in tensors.items():
         expected = description.tensors[name]
         if (dtype_name(tensor), list(tensor.shape)) != (expected.dtype, expected.shape):
             raise ValueError(
-                f"{path}: the tensor {name!r} is {dtype_name(tensor)} {list(tensor.shape)}, "
-                f"not {expected.dtype} {expected.shape} as described; save the module again"
+                f"{path}: the tensor {name!a} is {dtype_name(tensor)} {list(tensor.shape)}, "
+                f"not {printable(expected.dtype)} {expected.shape} as described; save the module again"
             )
     return tensors
 
 
 def _read_description(path: Path) -> Description:
-    data = _read(path, _LARGEST_JSON)
+    data = _read(path, LARGEST_JSON)
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -174,13 +175,13 @@ def _check_equal(module: nn.Module, restored: nn.Module, example: Example | None
             raise ValueError(f"{name} read back differs from the one in memory; is the disk sound?")
     if example is None:
         return
-    expected, found = (_outputs(each, example) for each in (duplicate(module).eval(), restored))
+    expected, found = (_outputs(each, example) for each in (copied(module).eval(), restored))
     if not expected:
         raise ValueError(f"{type(module).__name__} gave no tensor for the example: nothing can be compared")
     if len(expected) != len(found) or not all(map(_equal, expected, found)):
         raise ValueError(
             f"{type(module).__name__} read back computes something else than the one in memory: something that is "
-            "neither a tensor nor an integer attribute of a layer differs"
+            "neither a tensor nor a number or text attribute of a layer differs"
         )
 
 

@@ -15,8 +15,8 @@ from evalsuite.resizing.description import (
     Site,
     all_sites,
     check_finite,
-    constants,
     dtype_name,
+    printable,
     sizes,
     tensor_groups,
 )
@@ -30,7 +30,7 @@ def fitted(module: nn.Module, tensors: dict[str, torch.Tensor], description: Des
     Raises:
         ValueError: the description is of another architecture; the text names what differs, and the cure.
     """
-    module = duplicate(module).eval()
+    module = copied(module).eval()
     _check_layers(module, description.layers)
     names = set(description.tensors) | set(description.ties)
     _check_names(module, description, names)
@@ -48,11 +48,30 @@ def fitted(module: nn.Module, tensors: dict[str, torch.Tensor], description: Des
     return module
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """See `duplicate`.
+
+    Raises:
+        ValueError: a tensor of a layer is computed from others, as torch's older weight_norm does.
+    """
+    try:
+        return duplicate(module)
+    except RuntimeError as error:
+        for path, layer in module.named_modules():
+            for name, each in vars(layer).items():
+                if isinstance(each, torch.Tensor) and not each.is_leaf:
+                    raise ValueError(
+                        f"{_dotted(path, name)} is computed from other tensors, which cannot be copied; before saving "
+                        "and loading, remove the parametrization, as torch.nn.utils.remove_weight_norm does"
+                    ) from error
+        raise
+
+
 def _check_layers(module: nn.Module, saved: dict[str, LayerRecord]) -> None:
     here = dict(module.named_modules(remove_duplicate=False))
     for path in sorted(saved.keys() ^ here.keys()):
         where = "only in the saved module" if path in saved else "missing in the saved module"
-        raise ValueError(f"the layer {path} is {where}: build the module as the saved one was built")
+        raise ValueError(f"the layer {printable(path)} is {where}: build the module as the saved one was built")
     for path, layer in here.items():
         kind, other = type(layer).__name__, saved[path].kind
         if other is not None and kind != other:
@@ -62,21 +81,32 @@ def _check_layers(module: nn.Module, saved: dict[str, LayerRecord]) -> None:
                     ", whose weight is the transposed one: convert Conv1D to nn.Linear before saving and loading alike"
                 )
             raise ValueError(
-                f"{path or 'the module'} is a {kind} here and was a {other}{hint}; "
+                f"{path or 'the module'} is a {kind} here and was a {printable(other)}{hint}; "
                 "build and convert the module as the saved one"
             )
-        for name, value in constants(layer).items():
-            if saved[path].constants.get(name, value) != value:
-                raise ValueError(
-                    f"{_dotted(path, name)} is {value} here and was {saved[path].constants[name]}: build the module "
-                    "with the saved value"
-                )
+        _check_constants(path, layer, saved[path])
+
+
+def _check_constants(path: str, layer: nn.Module, saved: LayerRecord) -> None:
+    own = vars(layer)
+    for name, was in saved.constants.items():
+        # A layer of another class may compute the same without it.
+        if saved.kind is None and name not in own:
+            continue
+        now = own.get(name)
+        if not isinstance(now, (int, float, str)) or now != was:
+            state = ascii(now) if isinstance(now, (int, float, str)) else "no number or text"
+            raise ValueError(
+                f"{_dotted(path, name)} is {state} here and was {was!a}: build the module with the saved value"
+            )
 
 
 def _check_names(module: nn.Module, description: Description, names: set[str]) -> None:
     here = {site.name: site for site in all_sites(module)}
     for name in sorted(names - here.keys()):
-        raise ValueError(f"the saved tensor {name} has no place in the module: build it as the saved one was built")
+        raise ValueError(
+            f"the saved tensor {printable(name)} has no place in the module: build it as the saved one was built"
+        )
     for name in sorted(here.keys() - names):
         site = here[name]
         if site.tensor is not None and site.attribute not in description.layers[site.path].absent:
@@ -145,6 +175,9 @@ def _set_sizes(path: str, layer: nn.Module, saved: LayerRecord) -> None:
     here = sizes(layer)
     for name, value in saved.sizes.items():
         new = tuple(value) if isinstance(value, list) else value
+        own = vars(layer).get(name)
+        if isinstance(own, float) and own == new:
+            continue
         if name not in here or type(here[name]) is not type(new):
             raise ValueError(f"{_dotted(path, name)} was {new}, but is no such number here: build as the saved one")
         if new == here[name]:
@@ -165,26 +198,46 @@ def _set_sizes(path: str, layer: nn.Module, saved: LayerRecord) -> None:
 def _repeat_shapes(path: str, layer: nn.Module) -> None:
     """Let the layers of torch repeat the shapes of their tensors, whatever was saved."""
     own = vars(layer)
+    if "weight" in own:
+        return  # computed before each call, so it has its new shape only then
     if isinstance(layer, (nn.Linear, _ConvNd, nn.Embedding)) and layer.weight is None:
         raise ValueError(f"{_dotted(path, 'weight')} was not saved: a {type(layer).__name__} needs it")
     if isinstance(layer, nn.Linear):
         own["out_features"], own["in_features"] = layer.weight.shape
+        _check_shapes(path, layer, (layer.out_features,), "bias")
     elif isinstance(layer, _ConvNd):
         first, second = layer.weight.shape[:2]
         transposed = isinstance(layer, _ConvTransposeNd)
         _check_divides(path, "groups", layer.groups, first)
         narrow, wide = ("in_channels", "out_channels") if transposed else ("out_channels", "in_channels")
         own[narrow], own[wide] = first, second * layer.groups
+        _check_shapes(path, layer, (layer.out_channels,), "bias")
     elif isinstance(layer, _NormBase):
         tensor = layer.weight if layer.weight is not None else layer.running_mean
         own["num_features"] = layer.num_features if tensor is None else tensor.numel()
-    elif isinstance(layer, (nn.LayerNorm, nn.RMSNorm)) and layer.weight is not None:
-        own["normalized_shape"] = tuple(layer.weight.shape)
-    elif isinstance(layer, nn.GroupNorm) and layer.weight is not None:
-        own["num_channels"] = layer.weight.numel()
-        _check_divides(path, "num_groups", layer.num_groups, layer.weight.numel())
+        _check_shapes(path, layer, (layer.num_features,), "weight", "bias", "running_mean", "running_var")
+    elif isinstance(layer, (nn.LayerNorm, nn.RMSNorm)):
+        if layer.weight is not None:
+            own["normalized_shape"] = tuple(layer.weight.shape)
+        _check_shapes(path, layer, layer.normalized_shape, "bias")
+    elif isinstance(layer, nn.GroupNorm):
+        if layer.weight is not None:
+            own["num_channels"] = layer.weight.numel()
+            _check_divides(path, "num_groups", layer.num_groups, layer.num_channels)
+        _check_shapes(path, layer, (layer.num_channels,), "bias")
     elif isinstance(layer, nn.Embedding):
         own["num_embeddings"], own["embedding_dim"] = layer.weight.shape
+
+
+def _check_shapes(path: str, layer: nn.Module, width: tuple[int, ...], *names: str) -> None:
+    """Those of the layer's tensors that it has must have the shape `width`, that of its outputs."""
+    for name in names:
+        tensor = getattr(layer, name, None)
+        if tensor is not None and tensor.shape != width:
+            raise ValueError(
+                f"{_dotted(path, name)} has shape {tuple(tensor.shape)} for outputs of width {width}: it was cut "
+                "wrongly; save the module again"
+            )
 
 
 def _check_divides(path: str, name: str, groups: int, channels: int) -> None:

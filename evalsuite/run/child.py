@@ -259,18 +259,21 @@ def _hand_over(network: Network | None, assignment: Assignment) -> tuple[str, st
 def digest_network(folder: Path) -> str:
     """The digest of a saved network: each tensor's name, type, shape and bytes in order of names, and the activations.
 
-    The network's name is left out: equal weights are the same network.
+    The network's name is left out, and the checksum with it: equal weights are the same network.
     """
+    import torch
     from safetensors.torch import load_file
 
     from evalsuite.networks import DEPLOYED
 
     described = json.loads((folder / "network.json").read_text())
-    digest = hashlib.sha256(json.dumps({k: v for k, v in described.items() if k != "name"}, sort_keys=True).encode())
+    described = {key: value for key, value in described.items() if key not in ("name", "checksum")}
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for file in sorted(folder.glob("*.safetensors")):
         for name, tensor in sorted(load_file(file).items()):
             digest.update(f"{file.name}|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            digest.update(tensor.numpy().tobytes())
+            # As bytes: numpy has no bfloat16, nor floats of 8 bits.
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     if (folder / DEPLOYED).is_file():
         digest.update((folder / DEPLOYED).read_bytes())
     return digest.hexdigest()
