@@ -12,6 +12,7 @@ import onnxruntime
 import torch
 from torch.nn import functional
 
+from benchmarks.relaxations import relaxations
 from evalsuite import LambdaGELU, Network, Property, compare_latency, export_onnx, open_onnx, run_onnx
 from evalsuite.plugins import load
 from evalsuite.reluize.training import fit
@@ -216,7 +217,7 @@ def start_up() -> Iterator[Ratio]:
 def main() -> None:
     """Print every ratio."""
     torch.set_num_threads(1)
-    for benchmark in (training_step, saved_memory, bounds, runtime, integers, quantized, pruned, start_up):
+    for benchmark in (training_step, saved_memory, relaxations, bounds, runtime, integers, quantized, pruned, start_up):
         for name, ratio in benchmark():
             print(f"{ratio:8.2f}  {name}", flush=True)
 

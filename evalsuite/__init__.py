@@ -42,7 +42,18 @@ if TYPE_CHECKING:
         Verdict,
     )
     from evalsuite.deployment import Latency, compare_latency, export_onnx, open_onnx, run_onnx
-    from evalsuite.relaxations import Lines, interval, relax
+    from evalsuite.relaxations import (
+        SIGMOID,
+        TANH,
+        Envelope,
+        Lines,
+        Planes,
+        envelope,
+        gated,
+        interval,
+        product,
+        relax,
+    )
     from evalsuite.reluize.folding import fold_hardness
     from evalsuite.reluize.harden import harden
     from evalsuite.reluize.hardening import Hardening
@@ -52,7 +63,17 @@ if TYPE_CHECKING:
     from evalsuite.reluize.schedules import target_for, target_for_certificate, target_for_distance
     from evalsuite.reluize.swap import check_swapped, expose, swap_to_relu
     from evalsuite.resizing import load_module, save_module
-    from evalsuite.verification import Replay, falsify, float32_box, margin
+    from evalsuite.verification import (
+        Answer,
+        Replay,
+        Verification,
+        falsify,
+        float32_box,
+        margin,
+        read_onnx,
+        read_vnnlib,
+        verify,
+    )
 
 _HOME = {
     "evalsuite.activations": (
@@ -99,8 +120,15 @@ _HOME = {
         "run_onnx",
     ),
     "evalsuite.relaxations": (
+        "SIGMOID",
+        "TANH",
+        "Envelope",
         "Lines",
+        "Planes",
+        "envelope",
+        "gated",
         "interval",
+        "product",
         "relax",
     ),
     "evalsuite.reluize.folding": ("fold_hardness",),
@@ -126,10 +154,15 @@ _HOME = {
     ),
     "evalsuite.resizing": ("load_module", "save_module"),
     "evalsuite.verification": (
+        "Answer",
         "Replay",
+        "Verification",
         "falsify",
         "float32_box",
         "margin",
+        "read_onnx",
+        "read_vnnlib",
+        "verify",
     ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -140,10 +173,14 @@ __all__ = [
     "GELU",
     "LAMBDA_GELU",
     "RELU",
+    "SIGMOID",
+    "TANH",
     "Activation",
+    "Answer",
     "Bench",
     "Data",
     "Direction",
+    "Envelope",
     "FineTune",
     "Found",
     "Gated",
@@ -157,6 +194,7 @@ __all__ = [
     "Metric",
     "Network",
     "Outcome",
+    "Planes",
     "Property",
     "Replay",
     "Split",
@@ -168,6 +206,7 @@ __all__ = [
     "Unsupported",
     "Use",
     "Verdict",
+    "Verification",
     "census",
     "census_of_operators",
     "census_of_run",
@@ -175,11 +214,13 @@ __all__ = [
     "check_swapped",
     "compare_latency",
     "distill_loss",
+    "envelope",
     "export_onnx",
     "expose",
     "falsify",
     "float32_box",
     "fold_hardness",
+    "gated",
     "harden",
     "interval",
     "load_module",
@@ -188,6 +229,9 @@ __all__ = [
     "open_onnx",
     "parameter_groups",
     "preactivation_bounds",
+    "product",
+    "read_onnx",
+    "read_vnnlib",
     "recalibrate_batchnorm",
     "refit",
     "refit_bias",
@@ -199,6 +243,7 @@ __all__ = [
     "target_for",
     "target_for_certificate",
     "target_for_distance",
+    "verify",
 ]
 
 

@@ -1,6 +1,25 @@
 """Sound relaxations of activations on intervals, derived from their traits: what bounds, smt and certificates share."""
 
-from evalsuite.relaxations.lines import Lines, interval, relax
+from evalsuite.relaxations.envelopes import Envelope, envelope
+from evalsuite.relaxations.gates import MISH, SIGMOID, SOFTPLUS, TANH
+from evalsuite.relaxations.intervals import Lines
+from evalsuite.relaxations.lines import interval, relax
+from evalsuite.relaxations.products import Planes, gated, product
 from evalsuite.relaxations.tangents import Windows, windows
 
-__all__ = ["Lines", "Windows", "interval", "relax", "windows"]
+__all__ = [
+    "MISH",
+    "SIGMOID",
+    "SOFTPLUS",
+    "TANH",
+    "Envelope",
+    "Lines",
+    "Planes",
+    "Windows",
+    "envelope",
+    "gated",
+    "interval",
+    "product",
+    "relax",
+    "windows",
+]

@@ -1,27 +1,28 @@
 """Where the tangents of a concave|convex|concave activation support its envelopes on an interval.
 
-Write g for the normal form, c0 < c1 for its inflections. The line of least area below (above) g on [l, u] supports
+Write g for the normal form, -c < c for its inflections. The line of least area below (above) g on [l, u] supports
 the convex (concave) envelope at the midpoint, so what has to be known is where the envelope follows g itself: between
 tangent points that depend on one end of the interval only. They are tabulated once and interpolated. An error here
-costs tightness, never soundness: `lines` derives each intercept from the slope that it was given.
+costs tightness, never soundness: each intercept is derived from the slope that was taken.
+
+Such an activation here is even but for a linear part, g(-z) = g(z) - k z: what holds on the right holds, mirrored,
+on the left, and one table serves both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import torch
 
 from evalsuite.activations import Activation
-from evalsuite.activations.traits import Scalar
+from evalsuite.relaxations.pieces import Curve, at, bisect, curve
 
 SHAPE = "-+-"
-_POINTS = 4097
-_BISECTIONS = 64
-# Beyond this distance from the inflection, the tangent point of the upper line can't be told from infinity in float64.
-_TAIL = 6.5
+_POINTS = 4096
+_CLOSE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,93 +40,105 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
-    """Tables of the tangent points right of the convex piece.
+class Wave:
+    """A concave|convex|concave curve that is even but for a linear part, and the tables of its tangent points.
 
-    `below[i]`: the point of the convex piece whose tangent passes through g(u), where 1 / (1 + u - c1) is the i-th
-    fraction of an even division of [0, 1].
-    `above_at` (ascending) and `above`: the point right of c1 whose tangent passes through g(above_at).
+    Args:
+        curve: the curve.
+        outer: c, the right inflection.
+        limits: the slopes towards minus and plus infinity, of which the first is the smaller.
+        below: below[i] is the point of the convex piece whose tangent passes through g(u), where
+            1 / (1 + u - c) = i / N.
+        below_step: below[i + 1] - below[i].
+        above: above[i] is the point right of c whose tangent passes through g(l), where (l / c)^(1/4) = i / N;
+            infinite at i = 0, for all l <= 0.
+        above_step: above[i + 1] - above[i].
     """
 
-    inner: float
+    curve: Curve
     outer: float
+    limits: tuple[float, float]
     below: torch.Tensor
-    above_at: torch.Tensor
+    below_step: torch.Tensor
     above: torch.Tensor
+    above_step: torch.Tensor
+
+    def last_below(self, far: torch.Tensor) -> torch.Tensor:
+        """The last point of the convex piece that the lower envelope up to `far` follows; `far` itself up to c."""
+        position = (far - self.outer).clamp_(min=0).add_(1).reciprocal_().mul_(_POINTS)
+        return torch.minimum(_interpolated(self.below, self.below_step, position), far)
+
+    def first_above(self, near: torch.Tensor) -> torch.Tensor:
+        """The first point that the upper envelope from `near` on follows; infinite where it never touches."""
+        position = (near / self.outer).clamp_(0, 1).sqrt_().sqrt_().mul_(_POINTS)
+        return torch.maximum(_interpolated(self.above, self.above_step, position), near)
 
 
-def _bisect(negative: Callable[[torch.Tensor], torch.Tensor], low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        below = negative(middle)
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return (low + high) / 2
+def _interpolated(first: torch.Tensor, step: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    index = position.to(torch.int32).flatten()
+    start = first.index_select(0, index).view_as(position)
+    return torch.addcmul(start, step.index_select(0, index).view_as(position), position.frac_())
 
 
-def _side(value: Scalar, slope: Scalar, inner: float, outer: float) -> _Side:
-    fraction = torch.linspace(0, 1, _POINTS, dtype=torch.float64).clamp(min=1e-9)
-    far = outer + 1 / fraction - 1
+def _steps(table: torch.Tensor) -> torch.Tensor:
+    steps = torch.zeros_like(table)
+    steps[:-1] = table.diff()
+    return torch.where(steps.isfinite(), steps, 0.0)
+
+
+def _tail(slope_at: Curve, outer: float, limit: float) -> float:
+    """How far beyond c the slope can be told from its limit in float64."""
+    length = 1.0
+    while length < 1e3 and abs(at(slope_at.slope, outer + length) - limit) > 1e-15 * (1 + abs(limit)):
+        length *= 1.25
+    return length
+
+
+def _is_even(each: Curve, limits: tuple[float, float]) -> bool:
+    z = torch.linspace(0, 40, 2001, dtype=torch.float64)
+    rest = each.value(z) - each.value(-z) - sum(limits) * z
+    return bool((rest.abs() <= _CLOSE * (1 + each.steepest) * (1 + z)).all())
+
+
+@lru_cache(maxsize=512)
+@torch.no_grad()
+def wave(each: Curve, limits: tuple[float, float]) -> Wave | None:
+    """The tables of a curve, given its slopes towards minus and plus infinity; None if it is no such wave."""
+    if "".join(piece.sign for piece in each.pieces) != SHAPE or each.rises or not all(map(math.isfinite, limits)):
+        return None
+    (inner, outer), (left, right) = each.breaks, limits
+    if left >= right or abs(inner + outer) > _CLOSE or not _is_even(each, limits):
+        return None
+    value, slope = each.value, each.slope
+    part = torch.arange(_POINTS + 1, dtype=torch.float64) / _POINTS
+    far = outer + 1 / part.clamp(min=1e-9) - 1
     ends = torch.full_like(far, inner), torch.full_like(far, outer)
-    below = _bisect(lambda at: value(at) + slope(at) * (far - at) < value(far), *ends)
-    touch = outer + _TAIL * torch.linspace(1, 0, _POINTS, dtype=torch.float64)
-    above_at = _bisect(lambda at: value(touch) + slope(touch) * (at - touch) < value(at), *ends)
-    above_at[-1] = outer
-    return _Side(inner, outer, below, above_at.cummax(0).values, touch)
-
-
-@cache
-def _sides(value: Scalar, slope: Scalar, inflections: tuple[float, float]) -> tuple[_Side, _Side]:
-    left, right = inflections
-    mirrored = _side(lambda z: value(-z), lambda z: -slope(-z), -right, -left)
-    return mirrored, _side(value, slope, left, right)
-
-
-@cache
-def _lowest(slope: Scalar, inflections: tuple[float, float]) -> float:
-    low, high = (torch.tensor(each, dtype=torch.float64) for each in inflections)
-    return _bisect(lambda at: slope(at) < 0, low, high).item()
-
-
-def _below(side: _Side, far: torch.Tensor) -> torch.Tensor:
-    """The last point of the convex piece that the lower envelope up to `far` follows; `far` itself up to c1."""
-    position = (_POINTS - 1) / (1 + (far - side.outer).clamp(min=0))
-    index = position.long().clamp(max=_POINTS - 2)
-    first, second = side.below[index], side.below[index + 1]
-    return torch.where(far > side.outer, first + (position - index) * (second - first), far)
-
-
-def _above(side: _Side, near: torch.Tensor) -> torch.Tensor:
-    """The first point that the upper envelope from `near` on follows; infinite where it never touches."""
-    index = torch.searchsorted(side.above_at, near.contiguous()).clamp(1, _POINTS - 1)
-    start, end = side.above_at[index - 1], side.above_at[index]
-    weight = ((near - start) / (end - start).clamp(min=1e-300)).clamp(0, 1)
-    touch = side.above[index - 1] + weight * (side.above[index] - side.above[index - 1])
-    touch = torch.where(near >= side.outer, near, touch)
-    return torch.where(near < side.above_at[0], torch.inf, touch)
-
-
-def inflections(traits: Activation) -> tuple[float, float]:
-    """The two inflections. Raises ValueError for an activation that is not concave, convex, concave."""
-    if traits.shape != SHAPE or len(traits.inflections) != 2:
-        raise ValueError(f"relaxations need an activation of shape {SHAPE!r}, got {traits.name!r}: {traits.shape!r}")
-    return traits.inflections[0], traits.inflections[1]
-
-
-def lowest(traits: Activation) -> float:
-    """Where g is least on its convex piece."""
-    return _lowest(traits.slope, inflections(traits))
+    below = bisect(lambda t: value(t) + slope(t) * (far - t) < value(far), *ends)
+    near = outer * part**4
+    ends = torch.full_like(near, outer), torch.full_like(near, outer + _tail(each, outer, right))
+    above = bisect(lambda t: value(t) + slope(t) * (near - t) < value(near), *ends)
+    below[-1], above[-1], above[0] = outer, outer, torch.inf
+    # The asymptote must be what l <= 0 sees: otherwise tangents from there would touch, and the table has none.
+    if abs(at(value, outer + 1e3) - right * (outer + 1e3)) > 1e-9 * (1 + each.steepest):
+        return None
+    return Wave(each, outer, limits, below, _steps(below), above, _steps(above))
 
 
 @torch.no_grad()
 def windows(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> Windows:
-    """Where tangents support the envelopes of g on [lower, upper]: finite float64 normal coordinates z = lambda x."""
-    mirrored, side = _sides(traits.value, traits.slope, inflections(traits))
-    right, left = _above(side, lower), -_above(mirrored, -upper)
-    on_right = (upper > side.outer) & (right < upper)
-    on_left = (lower < side.inner) & (left > lower) & ~on_right
+    """Where tangents support the envelopes of g on [lower, upper]: finite float64 normal coordinates z = lambda x.
+
+    Raises:
+        ValueError: the activation is not concave, convex, concave and even but for a linear part.
+    """
+    found = wave(curve(traits), traits.limits)
+    if found is None:
+        raise ValueError(f"windows need an even activation of shape {SHAPE!r}, got {traits.name!r}: {traits.shape!r}")
+    right, left = found.first_above(lower), -found.first_above(-upper)
+    on_right, on_left = right < upper, left > lower
     return Windows(
-        lower_first=-_below(mirrored, -lower),
-        lower_last=_below(side, upper),
-        upper_first=torch.where(on_right, torch.maximum(right, lower), torch.where(on_left, lower, upper)),
-        upper_last=torch.where(on_left, torch.minimum(left, upper), torch.where(on_right, upper, lower)),
+        lower_first=-found.last_below(-lower),
+        lower_last=found.last_below(upper),
+        upper_first=torch.where(on_right, right, torch.where(on_left, lower, upper)),
+        upper_last=torch.where(on_right, upper, torch.where(on_left, left, lower)),
     )

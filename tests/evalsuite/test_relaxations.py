@@ -256,11 +256,13 @@ def test_bad_intervals_are_refused(low: float, high: float, hardness: float, mes
             call(GELU, tensor(low), tensor(high), hardness=hardness)
 
 
-def test_other_shapes_and_dtypes_are_refused() -> None:
+def test_other_dtypes_and_windows_of_other_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="relu"):
-        relax(RELU, tensor(0.0), tensor(1.0))
+        windows(RELU, tensor(0.0), tensor(1.0))
     with pytest.raises(ValueError, match="float16"):
         relax(GELU, tensor(0.0).half(), tensor(1.0).half())
+    with pytest.raises(ValueError, match="one shape"):
+        relax(GELU, tensor(0.0), tensor(1.0, 2.0))
 
 
 @pytest.mark.parametrize("a", [1e3, 1e6])

@@ -1,0 +1,188 @@
+"""Lines of any sequence of convex, concave and linear pieces: the edge of the convex envelope over a point.
+
+The lower line of least area supports the convex envelope of g on [l, u] at the midpoint m. Either it is the tangent
+at m, or a chord over m between points where the envelope follows g. The chord is found from outside: starting with
+[l, u], the point of g farthest below the chord replaces the end on its side of m (Newton's method for the tangent
+through the other end, so a few steps do). Farthest points are looked up in tables of the inverse of g' on each convex
+piece. Neither tables nor steps bear on soundness: the intercept is bounded piece by piece, by tangents on convex
+pieces and by the ends of the others. An upper line of g is a lower line of -g.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from evalsuite.relaxations.bends import tangent_bound
+from evalsuite.relaxations.intervals import Intervals, Lines
+from evalsuite.relaxations.pieces import Curve, Piece, reach
+
+_STEPS = 12
+_POINTS = 2049
+# Finest spacing beside the finite end of an infinite piece; the nodes then spread out geometrically.
+_FINEST = 1e-3
+_UNITS = 64 * torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True, slots=True)
+class _Arc:
+    """A convex piece, and points on it with the slopes there, ascending."""
+
+    start: float
+    end: float
+    nodes: torch.Tensor
+    slopes: torch.Tensor
+
+    def steepness(self, curve: Curve, touch: torch.Tensor) -> torch.Tensor:
+        """g' at points of the piece; at its ends that of its own side, where at a kink the row may give the other."""
+        return curve.slope(touch.clamp(math.nextafter(self.start, math.inf), math.nextafter(self.end, -math.inf)))
+
+    def touching(self, slope: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
+        """About where g has this slope, moved into [lower, upper]."""
+        index = torch.searchsorted(self.slopes, slope.contiguous()).clamp_(1, len(self.slopes) - 1)
+        low, high = self.slopes[index - 1], self.slopes[index]
+        weight = ((slope - low) / (high - low).clamp(min=1e-300)).clamp_(0, 1)
+        found = torch.lerp(self.nodes[index - 1], self.nodes[index], weight)
+        found = torch.where(slope > self.slopes[-1], self.end, torch.where(slope < self.slopes[0], self.start, found))
+        return torch.minimum(torch.maximum(found, lower), upper)
+
+
+@dataclass(frozen=True, slots=True)
+class Hull:
+    """The intervals, with what is known of g on them."""
+
+    curve: Curve
+    arcs: tuple[_Arc, ...]
+    each: Intervals
+    at_lower: torch.Tensor
+    at_upper: torch.Tensor
+    slack: torch.Tensor
+
+
+def relax_hull(curve: Curve, each: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None) -> Lines:
+    """The lines that support the envelopes at the midpoints, or at `points`."""
+    below, above = (each.middle, each.middle) if points is None else (points[0].double(), points[1].double())
+    lower = _line(curve, each, below)
+    slope, intercept = _line(curve.negated(), each, above)
+    return Lines(*lower, -slope, -intercept)
+
+
+def hull_of(curve: Curve, each: Intervals) -> Hull:
+    """What is known of a curve on intervals."""
+    return Hull(curve, _arcs(curve), each, curve.value(each.lower), curve.value(each.upper), each.slack(curve))
+
+
+@lru_cache(maxsize=512)
+@torch.no_grad()
+def _arcs(curve: Curve) -> tuple[_Arc, ...]:
+    return tuple(_arc(curve, piece) for piece in curve.pieces if piece.sign == "+")
+
+
+def _arc(curve: Curve, piece: Piece) -> _Arc:
+    start, end = reach(piece)
+    if math.isfinite(piece.start) and math.isfinite(piece.end):
+        nodes = torch.linspace(start, end, _POINTS, dtype=torch.float64)
+    else:
+        far = torch.logspace(math.log10(_FINEST), math.log10(end - start), _POINTS - 1, dtype=torch.float64)
+        away = torch.cat([torch.zeros(1, dtype=torch.float64), far])
+        sides = [start + away] if math.isfinite(piece.start) else []
+        sides += [end - away] if math.isfinite(piece.end) else []
+        nodes = torch.cat(sides or [-away, away]).sort().values
+    return _Arc(piece.start, piece.end, nodes, curve.slope(nodes).cummax(0).values)
+
+
+def _line(curve: Curve, each: Intervals, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lower line of `curve`."""
+    over = torch.clamp(point, each.lower, each.upper)
+    steep = curve.slope(over)
+    with torch.no_grad():
+        hull = hull_of(curve, each)
+        first, last, tangent = _supports(hull, over.detach(), steep.detach())
+        chord = _chord(curve, first, last)
+    slope = torch.where(tangent, steep, chord).to(each.dtype)
+    with torch.no_grad():
+        found, nearest = sound_intercept(hull, slope.detach().double(), first, last)
+    return slope, each.intercept(slope, found, nearest if slope.requires_grad else None, up=False)
+
+
+def _chord(curve: Curve, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    width = last - first
+    near = width <= 1e-7 * torch.maximum(first.abs(), last.abs())
+    rise = curve.value(last) - curve.value(first)
+    return torch.where(near, curve.slope(torch.lerp(first, last, 0.5)), rise / torch.where(near, 1.0, width))
+
+
+def _supports(hull: Hull, over: torch.Tensor, steep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Between which points of g the envelope's edge over a point runs, and where it is the tangent there."""
+    curve, each = hull.curve, hull.each
+    on_arc = torch.zeros_like(over, dtype=torch.bool)
+    for arc in hull.arcs:
+        on_arc |= (over >= arc.start) & (over <= arc.end)
+    where, height = _farthest(hull, steep)
+    level = curve.value(over) - steep * over
+    tangent = each.narrow() | (on_arc & (height >= level - hull.slack))
+    first = torch.where(tangent, over, torch.where(on_arc & (where <= over), where, each.lower))
+    last = torch.where(tangent, over, torch.where(on_arc & (where > over), where, each.upper))
+    for _ in range(_STEPS):
+        slope = _chord(curve, first, last)
+        where, height = _farthest(hull, slope)
+        better = ~tangent & (height < curve.value(first) - slope * first - hull.slack)
+        if not bool(better.any()):
+            break
+        first = torch.where(better & (where <= over), where, first)
+        last = torch.where(better & (where > over), where, last)
+    return first, last, tangent
+
+
+def _farthest(hull: Hull, slope: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """About where g - slope z is least on the intervals, and how much it is there."""
+    each, value = hull.each, hull.curve.value
+    low, high = hull.at_lower - slope * each.lower, hull.at_upper - slope * each.upper
+    where, height = torch.where(low <= high, each.lower, each.upper), torch.minimum(low, high)
+    for point in hull.curve.corners:
+        here = torch.clamp(torch.full_like(each.lower, point), each.lower, each.upper)
+        found = value(here) - slope * here
+        where, height = torch.where(found < height, here, where), torch.minimum(found, height)
+    for arc in hull.arcs:
+        first, last, _ = _part(arc, each)
+        here = arc.touching(slope, first, last)
+        found = value(here) - slope * here
+        where, height = torch.where(found < height, here, where), torch.minimum(found, height)
+    return where, height
+
+
+def _part(arc: _Arc, each: Intervals) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The part of the intervals on an arc, whether there is one, and an end of the interval where there is none."""
+    first = torch.minimum(each.lower.clamp(min=arc.start), each.upper)
+    last = torch.maximum(each.upper.clamp(max=arc.end), each.lower)
+    exists = (each.upper >= arc.start) & (each.lower <= arc.end)
+    return torch.where(exists, first, each.lower), torch.where(exists, last, each.lower), exists
+
+
+def sound_intercept(
+    hull: Hull, slope: torch.Tensor, first: torch.Tensor, last: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A lower bound of g - slope z on the intervals, whatever slope, and about where it is reached.
+
+    `first` and `last` are where the line is thought to touch g: good guesses make the bound tight, bad ones loose.
+    """
+    each, curve = hull.each, hull.curve
+    low, high = hull.at_lower - slope * each.lower, hull.at_upper - slope * each.upper
+    nearest, least = torch.where(low <= high, each.lower, each.upper), torch.minimum(low, high)
+    for point in curve.corners:
+        inside = (each.lower < point) & (point < each.upper)
+        here = torch.where(inside, point, each.lower)
+        found = curve.value(here) - slope * here
+        nearest, least = torch.where(found < least, here, nearest), torch.minimum(found, least)
+    for arc in hull.arcs:
+        start, end, exists = _part(arc, each)
+        touch = arc.touching(slope, start, end)
+        for known in (first, last):
+            touch = torch.where((known >= start) & (known <= end), known, touch)
+        found = tangent_bound(curve.value(touch), arc.steepness(curve, touch), touch, slope, start, end)
+        found = torch.where(exists, found, torch.inf)
+        nearest, least = torch.where(found < least, touch, nearest), torch.minimum(found, least)
+    return least - hull.slack, nearest
