@@ -241,6 +241,70 @@ def variants(name: PluginName = None) -> None:
 
 
 @app.command()
+def verify(
+    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="The network: .onnx or .onnx.gz.")] = None,
+    vnnlib: Annotated[Path | None, typer.Option(metavar="FILE", help="The property: .vnnlib or .vnnlib.gz.")] = None,
+    instances: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Many: onnx,vnnlib,timeout in each line.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="CSV", help="Where the rows of --instances go [stdout].")] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds for each [60, or the file's].")] = None,
+) -> None:
+    """Decide a VNN-LIB property of an ONNX network, or many: sat, unsat, unknown, timeout or error."""
+    single = onnx is not None and vnnlib is not None and instances is None and out is None
+    if not single and (instances is None or onnx is not None or vnnlib is not None):
+        _stop("verify takes either --onnx and --vnnlib, or --instances and perhaps --out")
+    if timeout is not None and not 0 < timeout < float("inf"):
+        _stop(f"--timeout is a number of seconds > 0, got {timeout:g}")
+    if instances is not None:
+        _verify_many(instances, out, timeout)
+    elif onnx is not None and vnnlib is not None:
+        _verify_one(onnx, vnnlib, timeout)
+
+
+def _verify_one(onnx: Path, vnnlib: Path, timeout: float | None) -> None:
+    import torch
+
+    from evalsuite.contract import Unsupported
+    from evalsuite.verification.cascade import verify as decide
+
+    torch.set_num_threads(1)
+    try:
+        found = decide(onnx, vnnlib, timeout=60.0 if timeout is None else timeout)
+    except (Unsupported, ValueError, OSError) as error:
+        print("error")
+        _stop(_unreadable(error))
+    print(found.lines())
+    print(f"{found.reason}; {found.boxes} boxes; {found.prepare_seconds + found.seconds:.2f} s", file=sys.stderr)
+
+
+def _unreadable(error: Exception) -> str:
+    return (
+        f"cannot read {error.filename}: {error.strerror}" if isinstance(error, OSError) and error.errno else str(error)
+    )
+
+
+def _verify_many(path: Path, out: Path | None, timeout: float | None) -> None:
+    import csv
+    from contextlib import nullcontext
+
+    from evalsuite.verification.instances import COLUMNS, read_instances, run_instances
+
+    try:
+        instances = read_instances(path, timeout)
+        with nullcontext(sys.stdout) if out is None else out.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for number, found in enumerate(run_instances(instances), start=1):
+                writer.writerow(found.row())
+                file.flush()
+                name = f"{Path(found.onnx).name} {Path(found.vnnlib).name}"
+                print(f"{number}/{len(instances)} {name}: {found.result} ({found.reason})", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        _stop(_unreadable(error))
+
+
+@app.command()
 def doctor(cache: CacheFolder = None) -> None:
     """Print versions, the machine and what is missing, with the cure; exit code 1 if something is."""
     from evalsuite.doctor import examine

@@ -1,6 +1,19 @@
-"""What verifiers share: the margin of a property, a falsifier, and the replay of counterexamples."""
+"""What verifiers share: properties' margins, a falsifier, the replay of counterexamples, ONNX and VNN-LIB files."""
 
+from evalsuite.verification.cascade import Answer, Verification, verify
 from evalsuite.verification.falsifier import falsify, float32_box, margin
+from evalsuite.verification.onnx_reader import read_onnx
 from evalsuite.verification.replay import Replay
+from evalsuite.verification.vnnlib import read_vnnlib
 
-__all__ = ["Replay", "falsify", "float32_box", "margin"]
+__all__ = [
+    "Answer",
+    "Replay",
+    "Verification",
+    "falsify",
+    "float32_box",
+    "margin",
+    "read_onnx",
+    "read_vnnlib",
+    "verify",
+]

@@ -1,0 +1,188 @@
+"""Proving that no point of a box satisfies any of its cases: bounds, and bisection of the input where they fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from evalsuite.verification.attack import Attack
+from evalsuite.verification.graph import Graph
+from evalsuite.verification.propagation import LowerBounds, Propagation
+from evalsuite.verification.rounding import EPS, TINY, magnitude
+from evalsuite.verification.specification import Box, Case, Constraint
+from evalsuite.verification.witness import Witness
+
+_MOST_BOXES = 512
+_BATCH_SECONDS = 0.1
+_DESCENTS = 16
+# The weight of the reach in the choice of the input to halve.
+_REACH = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What must be shown empty over one box: cases, each a set of rows c.y <= d that must hold together.
+
+    Args:
+        rows: (rows, outputs) float64.
+        bounds: (rows,) float64, at least the exact d.
+        member: (cases, rows) bool, which rows a case consists of.
+    """
+
+    rows: torch.Tensor
+    bounds: torch.Tensor
+    member: torch.Tensor
+
+    @staticmethod
+    def of(cases: list[Case], outputs: int) -> Demand:
+        """Equal constraints of several cases share a row."""
+        numbers: dict[Constraint, int] = {}
+        for case in cases:
+            for constraint in case.constraints:
+                numbers.setdefault(constraint, len(numbers))
+        rows = torch.zeros(len(numbers), outputs, dtype=torch.float64)
+        bounds = torch.zeros(len(numbers), dtype=torch.float64)
+        member = torch.zeros(len(cases), len(numbers), dtype=torch.bool)
+        for constraint, number in numbers.items():
+            # The exact bound may lie between two float64 numbers.
+            bounds[number] = float(constraint.bound)
+            for index, factor in constraint.terms:
+                rows[number, index] = float(factor)
+        bounds = bounds + EPS * bounds.abs() + TINY * (bounds != 0)
+        for place, case in enumerate(cases):
+            member[place, [numbers[each] for each in case.constraints]] = True
+        return Demand(rows, bounds, member)
+
+    def gaps(self, propagation: Propagation, found: LowerBounds | None = None) -> torch.Tensor:
+        """Sound lower bounds of c.y - d, (batch, rows): from backward bounds, or else from the outputs' intervals."""
+        lower, upper = propagation.outputs
+        size = magnitude(lower, upper) @ self.rows.abs().T
+        if found is None:
+            value = lower @ self.rows.clamp(min=0).T + upper @ self.rows.clamp(max=0).T
+        else:
+            value = found.value
+        # The coefficients may be rounded, and so is the difference.
+        slack = 4 * (self.rows.shape[1] + 4) * EPS * (size + self.bounds.abs() + value.abs())
+        return value - self.bounds - slack
+
+    def best(self, gaps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """For each box and case the greatest gap and its row, (batch, cases): the case is empty where it is > 0."""
+        if gaps.shape[1] == 0:
+            nothing = torch.full((len(gaps), len(self.member)), -torch.inf, dtype=torch.float64)
+            return nothing, torch.zeros_like(nothing, dtype=torch.int64)
+        found = torch.where(self.member, gaps[:, None], -torch.inf).max(-1)
+        return found.values, found.indices
+
+
+def _effect(width: torch.Tensor, coefficients: torch.Tensor, reach: torch.Tensor) -> torch.Tensor:
+    """What halving each input's interval may gain, each (batch, inputs): its part in the linear bound, and some of its
+    reach, without which an input that the linear bound happens to cancel would never be halved.
+    """
+    parts = [part / part.sum(1, keepdim=True).clamp(min=TINY) for part in (coefficients.abs() * width, reach * width)]
+    # An input without any effect is worth halving only where no other is left.
+    return parts[0] + _REACH * parts[1] + TINY * width
+
+
+class Bisection:
+    """One box with its cases; the attack is told at every step where the boxes that stay open are.
+
+    Args:
+        graph: of the network, float64.
+        box: what is bisected.
+        cases: of that box, with their places in the attack's specification.
+        attack: the falsifier.
+        check: called often; what it raises ends the search.
+    """
+
+    def __init__(
+        self, graph: Graph, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None]
+    ) -> None:
+        self._graph, self._attack, self._check = graph, attack, check
+        self._demand = Demand.of([case for _, case in cases], graph.outputs)
+        self._places = torch.tensor([place for place, _ in cases])
+        lower, upper = box.outer()
+        self._lower, self._upper = lower[None], upper[None]
+        self.boxes = 0
+        self.exhausted = False
+
+    def proven_by_intervals(self) -> bool:
+        """Whether interval arithmetic over the whole box does already."""
+        propagation = Propagation(self._graph, self._lower, self._upper, backward=False, check=self._check)
+        return bool((self._demand.best(self._demand.gaps(propagation))[0] > 0).all())
+
+    def run(self) -> Witness | None:
+        """Bisect until each part is proven empty (None), or a witness is found.
+
+        `exhausted` tells afterwards that some part was as small as float64 has it, and still not proven.
+        """
+        size, rate = 1, 0.0
+        while len(self._lower):
+            self._check()
+            started = time.perf_counter()
+            lower, upper = self._lower[-size:], self._upper[-size:]
+            self._lower, self._upper = self._lower[:-size], self._upper[:-size]
+            found = self._step(lower, upper)
+            if found is not None:
+                return found
+            self.boxes += len(lower)
+            seconds = max(time.perf_counter() - started, 1e-6)
+            rate = len(lower) / seconds
+            size = max(1, min(_MOST_BOXES, 2 * size, int(rate * _BATCH_SECONDS)))
+        return None
+
+    @torch.no_grad()
+    def _step(self, lower: torch.Tensor, upper: torch.Tensor) -> Witness | None:
+        propagation = Propagation(self._graph, lower, upper, check=self._check)
+        bounds = propagation.lower_bounds(self._demand.rows)
+        best, row = self._demand.best(self._demand.gaps(propagation, bounds))
+        # A bound that is NaN proves nothing: only > 0 does.
+        open_ = torch.nonzero((~(best > 0)).any(1))[:, 0]
+        if not len(open_):
+            return None
+        lower, upper, best, row = lower[open_], upper[open_], best[open_], row[open_]
+        case = best.argmin(1)
+        worst = row.gather(1, case[:, None])
+        coefficients = bounds.coefficients[open_]
+        if coefficients.shape[1]:
+            coefficients = coefficients.gather(1, worst[..., None].expand(-1, -1, coefficients.shape[2]))[:, 0]
+        else:
+            coefficients = torch.zeros_like(lower)
+        found = self._falsify(lower, upper, coefficients, case)
+        if found is None:
+            reach = propagation.reach(self._demand.rows.abs().sum(0))[open_]
+            self._split(lower, upper, _effect(upper - lower, coefficients, reach), best.amin(1))
+        return found
+
+    def _falsify(
+        self, lower: torch.Tensor, upper: torch.Tensor, coefficients: torch.Tensor, case: torch.Tensor
+    ) -> Witness | None:
+        """Try the centers of the boxes, and the corners where the linear bounds are least; descend from the nearest."""
+        center, corner = (lower + upper) / 2, torch.where(coefficients > 0, lower, upper)
+        points = torch.cat([center, corner]).float()
+        places = self._places[torch.cat([case, case])]
+        possible = self._attack.possible[places]
+        points, places = points[possible], places[possible]
+        if not len(points):
+            return None
+        found, order = self._attack.nearest(points, places)
+        if found is not None:
+            return found
+        with torch.enable_grad():
+            return self._attack.descend(points[order[:_DESCENTS]], places[order[:_DESCENTS]], steps=8)
+
+    def _split(self, lower: torch.Tensor, upper: torch.Tensor, effect: torch.Tensor, gap: torch.Tensor) -> None:
+        """Halve each box in the dimension of the largest effect; put the most open boxes on top."""
+        middle = lower + (upper - lower) / 2
+        effect = torch.where((middle > lower) & (middle < upper), effect, -1.0)
+        largest, axis = effect.max(1)
+        self.exhausted |= bool((largest < 0).any())
+        kept = torch.nonzero(largest >= 0)[:, 0]
+        kept = kept[gap[kept].argsort(descending=True)]
+        lower, upper, axis = lower[kept], upper[kept], axis[kept][:, None]
+        cut = middle[kept].gather(1, axis)
+        left, right = upper.scatter(1, axis, cut), lower.scatter(1, axis, cut)
+        self._lower = torch.cat([self._lower, torch.stack([lower, right], 1).flatten(0, 1)])
+        self._upper = torch.cat([self._upper, torch.stack([left, upper], 1).flatten(0, 1)])

@@ -1,0 +1,164 @@
+"""The cascade of `evalsuite verify`: falsify, bound, bisect.
+
+What the answers claim:
+
+- `sat`: a float32 point lies in the box as the file's decimals state it, and the float32 outputs that ONNX Runtime
+  gives for it on the CPU satisfy the constraints, both in exact arithmetic and without any tolerance.
+- `unsat`: in real arithmetic on the network's float32 weights, no real point of the box satisfies the constraints. Of
+  what float32 rounding adds when the network is run, it says nothing, as is usual in the field.
+- `unknown` and `timeout` claim nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import torch
+
+from evalsuite.contract import Unsupported
+from evalsuite.verification.attack import Attack
+from evalsuite.verification.bisection import Bisection
+from evalsuite.verification.graph import Graph
+from evalsuite.verification.onnx_reader import compare, graph_of, load_onnx
+from evalsuite.verification.specification import Box, Case, Specification
+from evalsuite.verification.vnnlib import read_vnnlib
+from evalsuite.verification.witness import Judge, Witness
+
+# The share of the time that the falsifier has before the first bound.
+_FALSIFY = 0.2
+
+
+class Answer(str, Enum):
+    """VNN-COMP's words: `sat` is a violation of the property that the file negates, `unsat` says that it holds."""
+
+    SAT = "sat"
+    UNSAT = "unsat"
+    UNKNOWN = "unknown"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found of one instance.
+
+    Args:
+        answer: see `Answer`.
+        witness: of `sat`.
+        reason: which step decided, or why none could.
+        boxes: how many boxes were bounded.
+        prepare_seconds: spent on reading the files and comparing the network with ONNX Runtime.
+        seconds: spent on deciding.
+    """
+
+    answer: Answer
+    witness: Witness | None
+    reason: str
+    boxes: int
+    prepare_seconds: float
+    seconds: float
+
+    def lines(self) -> str:
+        """VNN-COMP's result: the answer, and the witness of a `sat`."""
+        return self.answer.value + (f"\n{self.witness.text()}" if self.witness else "")
+
+
+Check = Callable[[], None]
+
+
+class _OutOfTime(Exception):
+    """The deadline has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    answer: Answer
+    reason: str
+    witness: Witness | None = None
+
+
+def verify(onnx: Path, vnnlib: Path, *, timeout: float = 60.0, seed: int = 0) -> Verification:
+    """Decide whether a network has an input in the property's boxes with outputs that satisfy its constraints.
+
+    Args:
+        onnx: an .onnx or .onnx.gz file.
+        vnnlib: a .vnnlib or .vnnlib.gz file.
+        timeout: seconds, of reading and deciding together; it is held within half a second, unless one operation on
+            one box takes longer.
+        seed: of the falsifier.
+
+    Raises:
+        Unsupported: the network can't be read; see `read_onnx`.
+        ValueError: a timeout that is not > 0, a file that is none, a property with other numbers of X and Y.
+        OSError: a file can't be read.
+    """
+    if not 0 < timeout < float("inf"):
+        raise ValueError(f"timeout must be > 0 and finite, got {timeout}")
+    started = time.perf_counter()
+    specification = read_vnnlib(vnnlib)
+    model = load_onnx(onnx)
+    graph = graph_of(model, str(onnx))
+    for kind, asked, has in (("X", specification.inputs, graph.inputs), ("Y", specification.outputs, graph.outputs)):
+        if asked != has:
+            raise ValueError(f"{vnnlib}: declares {asked} {kind}_i, but {onnx} has {has}")
+    compare(graph, model, str(onnx), _inside(specification))
+    judge = Judge(model, graph, specification)
+    prepared = time.perf_counter()
+
+    def check() -> None:
+        if time.perf_counter() - started > timeout:
+            raise _OutOfTime
+
+    search = _Search(graph, specification, judge, seed, check)
+    found = search.run(seconds=_FALSIFY * timeout)
+    ended = time.perf_counter()
+    return Verification(found.answer, found.witness, found.reason, search.boxes, prepared - started, ended - prepared)
+
+
+def _inside(specification: Specification, count: int = 4) -> torch.Tensor:
+    """Some random points of the first box, (count, inputs) float32."""
+    lower, upper = specification.cases[0].box.outer()
+    share = torch.rand(count, len(lower), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return (lower + share * (upper - lower)).float()
+
+
+class _Search:
+    def __init__(self, graph: Graph, specification: Specification, judge: Judge, seed: int, check: Check) -> None:
+        self._graph, self._check = graph, check
+        self._attack = Attack(graph, specification, judge, seed=seed, check=check)
+        self._groups: dict[Box, list[tuple[int, Case]]] = {}
+        for place, case in enumerate(specification.cases):
+            self._groups.setdefault(case.box, []).append((place, case))
+        self.boxes = 0
+
+    def run(self, *, seconds: float) -> _Found:
+        try:
+            witness = self._attack.search(seconds=seconds)
+            if witness is not None:
+                return _Found(Answer.SAT, "falsifier", witness)
+            return self._prove()
+        except _OutOfTime:
+            return _Found(Answer.TIMEOUT, "the time is up")
+
+    def _prove(self) -> _Found:
+        reasons, open_ = {"intervals"}, False
+        for box, cases in self._groups.items():
+            bisection = Bisection(self._graph, box, cases, self._attack, self._check)
+            try:
+                if bisection.proven_by_intervals():
+                    continue
+                witness = bisection.run()
+            except Unsupported as error:
+                return _Found(Answer.UNKNOWN, str(error))
+            finally:
+                self.boxes += bisection.boxes
+            if witness is not None:
+                return _Found(Answer.SAT, "bisection", witness)
+            reasons.add("backward bounds" if bisection.boxes == 1 else "bisection")
+            open_ |= bisection.exhausted
+        if open_:
+            return _Found(Answer.UNKNOWN, "a part that float64 can't split further is not proven")
+        return _Found(Answer.UNSAT, max(reasons, key=["intervals", "backward bounds", "bisection"].index))

@@ -1,0 +1,127 @@
+"""A network as a graph of three kinds of nodes on flat vectors: affine maps, scalar activations and maxima."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from evalsuite.activations import Activation
+from evalsuite.verification.linear import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """The sum of linear maps of earlier values, plus `bias` (outputs,). `parts`: which value, and the map."""
+
+    parts: tuple[tuple[int, Linear], ...]
+    bias: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """A scalar activation, given by its row of traits at hardness 1, of each entry of an earlier value."""
+
+    source: int
+    traits: Activation
+
+
+@dataclass(frozen=True, slots=True)
+class Maximum:
+    """Output i is the greatest of the entries windows[i] of an earlier value.
+
+    `windows` (outputs, entries) holds -1 where a window reaches into the padding; none is all padding.
+    """
+
+    source: int
+    windows: torch.Tensor
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """The entries of each window, (..., outputs, entries), -inf for padding."""
+        taken = x[..., self.windows.clamp(min=0)]
+        return torch.where(self.windows >= 0, taken, -torch.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node with the name that errors give it, and the number of its outputs."""
+
+    name: str
+    operation: Affine | Pointwise | Maximum
+    size: int
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The values it takes."""
+        if isinstance(self.operation, Affine):
+            return tuple(source for source, _ in self.operation.parts)
+        return (self.operation.source,)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Value 0 is the input, value i the output of `nodes[i - 1]`, all flat.
+
+    Args:
+        nodes: each takes earlier values only.
+        output: the value that is the network's output.
+        input_shape: as the file declares it, a free first dimension taken as 1.
+        output_shape: likewise.
+        input_name: of the file's input.
+    """
+
+    nodes: tuple[Node, ...]
+    output: int
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    input_name: str
+
+    @property
+    def inputs(self) -> int:
+        """The number of input entries."""
+        return torch.Size(self.input_shape).numel()
+
+    @property
+    def outputs(self) -> int:
+        """The number of output entries."""
+        return torch.Size(self.output_shape).numel()
+
+    def values(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """All values at the points x (batch, inputs), each (batch, its size), in the dtype of x; differentiable."""
+        found = [x]
+        for node in self.nodes:
+            operation = node.operation
+            if isinstance(operation, Affine):
+                total = operation.bias.expand(len(x), -1)
+                for source, map_ in operation.parts:
+                    total = total + map_(found[source])
+                found.append(total)
+            elif isinstance(operation, Pointwise):
+                found.append(operation.traits.value(found[operation.source]))
+            else:
+                found.append(operation.of(found[operation.source]).amax(-1))
+        return found
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The outputs (batch, outputs) at the points x (batch, inputs), in the dtype of x; differentiable."""
+        return self.values(x)[self.output]
+
+    def to(self, dtype: torch.dtype) -> Graph:
+        """The graph with coefficients of another dtype, to be called with inputs of that."""
+        return replace(self, nodes=tuple(replace(node, operation=_to(node.operation, dtype)) for node in self.nodes))
+
+
+def _to(operation: Affine | Pointwise | Maximum, dtype: torch.dtype) -> Affine | Pointwise | Maximum:
+    if not isinstance(operation, Affine):
+        return operation
+    parts = tuple((source, map_.to(dtype)) for source, map_ in operation.parts)
+    return Affine(parts, operation.bias.to(dtype))
+
+
+def renumbered(node: Node, place: dict[int, int]) -> Node:
+    """The node with each of its sources moved to its place."""
+    operation = node.operation
+    if isinstance(operation, Affine):
+        parts = tuple((place[source], map_) for source, map_ in operation.parts)
+        return replace(node, operation=replace(operation, parts=parts))
+    return replace(node, operation=replace(operation, source=place[operation.source]))

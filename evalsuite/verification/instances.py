@@ -1,0 +1,149 @@
+"""Many instances, each in a process of its own that is killed at its time limit and whose crash is a row."""
+
+from __future__ import annotations
+
+import csv
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+COLUMNS = ("category", "onnx", "vnnlib", "prepare_s", "result", "run_s")
+ERROR = "error"
+# What a child may take beyond its time limit: it keeps the limit itself, unless one operation takes very long.
+_GRACE = 1.0
+_START = 60.0
+_READY = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One line of an instances file: the paths as written there, and where they lie."""
+
+    category: str
+    onnx: str
+    vnnlib: str
+    timeout: float
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceResult:
+    """A row, in VNN-COMP's columns, and the reason, which is not part of it."""
+
+    category: str
+    onnx: str
+    vnnlib: str
+    prepare_s: float
+    result: str
+    run_s: float
+    reason: str
+
+    def row(self) -> list[str]:
+        """In the order of `COLUMNS`."""
+        return [self.category, self.onnx, self.vnnlib, f"{self.prepare_s:.3f}", self.result, f"{self.run_s:.3f}"]
+
+
+def read_instances(path: Path, timeout: float | None = None) -> list[Instance]:
+    """The instances of a CSV file, with a header that names onnx, vnnlib and timeout, or just these three columns.
+
+    Args:
+        path: the paths in it are relative to its folder; the category is the column of that name, or `benchmark`, or
+            the folder's name.
+        timeout: seconds, instead of the file's.
+
+    Raises:
+        ValueError: no instances, a line without the columns, a timeout that is not > 0; the text names file and line.
+        OSError: the file can't be read.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = [(number, line) for number, line in enumerate(csv.reader(file), start=1) if line]
+    header = ["onnx", "vnnlib", "timeout"]
+    if lines and "onnx" in lines[0][1]:
+        header = lines.pop(0)[1]
+    if not lines:
+        raise ValueError(f"{path}: no instances")
+    return [_instance(path, number, dict(zip(header, line, strict=False)), timeout) for number, line in lines]
+
+
+def _instance(path: Path, number: int, cells: dict[str, str], timeout: float | None) -> Instance:
+    missing = [name for name in ("onnx", "vnnlib") if not cells.get(name)]
+    if missing or (timeout is None and "timeout" not in cells):
+        raise ValueError(f"{path}:{number}: needs the columns onnx, vnnlib and timeout")
+    try:
+        seconds = float(cells["timeout"]) if timeout is None else timeout
+    except ValueError:
+        raise ValueError(f"{path}:{number}: timeout {cells['timeout']!r} is no number") from None
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{path}:{number}: timeout must be > 0 and finite, got {seconds:g}")
+    category = cells.get("category") or cells.get("benchmark") or path.absolute().parent.name
+    return Instance(category, cells["onnx"].strip(), cells["vnnlib"].strip(), seconds, path.absolute().parent)
+
+
+def run_instances(instances: list[Instance]) -> Iterator[InstanceResult]:
+    """Verify one after the other, each in a fresh process with one thread."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["evalsuite.verification.cascade"])
+    for instance in instances:
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_child, args=(theirs, instance), daemon=True)
+        try:
+            process.start()
+            theirs.close()
+            yield _outcome(instance, process, ours)
+        finally:
+            _kill(process)
+            ours.close()
+
+
+def _child(connection: Connection, instance: Instance) -> None:
+    """The entry point of an instance's process: sends that it is ready, then what was found."""
+    os.setsid()
+    import torch
+
+    from evalsuite.contract import Unsupported
+    from evalsuite.verification.cascade import verify
+
+    torch.set_num_threads(1)
+    connection.send((_READY, 0.0, 0.0, ""))
+    try:
+        found = verify(instance.folder / instance.onnx, instance.folder / instance.vnnlib, timeout=instance.timeout)
+        connection.send((found.answer.value, found.prepare_seconds, found.seconds, found.reason))
+    except (Unsupported, ValueError, OSError) as error:
+        connection.send((ERROR, 0.0, 0.0, str(error)))
+
+
+def _outcome(instance: Instance, process: BaseProcess, connection: Connection) -> InstanceResult:
+    """What the process sends, or what became of it."""
+    started, limit = time.perf_counter(), _START
+    try:
+        while connection.poll(limit):
+            result, prepare, seconds, reason = connection.recv()
+            if result != _READY:
+                return _row(instance, result, prepare, seconds, reason)
+            started, limit = time.perf_counter(), instance.timeout + _GRACE
+        seconds = time.perf_counter() - started
+        return _row(instance, "timeout", 0.0, seconds, f"killed {_GRACE:g} s after its time limit")
+    except EOFError:  # the pipe of a process that ended is readable, and empty
+        process.join(_GRACE)
+        seconds = time.perf_counter() - started
+        return _row(instance, ERROR, 0.0, seconds, f"its process ended with exit code {process.exitcode}")
+
+
+def _row(instance: Instance, result: str, prepare: float, seconds: float, reason: str) -> InstanceResult:
+    return InstanceResult(instance.category, instance.onnx, instance.vnnlib, prepare, result, seconds, reason)
+
+
+def _kill(process: BaseProcess) -> None:
+    if process.pid is None:
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()  # before its setsid it leads no group
+    process.join()

@@ -1,0 +1,208 @@
+"""Linear maps between flat vectors: what the affine operators of a graph are made of.
+
+Each maps (..., inputs) to (..., outputs), knows the same map with the magnitudes of its coefficients, and its
+transpose, which carries rows of coefficients of the outputs back to the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch.nn import functional
+from torch.nn import grad as adjoint
+
+_CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_ADJOINTS: dict[int, Callable[..., torch.Tensor]] = {
+    1: adjoint.conv1d_input,
+    2: adjoint.conv2d_input,
+    3: adjoint.conv3d_input,
+}
+
+
+class Linear(Protocol):
+    """A linear map on flat vectors.
+
+    `terms` bounds how many rounded operations any one coefficient, output or pulled row is a sum of.
+    """
+
+    @property
+    def terms(self) -> int:
+        """See the class."""
+        ...
+
+    def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
+        """(batch, inputs) -> (batch, outputs)."""
+        ...
+
+    def absolute(self) -> Linear:
+        """The map with the magnitudes of its coefficients."""
+        ...
+
+    def pull(self, rows: torch.Tensor, /) -> torch.Tensor:
+        """The transpose: (batch, rows, outputs) -> (batch, rows, inputs)."""
+        ...
+
+    def to(self, dtype: torch.dtype, /) -> Linear:
+        """The map with coefficients of another dtype."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """x, or -x."""
+
+    sign: int = 1
+    terms: int = 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return x if self.sign > 0 else -x
+
+    def absolute(self) -> Linear:
+        """See `Linear`."""
+        return Same()
+
+    def pull(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return rows if self.sign > 0 else -rows
+
+    def to(self, dtype: torch.dtype) -> Linear:
+        """See `Linear`."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """factor * x, elementwise; `terms` is how many units in the last place the factor itself may be off."""
+
+    factor: torch.Tensor
+    terms: int = 2
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return x * self.factor
+
+    def absolute(self) -> Linear:
+        """See `Linear`."""
+        return replace(self, factor=self.factor.abs())
+
+    def pull(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return rows * self.factor
+
+    def to(self, dtype: torch.dtype) -> Linear:
+        """See `Linear`."""
+        return replace(self, factor=self.factor.to(dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """weight (outputs, inputs) applied to each of `blocks` consecutive parts of the input."""
+
+    weight: torch.Tensor
+    blocks: int = 1
+
+    @property
+    def terms(self) -> int:
+        """See `Linear`."""
+        return max(self.weight.shape) + 1
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        if self.blocks == 1:
+            return functional.linear(x, self.weight)
+        parts = x.reshape(*x.shape[:-1], self.blocks, -1)
+        return functional.linear(parts, self.weight).flatten(-2)
+
+    def absolute(self) -> Linear:
+        """See `Linear`."""
+        return replace(self, weight=self.weight.abs())
+
+    def pull(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        if self.blocks == 1:
+            return rows @ self.weight
+        parts = rows.reshape(*rows.shape[:-1], self.blocks, -1)
+        return (parts @ self.weight).flatten(-2)
+
+    def to(self, dtype: torch.dtype) -> Linear:
+        """See `Linear`."""
+        return replace(self, weight=self.weight.to(dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Output i is input index[i], or 0 where index[i] is -1: transposes, broadcasts, padding, parts of a concat."""
+
+    index: torch.Tensor
+    inputs: int
+
+    @property
+    def terms(self) -> int:
+        """See `Linear`."""
+        return len(self.index) + 1
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return x[..., self.index.clamp(min=0)] * (self.index >= 0)
+
+    def absolute(self) -> Linear:
+        """See `Linear`."""
+        return self
+
+    def pull(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        kept = self.index >= 0
+        out = torch.zeros((*rows.shape[:-1], self.inputs), dtype=rows.dtype)
+        return out.index_add_(-1, self.index[kept], rows[..., kept])
+
+    def to(self, dtype: torch.dtype) -> Linear:
+        """See `Linear`."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution without bias in one to three dimensions.
+
+    Args:
+        weight: (channels out, channels in per group, *kernel).
+        shape: (samples, channels in, *spatial) of the input.
+        out_shape: the same of the output.
+        window: stride, padding, dilation and groups, as torch takes them.
+    """
+
+    weight: torch.Tensor
+    shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    window: dict[str, Any]
+
+    @property
+    def terms(self) -> int:
+        """See `Linear`."""
+        # An output sums one kernel's entries, a pulled coefficient at most one entry per output channel and tap.
+        return self.weight.numel() + 1
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        images = x.reshape(-1, *self.shape[1:])
+        out: torch.Tensor = _CONVOLUTIONS[len(self.shape) - 2](images, self.weight, **self.window)
+        return out.reshape(*x.shape[:-1], -1)
+
+    def absolute(self) -> Linear:
+        """See `Linear`."""
+        return replace(self, weight=self.weight.abs())
+
+    def pull(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        images = rows.reshape(-1, *self.out_shape[1:])
+        size = (len(images), *self.shape[1:])
+        pulled = _ADJOINTS[len(self.shape) - 2](size, self.weight, images, **self.window)
+        return pulled.reshape(*rows.shape[:-1], -1)
+
+    def to(self, dtype: torch.dtype) -> Linear:
+        """See `Linear`."""
+        return replace(self, weight=self.weight.to(dtype))

@@ -1,0 +1,225 @@
+"""Sound bounds of a graph over boxes: intervals forward, linear bounds backward (CROWN, arXiv 1811.00866).
+
+Rows of coefficients are carried back from a value to the input: through an affine node by its transpose, through an
+activation by its lines, and at the input the box's ends decide. Each value's interval is the meet of what intervals
+and rows give. All is computed over a batch of boxes in float64, and what rounding can lose is subtracted: see
+`rounding`. What is bounded is the real function of the float32 weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from evalsuite.contract import Unsupported
+from evalsuite.verification.graph import Affine, Graph, Node, Pointwise
+from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
+from evalsuite.verification.scalar_lines import Chosen, Middle, is_piecewise_linear, scalar_interval, scalar_lines
+
+Interval = tuple[torch.Tensor, torch.Tensor]
+# Entries of one block of coefficients, (boxes, rows, units): 16 MiB.
+_BLOCK = 2**21
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBounds:
+    """Of each box and row: `value` (batch, rows), and the input's `coefficients` (batch, rows, inputs) behind it."""
+
+    value: torch.Tensor
+    coefficients: torch.Tensor
+
+
+def _dot(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """(batch or 1, rows, units) by (batch or 1, units) -> (batch, rows)."""
+    if rows.shape[0] == 1:
+        return values @ rows[0].T
+    return (rows @ values[:, :, None])[..., 0]
+
+
+class Propagation:
+    """The bounds of all values of a graph over a batch of boxes.
+
+    Args:
+        graph: in float64.
+        lower: (batch, inputs) float64, finite.
+        upper: of the same shape, >= lower.
+        backward: whether intervals before activations are met with backward bounds; else intervals alone.
+        check: called often; what it raises ends the computation. For deadlines.
+
+    Raises:
+        Unsupported: an activation without relaxation, or values beyond 1e100.
+        ValueError: an end that is NaN or infinite, or a reversed box.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        graph: Graph,
+        lower: torch.Tensor,
+        upper: torch.Tensor,
+        *,
+        backward: bool = True,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        if not bool((lower.isfinite() & upper.isfinite()).all()):
+            raise ValueError("a box has an end that is NaN or infinite")
+        if not bool((lower <= upper).all()):
+            raise ValueError("a box is reversed: lower > upper")
+        self._graph, self._check = graph, check
+        self.intervals: list[Interval] = [(lower, upper)]
+        self._losses: list[torch.Tensor | None] = [None]
+        self._lines: list[Middle | Chosen | None] = [None]
+        sharpened = {0}
+        for node in graph.nodes:
+            operation = node.operation
+            if backward and not isinstance(operation, Affine) and operation.source not in sharpened:
+                self._sharpen(operation.source, node)
+                sharpened.add(operation.source)
+            self._enter(node)
+            check()
+
+    @property
+    def outputs(self) -> Interval:
+        """The output's interval, each end (batch, outputs)."""
+        return self.intervals[self._graph.output]
+
+    def _enter(self, node: Node) -> None:
+        """Append what is known of a node's output by intervals."""
+        operation, loss = node.operation, None
+        lines: Middle | Chosen | None = None
+        if isinstance(operation, Affine):
+            found, loss = self._through(operation)
+        else:
+            low, high = self.intervals[operation.source]
+            if isinstance(operation, Pointwise):
+                found = scalar_interval(operation.traits, low, high)
+                lines = scalar_lines(operation.traits, low, high)
+            else:
+                found = operation.of(low).amax(-1), operation.of(high).amax(-1)
+                lines = Chosen.of(operation, low, high)
+        if not bool((magnitude(*found) <= LARGEST).all()):
+            raise Unsupported(f"node {node.name!r}: values beyond {LARGEST:g} are possible there")
+        self.intervals.append(found)
+        self._losses.append(loss)
+        self._lines.append(lines)
+
+    def _through(self, affine: Affine) -> tuple[Interval, torch.Tensor]:
+        """The interval of an affine node, and what of each output can be lost by rounding, (batch, outputs)."""
+        center, size, terms = affine.bias, affine.bias.abs(), len(affine.parts)
+        radius = torch.zeros_like(size)
+        for source, map_ in affine.parts:
+            low, high = self.intervals[source]
+            absolute = map_.absolute()
+            center = center + map_((low + high) / 2)
+            radius = radius + absolute((high - low) / 2)
+            size = size + absolute(magnitude(low, high))
+            terms += map_.terms
+        loss = units(terms) * size + TINY
+        return (center - radius - loss, center + radius + loss), loss
+
+    def _sharpen(self, value: int, user: Node) -> None:
+        """Meet a value's interval with its backward bounds, where its user gains by that."""
+        low, high = self.intervals[value]
+        operation = user.operation
+        if isinstance(operation, Pointwise) and is_piecewise_linear(operation.traits):
+            wanted = ((low < 0) & (high > 0)).any(0)
+        else:
+            wanted = (low < high).any(0)
+        chosen = torch.nonzero(wanted)[:, 0]
+        if value == 0 or not len(chosen):
+            return
+        low, high = low.clone(), high.clone()
+        per_block = max(1, _BLOCK // (len(low) * self._widest()) // 2)
+        for part in torch.split(chosen, per_block):
+            eye = torch.zeros(len(part), low.shape[1], dtype=torch.float64)
+            eye[torch.arange(len(part)), part] = 1.0
+            found = self.lower_bounds(torch.cat([eye, -eye]), value).value
+            low[:, part] = torch.maximum(low[:, part], found[:, : len(part)])
+            high[:, part] = torch.minimum(high[:, part], -found[:, len(part) :])
+        self.intervals[value] = low, high
+
+    def _widest(self) -> int:
+        return max([self._graph.inputs, *(node.size for node in self._graph.nodes)])
+
+    @torch.no_grad()
+    def lower_bounds(self, rows: torch.Tensor, value: int | None = None) -> LowerBounds:
+        """Lower bounds of rows (rows, units) times a value, by default the output, for each box."""
+        start = self._graph.output if value is None else value
+        pending: dict[int, torch.Tensor] = {start: rows[None]}
+        total = torch.zeros(1, len(rows), dtype=torch.float64)
+        for at in range(start, 0, -1):
+            asked = pending.pop(at, None)
+            if asked is None:
+                continue
+            operation = self._graph.nodes[at - 1].operation
+            if isinstance(operation, Affine):
+                pulled, constant = self._back_affine(at, operation, asked)
+            else:
+                coefficients, constant = self._back_activation(at, operation.source, asked)
+                pulled = [(operation.source, coefficients)]
+            total = total + constant
+            for source, coefficients in pulled:
+                total = total + self._collect(pending, source, coefficients)
+            self._check()
+        asked = pending.get(0, torch.zeros(1, len(rows), self._graph.inputs, dtype=torch.float64))
+        found = total + self._at_input(asked)
+        found = torch.where(found.isnan(), -torch.inf, found)
+        return LowerBounds(found, asked.expand(len(found), -1, -1))
+
+    @torch.no_grad()
+    def reach(self, row: torch.Tensor) -> torch.Tensor:
+        """How far each input moves row (units,) of the output if no two paths cancel, (batch, inputs): a heuristic."""
+        pending = {self._graph.output: row.abs().expand(len(self.intervals[0][0]), 1, -1)}
+        for at in range(self._graph.output, 0, -1):
+            asked = pending.pop(at, None)
+            if asked is None:
+                continue
+            operation, lines = self._graph.nodes[at - 1].operation, self._lines[at]
+            if isinstance(operation, Affine):
+                pulled = [(source, map_.absolute().pull(asked)) for source, map_ in operation.parts]
+            elif isinstance(lines, Middle):
+                steepest = lines.slope.abs() + lines.spread.abs()
+                pulled = [(operation.source, asked * steepest[:, None])]
+            else:
+                pulled = [(operation.source, self._back_activation(at, operation.source, asked)[0])]
+            for source, coefficients in pulled:
+                pending[source] = pending[source] + coefficients if source in pending else coefficients
+        return pending[0][:, 0] if 0 in pending else torch.zeros_like(self.intervals[0][0])
+
+    def _collect(self, pending: dict[int, torch.Tensor], source: int, rows: torch.Tensor) -> torch.Tensor:
+        """Add rows to what is asked of `source`; what that sum can lose, (batch, rows)."""
+        known = pending.get(source)
+        pending[source] = rows if known is None else known + rows
+        if known is None:
+            return torch.zeros((), dtype=torch.float64)
+        return -4 * EPS * _dot(known.abs() + rows.abs(), magnitude(*self.intervals[source]))
+
+    def _back_affine(
+        self, at: int, affine: Affine, asked: torch.Tensor
+    ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
+        loss = self._losses[at]
+        assert loss is not None
+        constant = _dot(asked, affine.bias[None]) - _dot(asked.abs(), loss)
+        return [(source, map_.pull(asked)) for source, map_ in affine.parts], constant
+
+    def _back_activation(self, at: int, source: int, asked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        lines = self._lines[at]
+        if isinstance(lines, Middle):
+            size = asked.abs()
+            pulled = torch.addcmul(asked * lines.slope[:, None], size, lines.spread[:, None], value=-1)
+            return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
+        assert lines is not None
+        up, down = asked.clamp(min=0), asked.clamp(max=0)
+        moved = up + down * lines.dominates[:, None]
+        pulled = torch.zeros((*moved.shape[:-1], self.intervals[source][0].shape[1]), dtype=torch.float64)
+        pulled.scatter_add_(-1, lines.index[:, None].expand(moved.shape), moved)
+        constant = _dot(down, torch.where(lines.dominates, 0.0, lines.most)) - _dot(asked.abs(), lines.loss)
+        return pulled, constant
+
+    def _at_input(self, asked: torch.Tensor) -> torch.Tensor:
+        """The least value of the rows over each box, (batch, rows)."""
+        lower, upper = self.intervals[0]
+        slack = units(lower.shape[1]) * magnitude(lower, upper)
+        return _dot(asked, (lower + upper) / 2) - _dot(asked.abs(), (upper - lower) / 2 + slack) - TINY

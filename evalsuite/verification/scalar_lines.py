@@ -1,0 +1,126 @@
+"""Linear bounds of scalar activations and of maxima, in the form that backward propagation multiplies with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from evalsuite.activations import Activation
+from evalsuite.contract import Unsupported
+from evalsuite.relaxations import interval, relax
+from evalsuite.verification.graph import Maximum
+from evalsuite.verification.rounding import EPS, TINY, magnitude, units
+
+# A chord and its intercept are half a dozen operations on numbers up to (1 + slopes) (|l| + |u|).
+_CHORD_SLACK = 32 * EPS
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """For a coefficient p of an output: p slope - |p| spread is the coefficient of its input, p constant - |p| loss
+    what is added, and the sum is a lower bound of p times the output. Each (batch, units) float64.
+    """
+
+    slope: torch.Tensor
+    spread: torch.Tensor
+    constant: torch.Tensor
+    loss: torch.Tensor
+
+    @staticmethod
+    def between(
+        below: tuple[torch.Tensor, torch.Tensor], above: tuple[torch.Tensor, torch.Tensor], size: torch.Tensor
+    ) -> Middle:
+        """Of a line below and one above, each (slope, intercept), for inputs of magnitudes up to `size`."""
+        (low, low_at), (high, high_at) = below, above
+        rounded = (low.abs() + high.abs()) * size + low_at.abs() + high_at.abs()
+        return Middle(
+            (low + high) / 2,
+            (high - low) / 2,
+            (low_at + high_at) / 2,
+            (high_at - low_at) / 2 + units(8) * rounded + TINY,
+        )
+
+
+def is_piecewise_linear(traits: Activation) -> bool:
+    """Whether it is a x left of 0 and b x right of it."""
+    return traits.shape == "" and traits.kinks in ((), (0.0,))
+
+
+def scalar_interval(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Bounds of the activation's outputs for inputs in [lower, upper], float64. Raises Unsupported: no relaxation."""
+    if not is_piecewise_linear(traits):
+        return _refused(traits, lambda: interval(traits, lower, upper))
+    ends = traits.value(lower), traits.value(upper)
+    low, high = torch.minimum(*ends), torch.maximum(*ends)
+    inside = (lower < 0) & (upper > 0)
+    low, high = torch.where(inside, low.clamp(max=0), low), torch.where(inside, high.clamp(min=0), high)
+    slack = 0.0 if traits.limits == (0.0, 1.0) else 4 * EPS
+    return low - slack * low.abs(), high + slack * high.abs()
+
+
+def scalar_lines(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> Middle:
+    """Lines around the activation on [lower, upper], (batch, units) float64. Raises Unsupported: no relaxation."""
+    size = magnitude(lower, upper)
+    if is_piecewise_linear(traits):
+        return Middle.between(*_two_pieces(traits, lower, upper), size)
+    lines = _refused(traits, lambda: relax(traits, lower, upper))
+    return Middle.between((lines.lower_slope, lines.lower_intercept), (lines.upper_slope, lines.upper_intercept), size)
+
+
+def _refused(traits: Activation, relaxed: Callable[[], _T]) -> _T:
+    try:
+        return relaxed()
+    except ValueError as error:
+        raise Unsupported(f"no linear bounds of {traits.name!r}: {error}") from None
+
+
+_T = TypeVar("_T")
+_Line = tuple[torch.Tensor, torch.Tensor]
+
+
+def _two_pieces(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> tuple[_Line, _Line]:
+    """The chord on one side; on the other that one of the two pieces which encloses the smaller area (CROWN,
+    arXiv 1811.00866, section 3.3: the adaptive lower bound of ReLU).
+    """
+    left, right = traits.limits
+    # As tensors: torch.where takes two Python numbers as float32.
+    slopes = lower.new_tensor(left), lower.new_tensor(right)
+    crossing = (lower < 0) & (upper > 0)
+    stable = torch.where(lower >= 0, slopes[1], slopes[0])
+    at_lower, at_upper = traits.value(lower), traits.value(upper)
+    chord = (at_upper - at_lower) / torch.where(crossing, upper - lower, 1.0)
+    chord = torch.where(crossing, chord.clamp(min(left, right), max(left, right)), stable)
+    piece = torch.where(crossing, torch.where(upper > -lower, slopes[1], slopes[0]), stable)
+    gaps = at_lower - chord * lower, at_upper - chord * upper
+    slack = _CHORD_SLACK * (1 + abs(left) + abs(right)) * (lower.abs() + upper.abs()) + TINY
+    straight = piece, torch.zeros_like(lower)
+    if left <= right:
+        return straight, (chord, torch.where(crossing, torch.maximum(*gaps) + slack, 0.0))
+    return (chord, torch.where(crossing, torch.minimum(*gaps) - slack, 0.0)), straight
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Bounds of maxima: each is at least the entry `index`, and that entry itself where it `dominates`, else at most
+    `most`. Each (batch, outputs); `loss` is what rounding can cost per unit of an output's coefficient.
+    """
+
+    index: torch.Tensor
+    dominates: torch.Tensor
+    most: torch.Tensor
+    loss: torch.Tensor
+
+    @staticmethod
+    def of(maximum: Maximum, lower: torch.Tensor, upper: torch.Tensor) -> Chosen:
+        """For inputs in [lower, upper], (batch, inputs)."""
+        low, high = maximum.of(lower), maximum.of(upper)
+        place = low.argmax(-1, keepdim=True)
+        least = low.gather(-1, place)[..., 0]
+        others = high.scatter(-1, place, -torch.inf)
+        index = maximum.windows.expand(low.shape).gather(-1, place)[..., 0]
+        most = high.amax(-1)
+        size = magnitude(least, most)
+        return Chosen(index, others.amax(-1) <= least, most, units(maximum.windows.shape[0]) * size + TINY)

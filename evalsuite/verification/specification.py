@@ -1,0 +1,93 @@
+"""What is asked of a network: is there an input in a box whose outputs satisfy linear constraints?
+
+The numbers are exact rationals, as the property's file writes them in decimal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """sum of coefficient * Y_i over `terms` (pairs i, coefficient) <= bound, or < where `strict`."""
+
+    terms: tuple[tuple[int, Fraction], ...]
+    bound: Fraction
+    strict: bool = False
+
+    def holds(self, outputs: list[float]) -> bool:
+        """Whether finite outputs satisfy it, in exact arithmetic; a NaN or an infinity satisfies nothing."""
+        if not np.isfinite([outputs[i] for i, _ in self.terms]).all():
+            return False
+        value = sum((factor * Fraction(outputs[i]) for i, factor in self.terms), Fraction(0))
+        return value < self.bound if self.strict else value <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """lower[i] <= X_i <= upper[i]."""
+
+    lower: tuple[Fraction, ...]
+    upper: tuple[Fraction, ...]
+
+    def contains(self, point: list[float]) -> bool:
+        """Whether finite numbers lie inside, in exact arithmetic."""
+        if len(point) != len(self.lower) or not np.isfinite(point).all():
+            return False
+        ends = zip(self.lower, point, self.upper, strict=True)
+        return all(low <= Fraction(each) <= high for low, each, high in ends)
+
+    def outer(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The least float64 box around it, each end (inputs,)."""
+        lower = [_rounded(each, np.float64, up=False) for each in self.lower]
+        upper = [_rounded(each, np.float64, up=True) for each in self.upper]
+        return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
+
+    def inner(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The float32 numbers inside, each end (inputs,); lower > upper where there is none."""
+        lower = [_rounded(each, np.float32, up=True) for each in self.lower]
+        upper = [_rounded(each, np.float32, up=False) for each in self.upper]
+        return torch.tensor(lower, dtype=torch.float32), torch.tensor(upper, dtype=torch.float32)
+
+
+def _rounded(exact: Fraction, kind: type[np.floating], *, up: bool) -> float:
+    """The nearest number of `kind` on the asked side of `exact`; `exact` itself where it is one."""
+    limit = float(np.finfo(kind).max)
+    nearest = kind(min(max(float(exact), -limit), limit))
+    short = Fraction(float(nearest)) < exact if up else Fraction(float(nearest)) > exact
+    with np.errstate(over="ignore"):  # beyond the greatest number of its kind comes infinity
+        return float(np.nextafter(nearest, kind(np.inf if up else -np.inf)) if short else nearest)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A disjunct: a box, and constraints on the outputs that must hold together; none: any output will do."""
+
+    box: Box
+    constraints: tuple[Constraint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """Satisfiable where any case is: a file describes what must *not* happen, so that `sat` is a violation.
+
+    Args:
+        inputs: the number of X.
+        outputs: the number of Y.
+        cases: at least one.
+    """
+
+    inputs: int
+    outputs: int
+    cases: tuple[Case, ...]
+
+    def satisfied(self, point: list[float], outputs: list[float]) -> bool:
+        """Whether the inputs and outputs satisfy a case, in exact arithmetic and without any tolerance."""
+        return any(
+            case.box.contains(point) and all(each.holds(outputs) for each in case.constraints) for case in self.cases
+        )

@@ -1,0 +1,308 @@
+"""Bounds of graphs over boxes: against closed forms, and against 10^5 sampled points."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from evalsuite import Unsupported
+from evalsuite.activations import GELU, RELU, Activation
+from evalsuite.activations.leaky import LEAKY_RELU
+from evalsuite.relaxations import SIGMOID, TANH
+from evalsuite.verification.bisection import Demand
+from evalsuite.verification.graph import Affine, Graph, Maximum, Node, Pointwise
+from evalsuite.verification.linear import Convolution, Dense, Linear, Same, Scale, Select
+from evalsuite.verification.onnx_reader import graph_of
+from evalsuite.verification.propagation import Propagation
+from evalsuite.verification.specification import Box, Case, Constraint
+
+
+def dense(*rows: list[float]) -> Dense:
+    return Dense(torch.tensor(rows, dtype=torch.float64))
+
+
+def graph_from(inputs: int, *operations: Affine | Pointwise | Maximum) -> Graph:
+    nodes: list[Node] = []
+    for number, each in enumerate(operations):
+        if isinstance(each, Affine):
+            size = len(each.bias)
+        elif isinstance(each, Maximum):
+            size = len(each.windows)
+        else:
+            size = nodes[each.source - 1].size if each.source else inputs
+        nodes.append(Node(f"n{number}", each, size))
+    return Graph(tuple(nodes), len(nodes), (inputs,), (nodes[-1].size,), "x")
+
+
+def affine(source: int, map_: Linear, bias: list[float]) -> Affine:
+    return Affine(((source, map_),), torch.tensor(bias, dtype=torch.float64))
+
+
+def box(*ends: tuple[float, float]) -> tuple[torch.Tensor, torch.Tensor]:
+    lower, upper = torch.tensor(ends, dtype=torch.float64).T
+    return lower[None], upper[None]
+
+
+def bounds(graph: Graph, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    eye = torch.eye(graph.outputs, dtype=torch.float64)
+    propagation = Propagation(graph, lower, upper)
+    return propagation.lower_bounds(eye).value, -propagation.lower_bounds(-eye).value
+
+
+def random_model(kind: str, seed: int) -> onnx.ModelProto:
+    """An MLP or CNN with weights of a trained network's size, written as ONNX."""
+    random = np.random.default_rng(seed)
+    constants: dict[str, np.ndarray] = {}
+
+    def weight(*shape: int) -> str:
+        name = f"w{len(constants)}"
+        fan_in = math.prod(shape[1:]) or 1
+        constants[name] = (random.standard_normal(shape) * math.sqrt(2 / fan_in)).astype(np.float32)
+        return name
+
+    def make(operator: str, *inputs: str, output: str, **attributes: object) -> onnx.NodeProto:
+        return helper.make_node(operator, list(inputs), [output], **attributes)
+
+    if kind == "cnn":
+        shape = [1, 2, 6, 6]
+        scale = [weight(3), weight(3), weight(3)]
+        constants["v"] = (random.random(3) + 0.1).astype(np.float32)
+        nodes = [
+            make("Conv", "x", weight(3, 2, 3, 3), weight(3), output="c", pads=[1, 1, 1, 1]),
+            make("BatchNormalization", "c", *scale, "v", output="n"),
+            make("Relu", "n", output="r"),
+            make("MaxPool", "r", output="p", kernel_shape=[2, 2], strides=[2, 2]),
+            make("Conv", "p", weight(4, 3, 2, 2), output="d"),
+            make("LeakyRelu", "d", output="e", alpha=0.1),
+            make("AveragePool", "e", output="a", kernel_shape=[2, 2], pads=[1, 1, 0, 0]),
+            make("Flatten", "a", output="f"),
+            make("Gemm", "f", weight(3, 16), weight(3), output="y", transB=1),
+        ]
+    elif kind == "residual":
+        shape = [1, 6]
+        nodes = [
+            make("Gemm", "x", weight(8, 6), weight(8), output="h", transB=1),
+            make("Gelu", "h", output="g"),
+            make("Gemm", "g", weight(8, 8), weight(8), output="i", transB=1),
+            make("Tanh", "i", output="t"),
+            make("Add", "t", "h", output="s"),
+            make("Sub", "s", "g", output="u"),
+            make("Concat", "u", "x", output="k", axis=1),
+            make("Sigmoid", "k", output="l"),
+            make("Gemm", "l", weight(3, 14), weight(3), output="y", transB=1),
+        ]
+    else:
+        shape = [1, 6]
+        nodes = [
+            make("Gemm", "x", weight(16, 6), weight(16), output="h", transB=1),
+            make(kind, "h", output="a"),
+            make("Gemm", "a", weight(16, 16), weight(16), output="i", transB=1),
+            make(kind, "i", output="b"),
+            make("Gemm", "b", weight(3, 16), weight(3), output="y", transB=1),
+        ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in (("x", shape), ("y", None))]
+    made = helper.make_graph(
+        nodes, "random", ends[:1], ends[1:], [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    )
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=8)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("kind", ["Relu", "LeakyRelu", "Gelu", "Sigmoid", "Tanh", "cnn", "residual"])
+def test_no_sampled_point_leaves_the_bounds(kind: str, seed: int) -> None:
+    graph = graph_of(random_model(kind, seed), kind)
+    generator = torch.Generator().manual_seed(seed)
+    boxes = 4
+    center = torch.randn(boxes, graph.inputs, generator=generator, dtype=torch.float64)
+    radius = torch.tensor([0.0, 0.01, 0.1, 1.0], dtype=torch.float64)[:, None]
+    lower, upper = center - radius, center + radius
+    propagation = Propagation(graph, lower, upper)
+    rows = torch.randn(5, graph.outputs, generator=generator, dtype=torch.float64)
+    least = propagation.lower_bounds(rows).value
+    plain = Propagation(graph, lower, upper, backward=False)
+    assert ((propagation.outputs[0] >= plain.outputs[0]) & (propagation.outputs[1] <= plain.outputs[1])).all()
+    for at in range(boxes):
+        share = torch.rand(25_000, graph.inputs, generator=generator, dtype=torch.float64)
+        share[1::2] = share[1::2].round()  # corners too, where bounds are tight
+        values = graph.values(lower[at] + share * (upper[at] - lower[at]))
+        for (low, high), value in zip(propagation.intervals, values, strict=True):
+            # What evaluating the network itself rounds, the bounds need not cover.
+            slack = 1e-13 * (1 + value.abs().max())
+            assert (value >= low[at] - slack).all()
+            assert (value <= high[at] + slack).all()
+        assert ((values[-1] @ rows.T) >= least[at] - 1e-12 * (1 + values[-1].abs().max())).all()
+
+
+@pytest.mark.parametrize("kind", ["Relu", "Gelu", "cnn", "residual"])
+def test_at_a_point_bounds_are_the_value(kind: str) -> None:
+    graph = graph_of(random_model(kind, 2), kind)
+    point = torch.randn(3, graph.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    low, high = bounds(graph, point, point)
+    torch.testing.assert_close(low, graph(point), rtol=0, atol=1e-9)
+    torch.testing.assert_close(high, graph(point), rtol=0, atol=1e-9)
+    assert (low < high).all()
+
+
+def exact(weight: torch.Tensor, bias: torch.Tensor, x: list[Fraction]) -> list[Fraction]:
+    terms = [[Fraction(w) for w in row] for row in weight.tolist()]
+    shifts = [Fraction(b) for b in bias.tolist()]
+    return [sum((w * v for w, v in zip(row, x, strict=True)), b) for row, b in zip(terms, shifts, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bounds_at_a_point_enclose_the_exact_rational_value(seed: int) -> None:
+    # Large weights that cancel: float64 alone is off by much more than the last place of the result.
+    generator = torch.Generator().manual_seed(seed)
+    first, second = (torch.randn(20, 20, generator=generator).double() * 1e6 for _ in range(2))
+    shifts = torch.randn(2, 20, generator=generator).double()
+    last, none = torch.cat([second, -second], 1), [-1] * 20
+    concat = Affine(
+        tuple((2, Select(torch.tensor(index), 20)) for index in ([*range(20), *none], [*none, *range(20)])),
+        torch.zeros(40, dtype=torch.float64),
+    )
+    graph = graph_from(
+        20, affine(0, Dense(first), shifts[0].tolist()), Pointwise(1, RELU), concat, affine(3, Dense(last), [0.1] * 20)
+    )
+    point = torch.randn(1, 20, generator=generator).double()
+    low, high = bounds(graph, point, point)
+    hidden = [max(each, Fraction(0)) for each in exact(first, shifts[0], [Fraction(v) for v in point[0].tolist()])]
+    truth = exact(last, torch.full((20,), 0.1).double(), hidden * 2)
+    assert all(
+        Fraction(a) <= b <= Fraction(c) for a, b, c in zip(low[0].tolist(), truth, high[0].tolist(), strict=True)
+    )
+    assert (high - low).max() < 1e3  # of terms around 1e13
+
+
+def test_a_relu_network_by_hand() -> None:
+    # a = relu(x0 + x1), b = relu(x0 - x1), y = a + b over [-1, 1]^2. Both lie below (z + 2) / 2, so that y <= x0 + 2
+    # <= 3, where intervals give 4. The lower slope is 0 for |l| >= u: y >= 0.
+    graph = graph_from(2, affine(0, dense([1, 1], [1, -1]), [0, 0]), Pointwise(1, RELU), affine(2, dense([1, 1]), [0]))
+    low, high = bounds(graph, *box((-1, 1), (-1, 1)))
+    assert low.item() == pytest.approx(0, abs=1e-10)
+    assert high.item() == pytest.approx(3, abs=1e-10)
+    assert Propagation(graph, *box((-1, 1), (-1, 1)), backward=False).outputs[1].item() == pytest.approx(4, abs=1e-10)
+
+
+def test_the_lower_slope_of_relu_adapts() -> None:
+    # y = relu(x) - x over [-1, 3]: below by slope 1 it is >= 0; over [-3, 1] slope 0 gives -x >= -1.
+    graph = graph_from(1, Pointwise(0, RELU), Affine(((1, Same()), (0, Same(-1))), torch.zeros(1, dtype=torch.float64)))
+    assert bounds(graph, *box((-1, 3)))[0].item() == pytest.approx(0, abs=1e-10)
+    assert bounds(graph, *box((-3, 1)))[0].item() == pytest.approx(-1, abs=1e-10)
+
+
+def test_gelu_minus_a_steeper_line() -> None:
+    # y = gelu(x) - 1.01 x on [0.0001, 6]: at x = 0.0001 it is -0.00005099; an upper bound below that is unsound.
+    graph = graph_from(
+        1,
+        Pointwise(0, GELU),
+        Affine(((1, Same()), (0, Scale(torch.tensor([-1.01], dtype=torch.float64)))), torch.zeros(1).double()),
+    )
+    lower, upper = box((0.0001, 6.0))
+    assert bounds(graph, lower, upper)[1].item() >= graph(lower).item() > -0.000052
+
+
+@pytest.mark.parametrize("traits", [RELU, LEAKY_RELU, SIGMOID, TANH, GELU], ids=lambda each: each.name)
+def test_scalar_bounds_at_extreme_ends(traits: Activation) -> None:
+    graph = graph_from(1, Pointwise(0, traits))
+    ends = [-1e30, -50.0, -1e-3, -1e-200, -0.0, 0.0, 5e-324, 1e-200, 1e-9, 1.0, 50.0, 1e30]
+    pairs = [(a, b) for a in ends for b in ends if a <= b]
+    lower, upper = (each[:, None] for each in torch.tensor(pairs, dtype=torch.float64).T)
+    low, high = bounds(graph, lower, upper)
+    for share in torch.linspace(0, 1, 33, dtype=torch.float64):
+        x = torch.minimum(torch.maximum(lower + share * (upper - lower), lower), upper)
+        assert ((low <= graph(x)) & (graph(x) <= high)).all()
+
+
+def test_maxima_by_hand() -> None:
+    windows = torch.tensor([[0, 1], [2, -1], [1, 2]])
+    graph = graph_from(3, Maximum(0, windows))
+    low, high = bounds(graph, *box((0, 1), (2, 3), (-5, 4)))
+    torch.testing.assert_close(low, torch.tensor([[2.0, -5.0, 2.0]]).double(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(high, torch.tensor([[3.0, 4.0, 4.0]]).double(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("map_", "inputs"),
+    [
+        (Same(-1), 4),
+        (Scale(torch.randn(4).double()), 4),
+        (Dense(torch.randn(3, 4).double()), 4),
+        (Dense(torch.randn(3, 2).double(), blocks=2), 4),
+        (Select(torch.tensor([2, 2, -1, 0, 3]), 4), 4),
+        (
+            Convolution(
+                torch.randn(4, 1, 2, 2).double(),
+                (1, 2, 5, 4),
+                (1, 4, 2, 2),
+                {"stride": (2, 1), "dilation": (1, 2), "groups": 2, "padding": 0},
+            ),
+            40,
+        ),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_the_transpose_of_a_map(map_: Linear, inputs: int) -> None:
+    x = torch.randn(7, inputs, dtype=torch.float64)
+    image = map_(x)
+    rows = torch.randn(2, 7, image.shape[1], dtype=torch.float64)
+    pulled = map_.pull(rows)
+    torch.testing.assert_close((pulled * x).sum(-1), (rows * image).sum(-1))
+    absolute = map_.absolute()
+    assert (absolute(x.abs()) >= image.abs() - 1e-12).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31), st.floats(1e-12, 1e6), st.floats(1e-6, 1e6))
+def test_relu_networks_against_brute_force(seed: int, radius: float, scale: float) -> None:
+    # With one hidden layer and one input, y is piecewise linear: its extrema lie at the ends and at the kinks.
+    generator = torch.Generator().manual_seed(seed)
+    inner, outer = torch.randn(5, generator=generator).double() * scale, torch.randn(5, generator=generator).double()
+    shift, center = torch.randn(5, generator=generator).double(), torch.randn(1, generator=generator).double()
+    graph = graph_from(
+        1, affine(0, Dense(inner[:, None]), shift.tolist()), Pointwise(1, RELU), affine(2, Dense(outer[None]), [0.0])
+    )
+    lower, upper = (center - radius)[None], (center + radius)[None]
+    low, high = bounds(graph, lower, upper)
+    points = torch.cat([-shift / inner, lower[0], upper[0]]).clamp(lower.item(), upper.item())
+    values = graph(points[:, None])
+    rounded = 1e-13 * (outer.abs() @ (inner.abs() * points.abs().max() + shift.abs())).item()
+    assert low.item() <= values.min().item() + rounded
+    assert high.item() >= values.max().item() - rounded
+
+
+def test_boxes_that_are_none_and_values_beyond_bounds_are_refused() -> None:
+    graph = graph_from(1, affine(0, dense([1e80]), [0]), affine(1, dense([1e80]), [0]))
+    for ends in ((math.nan, 1.0), (0.0, math.inf), (-math.inf, 0.0)):
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            Propagation(graph, *box(ends))
+    with pytest.raises(ValueError, match="reversed"):
+        Propagation(graph, *box((1.0, 0.0)))
+    with pytest.raises(Unsupported, match="node 'n1': values beyond 1e"):
+        Propagation(graph, *box((0.0, 1.0)))
+
+
+def test_a_bound_that_is_nan_proves_nothing() -> None:
+    one = Constraint(((0, Fraction(1)),), Fraction(0))
+    two = Constraint(((0, Fraction(1)),), Fraction(1))
+    case = Case(Box((Fraction(0),), (Fraction(1),)), (one, two))
+    demand = Demand.of([case], 1)
+    gaps = torch.tensor([[math.nan, 1.0], [math.nan, math.nan], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+    assert (demand.best(gaps)[0] > 0)[:, 0].tolist() == [False, False, True, False]
+
+
+def test_the_check_ends_a_propagation() -> None:
+    def stop() -> None:
+        raise TimeoutError
+
+    graph = graph_of(random_model("Relu", 0), "m")
+    zero = torch.zeros(1, 6, dtype=torch.float64)
+    with pytest.raises(TimeoutError):
+        Propagation(graph, zero, zero, check=stop)

@@ -1,0 +1,144 @@
+"""VNN-LIB files: what is read, exactly, and what each malformed file is told."""
+
+from __future__ import annotations
+
+import gzip
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+
+from evalsuite.verification.specification import Box
+from evalsuite.verification.vnnlib import VnnLibError, parse_vnnlib, read_vnnlib
+
+DECLARED = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"  # three lines
+BOXED = DECLARED + "(assert (>= X_0 -0.1))\n(assert (<= X_0 0.3))\n"  # five lines
+
+
+def constraints(formula: str) -> list[list[tuple[dict[int, Fraction], Fraction, bool]]]:
+    cases = parse_vnnlib(BOXED + f"(assert {formula})").cases
+    return [[(dict(each.terms), each.bound, each.strict) for each in case.constraints] for case in cases]
+
+
+def test_decimals_are_exact_rationals() -> None:
+    read = parse_vnnlib(BOXED + "(assert (<= Y_0 1e-30)) ; a comment )\n")
+    assert (read.inputs, read.outputs, len(read.cases)) == (1, 2, 1)
+    assert read.cases[0].box == Box((Fraction(-1, 10),), (Fraction(3, 10),))
+    assert read.cases[0].constraints[0].bound == Fraction(1, 10**30)
+
+
+@pytest.mark.parametrize(
+    ("formula", "terms", "bound", "strict"),
+    [
+        ("(<= Y_0 Y_1)", {0: 1, 1: -1}, 0, False),
+        ("(>= Y_0 2)", {0: -1}, -2, False),
+        ("(< 0.5 Y_1)", {1: -1}, Fraction(-1, 2), True),
+        ("(<= (+ (* 2 Y_0) (* Y_1 -3) 1) (- 4))", {0: 2, 1: -3}, -5, False),
+        ("(>= (- Y_0 Y_1 1) (- (* 2 (+ Y_0 1))))", {0: -3, 1: 1}, 1, False),
+    ],
+)
+def test_linear_constraints(formula: str, terms: dict[int, int], bound: Fraction, strict: bool) -> None:
+    assert constraints(formula) == [[(terms, bound, strict)]]
+
+
+def test_an_equation_is_two_inequalities() -> None:
+    assert constraints("(= Y_0 1)") == [[({0: 1}, 1, False), ({0: -1}, -1, False)]]
+
+
+def test_disjunctive_normal_form() -> None:
+    found = constraints("(and (or (<= Y_0 1) (<= Y_0 2)) (or (<= Y_1 3) (and (<= Y_1 4) (<= Y_0 5))))")
+    bounds = [sorted(int(bound) for _, bound, _ in case) for case in found]
+    assert bounds == [[1, 3], [1, 4, 5], [2, 3], [2, 4, 5]]
+
+
+def test_boxes_of_disjuncts_meet_the_box_of_all() -> None:
+    text = BOXED + "(assert (or (and (<= X_0 0) (<= Y_0 1)) (and (>= X_0 0.25) (<= X_0 9) (<= Y_0 2))))"
+    first, second = parse_vnnlib(text).cases
+    assert first.box == Box((Fraction(-1, 10),), (Fraction(0),))
+    assert second.box == Box((Fraction(1, 4),), (Fraction(3, 10),))
+
+
+def test_a_coefficient_turns_the_side_of_a_bound() -> None:
+    read = parse_vnnlib(DECLARED + "(assert (and (<= (* -2 X_0) 3) (<= X_0 (+ 1 1))))")
+    assert read.cases[0].box == Box((Fraction(-3, 2),), (Fraction(2),))
+
+
+def test_gzip(tmp_path: Path) -> None:
+    (tmp_path / "p.vnnlib.gz").write_bytes(gzip.compress(BOXED.encode()))
+    assert read_vnnlib(tmp_path / "p.vnnlib.gz") == parse_vnnlib(BOXED)
+    (tmp_path / "q.vnnlib.gz").write_bytes(BOXED.encode())
+    with pytest.raises(VnnLibError, match=r"q\.vnnlib\.gz:1: not a text file"):
+        read_vnnlib(tmp_path / "q.vnnlib.gz")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        (BOXED + "(assert (<= Y_0 nan))", 6, "NaN"),
+        (BOXED + "(assert (<= Y_0 inf))", 6, "infinite"),
+        (BOXED + "(assert (<= Y_0 -Infinity))", 6, "infinite"),
+        (BOXED + "(assert (<= Y_0 1e999999999))", 6, "beyond"),
+        (BOXED + "(assert (<= (* 1e90 1e90 Y_0) 1))", 6, "beyond"),
+        (BOXED + "(assert (<= Y_0 one))", 6, "'one' is neither"),
+        (BOXED + "(assert (<= Y_2 1))", 6, "Y_2 is not declared"),
+        (BOXED + "(assert (<= Y_00 1))", 6, "'Y_00' is neither"),
+        (BOXED + "(assert\n (<= (* Y_0 Y_1) 1))", 7, "not linear"),
+        (BOXED + "(assert (<= (/ Y_0 2) 1))", 6, "'/' is no arithmetic"),
+        (BOXED + "(assert (<= (+) 1))", 6, r"'\+' is no arithmetic"),
+        (BOXED + "(assert (not (<= Y_0 1)))", 6, "'not' is not read"),
+        (BOXED + "(assert (<= Y_0 1 2))", 6, "compares two"),
+        (BOXED + "(assert (<= 1 2))", 6, "without variables"),
+        (BOXED + "(assert (or))", 6, "an empty 'or'"),
+        (BOXED + "(assert Y_0)", 6, "expected"),
+        (BOXED + "(assert (<= Y_0 1) (<= Y_1 1))", 6, "one formula"),
+        (BOXED + "(assert (<= X_0 Y_0))", 6, "this one input"),
+        (BOXED + "(assert (< X_0 0.2))", 6, "strict"),
+        (BOXED + "(assert (<= X_0 -0.2))\n", 6, "reversed: -0.1 <= X_0 <= -0.2"),
+        (DECLARED + "(assert (<= X_0 1))", 4, "X_0 has no lower bound"),
+        (DECLARED + "(assert (>= X_0 1))", 4, "X_0 has no upper bound"),
+        (BOXED + "(assert (<= Y_0 1)", 6, r"without its '\)'"),
+        (BOXED + "\n)", 7, r"without its '\('"),
+        (BOXED + "hello", 6, "outside of any command"),
+        (BOXED + "(check-sat)", 6, "unknown command 'check-sat'"),
+        (BOXED + "(declare-const Y_1 Real)", 6, "declared twice"),
+        (BOXED + "(declare-const Y_1 Int)", 6, "expected"),
+        (BOXED + "(declare-const Z_1 Real)", 6, "expected"),
+        (BOXED + "(declare-const X_2 Real)", 6, "X_1 is not declared, but X_2 is"),
+        ("(declare-const X_0 Real)", 1, "no Y_i"),
+        ("", 1, "no X_i"),
+        (BOXED + "(" * 101, 6, "parentheses deep"),
+        (BOXED + "(assert (or (<= Y_0 1) (<= Y_0 2)))\n" * 17, 22, "100000 cases"),
+    ],
+)
+def test_an_error_names_file_and_line(text: str, line: int, message: str) -> None:
+    with pytest.raises(VnnLibError, match=rf"^p\.vnnlib:{line}: .*{message}"):
+        parse_vnnlib(text, "p.vnnlib")
+
+
+@pytest.mark.parametrize("text", ["0.1", "-0.1", "0.5", "1e-60", "-1e-60", "16777217", "1e60", "0"])
+def test_boxes_are_rounded_outward_for_proofs_and_inward_for_witnesses(text: str) -> None:
+    exact = Fraction(text)
+    box = Box((exact,), (exact,))
+    (lower,), (upper,) = box.outer()
+    assert Fraction(lower.item()) <= exact <= Fraction(upper.item())
+    assert upper.item() <= torch.nextafter(lower, torch.tensor(torch.inf, dtype=torch.float64)).item()
+    (first,), (last,) = box.inner()
+    is_float32 = Fraction(torch.tensor(float(exact)).clamp(-3e38, 3e38).item()) == exact
+    assert (first <= last) == is_float32
+    if is_float32:
+        assert Fraction(first.item()) == exact == Fraction(last.item())
+        assert box.contains([first.item()])
+
+
+def test_satisfaction_has_no_tolerance() -> None:
+    read = parse_vnnlib(BOXED + "(assert (<= Y_0 0.1))\n(assert (< Y_1 1))")
+    below, above = 0.09999999999999999, 0.1  # the float64 next to 1/10 from above is written 0.1
+    assert read.satisfied([0.0], [below, 0.0])
+    assert not read.satisfied([0.0], [above, 0.0])
+    assert not read.satisfied([0.0], [0.0, 1.0])
+    assert read.satisfied([-0.09999999999999999], [0.0, 0.0])
+    assert not read.satisfied([-0.1], [0.0, 0.0])  # -0.1 in float64 lies below -1/10
+    for bad in (float("nan"), float("inf"), float("-inf")):
+        assert not read.satisfied([0.0], [bad, 0.0])
+        assert not read.satisfied([bad], [0.0, 0.0])
