@@ -25,6 +25,7 @@ from evalsuite.resizing import (
     checksum,
     describe,
     fitted,
+    parsed_json,
     printable,
     read_tensors,
     tensor_bytes,
@@ -112,10 +113,10 @@ def _read_description(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({type(error).__name__}); train the network again") from error
     try:
-        found = json.loads(data)
+        found = parsed_json(data)
         plain = {key: each for key, each in found.items() if key != "checksum"} if isinstance(found, dict) else {}
         expected = checksum(plain)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: cannot be read ({type(error).__name__}); train the network again") from error
     if not isinstance(plain.get("name"), str):
         raise ValueError(f"{path}: is damaged: it gives no network's name; train the network again")

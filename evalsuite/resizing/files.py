@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ from evalsuite.resizing.description import (
 from evalsuite.resizing.fitting import copied, fitted
 
 TENSORS, DESCRIPTION = "module.safetensors", "module.json"
+_DEEPEST = 64  # levels; a description has five
+_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]')
 LARGEST_JSON = 2**26  # bytes: many times what the layers of the largest models need
 Example = torch.Tensor | tuple[Any, ...] | Mapping[str, Any]
 
@@ -138,11 +141,27 @@ def read_tensors(path: Path, description: Description) -> dict[str, torch.Tensor
     return tensors
 
 
+def parsed_json(data: bytes) -> Any:
+    """What `json.loads` gives, of files that are not nested deeply.
+
+    Deep nesting would overflow the C stack of a process whose recursion limit some library has raised.
+
+    Raises:
+        ValueError: it is no JSON, or is nested too deeply.
+    """
+    depth = 0
+    for token in _BRACKET.finditer(data):
+        depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(token.group(), 0)
+        if depth > _DEEPEST:
+            raise ValueError(f"nested more than {_DEEPEST} levels deep")
+    return json.loads(data)
+
+
 def _read_description(path: Path) -> Description:
     data = _read(path, LARGEST_JSON)
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found = parsed_json(data)
+    except ValueError as error:
         raise ValueError(f"{path}: is no JSON, or cut off ({type(error).__name__}); save the module again") from error
     try:
         return Description.from_json(found)
