@@ -106,17 +106,23 @@ def product(
 
     Raises:
         ValueError: an end is NaN, infinite or beyond 1e100, an interval is reversed, shapes or dtypes differ, or a
-            share is outside [0, 1].
+            share is outside [0, 1], or a plane overflows float32.
     """
     box = _box(x_lower, x_upper, y_lower, y_upper)
     first, second = (_share(share) for share in shares)
     corners = box.corners(lambda x, y: x * y)
     below = torch.lerp(box.bottom, box.top, first), torch.lerp(box.left, box.right, first)
     above = torch.lerp(box.top, box.bottom, second), torch.lerp(box.left, box.right, second)
-    return Planes(
+    return _finite(
         *_plane(below, corners, x_lower.dtype, up=False),
         *_plane(above, corners, x_lower.dtype, up=True),
     )
+
+
+def _finite(*parts: torch.Tensor) -> Planes:
+    if not all(bool(each.isfinite().all()) for each in parts):
+        raise ValueError("the planes on these boxes overflow float32; give float64 ends")
+    return Planes(*parts)
 
 
 def _share(share: float | torch.Tensor) -> torch.Tensor:
@@ -155,7 +161,7 @@ def gated(
             steep = torch.where((of_value >= 0) != up, lines.lower_slope, lines.upper_slope)
             planes.append(_plane((of_value * steep, of_y), corners, dtype, up=up))
         sides.append(_nearer(planes, box, up=up))
-    return Planes(*sides[0], *sides[1])
+    return _finite(*sides[0], *sides[1])
 
 
 def _beside(lines: Lines, x: torch.Tensor, y: torch.Tensor, *, up: bool) -> torch.Tensor:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 
 from evalsuite.verification.graph import Graph
-from evalsuite.verification.specification import Specification
+from evalsuite.verification.specification import Specification, numbered
 from evalsuite.verification.witness import Judge, Witness
 
 # Points this near to a case are replayed as well: ONNX Runtime rounds in another order.
@@ -41,31 +41,49 @@ class Attack:
         self._graph, self._judge, self._check = graph.to(torch.float32), judge, check
         self._generator = torch.Generator().manual_seed(seed)
         cases = specification.cases
-        boxes = {id(case.box): case.box.inner() for case in cases}
-        self.lower = torch.stack([boxes[id(case.box)][0] for case in cases])
-        self.upper = torch.stack([boxes[id(case.box)][1] for case in cases])
-        most = max(1, *(len(case.constraints) for case in cases)) if cases else 1
-        self._rows = torch.zeros(len(cases), most, specification.outputs)
-        self._bounds = torch.full((len(cases), most), _ABSENT)
-        for place, case in enumerate(cases):
-            for number, constraint in enumerate(case.constraints):
-                self._bounds[place, number] = _float32(constraint.bound)
-                for index, factor in constraint.terms:
-                    self._rows[place, number, index] = _float32(factor)
-        self.possible = (self.lower <= self.upper).all(1)
+        numbers, chosen = numbered(cases, check)
+        self._rows = torch.zeros(len(numbers) + 1, specification.outputs)
+        # The last row stands for a constraint that is not there.
+        self._bounds = torch.full((len(numbers) + 1,), _ABSENT)
+        for constraint, number in numbers.items():
+            check()
+            self._bounds[number] = _float32(constraint.bound)
+            for index, factor in constraint.terms:
+                self._rows[number, index] = _float32(factor)
+        most = max([1, *map(len, chosen)])
+        self._constraints = torch.tensor([each + [len(numbers)] * (most - len(each)) for each in chosen])
+        places: dict[int, int] = {}
+        ends: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for case in cases:
+            if id(case.box) not in places:
+                places[id(case.box)] = len(ends)
+                ends.append(case.box.inner())
+                check()
+        self._box = torch.tensor([places[id(case.box)] for case in cases])
+        self._lower, self._upper = (torch.stack(each) for each in zip(*ends, strict=True))
+        # By case: whether its box holds a float32 point.
+        self.possible = (self._lower <= self._upper).all(1)[self._box]
 
     def _violation(self, points: torch.Tensor, case: torch.Tensor) -> torch.Tensor:
         """The greatest c.y - d of each point's case, (points,): the case is satisfied where it is <= 0."""
         outputs = self._graph(points)
-        return ((self._rows[case] @ outputs[:, :, None])[..., 0] - self._bounds[case]).amax(1)
+        chosen = self._constraints[case]
+        return ((self._rows[chosen] @ outputs[:, :, None])[..., 0] - self._bounds[chosen]).amax(1)
+
+    def _ends(self, case: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The float32 ends of each case's box, (points, inputs)."""
+        box = self._box[case]
+        return self._lower[box], self._upper[box]
 
     def search(self, *, seconds: float, restarts: int = 16, steps: int = 40) -> Witness | None:
         """Descend from the center and from random points of every case's box, for so many seconds at most."""
         until = time.perf_counter() + seconds
         places = torch.nonzero(self.possible)[:, 0]
+        if not len(places):
+            return None
         for part in torch.split(places, max(1, _MOST_POINTS // (restarts + 1))):
             case = part.repeat(restarts + 1)
-            low, high = self.lower[case], self.upper[case]
+            low, high = self._ends(case)
             share = torch.rand(low.shape, generator=self._generator)
             share[: len(part)] = 0.5
             found = self.descend(low + share * (high - low), case, steps=steps, until=until)
@@ -77,7 +95,7 @@ class Attack:
         self, points: torch.Tensor, case: torch.Tensor, *, steps: int, until: float = float("inf")
     ) -> Witness | None:
         """Descend from float32 points (points, inputs), each towards its case, within its case's box."""
-        low, high = self.lower[case], self.upper[case]
+        low, high = self._ends(case)
         points = torch.minimum(torch.maximum(points, low), high)
         for step in range(steps + 1):
             self._check()
@@ -94,7 +112,8 @@ class Attack:
     @torch.no_grad()
     def nearest(self, points: torch.Tensor, case: torch.Tensor) -> tuple[Witness | None, torch.Tensor]:
         """A witness among the points, moved into their cases' boxes, if there is one; and the order of the nearest."""
-        points = torch.minimum(torch.maximum(points, self.lower[case]), self.upper[case])
+        low, high = self._ends(case)
+        points = torch.minimum(torch.maximum(points, low), high)
         violation = self._violation(points, case)
         return self._replay(points, violation), violation.argsort()
 

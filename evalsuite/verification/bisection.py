@@ -12,7 +12,7 @@ from evalsuite.verification.attack import Attack
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.propagation import LowerBounds, Propagation
 from evalsuite.verification.rounding import EPS, TINY, magnitude
-from evalsuite.verification.specification import Box, Case, Constraint
+from evalsuite.verification.specification import Box, Case, numbered
 from evalsuite.verification.witness import Witness
 
 _MOST_BOXES = 512
@@ -37,12 +37,9 @@ class Demand:
     member: torch.Tensor
 
     @staticmethod
-    def of(cases: list[Case], outputs: int) -> Demand:
-        """Equal constraints of several cases share a row."""
-        numbers: dict[Constraint, int] = {}
-        for case in cases:
-            for constraint in case.constraints:
-                numbers.setdefault(constraint, len(numbers))
+    def of(cases: list[Case], outputs: int, check: Callable[[], None] = lambda: None) -> Demand:
+        """Equal constraints of several cases share a row. `check` is called often."""
+        numbers, chosen = numbered(cases, check)
         rows = torch.zeros(len(numbers), outputs, dtype=torch.float64)
         bounds = torch.zeros(len(numbers), dtype=torch.float64)
         member = torch.zeros(len(cases), len(numbers), dtype=torch.bool)
@@ -52,8 +49,9 @@ class Demand:
             for index, factor in constraint.terms:
                 rows[number, index] = float(factor)
         bounds = bounds + EPS * bounds.abs() + TINY * (bounds != 0)
-        for place, case in enumerate(cases):
-            member[place, [numbers[each] for each in case.constraints]] = True
+        for place, each in enumerate(chosen):
+            member[place, each] = True
+            check()
         return Demand(rows, bounds, member)
 
     def gaps(self, propagation: Propagation, found: LowerBounds | None = None) -> torch.Tensor:
@@ -81,7 +79,12 @@ def _effect(width: torch.Tensor, coefficients: torch.Tensor, reach: torch.Tensor
     """What halving each input's interval may gain, each (batch, inputs): its part in the linear bound, and some of its
     reach, without which an input that the linear bound happens to cancel would never be halved.
     """
-    parts = [part / part.sum(1, keepdim=True).clamp(min=TINY) for part in (coefficients.abs() * width, reach * width)]
+    # Coefficients may overflow: what is NaN then is no preference, and such a box must be halved all the same.
+    found = [
+        part.nan_to_num(nan=0.0, posinf=torch.finfo(part.dtype).max)
+        for part in (coefficients.abs() * width, reach * width)
+    ]
+    parts = [part / part.sum(1, keepdim=True).clamp(min=TINY) for part in found]
     # An input without any effect is worth halving only where no other is left.
     return parts[0] + _REACH * parts[1] + TINY * width
 
@@ -101,7 +104,7 @@ class Bisection:
         self, graph: Graph, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None]
     ) -> None:
         self._graph, self._attack, self._check = graph, attack, check
-        self._demand = Demand.of([case for _, case in cases], graph.outputs)
+        self._demand = Demand.of([case for _, case in cases], graph.outputs, check)
         self._places = torch.tensor([place for place, _ in cases])
         lower, upper = box.outer()
         self._lower, self._upper = lower[None], upper[None]
@@ -139,7 +142,8 @@ class Bisection:
         bounds = propagation.lower_bounds(self._demand.rows)
         best, row = self._demand.best(self._demand.gaps(propagation, bounds))
         # A bound that is NaN proves nothing: only > 0 does.
-        open_ = torch.nonzero((~(best > 0)).any(1))[:, 0]
+        proven = (best > 0).all(1)
+        open_ = torch.nonzero(~proven)[:, 0]
         if not len(open_):
             return None
         lower, upper, best, row = lower[open_], upper[open_], best[open_], row[open_]
@@ -153,7 +157,11 @@ class Bisection:
         found = self._falsify(lower, upper, coefficients, case)
         if found is None:
             reach = propagation.reach(self._demand.rows.abs().sum(0))[open_]
-            self._split(lower, upper, _effect(upper - lower, coefficients, reach), best.amin(1))
+            before = len(self._lower)
+            small = self._split(lower, upper, _effect(upper - lower, coefficients, reach), best.amin(1))
+            parts = int(proven.sum()) + small, len(self._lower) - before
+            if 2 * (len(proven) - parts[0]) != parts[1]:
+                raise RuntimeError(f"of {len(proven)} boxes {parts[0]} are done, but {parts[1]} halves are left")
         return found
 
     def _falsify(
@@ -173,12 +181,16 @@ class Bisection:
         with torch.enable_grad():
             return self._attack.descend(points[order[:_DESCENTS]], places[order[:_DESCENTS]], steps=8)
 
-    def _split(self, lower: torch.Tensor, upper: torch.Tensor, effect: torch.Tensor, gap: torch.Tensor) -> None:
-        """Halve each box in the dimension of the largest effect; put the most open boxes on top."""
+    def _split(self, lower: torch.Tensor, upper: torch.Tensor, effect: torch.Tensor, gap: torch.Tensor) -> int:
+        """Halve each box in the dimension of the largest effect; put the most open boxes on top.
+
+        Returns how many boxes were too small for that, which `exhausted` remembers.
+        """
         middle = lower + (upper - lower) / 2
         effect = torch.where((middle > lower) & (middle < upper), effect, -1.0)
         largest, axis = effect.max(1)
-        self.exhausted |= bool((largest < 0).any())
+        small = ~(largest >= 0)
+        self.exhausted |= bool(small.any())
         kept = torch.nonzero(largest >= 0)[:, 0]
         kept = kept[gap[kept].argsort(descending=True)]
         lower, upper, axis = lower[kept], upper[kept], axis[kept][:, None]
@@ -186,3 +198,4 @@ class Bisection:
         left, right = upper.scatter(1, axis, cut), lower.scatter(1, axis, cut)
         self._lower = torch.cat([self._lower, torch.stack([lower, right], 1).flatten(0, 1)])
         self._upper = torch.cat([self._upper, torch.stack([left, upper], 1).flatten(0, 1)])
+        return int(small.sum())

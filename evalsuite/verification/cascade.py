@@ -48,7 +48,7 @@ class Verification:
     Args:
         answer: see `Answer`.
         witness: of `sat`.
-        reason: which step decided, or why none could.
+        reason: which step decided, or why none could; and where boxes hold no float32 point, so that none is `sat`.
         boxes: how many boxes were bounded.
         prepare_seconds: spent on reading the files and comparing the network with ONNX Runtime.
         seconds: spent on deciding.
@@ -98,24 +98,35 @@ def verify(onnx: Path, vnnlib: Path, *, timeout: float = 60.0, seed: int = 0) ->
     if not 0 < timeout < float("inf"):
         raise ValueError(f"timeout must be > 0 and finite, got {timeout}")
     started = time.perf_counter()
-    specification = read_vnnlib(vnnlib)
-    model = load_onnx(onnx)
-    graph = graph_of(model, str(onnx))
-    for kind, asked, has in (("X", specification.inputs, graph.inputs), ("Y", specification.outputs, graph.outputs)):
-        if asked != has:
-            raise ValueError(f"{vnnlib}: declares {asked} {kind}_i, but {onnx} has {has}")
-    compare(graph, model, str(onnx), _inside(specification))
-    judge = Judge(model, graph, specification)
-    prepared = time.perf_counter()
 
     def check() -> None:
         if time.perf_counter() - started > timeout:
             raise _OutOfTime
 
-    search = _Search(graph, specification, judge, seed, check)
-    found = search.run(seconds=_FALSIFY * timeout)
+    search, prepared = None, None
+    try:
+        specification, graph, judge = _prepared(onnx, vnnlib, check)
+        prepared = time.perf_counter()
+        search = _Search(graph, specification, judge, seed, check)
+        found = search.run(seconds=_FALSIFY * timeout)
+    except _OutOfTime:
+        found = _Found(Answer.TIMEOUT, "the time is up" + ("" if prepared else ", while reading the files"))
     ended = time.perf_counter()
-    return Verification(found.answer, found.witness, found.reason, search.boxes, prepared - started, ended - prepared)
+    prepared, boxes = prepared or ended, search.boxes if search else 0
+    reason = found.reason + (search.unreachable(found.answer) if search else "")
+    return Verification(found.answer, found.witness, reason, boxes, prepared - started, ended - prepared)
+
+
+def _prepared(onnx: Path, vnnlib: Path, check: Check) -> tuple[Specification, Graph, Judge]:
+    specification = read_vnnlib(vnnlib, check)
+    model = load_onnx(onnx)
+    graph = graph_of(model, str(onnx), check)
+    for kind, asked, has in (("X", specification.inputs, graph.inputs), ("Y", specification.outputs, graph.outputs)):
+        if asked != has:
+            raise ValueError(f"{vnnlib}: declares {asked} {kind}_i, but {onnx} has {has}")
+    compare(graph, model, str(onnx), _inside(specification))
+    check()
+    return specification, graph, Judge(model, graph, specification)
 
 
 def _inside(specification: Specification, count: int = 4) -> torch.Tensor:
@@ -129,23 +140,29 @@ class _Search:
     def __init__(self, graph: Graph, specification: Specification, judge: Judge, seed: int, check: Check) -> None:
         self._graph, self._check = graph, check
         self._attack = Attack(graph, specification, judge, seed=seed, check=check)
-        self._groups: dict[Box, list[tuple[int, Case]]] = {}
+        # By identity, which the reader gives to equal boxes: the hashes of rationals are slow.
+        self._groups: dict[int, tuple[Box, list[tuple[int, Case]]]] = {}
         for place, case in enumerate(specification.cases):
-            self._groups.setdefault(case.box, []).append((place, case))
+            self._groups.setdefault(id(case.box), (case.box, []))[1].append((place, case))
+            check()
         self.boxes = 0
 
     def run(self, *, seconds: float) -> _Found:
-        try:
-            witness = self._attack.search(seconds=seconds)
-            if witness is not None:
-                return _Found(Answer.SAT, "falsifier", witness)
-            return self._prove()
-        except _OutOfTime:
-            return _Found(Answer.TIMEOUT, "the time is up")
+        witness = self._attack.search(seconds=seconds)
+        return self._prove() if witness is None else _Found(Answer.SAT, "falsifier", witness)
+
+    def unreachable(self, answer: Answer) -> str:
+        """What an open answer's reason says of boxes without float32 points."""
+        empty = int((~self._attack.possible).sum())
+        if answer not in (Answer.UNKNOWN, Answer.TIMEOUT) or not empty:
+            return ""
+        return (
+            f"; sat is unreachable in {empty} of {len(self._attack.possible)} cases: their boxes hold no float32 point"
+        )
 
     def _prove(self) -> _Found:
         reasons, open_ = {"intervals"}, False
-        for box, cases in self._groups.items():
+        for box, cases in self._groups.values():
             bisection = Bisection(self._graph, box, cases, self._attack, self._check)
             try:
                 if bisection.proven_by_intervals():

@@ -63,7 +63,11 @@ def read_instances(path: Path, timeout: float | None = None) -> list[Instance]:
         OSError: the file can't be read.
     """
     with path.open(newline="", encoding="utf-8") as file:
-        lines = [(number, line) for number, line in enumerate(csv.reader(file), start=1) if line]
+        reader = csv.reader(file)
+        try:
+            lines = [(reader.line_num, line) for line in reader if line]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}:{max(1, reader.line_num)}: not a CSV file: {error}") from None
     header = ["onnx", "vnnlib", "timeout"]
     if lines and "onnx" in lines[0][1]:
         header = lines.pop(0)[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -114,7 +115,7 @@ class Dense:
         """See `Linear`."""
         if self.blocks == 1:
             return functional.linear(x, self.weight)
-        parts = x.reshape(*x.shape[:-1], self.blocks, -1)
+        parts = x.reshape(*x.shape[:-1], self.blocks, self.weight.shape[1])
         return functional.linear(parts, self.weight).flatten(-2)
 
     def absolute(self) -> Linear:
@@ -125,7 +126,7 @@ class Dense:
         """See `Linear`."""
         if self.blocks == 1:
             return rows @ self.weight
-        parts = rows.reshape(*rows.shape[:-1], self.blocks, -1)
+        parts = rows.reshape(*rows.shape[:-1], self.blocks, self.weight.shape[0])
         return (parts @ self.weight).flatten(-2)
 
     def to(self, dtype: torch.dtype) -> Linear:
@@ -190,7 +191,7 @@ class Convolution:
         """See `Linear`."""
         images = x.reshape(-1, *self.shape[1:])
         out: torch.Tensor = _CONVOLUTIONS[len(self.shape) - 2](images, self.weight, **self.window)
-        return out.reshape(*x.shape[:-1], -1)
+        return out.reshape(*x.shape[:-1], prod(self.out_shape))
 
     def absolute(self) -> Linear:
         """See `Linear`."""
@@ -201,7 +202,7 @@ class Convolution:
         images = rows.reshape(-1, *self.out_shape[1:])
         size = (len(images), *self.shape[1:])
         pulled = _ADJOINTS[len(self.shape) - 2](size, self.weight, images, **self.window)
-        return pulled.reshape(*rows.shape[:-1], -1)
+        return pulled.reshape(*rows.shape[:-1], prod(self.shape))
 
     def to(self, dtype: torch.dtype) -> Linear:
         """See `Linear`."""

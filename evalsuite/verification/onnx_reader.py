@@ -7,6 +7,8 @@ random points before it is handed out, so that a misread attribute shows as a re
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +63,28 @@ def read_onnx(path: Path) -> Graph:
     return graph
 
 
-def graph_of(model: onnx.ModelProto, where: str) -> Graph:
-    """The graph of a model; `where` is named in errors. Not yet compared with anything. Errors as for `read_onnx`."""
-    reader = _Reader(model, where)
+@contextmanager
+def _guarded(described: str) -> Iterator[None]:
+    """What a malformed file makes onnx, numpy or torch raise becomes Unsupported."""
+    try:
+        yield
+    except Unsupported:
+        raise
+    except Exception as error:
+        raise Unsupported(f"{described}: malformed, or not read: {type(error).__name__}: {error}") from error
+
+
+def graph_of(model: onnx.ModelProto, where: str, check: Callable[[], None] = lambda: None) -> Graph:
+    """The graph of a model; `where` is named in errors. Not yet compared with anything. Errors as for `read_onnx`.
+
+    `check` is called before each node; what it raises ends the reading.
+    """
+    with _guarded(where):
+        reader = _Reader(model, where)
     for position, node in enumerate(model.graph.node):
-        reader.read(node, position)
+        check()
+        with _guarded(_described(node, position, where)):
+            reader.read(node, position)
     if len(model.graph.output) != 1:
         raise Unsupported(f"{where}: {len(model.graph.output)} outputs; only networks with one are read")
     name = model.graph.output[0].name
@@ -74,6 +93,10 @@ def graph_of(model: onnx.ModelProto, where: str) -> Graph:
     output = reader.tensors[name]
     nodes, value = _needed(reader.nodes, output.value)
     return Graph(nodes, value, reader.input_shape, output.shape, reader.input_name)
+
+
+def _described(node: onnx.NodeProto, position: int, where: str) -> str:
+    return f"{where}: node {node.name or f'#{position}'!r} ({node.op_type})"
 
 
 def _needed(nodes: list[Node], output: int) -> tuple[tuple[Node, ...], int]:
@@ -134,13 +157,14 @@ class _Reader(Reading):
 
     def read(self, node: onnx.NodeProto, position: int) -> None:
         """Read one node."""
-        name = node.name or f"#{position}"
-        described = f"{self.where}: node {name!r} ({node.op_type})"
+        name, described = node.name or f"#{position}", _described(node, position, self.where)
         if node.domain not in ("", "ai.onnx"):
             raise Unsupported(f"{described}: operators of domain {node.domain!r} are not read")
         given = [each for each in node.input if each]
         if node.op_type == "Shape" and node.input[0] in self.tensors:
-            self.constants[node.output[0]] = np.array(self.tensors[node.input[0]].shape, dtype=np.int64)
+            asked = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+            shape = self.tensors[node.input[0]].shape[asked.get("start", 0) : asked.get("end")]
+            self.constants[node.output[0]] = np.array(shape, dtype=np.int64)
             return
         if all(each in self.constants for each in given):
             self._fold(node, described)
@@ -191,10 +215,14 @@ def compare(graph: Graph, model: onnx.ModelProto, where: str, more: torch.Tensor
         session = open_onnx(model.SerializeToString())
     except Exception as error:
         raise Unsupported(f"{where}: ONNX Runtime does not run it: {error}") from None
-    values = graph.values(points.double())
+    with _guarded(where):
+        values = graph.values(points.double())
     scale = torch.stack([each.abs().amax(1) for each in values]).amax(0)
     for index, point in enumerate(points):
-        (found,) = session.run(None, {graph.input_name: point.reshape(graph.input_shape).numpy()})
+        try:
+            (found,) = session.run(None, {graph.input_name: point.reshape(graph.input_shape).numpy()})
+        except Exception as error:
+            raise Unsupported(f"{where}: ONNX Runtime does not run it: {error}") from None
         ours = values[graph.output][index]
         theirs = torch.from_numpy(np.asarray(found)).double().flatten()
         if theirs.shape != ours.shape:

@@ -108,6 +108,8 @@ def _averaged(call: Call, source: Tensor, kernel: tuple[int, ...], window: dict[
         padded = (*source.shape[:2], *np.add(source.shape[2:], np.add(*np.split(np.array(pads), 2))).tolist())
         counted = Convolution(ones, padded, total.shape, {**window, "groups": channels, "padding": 0})
         divisor = counted(kept[None])[0].numpy()
+        if not divisor.all():
+            call.refuse("a window lies in the padding alone")
     return call.affine(total, Scale(torch.from_numpy(1 / divisor)), total.shape)
 
 

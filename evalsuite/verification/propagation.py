@@ -116,7 +116,8 @@ class Propagation:
             radius = radius + absolute((high - low) / 2)
             size = size + absolute(magnitude(low, high))
             terms += map_.terms
-        loss = units(terms) * size + TINY
+        # Backward, as many products with this loss and with the bias are summed as there are outputs.
+        loss = units(terms + len(affine.bias)) * size + TINY
         return (center - radius - loss, center + radius + loss), loss
 
     def _sharpen(self, value: int, user: Node) -> None:
@@ -148,7 +149,8 @@ class Propagation:
         """Lower bounds of rows (rows, units) times a value, by default the output, for each box."""
         start = self._graph.output if value is None else value
         pending: dict[int, torch.Tensor] = {start: rows[None]}
-        total = torch.zeros(1, len(rows), dtype=torch.float64)
+        total = largest = torch.zeros(1, len(rows), dtype=torch.float64)
+        additions = 1
         for at in range(start, 0, -1):
             asked = pending.pop(at, None)
             if asked is None:
@@ -159,12 +161,15 @@ class Propagation:
             else:
                 coefficients, constant = self._back_activation(at, operation.source, asked)
                 pulled = [(operation.source, coefficients)]
-            total = total + constant
             for source, coefficients in pulled:
-                total = total + self._collect(pending, source, coefficients)
+                constant = constant + self._collect(pending, source, coefficients)
+            total = total + constant
+            largest, additions = torch.maximum(largest, total.abs()), additions + 1 + len(pulled)
             self._check()
         asked = pending.get(0, torch.zeros(1, len(rows), self._graph.inputs, dtype=torch.float64))
         found = total + self._at_input(asked)
+        # Each addition above rounds a sum of at most this magnitude.
+        found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
         found = torch.where(found.isnan(), -torch.inf, found)
         return LowerBounds(found, asked.expand(len(found), -1, -1))
 
@@ -194,7 +199,7 @@ class Propagation:
         pending[source] = rows if known is None else known + rows
         if known is None:
             return torch.zeros((), dtype=torch.float64)
-        return -4 * EPS * _dot(known.abs() + rows.abs(), magnitude(*self.intervals[source]))
+        return -units(rows.shape[-1]) * _dot(known.abs() + rows.abs(), magnitude(*self.intervals[source]))
 
     def _back_affine(
         self, at: int, affine: Affine, asked: torch.Tensor

@@ -35,12 +35,13 @@ class Middle:
     ) -> Middle:
         """Of a line below and one above, each (slope, intercept), for inputs of magnitudes up to `size`."""
         (low, low_at), (high, high_at) = below, above
+        # Backward, as many products with the constant and with the loss are summed as there are units.
         rounded = (low.abs() + high.abs()) * size + low_at.abs() + high_at.abs()
         return Middle(
             (low + high) / 2,
             (high - low) / 2,
             (low_at + high_at) / 2,
-            (high_at - low_at) / 2 + units(8) * rounded + TINY,
+            (high_at - low_at) / 2 + units(8 + low.shape[-1]) * rounded + TINY,
         )
 
 

@@ -5,6 +5,7 @@ The numbers are exact rationals, as the property's file writes them in decimal.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -88,6 +89,35 @@ class Specification:
 
     def satisfied(self, point: list[float], outputs: list[float]) -> bool:
         """Whether the inputs and outputs satisfy a case, in exact arithmetic and without any tolerance."""
-        return any(
-            case.box.contains(point) and all(each.holds(outputs) for each in case.constraints) for case in self.cases
-        )
+        inside: dict[int, bool] = {}
+        holds: dict[int, bool] = {}
+
+        def satisfies(case: Case) -> bool:
+            # Thousands of cases share few boxes and constraints, whose exact arithmetic is slow.
+            if id(case.box) not in inside:
+                inside[id(case.box)] = case.box.contains(point)
+            if not inside[id(case.box)]:
+                return False
+            for each in case.constraints:
+                if id(each) not in holds:
+                    holds[id(each)] = each.holds(outputs)
+                if not holds[id(each)]:
+                    return False
+            return True
+
+        return any(map(satisfies, self.cases))
+
+
+def numbered(cases: Sequence[Case], check: Callable[[], None]) -> tuple[dict[Constraint, int], list[list[int]]]:
+    """A number for each distinct constraint, and the numbers of each case's. `check` is called for each case."""
+    numbers: dict[Constraint, int] = {}
+    # The hashes of rationals are slow, and cases share their constraints.
+    known: dict[int, int] = {}
+    chosen = []
+    for case in cases:
+        for each in case.constraints:
+            if id(each) not in known:
+                known[id(each)] = numbers.setdefault(each, len(numbers))
+        chosen.append([known[id(each)] for each in case.constraints])
+        check()
+    return numbers, chosen

@@ -10,29 +10,32 @@ from __future__ import annotations
 import gzip
 import itertools
 import re
+import zlib
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 
-from evalsuite.verification.specification import Box, Case, Constraint, Specification
+from evalsuite.verification.specification import Specification
+from evalsuite.verification.vnnlib_cases import LARGEST, Atomic, Cases, Check, Clause, Variable
 from evalsuite.verification.vnnlib_syntax import Group, Tree, VnnLibError, Word, groups
 
 _NAME = re.compile(r"([XY])_(0|[1-9][0-9]*)\Z")
 _COMPARISONS = ("<=", ">=", "<", ">", "=", "==")
+# Of Python's own decimals it reads fewer: no 1_000, no NaN, no digits of other scripts.
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _MOST_CASES = 100_000
+# Of all cases together: their comparisons, and the marks of which case has which.
+_MOST_COMPARISONS = 10_000_000
+_MOST_MARKS = 100_000_000
 _EXPONENT = 100
-_LARGEST = Fraction(10) ** _EXPONENT
-
-
-_Variable = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
     """A linear expression: coefficients of variables, and a constant."""
 
-    terms: dict[_Variable, Fraction]
+    terms: dict[Variable, Fraction]
     constant: Fraction
 
     def plus(self, other: _Form, factor: Fraction) -> _Form:
@@ -43,21 +46,10 @@ class _Form:
         return _Form(kept, self.constant + factor * other.constant)
 
 
-@dataclass(frozen=True, slots=True)
-class _Atomic:
-    """terms <= bound (or < where strict), from this line."""
+def read_vnnlib(path: Path, check: Check = lambda: None) -> Specification:
+    """The property in a .vnnlib or .vnnlib.gz file. `check` is called often; what it raises ends the reading.
 
-    terms: dict[_Variable, Fraction]
-    bound: Fraction
-    strict: bool
-    line: int
-
-
-_Clause = tuple[_Atomic, ...]
-
-
-def read_vnnlib(path: Path) -> Specification:
-    """The property in a .vnnlib or .vnnlib.gz file.
+    A disjunct whose box is reversed is no case, unless there is no other.
 
     Raises:
         VnnLibError: what is no VNN-LIB, not linear, or no box: an input without both bounds, or with reversed ones.
@@ -66,30 +58,31 @@ def read_vnnlib(path: Path) -> Specification:
     raw = path.read_bytes()
     try:
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
-    except (gzip.BadGzipFile, EOFError, UnicodeDecodeError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise VnnLibError(f"{path}:1: not a text file: {error}") from None
-    return parse_vnnlib(text, str(path))
+    return parse_vnnlib(text, str(path), check)
 
 
-def parse_vnnlib(text: str, where: str = "vnnlib") -> Specification:
-    """The property in `text`; `where` stands for the file in errors. Errors as for `read_vnnlib`."""
-    return _Parser(where).specification(text)
+def parse_vnnlib(text: str, where: str = "vnnlib", check: Check = lambda: None) -> Specification:
+    """The property in `text`; `where` stands for the file in errors. The rest as for `read_vnnlib`."""
+    return _Parser(where, check).specification(text)
 
 
 class _Parser:
-    """Reads one file: what is declared, and the disjunctive normal form of all assertions so far."""
+    """Reads one file: what is declared, what is asserted of all cases, and the disjunctive normal form of the rest."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, where: str, check: Check) -> None:
+        self._where, self._check = where, check
         self._declared: dict[str, set[int]] = {"X": set(), "Y": set()}
 
     def _error(self, line: int, message: str) -> VnnLibError:
         return VnnLibError(f"{self._where}:{line}: {message}")
 
     def specification(self, text: str) -> Specification:
-        clauses: list[_Clause] = [()]
+        common: list[Atomic] = []
+        clauses: list[Clause] = [()]
         last = 1
-        for tree in groups(text, self._where):
+        for tree in groups(text, self._where, self._check):
             last = tree.line
             command, arguments = self._command(tree)
             if command == "declare-const":
@@ -97,11 +90,16 @@ class _Parser:
             elif command == "assert":
                 if len(arguments) != 1:
                     raise self._error(tree.line, f"assert takes one formula, got {len(arguments)}")
-                clauses = self._joined(clauses, self._formula(arguments[0]), tree.line)
+                found = self._formula(arguments[0])
+                if len(found) == 1:
+                    common.extend(found[0])
+                else:
+                    clauses = self._joined(clauses, found, tree.line)
             else:
                 raise self._error(tree.line, f"unknown command {command!r}; there are declare-const and assert")
         sizes = [self._size(kind, last) for kind in "XY"]
-        return Specification(sizes[0], sizes[1], tuple(self._case(each, sizes[0], last) for each in clauses))
+        cases = Cases(self._where, sizes[0], last, self._check)
+        return Specification(sizes[0], sizes[1], cases.of(common, clauses))
 
     def _command(self, tree: Tree) -> tuple[str, tuple[Tree, ...]]:
         if isinstance(tree, Word) or not tree.items or not isinstance(tree.items[0], Word):
@@ -129,15 +127,16 @@ class _Parser:
             raise self._error(line, f"{kind}_{min(missing)} is not declared, but {kind}_{max(known)} is")
         return len(known)
 
-    def _formula(self, tree: Tree) -> list[_Clause]:
+    def _formula(self, tree: Tree) -> list[Clause]:
         """The disjunctive normal form."""
         name, arguments = self._command(tree)
         if name in ("and", "or") and not arguments:
             raise self._error(tree.line, f"an empty {name!r}")
+        self._check()
         if name == "or":
             return [clause for each in arguments for clause in self._formula(each)]
         if name == "and":
-            clauses: list[_Clause] = [()]
+            clauses: list[Clause] = [()]
             for each in arguments:
                 clauses = self._joined(clauses, self._formula(each), tree.line)
             return clauses
@@ -145,12 +144,25 @@ class _Parser:
             return [self._comparison(name, arguments, tree.line)]
         raise self._error(tree.line, f"{name!r} is not read; there are and, or, {', '.join(_COMPARISONS)}")
 
-    def _joined(self, first: list[_Clause], second: list[_Clause], line: int) -> list[_Clause]:
+    def _joined(self, first: list[Clause], second: list[Clause], line: int) -> list[Clause]:
         if len(first) * len(second) > _MOST_CASES:
             raise self._error(line, f"the disjunctive normal form has more than {_MOST_CASES} cases")
-        return [one + other for one, other in itertools.product(first, second)]
+        comparisons = len(second) * sum(map(len, first)) + len(first) * sum(map(len, second))
+        distinct = len({id(each) for clause in (*first, *second) for each in clause})
+        if comparisons > _MOST_COMPARISONS or len(first) * len(second) * distinct > _MOST_MARKS:
+            raise self._error(
+                line,
+                f"the disjunctive normal form has {len(first) * len(second)} cases of {distinct} different"
+                f" comparisons, {comparisons} in all; at most {_MOST_COMPARISONS} in all are read, and at most"
+                f" {_MOST_MARKS} cases times different ones",
+            )
+        joined = []
+        for one, other in itertools.product(first, second):
+            joined.append(one + other)
+            self._check()
+        return joined
 
-    def _comparison(self, name: str, arguments: tuple[Tree, ...], line: int) -> _Clause:
+    def _comparison(self, name: str, arguments: tuple[Tree, ...], line: int) -> Clause:
         if len(arguments) != 2:
             raise self._error(line, f"{name!r} compares two expressions, got {len(arguments)}")
         left, right = (self._expression(each) for each in arguments)
@@ -158,11 +170,11 @@ class _Parser:
         if not difference.terms:
             raise self._error(line, "a comparison without variables")
         for number in (difference.constant, *difference.terms.values()):
-            if number and not 1 / _LARGEST <= abs(number) <= _LARGEST:
+            if number and not 1 / LARGEST <= abs(number) <= LARGEST:
                 raise self._error(line, "a number beyond 1e+-100")
         negated = {key: -each for key, each in difference.terms.items()}
-        below = _Atomic(difference.terms, -difference.constant, name == "<", line)
-        above = _Atomic(negated, difference.constant, name == ">", line)
+        below = Atomic(difference.terms, -difference.constant, name == "<", line)
+        above = Atomic(negated, difference.constant, name == ">", line)
         if name in ("=", "=="):
             return (below, above)
         return (below,) if name in ("<=", "<") else (above,)
@@ -199,52 +211,18 @@ class _Parser:
             if name[1] not in self._declared[name[0]]:
                 raise self._error(atom.line, f"{atom.text} is not declared")
             return _Form({name: Fraction(1)}, Fraction(0))
-        try:
-            number = Decimal(atom.text)
-        except InvalidOperation:
-            raise self._error(atom.line, f"{atom.text!r} is neither X_i, Y_i nor a number") from None
-        if not number.is_finite() or abs(number.adjusted()) > _EXPONENT:
-            raise self._error(atom.line, f"{atom.text} is NaN, infinite, or beyond 1e+-{_EXPONENT}")
-        return _Form({}, Fraction(number))
-
-    def _case(self, clause: _Clause, inputs: int, line: int) -> Case:
-        lower: dict[int, _Bound] = {}
-        upper: dict[int, _Bound] = {}
-        constraints = []
-        for atomic in clause:
-            kinds = {kind for kind, _ in atomic.terms}
-            if kinds == {"Y"}:
-                terms = tuple((index, each) for (_, index), each in sorted(atomic.terms.items()))
-                constraints.append(Constraint(terms, atomic.bound, atomic.strict))
-            elif kinds == {"X", "Y"} or len(atomic.terms) > 1:
-                raise self._error(atomic.line, "a constraint on an input must bound this one input by a number")
-            else:
-                self._bound(atomic, lower, upper)
-        for index in range(inputs):
-            for side, name in ((lower, "lower"), (upper, "upper")):
-                if index not in side:
-                    raise self._error(line, f"X_{index} has no {name} bound")
-            if lower[index].value > upper[index].value:
-                raise self._error(
-                    max(lower[index].line, upper[index].line),
-                    f"the box is reversed: {float(lower[index].value):g} <= X_{index} <= {float(upper[index].value):g}",
-                )
-        box = Box(tuple(lower[i].value for i in range(inputs)), tuple(upper[i].value for i in range(inputs)))
-        return Case(box, tuple(constraints))
-
-    def _bound(self, atomic: _Atomic, lower: dict[int, _Bound], upper: dict[int, _Bound]) -> None:
-        ((_, index), factor), *_ = atomic.terms.items()
-        if atomic.strict:
-            raise self._error(atomic.line, f"a strict bound on X_{index}: boxes are closed; use <= or >=")
-        bound = _Bound(atomic.bound / factor, atomic.line)
-        if abs(bound.value) > _LARGEST:
-            raise self._error(atomic.line, f"X_{index} is bounded by a number beyond 1e+-100")
-        side, tighter = (upper, min) if factor > 0 else (lower, max)
-        known = side.get(index, bound)
-        side[index] = tighter(known, bound, key=lambda each: each.value)
+        if not _NUMBER.fullmatch(atom.text):
+            raise self._error(atom.line, f"{atom.text!r} is neither X_i, Y_i nor a decimal number")
+        number = _decimal(atom.text)
+        if number is None:
+            raise self._error(atom.line, f"{atom.text} is beyond 1e+-{_EXPONENT}")
+        return _Form({}, number)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    value: Fraction
-    line: int
+def _decimal(text: str) -> Fraction | None:
+    """None where it is beyond what is read."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:  # of an exponent beyond what a Decimal holds
+        return None
+    return None if abs(number.adjusted()) > _EXPONENT else Fraction(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _TOKEN = re.compile(r";[^\n]*|\n|[()]|[^\s();]+")
@@ -33,20 +33,24 @@ class Group:
 Tree = Word | Group
 
 
-def _words(text: str) -> Iterator[Word]:
+def _words(text: str, check: Callable[[], None]) -> Iterator[Word]:
     line = 1
     for match in _TOKEN.finditer(text):
         token = match.group()
         if token == "\n":
             line += 1
+            check()
         elif not token.startswith(";"):
             yield Word(token, line)
 
 
-def groups(text: str, where: str) -> Iterator[Group]:
-    """The outermost groups in order. Raises VnnLibError for words outside, unbalanced or too deep parentheses."""
+def groups(text: str, where: str, check: Callable[[], None] = lambda: None) -> Iterator[Group]:
+    """The outermost groups in order; `check` is called in each line.
+
+    Raises VnnLibError for words outside, unbalanced or too deep parentheses.
+    """
     open_: list[tuple[int, list[Tree]]] = []
-    for word in _words(text):
+    for word in _words(text, check):
         if word.text == "(":
             open_.append((word.line, []))
             if len(open_) > _DEEPEST:

@@ -150,6 +150,17 @@ def test_planes_of_gated_units_are_sound(name: str, hardness: float, dtype: torc
     assert (value - noise <= p * x + q * y + r).all()
 
 
+def test_planes_that_overflow_float32_are_refused() -> None:
+    wide = torch.tensor([-1e30]), torch.tensor([1e30])
+    with pytest.raises(ValueError, match="overflow float32; give float64 ends"):
+        product(*wide, *wide)
+    with pytest.raises(ValueError, match="overflow float32; give float64 ends"):
+        gated(GELU, *wide, *wide)
+    double = wide[0].double(), wide[1].double()
+    for planes in (product(*double, *double), gated(GELU, *double, *double)):
+        assert bool(planes.lower_intercept.isfinite() & planes.upper_intercept.isfinite())
+
+
 def test_gated_planes_are_tight_where_one_half_is_a_point() -> None:
     low, high, y = tensor(-1.0), tensor(2.0), tensor(-3.0)
     planes, lines = gated(GELU, low, high, y, y), relax(GELU, low, high)

@@ -21,7 +21,8 @@ from evalsuite.verification.bisection import Demand
 from evalsuite.verification.graph import Affine, Graph, Maximum, Node, Pointwise
 from evalsuite.verification.linear import Convolution, Dense, Linear, Same, Scale, Select
 from evalsuite.verification.onnx_reader import graph_of
-from evalsuite.verification.propagation import Propagation
+from evalsuite.verification.propagation import Propagation, _dot
+from evalsuite.verification.scalar_lines import Middle
 from evalsuite.verification.specification import Box, Case, Constraint
 
 
@@ -179,6 +180,46 @@ def test_bounds_at_a_point_enclose_the_exact_rational_value(seed: int) -> None:
         Fraction(a) <= b <= Fraction(c) for a, b, c in zip(low[0].tolist(), truth, high[0].tolist(), strict=True)
     )
     assert (high - low).max() < 1e3  # of terms around 1e13
+
+
+# How many sums a matrix product runs at the same time, each of every so-manieth term.
+LANES = [1, 2, 4, 8, 16, 32, 64]
+
+
+def lost_in_sums(lanes: int, count: int = 2**18) -> torch.Tensor:
+    """Numbers with a sum just above 1, which in so many running sums is 1: each adds less than half a unit."""
+    numbers = torch.full((count,), 2.0**-54 / lanes, dtype=torch.float64)
+    numbers[:lanes] = 1 / lanes
+    return numbers
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_sums_of_many_biases_are_bounded(lanes: int) -> None:
+    bias = lost_in_sums(lanes)
+    graph = graph_from(len(bias), Affine(((0, Same()),), bias))
+    zero, ones = torch.zeros(1, len(bias), dtype=torch.float64), torch.ones(1, len(bias), dtype=torch.float64)
+    propagation, exact = Propagation(graph, zero, zero), math.fsum(bias.tolist())
+    assert exact - 1 > 2**-43
+    assert propagation.lower_bounds(ones).value.item() <= exact <= -propagation.lower_bounds(-ones).value.item()
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_sums_of_many_intercepts_are_bounded(lanes: int) -> None:
+    constant = lost_in_sums(lanes)[None]
+    flat = torch.zeros_like(constant)
+    lines = Middle.between((flat, constant), (flat, constant), flat)
+    for sign in (1.0, -1.0):
+        rows = torch.full_like(constant, sign)[None]
+        found = (_dot(rows, lines.constant) - _dot(rows.abs(), lines.loss)).item()
+        assert found <= sign * math.fsum(constant[0].tolist())
+
+
+def test_the_loss_of_adding_rows_grows_with_their_length() -> None:
+    ones = torch.ones(1, 2**12, dtype=torch.float64)
+    propagation = Propagation(graph_from(2**12, Pointwise(0, RELU)), ones, ones)
+    # Of n products of magnitude 2 in all, half a unit in the last place for each of the n.
+    lost = propagation._collect({0: ones[None] / 2**12}, 0, ones[None] / 2**12).item()
+    assert lost <= -2 * 2**12 * 2.0**-53
 
 
 def test_a_relu_network_by_hand() -> None:

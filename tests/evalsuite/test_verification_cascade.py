@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 
 from evalsuite import Answer, Unsupported, Verification, read_vnnlib, verify
 from evalsuite.cli import app
+from evalsuite.verification.bisection import _effect
 from evalsuite.verification.instances import Instance, _kill, _outcome, read_instances
 
 INSTANCES = Path(__file__).parents[3] / "shared" / "vnncomp"
@@ -193,6 +194,78 @@ def test_the_deadline_holds(timeout: float, tmp_path: Path) -> None:
     assert found.prepare_seconds + found.seconds >= timeout
 
 
+def scaled(path: Path, factors: list[float]) -> Path:
+    """relu(x - 10), times one factor after the other."""
+    constants = [numpy_helper.from_array(np.array([[each]], np.float32), f"c{i}") for i, each in enumerate(factors)]
+    constants.append(numpy_helper.from_array(np.array([[-10.0]], np.float32), "b"))
+    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["h0"])]
+    nodes += [helper.make_node("Mul", [f"h{i}", f"c{i}"], [f"h{i + 1}"]) for i in range(len(factors))]
+    ends = [helper.make_tensor_value_info(each, TensorProto.FLOAT, [1, 1]) for each in ("x", f"h{len(factors)}")]
+    graph = helper.make_graph(nodes, "scaled", ends[:1], ends[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8), path)
+    return path
+
+
+def test_boxes_whose_coefficients_overflow_are_not_lost(tmp_path: Path) -> None:
+    model = scaled(tmp_path / "m.onnx", [1e-38] * 6 + [1e38] * 7)
+    # At 10.000001 the output is 1e70 in real arithmetic.
+    file = property_of(tmp_path / "p.vnnlib", [("9.0", "10.000001")], 1, "(>= (* 1e60 Y_0) 1e60)")
+    assert verify(model, file, timeout=0.5).answer in (Answer.TIMEOUT, Answer.UNKNOWN)
+
+
+def test_inputs_are_halved_although_their_effects_overflow() -> None:
+    width = torch.tensor([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    bad = torch.tensor([[torch.inf, torch.inf], [torch.nan, torch.nan], [torch.nan, 1.0]], dtype=torch.float64)
+    for coefficients, reach in ((bad, bad), (bad, torch.ones_like(bad)), (torch.ones_like(bad), bad)):
+        assert bool((_effect(width, coefficients, reach) >= 0).all())
+    # Without any other preference the widest.
+    assert _effect(width, bad, bad).argmax(1).tolist() == [1, 0, 1]
+
+
+def test_effects_that_are_nan_do_not_prove_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evalsuite.verification import bisection
+
+    monkeypatch.setattr(bisection, "_effect", lambda width, *_: torch.full_like(width, torch.nan))
+    layers: tuple[Layer, ...] = (([[1.0], [-1.0]], [0.0, 0.0]), ([[1.0, 1.0]], [0.0]))  # |x|
+    found = decide(tmp_path, layers, [("-1", "0.4")], "(and (>= Y_0 0.3) (<= Y_0 0.2))")
+    assert found.answer is Answer.UNKNOWN
+
+
+def test_a_box_that_is_lost_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evalsuite.verification import bisection
+
+    monkeypatch.setattr(bisection.Bisection, "_split", lambda *_: 0)
+    layers: tuple[Layer, ...] = (([[1.0], [-1.0]], [0.0, 0.0]), ([[1.0, 1.0]], [0.0]))
+    with pytest.raises(RuntimeError, match="of 1 boxes 0 are done, but 0 halves are left"):
+        decide(tmp_path, layers, [("-1", "0.4")], "(and (>= Y_0 0.3) (<= Y_0 0.2))")
+
+
+@pytest.mark.parametrize(("bound", "answer"), [("10", "unsat"), ("0.4", "unknown")])
+def test_a_box_without_float32_points(bound: str, answer: str, tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones((1, 1, 2, 2), np.float32), "w")
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 2, 2]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 1, 1]),
+    ]
+    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"])], "conv", ends[:1], ends[1:], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8), tmp_path / "m.onnx")
+    file = property_of(tmp_path / "p.vnnlib", [("0.1", "0.1")] * 4, 1, f"(>= Y_0 {bound})")
+    found = verify(tmp_path / "m.onnx", file, timeout=5)
+    assert found.answer.value == answer
+    assert ("sat is unreachable in 1 of 1 cases" in found.reason) == (answer == "unknown")
+
+
+def test_the_deadline_holds_while_reading(tmp_path: Path) -> None:
+    model = network(tmp_path / "m.onnx", ([[1.0] * 50] * 2, [0.0, 0.0]))
+    file = property_of(tmp_path / "p.vnnlib", [("0", "1")] * 50, 2, "")
+    with file.open("a") as out:
+        out.writelines(f"(assert (or (>= Y_0 {1000 + i}) (>= Y_1 {1000 + i})))\n" for i in range(14))
+    for timeout in (0.01, 0.3):
+        cpu = time.process_time()
+        assert verify(model, file, timeout=timeout).answer is Answer.TIMEOUT
+        assert time.process_time() - cpu < timeout + 0.5
+
+
 def test_the_same_seed_gives_the_same_witness(tmp_path: Path) -> None:
     layers = random_layers(5, 4, 20, 1)
     formula = f"(>= Y_0 {sampled_maximum(layers, 'Relu') - 0.05:.4f})"
@@ -240,7 +313,7 @@ def test_the_command_refuses_bad_input(tmp_path: Path) -> None:
     file.write_text("(declare-const X_0 Real)\n(assert (<= X_0 nan))")
     code, out, err = run("--onnx", model, "--vnnlib", file)
     assert (code, out) == (2, "error\n")
-    assert f"{file}:2: nan is NaN" in err
+    assert f"{file}:2: 'nan' is neither X_i, Y_i nor a decimal number" in err
     code, out, err = run("--onnx", tmp_path / "none.onnx", "--vnnlib", tmp_path / "none.vnnlib")
     assert (code, out) == (2, "error\n")
     assert "none.vnnlib: No such file" in err
@@ -276,6 +349,7 @@ def test_many_instances_are_rows_and_a_bad_one_is_an_error(tmp_path: Path) -> No
         ("onnx,timeout\na.onnx,3", ":2: needs the columns"),
         ("a.onnx,b.vnnlib,soon", ":1: timeout 'soon' is no number"),
         ("a.onnx,b.vnnlib,-1", ":1: timeout must be > 0"),
+        ("onnx,vnnlib,timeout\na.onnx," + "b" * 200_000, ":2: not a CSV file: field larger"),
     ],
 )
 def test_an_instances_file_that_is_none(text: str, message: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from evalsuite import Unsupported, export_onnx, read_onnx
-from evalsuite.verification.onnx_reader import graph_of
+from evalsuite.verification.onnx_reader import compare, graph_of
 
 RANDOM = np.random.default_rng(0)
 Nodes = Sequence[onnx.NodeProto]
@@ -198,6 +198,52 @@ def test_what_is_not_read_is_refused_by_name(
 ) -> None:
     with pytest.raises(Unsupported, match=rf"^m\.onnx: .*{message}"):
         graph_of(model_of([kind], constants, shape), "m.onnx")
+
+
+MALFORMED: dict[str, tuple[onnx.NodeProto, dict[str, np.ndarray[Any, Any]], tuple[int, ...]]] = {
+    "an attribute is missing": (node("MaxPool", "x"), {}, (1, 1, 4)),
+    "an input is missing": (node("Add", "x"), {}, (1, 2)),
+    "pads are too few": (node("Conv", "x", "w", pads=[1]), {"w": weights(1, 1, 1, 1)}, (1, 1, 2, 1)),
+    "a stride of 0": (node("Conv", "x", "w", strides=[0, 0]), {"w": weights(1, 1, 1, 1)}, (1, 1, 2, 1)),
+    "no such axis": (node("Transpose", "x", perm=[0, 5]), {}, (1, 2)),
+    "no broadcast": (node("Add", "x", "w"), {"w": weights(3)}, (1, 2)),
+    "text for a number": (node("Gemm", "x", "w", alpha="x"), {"w": weights(2, 1)}, (1, 2)),
+    "a shape beyond": (node("Reshape", "x", "s"), {"s": np.array([1, 2, 0], I64)}, (1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_node_is_named(name: str) -> None:
+    kind, constants, shape = MALFORMED[name]
+    with pytest.raises(Unsupported, match=rf"^m\.onnx: node 'the_{kind.op_type}' .*malformed, or not read: \w+: "):
+        graph_of(model_of([kind], constants, shape), "m.onnx")
+
+
+def test_malformed_constants_and_matrices_that_do_not_fit_are_named() -> None:
+    model = model_of([node("Add", "x", "w")], {"w": weights(2)}, (1, 2))
+    model.graph.initializer[0].raw_data = b"abc"
+    with pytest.raises(Unsupported, match=r"^m\.onnx: malformed"):
+        graph_of(model, "m.onnx")
+    model = model_of([node("Gemm", "x", "w")], {"w": weights(3, 1)}, (1, 2))
+    with pytest.raises(Unsupported, match=r"^m\.onnx: "):
+        compare(graph_of(model, "m.onnx"), model, "m.onnx")
+
+
+def test_an_average_of_padding_alone_is_refused() -> None:
+    pool = node("AveragePool", "x", kernel_shape=[1, 1], pads=[1, 1, 1, 1])
+    with pytest.raises(Unsupported, match=r"node 'the_AveragePool' .*: a window lies in the padding alone"):
+        graph_of(model_of([pool], {}, (1, 1, 2, 1)), "m.onnx")
+
+
+@pytest.mark.parametrize("part", [{"start": 1}, {"end": -1}, {"start": -2, "end": 9}])
+def test_a_part_of_a_shape(part: dict[str, int]) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], **part),
+        helper.make_node("Reshape", ["w", "s"], ["c"]),
+        node("Add", "x", "c"),
+    ]
+    model = model_of(nodes, {"w": weights(4)}, (2, 2, 2))
+    compare(graph_of(model, "m"), model, "m")
 
 
 def test_free_dimensions_and_other_types_are_refused() -> None:

@@ -59,6 +59,37 @@ def test_boxes_of_disjuncts_meet_the_box_of_all() -> None:
     assert second.box == Box((Fraction(1, 4),), (Fraction(3, 10),))
 
 
+def test_a_disjunct_with_a_reversed_box_is_no_case() -> None:
+    found = parse_vnnlib(BOXED + "(assert (or (and (>= X_0 1) (<= Y_0 1)) (and (>= X_0 0) (<= Y_0 2))))").cases
+    assert [case.box for case in found] == [Box((Fraction(0),), (Fraction(3, 10),))]
+    assert found[0].constraints[0].bound == 2
+
+
+def test_equal_boxes_and_constraints_are_one_object() -> None:
+    halves = " ".join(f"(and (>= X_0 0) (<= Y_0 {i}))" for i in range(3))
+    for formula in (f"(assert (or {halves}))", "(assert (or (<= Y_0 1) (<= Y_0 2) (<= Y_0 3)))"):
+        cases = parse_vnnlib(BOXED + formula + "(assert (<= Y_1 0))").cases
+        assert len(cases) == 3
+        assert len({id(case.box) for case in cases}) == 1
+        assert len({id(case.constraints[0]) for case in cases}) == 1
+
+
+def test_the_check_ends_the_reading(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise TimeoutError
+
+    (tmp_path / "p.vnnlib").write_text(BOXED)
+    with pytest.raises(TimeoutError):
+        read_vnnlib(tmp_path / "p.vnnlib", stop)
+
+
+def test_a_corrupt_gzip_file(tmp_path: Path) -> None:
+    whole = gzip.compress(BOXED.encode() * 20)
+    (tmp_path / "p.vnnlib.gz").write_bytes(whole[:20] + b"\x00\xff\x12" * 10 + whole[50:])
+    with pytest.raises(VnnLibError, match=r"p\.vnnlib\.gz:1: not a text file"):
+        read_vnnlib(tmp_path / "p.vnnlib.gz")
+
+
 def test_a_coefficient_turns_the_side_of_a_bound() -> None:
     read = parse_vnnlib(DECLARED + "(assert (and (<= (* -2 X_0) 3) (<= X_0 (+ 1 1))))")
     assert read.cases[0].box == Box((Fraction(-3, 2),), (Fraction(2),))
@@ -72,12 +103,21 @@ def test_gzip(tmp_path: Path) -> None:
         read_vnnlib(tmp_path / "q.vnnlib.gz")
 
 
+def wide(count: int) -> str:
+    return "(assert (or " + " ".join(f"(<= Y_0 {i})" for i in range(count)) + "))\n"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (BOXED + "(assert (<= Y_0 nan))", 6, "NaN"),
-        (BOXED + "(assert (<= Y_0 inf))", 6, "infinite"),
-        (BOXED + "(assert (<= Y_0 -Infinity))", 6, "infinite"),
+        (BOXED + "(assert (<= Y_0 nan))", 6, "'nan' is neither"),
+        (BOXED + "(assert (<= Y_0 inf))", 6, "'inf' is neither"),
+        (BOXED + "(assert (<= Y_0 -Infinity))", 6, "'-Infinity' is neither"),
+        (BOXED + "(assert (<= Y_0 1_0))", 6, "'1_0' is neither"),
+        (BOXED + "(assert (<= Y_0 \u0661))", 6, "is neither"),
+        (BOXED + "(assert (<= Y_0 1e9999999999999999999999))", 6, "beyond"),
+        (BOXED + "(assert (or (<= X_0 -1) (<= X_0 -2)))", 6, "reversed: -0.1 <= X_0 <= -1"),
+        (BOXED + wide(100) + wide(1000), 7, "100000 cases of 1100 different comparisons"),
         (BOXED + "(assert (<= Y_0 1e999999999))", 6, "beyond"),
         (BOXED + "(assert (<= (* 1e90 1e90 Y_0) 1))", 6, "beyond"),
         (BOXED + "(assert (<= Y_0 one))", 6, "'one' is neither"),
