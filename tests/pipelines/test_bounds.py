@@ -586,6 +586,7 @@ def test_importing_the_stage_imports_nothing_heavy() -> None:
     assert ran.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_bounds() -> None:
     code = (
         "import torch; from torch import nn; from evalsuite import Network, Property\n"

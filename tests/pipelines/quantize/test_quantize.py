@@ -340,6 +340,7 @@ def test_every_option_has_its_rows(network: MakeNetwork, bench: MakeBench) -> No
     assert sorted(outcome.artefacts) == ["execution", "integer", "qonnx", "quantized"]
 
 
+@pytest.mark.slow
 def test_one_thread_or_two_give_the_same_network(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-cnn", "gelu"), bench("digits-cnn")
     files, rows = [], []
