@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +45,8 @@ class Verdict(str, Enum):
 
 
 Setting = str | int | float | bool
+Norm = Literal["linf", "l2"]
+NORMS: tuple[Norm, ...] = ("linf", "l2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Metric:
         setting: what the measurement depends on besides the stage's options, e.g. {"eps": 0.03125, "method": "crown"}.
         sample: the index of the test sample, for a measurement of one sample. Tables aggregate rows without a sample.
         verdict: for verifiers. Verdicts of different stages on the same network, sample and eps are checked for
-            contradictions, so give each its "eps" in `setting`.
+            contradictions, so give each its "eps" in `setting`, and its "norm" where that is not L-infinity.
         timing: a clock or memory reading: not reproducible, and left out of comparisons of runs.
         reason: why there is no value, or what to know about it.
     """
@@ -145,7 +147,8 @@ class Data:
 class Property:
     """Local robustness of one sample: in the box, the logit of `label` is greater than every other logit.
 
-    `lower` and `upper` are float64, of the shape of one input, and include their own rounding: they are the box.
+    `lower` and `upper` are float64, of the shape of one input, and include their own rounding: they are the box. Where
+    there is a `center`, the property is of the part of the box within the Euclidean distance `eps` of it alone.
     """
 
     sample: int
@@ -153,8 +156,11 @@ class Property:
     eps: float
     lower: torch.Tensor
     upper: torch.Tensor
+    center: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
+        if self.center is not None and self.center.shape != self.lower.shape:
+            raise ValueError(f"lower has shape {tuple(self.lower.shape)}, but center {tuple(self.center.shape)}")
         if self.lower.shape != self.upper.shape:
             raise ValueError(f"lower has shape {tuple(self.lower.shape)}, but upper {tuple(self.upper.shape)}")
         if not bool((self.lower.isfinite() & self.upper.isfinite()).all()):
@@ -162,15 +168,45 @@ class Property:
         if not bool((self.lower <= self.upper).all()):
             raise ValueError(f"the box of sample {self.sample} is reversed: lower > upper")
 
+    def contains(self, point: torch.Tensor) -> bool:
+        """Whether `point`, of the shape of one input, belongs; at the ball's rim what rounding leaves open does not."""
+        x = point.double()
+        inside = bool(((self.lower <= x) & (x <= self.upper)).all())
+        if self.center is None or not inside:
+            return inside
+        distance = float((x - self.center).square().sum().sqrt())
+        return distance * (1 + 2.0**-50 * (x.numel() + 4)) <= self.eps
+
     @classmethod
     def robustness(
-        cls, center: torch.Tensor, *, sample: int, label: int, eps: float, domain: tuple[float, float]
+        cls,
+        center: torch.Tensor,
+        *,
+        sample: int,
+        label: int,
+        eps: float,
+        domain: tuple[float, float],
+        norm: Norm = "linf",
     ) -> Property:
-        """The L-infinity ball of radius `eps` around `center`, clipped to `domain`."""
+        """The ball of radius `eps` around `center` in the L-infinity or the L2 norm, clipped to `domain`.
+
+        Raises:
+            ValueError: eps is negative or NaN, the norm is another, the center is NaN or infinite, the domain is
+                reversed, or the ball lies outside of it.
+        """
         if not eps >= 0:
             raise ValueError(f"eps must be >= 0, got {eps}")
+        if norm not in NORMS:
+            raise ValueError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
         center = center.double()
-        return cls(sample, label, eps, (center - eps).clamp(*domain), (center + eps).clamp(*domain))
+        if not bool(center.isfinite().all()):
+            raise ValueError(f"sample {sample} has an input that is NaN or infinite")
+        if not domain[0] <= domain[1]:
+            raise ValueError(f"the domain is reversed: {domain[0]} > {domain[1]}")
+        if bool(((center + eps < domain[0]) | (center - eps > domain[1])).any()):
+            raise ValueError(f"the ball around sample {sample} lies outside the domain {domain}")
+        box = (center - eps).clamp(*domain), (center + eps).clamp(*domain)
+        return cls(sample, label, eps, *box, center if norm == "l2" else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +280,11 @@ class Bench:
     time_limit: float
     fine_tune: FineTune
 
-    def properties(self, eps: float, count: int) -> list[Property]:
+    def properties(self, eps: float, count: int, *, norm: Norm = "linf") -> list[Property]:
         """Robustness of the first `count` test samples: the same ones for every network."""
-        test = self.data.test
+        test, domain = self.data.test, self.data.domain
         return [
-            Property.robustness(test.inputs[i], sample=i, label=int(test.targets[i]), eps=eps, domain=self.data.domain)
+            Property.robustness(test.inputs[i], sample=i, label=int(test.targets[i]), eps=eps, domain=domain, norm=norm)
             for i in range(min(count, len(test)))
         ]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 VERDICTS = tuple(verdict.value for verdict in Verdict)
 _OPPOSITE = {Verdict.HOLDS.value: Verdict.VIOLATED.value, Verdict.VIOLATED.value: Verdict.HOLDS.value}
 _COUNT_COLUMNS = ("workload", "step", "variant", "eps", "method")
-_PROPERTY = ("workload", "variant", "seed", "sample", "eps", "network")
+_PROPERTY = ("workload", "variant", "seed", "sample", "eps", "norm", "network")
 
 
 class Contradictions(NamedTuple):
@@ -32,6 +32,7 @@ def _with_settings(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(
         eps=[settings[text].get("eps", "") for text in rows["setting"]],
         method=[settings[text].get("method", "") for text in rows["setting"]],
+        norm=[settings[text].get("norm", "linf") for text in rows["setting"]],
     )
 
 

@@ -1,4 +1,4 @@
-"""The falsifier: projected gradient descent (arXiv 1706.06083) inside the float32 box."""
+"""The falsifier: projected gradient descent (arXiv 1706.06083) on the float32 points of boxes and balls."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ def falsify(
 ) -> list[torch.Tensor | None]:
     """A counterexample for each property, or None: the box's center, then PGD from random points.
 
-    Each one is a float32 point inside the box whose margin, evaluated alone in float32, is not > 0. No counterexample
+    Each one is a float32 point of the property whose margin, evaluated alone in float32, is not > 0. No counterexample
     proves nothing. A box without float32 points has none.
     """
     if not properties:
         return []
     lower, upper = float32_box(properties)
-    labels = torch.tensor([each.label for each in properties])
     generator = torch.Generator().manual_seed(seed)
     found: list[torch.Tensor | None] = [None] * len(properties)
     empty = (lower > upper).flatten(1).any(1).tolist()
@@ -52,34 +51,59 @@ def falsify(
         open_ = [i for i, point in enumerate(found) if point is None and not empty[i]]
         if not open_:
             break
-        low, high, label = lower[open_], upper[open_], labels[open_]
+        low, high, asked = lower[open_], upper[open_], [properties[i] for i in open_]
         # Draw for all, so that a property's start does not depend on which others are still open.
         noise = torch.rand(lower.shape, generator=generator)[open_]
         point = centers[open_] if restart == 0 else (low + noise * (high - low)).clamp(low, high)
-        for index, candidate in zip(open_, _descend(module, point, low, high, label, steps), strict=True):
+        for index, candidate in zip(open_, _descend(module, point, low, high, asked, steps), strict=True):
             found[index] = candidate
     return found
 
 
+def _into_balls(point: torch.Tensor, properties: list[Property]) -> torch.Tensor:
+    """The points moved into their balls, where there are any, by as much more as float32 may round them outward."""
+    moved = point.clone()
+    for i, each in enumerate(properties):
+        if each.center is not None:
+            offset = point[i].double() - each.center
+            room = each.eps * (1 - 1e-6) - 2.0**-24 * float(each.center.abs().max() + each.eps) * offset.numel() ** 0.5
+            share = min(1.0, max(0.0, room) / max(float(offset.norm()), 1e-300))
+            moved[i] = (each.center + share * offset).float()
+    return moved
+
+
+def _directions(
+    gradient: torch.Tensor, low: torch.Tensor, high: torch.Tensor, properties: list[Property]
+) -> torch.Tensor:
+    """The steepest way across each box or ball: as far as its width in every input, or its diameter in all."""
+    across = (high - low) * gradient.sign()
+    for i, each in enumerate(properties):
+        if each.center is not None:
+            across[i] = 2 * each.eps * gradient[i] / gradient[i].norm().clamp(min=1e-30)
+    return across
+
+
 def _descend(
-    module: nn.Module, point: torch.Tensor, low: torch.Tensor, high: torch.Tensor, labels: torch.Tensor, steps: int
+    module: nn.Module, point: torch.Tensor, low: torch.Tensor, high: torch.Tensor, asked: list[Property], steps: int
 ) -> list[torch.Tensor | None]:
     found: list[torch.Tensor | None] = [None] * len(point)
+    labels = torch.tensor([each.label for each in asked])
     for step in range(steps + 1):
-        point = point.detach().requires_grad_()
+        point = _into_balls(point.detach(), asked).clamp(low, high).requires_grad_()
         margins = margin(module(point), labels)
         for index in torch.nonzero(~(margins > 0))[:, 0].tolist():
-            if found[index] is None and _violates_alone(module, point[index].detach(), labels[index]):
+            if found[index] is None and _violates_alone(module, point[index].detach(), asked[index]):
                 found[index] = point[index].detach().clone()
         if step == steps or all(each is not None for each in found):
             break
         (gradient,) = torch.autograd.grad(margins.sum(), point)
-        size = (high - low) * (0.25 * (1 - step / steps) + 0.01)
-        point = (point - size * gradient.sign()).clamp(low, high)
+        size = 0.25 * (1 - step / steps) + 0.01
+        point = (point - size * _directions(gradient, low, high, asked)).clamp(low, high)
     return found
 
 
 @torch.no_grad()
-def _violates_alone(module: nn.Module, point: torch.Tensor, label: torch.Tensor) -> bool:
+def _violates_alone(module: nn.Module, point: torch.Tensor, property_: Property) -> bool:
     # A batch of one may round differently from a large batch, and one input is what the user would replay.
-    return not bool(margin(module(point[None]), label[None]) > 0)
+    label = torch.tensor([property_.label])
+    return property_.contains(point) and not bool(margin(module(point[None]), label) > 0)

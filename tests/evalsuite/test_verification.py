@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -63,3 +66,46 @@ def test_a_box_without_float32_points_has_no_counterexample() -> None:
 def test_what_is_no_box_is_refused(lower: list[float], upper: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Property(0, 0, 0.0, torch.tensor(lower).double(), torch.tensor(upper).double())
+
+
+def ball(center: torch.Tensor, eps: float, domain: tuple[float, float] = (-9.0, 9.0)) -> Property:
+    return Property.robustness(center, sample=0, label=0, eps=eps, domain=domain, norm="l2")
+
+
+@pytest.mark.parametrize("share", [0.9, 0.999, 1.001, 1.1])
+def test_balls_are_searched_to_their_rim(share: float) -> None:
+    # The margin is 2 w x, so the nearest input of the other class is at distance |w c| / |w| exactly.
+    w = torch.tensor([1.0, -2.0, 0.5, 3.0])
+    module = nn.Linear(4, 2, bias=False)
+    module.weight.data = torch.stack([w, -w])
+    center = 0.1 * w
+    property_ = ball(center, share * float((w @ center) / w.norm()))
+    (found,) = falsify(module, [property_], seed=0)
+    assert (found is not None) == (share > 1)
+    assert found is None or property_.contains(found)
+
+
+def test_a_ball_is_clipped_and_its_rim_is_left_out_where_rounding_leaves_it_open() -> None:
+    property_ = ball(torch.tensor([0.9, 0.5]), 0.3, (0.0, 1.0))
+    assert property_.contains(torch.tensor([1.0, 0.5]))
+    assert not property_.contains(torch.tensor([1.1, 0.5]))  # outside the domain
+    assert not property_.contains(torch.tensor([1.0, 0.79]))  # in the box, outside the ball
+    assert ball(torch.tensor([0.25]), 0.0).contains(torch.tensor([0.25]))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"eps": -0.1}, "eps must be >= 0, got -0.1"),
+        ({"eps": float("nan")}, "eps must be >= 0, got nan"),
+        ({"norm": "l1"}, "norm must be one of linf, l2, got 'l1'"),
+        ({"center": torch.tensor([float("nan")])}, "sample 3 has an input that is NaN or infinite"),
+        ({"domain": (1.0, 0.0)}, "the domain is reversed: 1.0 > 0.0"),
+        ({"domain": (2.0, 3.0)}, "the ball around sample 3 lies outside the domain (2.0, 3.0)"),
+    ],
+)
+def test_bad_balls_are_refused(given: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"center": torch.tensor([0.5]), "eps": 0.1, "domain": (0.0, 1.0)}
+    arguments |= given
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Property.robustness(arguments.pop("center"), sample=3, label=0, **arguments)
