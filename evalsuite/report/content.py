@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from evalsuite.report.bounds import without_bound_layers
+from evalsuite.report.bounds_section import BoundsSection, bounds_section
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
 from evalsuite.report.disruption import STAGE, SWEEP
@@ -67,8 +69,8 @@ class Content:
 
     @cached_property
     def whole(self) -> pd.DataFrame:
-        """The comparison without the single layers of quantized networks, which would outnumber all else."""
-        return without_layers(self.compared)
+        """The comparison without single layers of quantized networks and of bounds, which would outnumber all else."""
+        return without_bound_layers(without_layers(self.compared))
 
     @cached_property
     def quantized(self) -> QuantizationSection:
@@ -79,6 +81,11 @@ class Content:
     def pruned(self) -> PruningSection:
         """Pruned networks; empty without a step that prunes."""
         return pruning_section(self.measured, self.baseline, self.record)
+
+    @cached_property
+    def certified(self) -> BoundsSection:
+        """Certified robustness; empty without a bounds step."""
+        return bounds_section(self.measured, self.baseline, self.record)
 
     @cached_property
     def measured(self) -> Measured:
@@ -168,7 +175,13 @@ class Content:
     def drawings(self) -> list[Drawing]:
         """The figures, those without data too."""
         return draw_all(
-            self.whole, self.verdicts, self.measured, self.orders, self.quantized.tables, self.pruned.tables
+            self.whole,
+            self.verdicts,
+            self.measured,
+            self.orders,
+            self.quantized.tables,
+            self.pruned.tables,
+            self.certified.tables,
         )
 
     @property
@@ -203,7 +216,7 @@ class Content:
     @property
     def seeds(self) -> list[int]:
         """All seeds that have rows."""
-        return sorted({int(seed) for seed in self.frame["seed"]})
+        return sorted(int(seed) for seed in self.frame["seed"].unique())
 
     @property
     def seeds_text(self) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from evalsuite.report.bounds import by_tightness, is_geometric, radius_text
 from evalsuite.report.canvas import INK, WIDTH, Drawing, Look, groups, looks, new_figure, number, style, svg_text
 from evalsuite.report.quantization import QuantizationTable, Quantized
 from evalsuite.results import parse_setting
@@ -13,6 +15,8 @@ from evalsuite.results import parse_setting
 if TYPE_CHECKING:
     import pandas as pd
 
+_FEW_RADII = 5  # With more a panel takes half the width.
+_MOST_LABELS = 6
 WIDTHS_TITLE = "Accuracy by bit width"
 WIDTHS_CAPTION = (
     "Test accuracy in float and after each quantize step, with 95 % intervals over seeds (points are set apart); a "
@@ -48,12 +52,32 @@ def _over_eps(lines: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def certified_curves(lines: pd.DataFrame, workload: str) -> list[Drawing]:
-    """Certified accuracy over eps, a panel per method, with the attack's upper limit; a figure per few variants."""
+    """Certified accuracy over eps, a panel per method, with the attack's upper limit: figures of each step.
 
-    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
-        return _certified(lines[lines["variant"].isin(variants)], name, title)
+    Steps have figures of their own: their radii, and the norms they are in, may differ. Of many variants there are
+    several figures.
+    """
+    certified = _over_eps(lines, "certified_accuracy")
+    steps = [str(each) for each in certified["step"].unique()]
+    norms = {step: _norm(certified[certified["step"] == step]) for step in steps}
+    drawings = []
+    for i, step in enumerate(steps or [""]):
+        own = lines[lines["step"] == step] if steps else lines
+        ball = norms.get(step, "")
+        told = [workload, *([ball] if ball == "L2" or len(steps) > 1 else [])]
+        told += [step] if list(norms.values()).count(ball) > 1 else []
 
-    return parts(draw, _variants(lines), f"certified-{workload}", f"Certified accuracy, {workload}")
+        def draw(variants: Sequence[str], name: str, title: str, own: pd.DataFrame = own) -> Drawing:
+            return _certified(own[own["variant"].isin(variants)], name, title)
+
+        name = f"certified-{workload}" + (f"-{step}" if i else "")
+        drawings += parts(draw, _variants(lines), name, f"Certified accuracy, {', '.join(told)}")
+    return drawings
+
+
+def _norm(cells: pd.DataFrame) -> str:
+    """The norm of the balls that cells are of."""
+    return "L2" if any(parse_setting(text).get("norm") == "l2" for text in cells["setting"]) else "L∞"
 
 
 def parts(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence[str], name: str,
@@ -68,29 +92,40 @@ def parts(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence
 
 
 def _certified(lines: pd.DataFrame, name: str, title: str) -> Drawing:
-    caption = (
-        "Fraction of test samples proven robust, with 95 % intervals over seeds (points are set apart). "
-        "Dashed: samples that the PGD attack did not break, an upper limit for all. What lies between is undecided."
-    )
     certified, attacked = (_over_eps(lines, metric) for metric in ("certified_accuracy", "pgd_accuracy"))
+    radii = [float(each) for each in sorted({*certified["eps"], *attacked["eps"]})]
+    caption = (
+        "Fraction of test samples proven robust, with 95 % intervals over seeds (points are set apart). Dashed: "
+        "samples that the PGD attack did not break, an upper limit for all. What lies between is undecided."
+        + (" ε is on a log scale." if is_geometric(radii) else "")
+    )
     if certified["eps"].nunique() < 2:
         return Drawing(name, title, caption, reason="certified_accuracy needs values at two eps at least")
-    panels = list(certified.groupby(["step", "method"], sort=False))
-    columns = min(3, len(panels))
+    panels = [(str(method), curve) for method, curve in certified.groupby("method", sort=False)]
+    columns = min(3 if len(radii) <= _FEW_RADII else 2, len(panels))
+    unknown = _over_eps(lines, "undecided_fraction")
+    tightest = by_tightness({method for method, _ in panels})[-1]
+    unknown = unknown[unknown["method"] == tightest]
+    if len(panels) % columns and not unknown.empty:  # There is a place left.
+        panels.append((f"undecided by {tightest}", unknown))
+        caption += f" The last panel: what PGD did not break and {tightest} did not prove."
     rows = -(-len(panels) // columns)
     variants = _variants(lines)
     with style():
-        figure = new_figure(WIDTH, 2.35 * rows + 0.3)
+        figure = new_figure(WIDTH, (2.35 if columns > 2 else 2.6) * rows + 0.3)
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-        for axes, ((step, method), curve) in zip(grid.flat, panels, strict=False):
-            _curves(axes, attacked[attacked["step"] == step], variants, dashed=True)
-            _curves(axes, curve, variants, dashed=False)
-            axes.set_title(method if certified["step"].nunique() == 1 else f"{step}: {method}")
+        for axes, (method, curve) in zip(grid.flat, panels, strict=False):
+            _radius_axis(axes, radii)
+            if curve is not unknown:
+                _curves(axes, attacked, variants, radii, dashed=True)
+            _curves(axes, curve, variants, radii, dashed=False)
+            axes.set_title(method)
             axes.set_ylim(-3, 103)
             axes.grid(axis="y")
             axes.set_xlabel("ε")
+            axes.tick_params(labelbottom=True)
         for axes in grid[:, 0]:
             axes.set_ylabel("% of samples")
         legend(figure, variants)
@@ -98,22 +133,33 @@ def _certified(lines: pd.DataFrame, name: str, title: str) -> Drawing:
     return Drawing(name, title, caption, f"{title}: {len(panels)} methods; the numbers are in the tables.", svg)
 
 
-def _curves(axes: Any, cells: pd.DataFrame, variants: Sequence[str], *, dashed: bool) -> None:
-    known = looks(variants)
-    every = sorted(cells["eps"].unique())
-    axes.set_xticks(every, [f"{each:.6g}" for each in every], fontsize=7)
-    step = min((b - a for a, b in pairwise(every)), default=0.0) / 14
+def _radius_axis(axes: Any, radii: Sequence[float]) -> None:
+    """A tick at each radius, and as many labels as there is room for; the largest has one."""
+    from matplotlib.ticker import NullLocator
+
+    if is_geometric(radii):
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+    every = -(-len(radii) // _MOST_LABELS)
+    axes.set_xticks(radii, [radius_text(each) if (len(radii) - 1 - i) % every == 0 else ""
+                            for i, each in enumerate(radii)], fontsize=7)  # fmt: skip
+
+
+def _curves(axes: Any, cells: pd.DataFrame, variants: Sequence[str], radii: Sequence[float], *, dashed: bool) -> None:
+    known, log = looks(variants), is_geometric(radii)
+    gap = min((math.log(b / a) if log else b - a for a, b in pairwise(radii)), default=0.0)
     for i, variant in enumerate(variants):
         curve = cells[cells["variant"] == variant].sort_values("eps")
         if curve.empty:
             continue
-        x = curve["eps"] + (0.0 if dashed else (i - (len(variants) - 1) / 2) * step)
+        shift = (i - (len(variants) - 1) / 2) * gap / (14 if len(variants) < 5 else 8)
+        x = curve["eps"] if dashed else curve["eps"] * math.exp(shift) if log else curve["eps"] + shift
         if dashed:
             axes.plot(x, 100 * curve["mean"], color=known[variant].colour, linestyle=(0, (3, 2)), linewidth=0.9)
             continue
         half = (100 * (curve["high"] - curve["low"]) / 2).fillna(0.0)
         axes.errorbar(x, 100 * curve["mean"], yerr=half, color=known[variant].colour, marker=known[variant].marker,
-                      markersize=3.6, elinewidth=0.9, linewidth=1.2)  # fmt: skip
+                      markersize=3.4, elinewidth=0.8, linewidth=1.0)  # fmt: skip
 
 
 def bit_widths(table: QuantizationTable) -> list[Drawing]:

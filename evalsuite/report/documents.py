@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from evalsuite.report.bounds_section import BoundsSection
 from evalsuite.report.content import GUIDE, QUESTION, Content
 from evalsuite.report.grids import Grid
 from evalsuite.report.pruning_section import PruningSection
@@ -21,7 +22,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "±": r"$\pm$", "−": r"$-$", "Δ": r"$\Delta$", "×": r"$\times$", "ε": r"$\varepsilon$",
-    "ρ": r"$\rho$", "λ": r"$\lambda$", "→": r"$\to$", "≤": r"$\le$",
+    "ρ": r"$\rho$", "λ": r"$\lambda$", "→": r"$\to$", "≤": r"$\le$", "∞": r"$\infty$",
     "µ": r"$\mu$", "–": "--",  "“": "``", "”": "''", "…": r"\dots{}", "·": r"$\cdot$",
 }  # fmt: skip
 _RAISED = re.compile("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
@@ -109,7 +110,7 @@ def _swap(content: Content) -> list[str]:
     return parts + [part for grid in content.swap_grids for part in _small(grid)]
 
 
-def _section(title: str, section: QuantizationSection | PruningSection) -> list[str]:
+def _section(title: str, section: QuantizationSection | PruningSection | BoundsSection) -> list[str]:
     parts = [f"## {title}"] if section.grids or section.details else []
     for found in section.findings:
         told = "".join(f"\n  - {_cell(sentence)}" for sentence in found.sentences)
@@ -132,6 +133,7 @@ def markdown(content: Content) -> str:
         parts.append(f"- {_cell(f'{finding.variant} on {finding.workload}')}: {_cell(text)}")
     parts.append(content.chance)
     parts += [*_section("Quantization", content.quantized), *_section("Pruning", content.pruned)]
+    parts += _section("Certified robustness", content.certified)
     if content.hardness_grids:
         parts += ["## Learnt hardness", *(part for grid in content.hardness_grids for part in _small(grid))]
     parts += ["## Verdicts", f"**{content.contradiction_text}**"]
@@ -178,7 +180,7 @@ def table_files(content: Content) -> dict[str, str]:
         glance = content.glance(workload)
         if glance:
             found[f"{name}-glance.tex"] = latex_table(glance, content.variants, f"{workload}, {tail}")
-    sections = (content.quantized, content.pruned)
+    sections = (content.quantized, content.pruned, content.certified)
     sectioned = [grid for section in sections for grid in (*section.grids, *section.details)]
     for grid in [*content.swap_grids, *sectioned, *content.hardness_grids]:
         name = file_name(grid.name)

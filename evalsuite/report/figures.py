@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from evalsuite.report.bounds import BoundsTable, radius_text
+from evalsuite.report.bounds_figures import width_figures
 from evalsuite.report.canvas import (
     MUTED,
     RULE,
     VERDICT_COLOURS,
     WIDTH,
     Drawing,
-    eps_text,
     new_figure,
     number,
     style,
@@ -33,6 +35,8 @@ from evalsuite.report.verdicts import VERDICTS
 if TYPE_CHECKING:
     import pandas as pd
 
+_MOST_RADII = 4  # Of panels beside one another.
+
 
 def draw_all(
     compared: pd.DataFrame,
@@ -41,6 +45,7 @@ def draw_all(
     orders: Sequence[LayerOrder],
     quantized: Sequence[QuantizationTable],
     pruned: Sequence[PruningTable],
+    certified: Sequence[BoundsTable] = (),
 ) -> list[Drawing]:
     """All figures, workload by workload, those without data too; those of layers only where layers were measured."""
     drawings = []
@@ -50,7 +55,10 @@ def draw_all(
         drawings += [
             differences(lines, str(workload)),
             *certified_curves(lines, str(workload)),
-            verdict_bars(verdicts[verdicts["workload"] == workload], str(workload), list(lines["variant"].unique())),
+            *(each for table in certified if table.workload == workload for each in width_figures(table)),
+            *verdict_figures(
+                verdicts[verdicts["workload"] == workload], str(workload), list(lines["variant"].unique())
+            ),
             *_quantized(measured, tables.get(str(workload)), str(workload)),
         ]
         drawings += [each for table in pruned if table.workload == workload for each in pareto_figures(table)]
@@ -69,9 +77,21 @@ def _quantized(measured: Measured, table: QuantizationTable | None, workload: st
     return [*bit_widths(table), *sensitivity_figures(measured, table), *accumulator_figures(measured, table)]
 
 
-def verdict_bars(verdicts: pd.DataFrame, workload: str, variants: Sequence[str]) -> Drawing:
-    """Shares of the verdicts: a row of panels per method, a column per eps, a bar per variant."""
+def verdict_figures(verdicts: pd.DataFrame, workload: str, variants: Sequence[str]) -> list[Drawing]:
+    """Shares of the verdicts: one figure; where there are more radii than it has room for, one of each step."""
     name, title = f"verdicts-{workload}", f"Verdicts, {workload}"
+    counted = verdicts[verdicts["total"] > 0]
+    steps = list(dict.fromkeys(counted["step"]))
+    if counted["eps"].nunique() <= _MOST_RADII or len(steps) < 2:
+        return [verdict_bars(verdicts, name, title, variants)]
+    return [
+        verdict_bars(verdicts[verdicts["step"] == step], f"{name}-{step}" if i else name, f"{title}, {step}", variants)
+        for i, step in enumerate(steps)
+    ]
+
+
+def verdict_bars(verdicts: pd.DataFrame, name: str, title: str, variants: Sequence[str]) -> Drawing:
+    """Shares of the verdicts: a row of panels per method, a column per eps, a bar per variant."""
     caption = (
         "What each method says of the same samples, all seeds together. An attack can only find violations, and bound "
         "propagation can only find proofs; what neither decides stays unknown."
@@ -81,6 +101,9 @@ def verdict_bars(verdicts: pd.DataFrame, workload: str, variants: Sequence[str])
         return Drawing(name, title, caption, reason="no verdicts of single samples")
     methods = list(dict.fromkeys(zip(counted["step"], counted["method"], strict=True)))
     every = sorted(counted["eps"].unique(), key=number)
+    if len(every) > _MOST_RADII:
+        caption += f" Of {len(every)} radii {_MOST_RADII} are shown; the counts of all are in the table."
+        every = [every[round(i * (len(every) - 1) / (_MOST_RADII - 1))] for i in range(_MOST_RADII)]
     noted = [row for row in records(verdicts) if row["note"]]
     notes = {(row["step"], row["variant"]): row["note"].split(" (")[0] for row in noted}
     with style():
@@ -90,11 +113,16 @@ def verdict_bars(verdicts: pd.DataFrame, workload: str, variants: Sequence[str])
             for axes, eps in zip(axes_row, every, strict=True):
                 panel = counted[(counted["step"] == step) & (counted["method"] == method) & (counted["eps"] == eps)]
                 _bars(axes, panel, variants, {variant: notes.get((step, variant), "") for variant in variants})
-                head = f"{method or step}, {eps_text(eps)}" if eps else method or step
+                head = f"{method or step}, {_eps_title(eps)}" if eps else method or step
                 axes.set_title(head, fontweight="normal", fontsize=8)
         _verdict_legend(figure)
         svg = svg_text(figure)
     return Drawing(name, title, caption, f"{title}: shares by method and eps; the counts are in the table.", svg)
+
+
+def _eps_title(eps: str) -> str:
+    value = number(eps)
+    return f"ε = {eps}" if math.isnan(value) else f"ε = {radius_text(value)}"
 
 
 def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mapping[str, str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evalsuite.report.bounds import STAGE, by_tightness
+from evalsuite.report.canvas import number
 from evalsuite.report.tables import TextLine
 from evalsuite.results import parse_setting
 
@@ -33,6 +35,7 @@ HEADLINES = (
     Headline("quantize", "latency_ratio", wanted=("batch", "1"), figure=False),
     Headline("prune", "accuracy"),
     Headline("bounds", "certified_accuracy", wanted=("method", "alpha-crown")),
+    Headline("bounds", "certified_radius", wanted=("method", "crown")),
     Headline("swap-certificate", "swap_kept", wanted=("eps", "0.01")),
     Headline("swap-certificate", "certified_disruption", wanted=("eps", "0.01"), figure=False),
     Headline("smt", "verified_accuracy"),
@@ -42,14 +45,20 @@ HEADLINES = (
 # Of a stage that is not listed, the first metric with a direction is the headline.
 _KNOWN = {headline.stage for headline in HEADLINES} | {"train", "export", "exact-prune"}
 
-_SECTIONED = ("quantize", "prune")  # Stages with a section of their own: of many steps, the first are headlines.
+_SECTIONED = (
+    "quantize",
+    "prune",
+    "bounds",
+)  # Stages with a section of their own: of many steps, the first are headlines.
 _MOST_STEPS = 4
+_MOST_RADII = 4
 
 
 def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[TextLine]:
     """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
 
-    Of more than four steps that quantize, or that prune, only the first four in the recipe's order count.
+    Of more than four steps that quantize, that prune, or that bound, only the first four in the recipe's order count;
+    of more than four radii of one such line, three: at a quarter, at half and at three quarters of them.
 
     Args:
         lines: of one or more workloads.
@@ -72,7 +81,29 @@ def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[T
                 continue
             if line.metric in ("", headline.metric) and _wanted(line, headline, lines):
                 chosen[id(line)] = line
-    return list(chosen.values())
+    return _few_radii(list(chosen.values()))
+
+
+def _few_radii(lines: Sequence[TextLine]) -> list[TextLine]:
+    """The lines without those of radii that are too many, and of a bounds step only those of its tightest method."""
+    places: dict[tuple[str, str, str], list[TextLine]] = {}
+    for line in lines:
+        if "eps" in parse_setting(line.setting):
+            places.setdefault((line.workload, line.step, line.metric), []).append(line)
+    dropped: set[int] = set()
+    for same in places.values():
+        tightest = by_tightness({_method(line) for line in same})[-1]
+        told = [line for line in same if line.stage != STAGE or _method(line) == tightest]
+        dropped |= {id(line) for line in same} - {id(line) for line in told}
+        if len(told) > _MOST_RADII:
+            every = sorted(told, key=lambda line: number(parse_setting(line.setting)["eps"]))
+            kept = {len(every) // 4, len(every) // 2, 3 * len(every) // 4}
+            dropped |= {id(line) for i, line in enumerate(every) if i not in kept}
+    return [line for line in lines if id(line) not in dropped]
+
+
+def _method(line: TextLine) -> str:
+    return parse_setting(line.setting).get("method", "")
 
 
 def _wanted(line: TextLine, headline: Headline, lines: Sequence[TextLine]) -> bool:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from evalsuite.report.measured import ACCURACY
 from evalsuite.report.pruning import PruningTable, Sweep, Treatment, Values
 from evalsuite.report.ranks import holm
-from evalsuite.report.statistics import Estimate, mean_interval
+from evalsuite.report.statistics import Estimate, mean_interval, p_value
 
 SIGNIFICANT = 0.05
 Point = tuple[float, float]
@@ -159,7 +159,7 @@ def _area(table: PruningTable, sweep: Sweep, variant: str, axis: Axis) -> Area:
     low, high = (math.fsum(each) / len(ranges) for each in zip(*ranges, strict=True))
     if axis.logarithmic:
         low, high = math.exp(low), math.exp(high)
-    return replace(area, estimate=estimate, low=low, high=high, p=_p(list(heights.values()), estimate))
+    return replace(area, estimate=estimate, low=low, high=high, p=p_value(list(heights.values()), estimate))
 
 
 def _scaled(point: Point, axis: Axis) -> Point:
@@ -182,13 +182,3 @@ def _lack(
     if not common:
         return "no seed in common with the baseline"
     return "the curves have no range in common" if apart else "one point is no curve"
-
-
-def _p(values: Sequence[float], estimate: Estimate) -> float | None:
-    """Of the two-sided t test of mean 0; None for one seed, and for the same value in every seed."""
-    if estimate.n < 2 or estimate.constant:
-        return None
-    from scipy.stats import t
-
-    deviation = math.sqrt(math.fsum((each - estimate.mean) ** 2 for each in values) / (estimate.n - 1))
-    return float(2 * t.sf(abs(estimate.mean) * math.sqrt(estimate.n) / deviation, estimate.n - 1))

@@ -134,3 +134,13 @@ def ratio_interval(pairs: Sequence[tuple[float, float]], *, level: float = 0.95)
         return Ratio(value, None, None, n)
     root = math.sqrt(max(0.0, half**2 - leading * constant))  # Never negative but by rounding, where leading > 0.
     return Ratio(value, (half - root) / leading, (half + root) / leading, n)
+
+
+def p_value(values: Sequence[float], estimate: Estimate) -> float | None:
+    """Of the two-sided t test of mean 0; None for one seed, and for the same value in every seed."""
+    if estimate.n < 2 or estimate.constant:
+        return None
+    from scipy.stats import t
+
+    deviation = math.sqrt(math.fsum((each - estimate.mean) ** 2 for each in values) / (estimate.n - 1))
+    return float(2 * t.sf(abs(estimate.mean) * math.sqrt(estimate.n) / deviation, estimate.n - 1))

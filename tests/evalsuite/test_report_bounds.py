@@ -1,0 +1,478 @@
+"""The report's section on certified robustness: heights and intervals against scipy, tables by hand, what is said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+from scipy.stats import ttest_1samp
+from test_report import Page
+from test_report_sample import write_run
+
+from evalsuite.contract import Direction, Metric, Verdict
+from evalsuite.report import write_report
+from evalsuite.report.bounds import BoundsTable, Place, is_geometric, radius_text
+from evalsuite.report.bounds_answer import BoundsFinding
+from evalsuite.report.bounds_area import Height
+from evalsuite.report.bounds_layers import layers_grid, logits_grid, shown_radii, stability_grid
+from evalsuite.report.bounds_text import decisions_grid, heights_grid, looser_grid, radius_grid
+from evalsuite.report.content import Content
+from evalsuite.report.curves import _curves, _radius_axis, certified_curves
+from evalsuite.report.grids import Grid
+from evalsuite.report.record import Record
+from evalsuite.results import Row, Status, failure_row, read_results, row_of
+
+HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
+THREE = (0.125, 0.25, 0.5)
+EIGHT = tuple(2.0**-k for k in range(8, 0, -1))
+# Seeds of the baseline at three radii, and of a variant 0.04, 0.05 and 0.06 above it.
+GELU = {0.125: (0.90, 0.92, 0.91), 0.25: (0.60, 0.66, 0.63), 0.5: (0.20, 0.26, 0.22)}
+UP = {eps: tuple(v + d for v, d in zip(values, (0.04, 0.05, 0.06), strict=True)) for eps, values in GELU.items()}
+NEAR = {eps: tuple(v + d for v, d in zip(values, (0.02, -0.02, 0.01), strict=True)) for eps, values in GELU.items()}
+HIGH = {eps: tuple(v + d for v, d in zip(values, (0.050, 0.051, 0.049), strict=True)) for eps, values in GELU.items()}
+LOW = {eps: tuple(v - d for v, d in zip(values, (0.050, 0.051, 0.049), strict=True)) for eps, values in GELU.items()}
+Curve = Mapping[float, Sequence[float | None]]
+UNITS = {
+    "bound_width": ("logit", LOWER), "layer_width": ("activation", LOWER), "unstable_neurons": ("count", NEUTRAL),
+    "unstable_share": ("share", NEUTRAL), "stable_off_share": ("share", NEUTRAL), "seconds": ("s", LOWER),
+    "peak_memory": ("bytes", LOWER), "certified_radius": ("input", HIGHER), "undecided_fraction": ("fraction", LOWER),
+}  # fmt: skip
+
+
+def job(variant: str, seed: int, step: str = "bounds", workload: str = "w") -> dict[str, object]:
+    return {"workload": workload, "variant": variant, "seed": seed, "step": step, "stage": "bounds",
+            "key": f"{workload}{variant}{seed}{step}"}  # fmt: skip
+
+
+def rows_of(
+    name: str,
+    variants: Mapping[str, Curve],
+    step: str = "bounds",
+    workload: str = "w",
+    reason: str = "",
+    **setting: Any,
+) -> list[Row]:
+    """One metric of the seeds 0, 1, ... at each radius; 0 stands for no radius, and a seed with None has no row."""
+    unit, direction = UNITS.get(name, ("fraction", HIGHER))
+    timing = unit in ("s", "bytes")
+    return [
+        row_of(
+            Metric(name, value, unit, direction, {**({"eps": eps} if eps else {}), **setting}, timing=timing,
+                   reason=reason),
+            job(variant, seed, step, workload),
+        )
+        for variant, curve in variants.items() for eps, every in curve.items()
+        for seed, value in enumerate(every) if value is not None
+    ]  # fmt: skip
+
+
+def certified(variants: Mapping[str, Curve], method: str = "crown", **more: Any) -> list[Row]:
+    return rows_of("certified_accuracy", variants, method=method, **more)
+
+
+def attacked(variants: Mapping[str, Curve], **more: Any) -> list[Row]:
+    return rows_of("pgd_accuracy", variants, **more)
+
+
+def content_of(folder: Path, rows: list[Row], **entries: Any) -> Content:
+    return Content(read_results(write_run(folder, rows)), Record(entries), "gelu")
+
+
+def table_of(folder: Path, rows: list[Row], **entries: Any) -> BoundsTable:
+    (table,) = content_of(folder, rows, **entries).certified.tables
+    return table
+
+
+def finding_of(folder: Path, rows: list[Row]) -> BoundsFinding:
+    return content_of(folder, rows).certified.findings[-1]
+
+
+def heights_of(folder: Path, rows: list[Row]) -> dict[str, Height]:
+    found = content_of(folder, rows).certified.heights
+    return {f"{each.table.label} {each.method} {each.variant}": each for each in found}
+
+
+def marked(grid: Grid | None) -> list[list[str]]:
+    assert grid is not None
+    return [[cell.marked for cell in row] for row in grid.rows]
+
+
+@pytest.mark.parametrize(
+    ("radii", "logarithmic"),
+    [(EIGHT, True), (THREE, True), ((0.01, 0.02, 0.03), False), ((1 / 255, 2 / 255, 8 / 255), True),
+     ((0.0, 0.1, 1.0), False), ((0.1, 1.0), False), ((0.1,), False), ((), False)],
+)  # fmt: skip
+def test_radii_are_on_the_scale_on_which_they_are_even(radii: Sequence[float], logarithmic: bool) -> None:
+    assert is_geometric(radii) is logarithmic
+
+
+@pytest.mark.parametrize(
+    ("eps", "text"),
+    [(0.015625, "1/64"), (1 / 255, "1/255"), (8 / 255, "8/255"), (0.5, "1/2"), (1.0, "1"), (2.5, "2.5"), (0.0, "0"),
+     (0.1, "1/10"), (0.03, "0.03"), (1e-5, "1e-05")],
+)  # fmt: skip
+def test_radii_read_as_the_fractions_they_are(eps: float, text: str) -> None:
+    assert radius_text(eps) == text
+
+
+def test_height_against_scipy(tmp_path: Path) -> None:
+    uneven = {0.1: (0.9, 0.8, 0.9), 0.2: (0.7, 0.6, 0.5), 0.8: (0.4, 0.1, 0.2)}
+    other = {0.1: (0.85, 0.8, 0.9), 0.2: (0.5, 0.55, 0.45), 0.8: (0.3, 0.15, 0.1)}
+    found = heights_of(tmp_path, certified({"gelu": other, "relu": uneven}))["w crown relu"]
+    x = np.log(list(uneven))
+    gaps = np.array(list(uneven.values())) - np.array(list(other.values()))
+    wanted = np.trapezoid(gaps, x, axis=0) / (x[-1] - x[0])
+    assert [found.heights[seed] for seed in range(3)] == pytest.approx(wanted)
+    test = ttest_1samp(wanted, 0.0)
+    interval = test.confidence_interval(0.95)
+    assert found.estimate is not None
+    assert found.estimate.mean == pytest.approx(wanted.mean())
+    assert [found.estimate.low, found.estimate.high] == pytest.approx([interval.low, interval.high])
+    assert found.p == pytest.approx(test.pvalue)
+    assert [found.low, found.high] == pytest.approx([0.1, 0.8])
+
+
+def test_height_over_even_radii_is_over_the_radius_itself(tmp_path: Path) -> None:
+    base = {0.1: (0.9, 0.9), 0.3: (0.5, 0.5), 0.4: (0.1, 0.1)}
+    above = {0.1: (0.9, 0.9), 0.3: (0.6, 0.7), 0.4: (0.3, 0.1)}
+    found = heights_of(tmp_path, certified({"gelu": base, "relu": above}))["w crown relu"]
+    # Gaps 0, 0.1, 0.2 and 0, 0.2, 0, so areas 0.01 + 0.015 and 0.02 + 0.01 over a range of 0.3.
+    assert found.heights == pytest.approx({0: 0.025 / 0.3, 1: 0.1})
+
+
+def test_holm_is_within_a_method_and_a_norm(tmp_path: Path) -> None:
+    curves: dict[str, Curve] = {"gelu": GELU, "relu": UP, "annealed": NEAR}
+    rows = [*certified(curves), *certified(curves, "ibp"), *attacked(curves)]
+    rows += [*certified(curves, step="l2", norm="l2"), *attacked(curves, step="l2", norm="l2")]
+    found = heights_of(tmp_path, rows)
+    assert len(found) == 10
+    p = float(ttest_1samp([0.04, 0.05, 0.06], 0.0).pvalue)
+    q = float(ttest_1samp([0.02, -0.02, 0.01], 0.0).pvalue)
+    for name in ("w, L∞ crown", "w, L∞ ibp", "w, L2 crown", "w, L2 pgd"):
+        assert found[f"{name} relu"].p == pytest.approx(p)
+        assert found[f"{name} relu"].p_holm == pytest.approx(2 * p)
+        assert found[f"{name} annealed"].p_holm == pytest.approx(q)
+        assert (found[f"{name} relu"].tone, found[f"{name} annealed"].tone) == ("better", "")
+    # A second workload makes the family twice as large.
+    more = [*certified(curves), *certified(curves, workload="v")]
+    assert heights_of(tmp_path / "more", more)["w crown relu"].p_holm == pytest.approx(4 * p)
+
+
+def test_radii_that_one_arm_lacks_are_not_bridged(tmp_path: Path) -> None:
+    lacking = {**UP, 0.25: (None, *UP[0.25][1:])}
+    found = heights_of(tmp_path, certified({"gelu": GELU, "relu": lacking}))["w crown relu"]
+    assert found.heights == pytest.approx({0: 0.04, 1: 0.05, 2: 0.06})
+    bent = {**GELU, 0.25: (None, 0.0, 0.0)}
+    found = heights_of(tmp_path / "bent", certified({"gelu": GELU, "relu": bent}))["w crown relu"]
+    assert found.heights[0] == 0
+    assert found.heights[1] == pytest.approx(-0.33)
+
+
+def test_heights_that_there_are_not_have_a_reason(tmp_path: Path) -> None:
+    fourth = {0.125: (None, None, None, 0.9), 0.25: (None, None, None, 0.9)}
+    curves: dict[str, Curve] = {"gelu": GELU, "one": {0.125: (0.9, 0.8)}, "apart": fourth}
+    rows = certified(curves)
+    rows += [failure_row(job("failed", seed), Status.UNSUPPORTED, "softmax has no bounds") for seed in range(3)]
+    found = heights_of(tmp_path, rows)
+    assert found["w crown one"].reason == "one radius is no curve"
+    assert found["w crown apart"].reason == "no seed in common with the baseline"
+    assert found["w crown failed"].reason == "unsupported: softmax has no bounds"
+    (row,) = [row for row in marked(heights_grid(list(found.values()), "gelu")) if row[1] == "crown"]
+    assert row[-1] == "unsupported: softmax has no bounds"
+
+
+def test_decisions_by_hand(tmp_path: Path) -> None:
+    left = {eps: tuple(min(1.0, value + 0.05) for value in values) for eps, values in GELU.items()}
+    rows = [*certified({"gelu": GELU, "relu": UP}), *certified({"gelu": GELU, "relu": UP}, "ibp"),
+            *attacked({"gelu": left, "relu": left})]  # fmt: skip
+    table = table_of(tmp_path, rows)
+    assert (table.methods, table.tightest, table.radii) == (("ibp", "crown"), "crown", THREE)
+    grid = decisions_grid(table)
+    assert [[cell.marked for cell in row] for row in grid.rows][:3] == [
+        ["1/8", "certified", "91.0 ± 2.5", "96.0 ± 4.3 Δ +5.0 [2.5, 7.5] ✓ better"],
+        ["1/8", "PGD", "96.0 ± 2.5", "96.0 ± 2.5 Δ 0 in all 3 seeds"],
+        # 0.95 - 0.90 and 0.97 - 0.92 differ in the last bit, and are the same share of samples.
+        ["1/8", "undecided", "5.0 ± 0", "0 ± 2.5 Δ −5.0 [−7.5, −2.5]"],
+    ]
+    assert [row[0].sort for row in grid.rows][::3] == ["0.125", "0.25", "0.5"]
+    looser = looser_grid(table)
+    assert looser is not None
+    assert [row[1].text for row in looser.rows] == ["ibp"] * 3
+    assert grid.frame is not None
+    assert list(grid.frame.query("variant == 'relu' and metric == 'certified_accuracy'")["resolved"]) == [True] * 3
+
+
+def test_undecided_as_measured_comes_first(tmp_path: Path) -> None:
+    rows = [*certified({"gelu": GELU}), *attacked({"gelu": GELU}),
+            *rows_of("undecided_fraction", {"gelu": {0.125: (0.3, 0.3, 0.3)}}, method="crown")]  # fmt: skip
+    table = table_of(tmp_path, rows)
+    assert table.values("gelu", Place("undecided_fraction", 0.125, "crown")) == {0: 0.3, 1: 0.3, 2: 0.3}
+    assert table.values("gelu", Place("undecided_fraction", 0.25, "crown")) == {0: 0, 1: 0, 2: 0}
+
+
+def test_ratios_of_widths_against_scipy(tmp_path: Path) -> None:
+    own, other = (2.0, 3.0, 5.0), (4.0, 5.0, 11.0)
+    rows = certified({"gelu": GELU, "relu": UP})
+    for metric, more in (("layer_width", {"layer": "0"}), ("layer_width", {"layer": "2"}), ("bound_width", {})):
+        rows += rows_of(metric, {"gelu": dict.fromkeys(THREE, other), "relu": dict.fromkeys(THREE, own)},
+                        method="crown", **more)  # fmt: skip
+    table = table_of(tmp_path, rows)
+    ratio = table.compared("relu", Place("layer_width", 0.25, "crown", "2")).ratio
+    logs = np.log(np.array(own) / np.array(other))
+    interval = ttest_1samp(logs, 0.0).confidence_interval(0.95)
+    assert ratio is not None
+    assert [ratio.mean, ratio.low, ratio.high] == pytest.approx(np.exp([logs.mean(), interval.low, interval.high]))
+    lines = marked(layers_grid(table))
+    # Three radii: those at a quarter and at half of the grid; the logits last.
+    assert [line[:3] for line in lines] == [
+        [layer, "crown", eps] for eps in ("1/8", "1/4") for layer in ("0", "2", "logits")
+    ]
+    assert lines[0][3:] == ["6.67", f"3.33 ×{ratio.mean:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] ✓ better"]
+    assert len(marked(logits_grid(table))) == 3
+
+
+def test_narrower_bounds_are_better_and_unstable_neurons_neither(tmp_path: Path) -> None:
+    curves: dict[str, Curve] = {"gelu": HIGH, "relu": GELU}
+    rows = [*rows_of("bound_width", curves, method="crown"), *rows_of("unstable_neurons", curves, method="crown")]
+    table = table_of(tmp_path, rows)
+    width, unstable = (
+        table.compared("relu", Place(each, 0.25, "crown")) for each in ("bound_width", "unstable_neurons")
+    )
+    assert (width.tone, width.ratio_tone) == ("better", "better")
+    assert unstable.resolved
+    assert (unstable.tone, unstable.ratio_tone) == ("", "")
+
+
+def test_a_ratio_that_is_not_above_0_is_none(tmp_path: Path) -> None:
+    rows = rows_of("bound_width", {"gelu": {0.25: (0.0, 1.0)}, "relu": {0.25: (1.0, 1.0)}}, method="crown")
+    found = table_of(tmp_path, rows).compared("relu", Place("bound_width", 0.25, "crown"))
+    assert found.ratio is None
+    assert found.ratio_tone == ""
+
+
+def test_shown_radii_lie_within_the_grid() -> None:
+    assert shown_radii(EIGHT) == [1 / 64, 1 / 16]
+    assert shown_radii(THREE[:1]) == [0.125]
+    assert shown_radii(()) == []
+
+
+def layered(variants: Sequence[str] = ("gelu", "relu")) -> list[Row]:
+    rows: list[Row] = []
+    for i, metric in enumerate(("layer_width", "unstable_share", "stable_off_share")):
+        for layer in ("0", "2"):
+            values = {name: {eps: (0.1 + i * eps, 0.2 + i * eps, 0.3) for eps in THREE} for name in variants}
+            rows += rows_of(metric, values, method="crown", layer=layer)
+    return rows
+
+
+def test_single_layers_have_tables_of_their_own(tmp_path: Path) -> None:
+    content = content_of(tmp_path, [*certified({"gelu": GELU, "relu": UP}), *layered()])
+    assert {line.metric for line in content.lines} == {"certified_accuracy"}
+    assert content.tallies["w", "bounds"]["relu"].compared == 3
+    assert set(content.compared["metric"]) > {"layer_width", "unstable_share", "stable_off_share"}
+    assert [line[3] for line in marked(stability_grid(content.certified.tables[0]))] == ["unstable", "stable off"] * 4
+    (drawing,) = [each for each in content.drawings if each.name.startswith("widths-")]
+    assert drawing.svg is not None
+
+
+def test_radii_table(tmp_path: Path) -> None:
+    rows = certified({"gelu": GELU, "relu": UP})
+    radii: dict[str, Curve] = {"gelu": {0: (0.10, 0.12, 0.11)}, "relu": {0: (0.14, 0.17, 0.17)}}
+    reason = "7 of 50 samples hold at the greatest eps: their radius is at least that"
+    rows += rows_of("certified_radius", radii, method="crown", reason=reason)
+    rows += [row_of(Metric("certified_radius", 9.0, "input", HIGHER, {"method": "crown"}, sample=3), job("gelu", 0))]
+    rows.append(
+        row_of(Metric("certified_radius", None, "input", HIGHER, {"method": "ibp"}, reason="late"), job("gelu", 1))
+    )
+    content = content_of(tmp_path, rows)
+    (table,) = content.certified.tables
+    low, high = ttest_1samp([0.04, 0.05, 0.06], 0.0).confidence_interval(0.95)
+    assert marked(radius_grid([table])) == [
+        ["w", "mean, crown", "0.110 ± 0.025", f"0.160 ± 0.043 Δ +0.050 [{low:.3f}, {high:.3f}] ✓ better"]
+    ]
+    told = " ".join(content.certified.findings[0].sentences)
+    assert "late" not in told  # No value, no remark on it.
+    assert "Mean certified radius (crown) of gelu: 0.110; differences, in the input's units: relu +0.050" in told
+    assert "6 of 6 values of certified radius have a remark like this: gelu: 7 of 50 samples hold" in told
+
+
+def test_what_is_said_of_differences(tmp_path: Path) -> None:
+    curves: dict[str, Curve] = {"gelu": GELU, "relu": UP, "annealed": NEAR}
+    left = dict.fromkeys(GELU, (0.97, 0.98, 0.99))
+    found = finding_of(tmp_path, [*certified(curves), *attacked(dict.fromkeys(curves, left))])
+    assert found.headline == (
+        "3 (3 better) of 6 testable differences in certified accuracy to gelu resolved with crown (of so many, 0.3 "
+        "would be resolved by chance)."
+    )
+    height, where, quiet, gap = found.sentences
+    assert height.startswith("Certified over all radii, as mean height above gelu's curve: more for relu +5.00 pp [2.5")
+    assert "not resolved for annealed +0.33 pp" in height
+    assert where == (
+        "relu: certified accuracy higher at ε = 1/8 to 1/2 (+5.0 pp); undecided less at ε = 1/8 to 1/2 (−5.0 pp)."
+    )
+    assert quiet.startswith("annealed: no difference to gelu is resolved at any radius")
+    assert gap.startswith("What neither PGD nor crown decides is most at ε = 1/2: gelu 75.3 %")
+
+
+def test_all_workloads_are_told_together(tmp_path: Path) -> None:
+    rows = [*certified({"gelu": GELU, "relu": HIGH, "annealed": NEAR}),
+            *certified({"gelu": GELU, "relu": LOW, "annealed": NEAR}, workload="v")]  # fmt: skip
+    first = content_of(tmp_path, rows).certified.findings[0]
+    assert "2 of 4 mean heights above gelu's certified curve resolved (1 higher, 1 lower; p by Holm)" in first.headline
+    relu, annealed = first.sentences
+    assert relu == "relu: higher on w (+5.00 pp, p < 0.001); lower on v (−5.00 pp, p < 0.001)."
+    assert annealed.startswith("annealed: not resolved anywhere: w (+0.33 pp, p 1), v (")
+
+
+def swapped(variant: str, workload: str) -> list[Row]:
+    metric = Metric("swap_drop", 0.01, "fraction", LOWER)
+    place = {"workload": workload, "variant": variant, "step": "accuracy", "stage": "accuracy", "key": "k"}
+    return [row_of(metric, {**place, "seed": seed}) for seed in range(3)]
+
+
+def test_whether_relu_helps_is_answered_of_swapped_networks_alone(tmp_path: Path) -> None:
+    curves: dict[str, Curve] = {"gelu": GELU, "relu": UP, "annealed": HIGH, "gelu-swap": NEAR}
+    rows = certified(curves)
+    assert not any("help" in text for text in finding_of(tmp_path / "unknown", rows).sentences)
+    rows += [*swapped("annealed", "w"), *swapped("gelu-swap", "w")]
+    assert finding_of(tmp_path / "two", rows).sentences[0] == (
+        "Does ReLU in the place of GELU (annealed and gelu-swap) help certification? Yes, in part: of 2 curves, more "
+        "is certified in 1 (annealed on w), less is certified in 0, and 1 is not resolved."
+    )
+    other: dict[str, Curve] = {"gelu": GELU, "annealed": LOW}
+    rows += [*certified(other, workload="v"), *swapped("annealed", "v")]
+    content = content_of(tmp_path / "both", rows)
+    first, *_, last = content.certified.findings
+    assert "It depends: of 3 curves, more is certified in 1 (annealed on w), less is" in first.sentences[0]
+    assert "No, it costs some: of 1 curve, more is certified in 0, less is certified in 1" in last.sentences[0]
+
+
+def test_a_method_that_should_be_looser_and_is_not_is_told(tmp_path: Path) -> None:
+    found = finding_of(tmp_path, [*certified({"gelu": GELU}), *certified({"gelu": UP}, "ibp")])
+    assert "A looser method proves more than crown: ibp for gelu at ε = 1/8" in found.sentences[-1]
+
+
+def test_one_seed_claims_nothing(tmp_path: Path) -> None:
+    single = {eps: values[:1] for eps, values in GELU.items()}
+    content = content_of(tmp_path, certified({"gelu": single, "relu": dict.fromkeys(GELU, (1.0,))}))
+    (found,) = content.certified.findings
+    assert found.headline == "Nothing of crown can be compared with gelu over several seeds."
+    assert found.sentences == ()
+    assert not [cell.tone for grid in content.certified.grids for row in grid.rows for cell in row if cell.tone]
+
+
+def test_jobs_that_failed_show_with_the_reason(tmp_path: Path) -> None:
+    rows = certified({"gelu": GELU})
+    rows += [failure_row(job("relu", seed), Status.UNSUPPORTED, "w/relu/0/bounds: softmax") for seed in range(3)]
+    (grid,) = [each for each in content_of(tmp_path, rows).certified.grids if "certified" in each.name]
+    assert {row[-1].text for row in grid.rows} == {"unsupported: softmax"}
+    none = [failure_row(job(name, 0), Status.CRASHED, "signal 11") for name in ("gelu", "relu")]
+    section = content_of(tmp_path / "none", none, steps=[{"name": "bounds", "options": {"norm": "l2"}}]).certified
+    assert [row.plain for row in section.grids[0].rows[0]] == ["–", "", "crashed: signal 11", "crashed: signal 11"]
+    assert section.findings == [BoundsFinding("w, L2", "Nothing was certified.", ("crashed: signal 11",))]
+    assert section.heights == []
+
+
+def test_steps_are_told_apart_by_norm_and_by_what_they_follow(tmp_path: Path) -> None:
+    rows = [row for step, more in (("a", {}), ("b", {"norm": "l2"}), ("c", {}), ("d", {}))
+            for row in certified({"gelu": GELU}, step=step, **more)]  # fmt: skip
+    record = {"steps": [{"name": "c", "after": "prune"}, {"name": "a"}]}
+    content = content_of(tmp_path, rows, **record)
+    assert [each.label for each in content.certified.tables] == ["w, L∞, a", "w, L2", "w, L∞, after prune", "w, L∞, d"]
+
+
+def test_without_a_bounds_step_there_is_no_section(tmp_path: Path) -> None:
+    plain = {"workload": "w", "variant": "gelu", "seed": 0, "step": "accuracy", "stage": "accuracy", "key": "k"}
+    content = content_of(tmp_path, [row_of(Metric("accuracy", 0.9, "fraction", HIGHER), plain)])
+    section = content.certified
+    assert (section.tables, section.findings, section.grids, section.details) == ([], [], [], [])
+    assert section.rule == ""
+
+
+FIVE = ("gelu", "gelu-swap", "swap-refit", "annealed", "relu")
+
+
+def test_curves_of_five_variants_at_eight_radii_stay_apart(tmp_path: Path) -> None:
+    flat = dict.fromkeys(EIGHT, (0.5, 0.6, 0.4))
+    content = content_of(tmp_path, certified(dict.fromkeys(FIVE, flat)))
+    axes = Figure().subplots()
+    _radius_axis(axes, EIGHT)
+    assert axes.get_xscale() == "log"
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["", "1/128", "", "1/32", "", "1/8", "", "1/2"]
+    cells = content.compared.assign(
+        eps=[float(text.split(",")[0].removeprefix("eps=")) for text in content.compared["setting"]]
+    )
+    _curves(axes, cells, FIVE, EIGHT, dashed=False)
+    bars = [each for each in axes.containers if isinstance(each, ErrorbarContainer)]
+    drawn: list[Any] = [each.lines[0].get_xdata() for each in bars]
+    places = [np.log(np.array(each, dtype=float)) for each in drawn]
+    order = [place[i] for i in range(8) for place in places]
+    assert len(order) == 40
+    assert np.all(np.diff(order) > 0)
+    # Five in a group, and as much room again to the next one at least.
+    widest = max(places[-1][i] - places[0][i] for i in range(8))
+    assert widest <= math.log(2) / 2 + 1e-12
+
+
+def test_a_figure_for_each_norm(tmp_path: Path) -> None:
+    rows = [*certified({"gelu": GELU}), *certified({"gelu": GELU}, step="l2", norm="l2")]
+    drawings = certified_curves(content_of(tmp_path, rows).whole, "w")
+    assert [(each.name, each.title) for each in drawings] == [
+        ("certified-w", "Certified accuracy, w, L∞"), ("certified-w-l2", "Certified accuracy, w, L2"),
+    ]  # fmt: skip
+    assert all("log scale" in each.caption and each.svg for each in drawings)
+    single = certified_curves(content_of(tmp_path / "one", certified({"gelu": {0.5: (0.5,)}})).whole, "w")
+    assert [each.reason for each in single] == ["certified_accuracy needs values at two eps at least"]
+
+
+def many() -> list[Row]:
+    curve = {eps: (0.9 - eps, 0.8 - eps, 0.85 - eps) for eps in EIGHT}
+    rows: list[Row] = []
+    for method in ("ibp", "crown", "alpha-crown"):
+        rows += certified({"gelu": curve, "relu": curve}, method)
+        rows += rows_of("undecided_fraction", {"gelu": curve}, method=method)
+        for eps in EIGHT:
+            said = {"eps": eps, "method": method}
+            rows.append(
+                row_of(
+                    Metric("robustness", None, "verdict", NEUTRAL, said, sample=0, verdict=Verdict.HOLDS),
+                    job("gelu", 0),
+                )
+            )
+    return [*rows, *attacked({"gelu": curve, "relu": curve}), *layered()]
+
+
+def test_many_radii_do_not_flood_the_headlines_and_figures(tmp_path: Path) -> None:
+    content = content_of(tmp_path, many())
+    assert [line.setting for line in content.glance("w")] == [
+        f"eps={eps:g}, method=alpha-crown" for eps in (1 / 64, 1 / 16, 1 / 4)
+    ]
+    looser = [*certified({"gelu": GELU}, "crown"), *certified({"gelu": GELU}, "ibp")]
+    found = content_of(tmp_path / "looser", looser).glance("w")
+    assert [line.setting for line in found] == [f"eps={eps}, method=crown" for eps in THREE]
+    (drawing,) = [each for each in content.drawings if each.name == "verdicts-w"]
+    assert "Of 8 radii 4 are shown" in drawing.caption
+    (drawing,) = [each for each in content.drawings if each.name == "certified-w"]
+    assert "The last panel: what PGD did not break and alpha-crown did not prove." in drawing.caption
+
+
+def test_the_section_is_in_every_document_and_the_same_each_time(tmp_path: Path) -> None:
+    curves: dict[str, Curve] = {"gelu": GELU, "relu": UP}
+    rows = [*certified(curves), *certified(curves, "ibp"), *attacked(curves), *layered()]
+    folder = write_run(tmp_path, rows, {"baseline": "gelu"})
+    written = {path: path.read_bytes() for path in write_report(folder)}
+    assert {path: path.read_bytes() for path in write_report(folder)} == written
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert "Certified robustness" in page.text
+    assert "## Certified robustness" in (folder / "report.md").read_text(encoding="utf-8")
+    names = {path.name for path in (folder / "tables").iterdir()}
+    assert {"w-bounds-certified.csv", "w-bounds-certified.tex", "bounds-heights.csv", "w-bounds-widths.csv",
+            "w-bounds-stability.csv"} <= names  # fmt: skip
+    assert "?" not in (folder / "tables" / "w-bounds-certified.tex").read_text(encoding="utf-8").split("%", 2)[-1]
