@@ -12,8 +12,10 @@ import onnxruntime
 import torch
 from torch.nn import functional
 
+from benchmarks.bounds import bounds
 from benchmarks.relaxations import relaxations
-from evalsuite import LambdaGELU, Network, Property, compare_latency, export_onnx, open_onnx, run_onnx
+from benchmarks.smt import exact_verification
+from evalsuite import LambdaGELU, compare_latency, export_onnx, open_onnx, run_onnx
 from evalsuite.plugins import load
 from evalsuite.reluize.training import fit
 
@@ -62,26 +64,6 @@ def saved_memory() -> Iterator[Ratio]:
 
     for how, layer in (("", LambdaGELU()), (", lambda per channel", LambdaGELU(1000))):
         yield f"lambda-GELU / F.gelu, saved bytes{how}", saved(layer) / saved(functional.gelu)
-
-
-def bounds() -> Iterator[Ratio]:
-    """CROWN on a GELU network over CROWN on the same network with ReLU, 50 boxes of eps 1/64."""
-    from pipelines.bounds.propagation import Propagation
-
-    for name in ("digits-mlp", "digits-cnn"):
-        workload = load("workloads", name).target()
-        data = workload.data()
-        runs = []
-        for activation in ("gelu", "relu"):
-            torch.manual_seed(0)
-            module = workload.build(load("activations", activation).target.make).eval()
-            propagation = Propagation(Network(activation, module, data.input_shape, data.classes))
-            boxes = [
-                Property.robustness(data.test.inputs[i], sample=i, label=0, eps=1 / 64, domain=data.domain)
-                for i in range(50)
-            ]
-            runs.append(lambda each=propagation, boxes=boxes: each.bounds(boxes, "crown"))
-        yield f"GELU / ReLU, CROWN on {name}, 50 boxes", compare_latency(*runs, pairs=7, seconds=10).ratio
 
 
 def runtime() -> Iterator[Ratio]:
@@ -217,7 +199,18 @@ def start_up() -> Iterator[Ratio]:
 def main() -> None:
     """Print every ratio."""
     torch.set_num_threads(1)
-    for benchmark in (training_step, saved_memory, relaxations, bounds, runtime, integers, quantized, pruned, start_up):
+    for benchmark in (
+        training_step,
+        saved_memory,
+        relaxations,
+        bounds,
+        runtime,
+        integers,
+        quantized,
+        pruned,
+        exact_verification,
+        start_up,
+    ):
         for name, ratio in benchmark():
             print(f"{ratio:8.2f}  {name}", flush=True)
 

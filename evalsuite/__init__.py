@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     )
     from evalsuite.deployment import Latency, compare_latency, export_onnx, open_onnx, run_onnx
     from evalsuite.relaxations import (
+        MISH,
         SIGMOID,
+        SOFTPLUS,
         TANH,
         Envelope,
         Lines,
@@ -120,7 +122,9 @@ _HOME = {
         "run_onnx",
     ),
     "evalsuite.relaxations": (
+        "MISH",
         "SIGMOID",
+        "SOFTPLUS",
         "TANH",
         "Envelope",
         "Lines",
@@ -172,8 +176,10 @@ __all__ = [
     "GATED",
     "GELU",
     "LAMBDA_GELU",
+    "MISH",
     "RELU",
     "SIGMOID",
+    "SOFTPLUS",
     "TANH",
     "Activation",
     "Answer",

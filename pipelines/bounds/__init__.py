@@ -1,61 +1,91 @@
-"""Certified robustness by bound propagation: IBP, CROWN and alpha-CROWN."""
+"""Certified robustness by bound propagation: IBP, forward bounds, CROWN-IBP, CROWN and alpha-CROWN."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from evalsuite import Bench, Network, Outcome
 
-METHODS = ("ibp", "crown", "alpha-crown")
+# From the cheapest to the dearest.
+METHODS = ("ibp", "forward", "crown-ibp", "crown", "alpha-crown")
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Certified accuracy in L-infinity balls by bound propagation, with PGD's accuracy as the upper limit.
+    """Certified accuracy and radii in L-infinity or L2 balls by bound propagation, with PGD's accuracy as upper limit.
 
-    IBP (arXiv 1810.12715), CROWN (arXiv 1811.00866) and alpha-CROWN (arXiv 2011.13824), with sound lines for GELU of
-    our own, in float64. alpha-CROWN optimizes the bounds of the margins alone, and only where CROWN left a property
-    open, PGD found no counterexample and the proof is within reach; its certified accuracy includes CROWN's.
+    IBP (arXiv 1810.12715), forward bounds (arXiv 2002.12920), CROWN-IBP (arXiv 1906.06316), CROWN (arXiv 1811.00866)
+    and alpha-CROWN (arXiv 2011.13824), with sound lines of our own, in float64. alpha-CROWN optimizes the bounds of the
+    margins alone, and only where CROWN left a property open, PGD found no counterexample and the proof is within
+    reach; its certified accuracy includes CROWN's.
 
     That a property holds means: for every input of the ball, the real function of the float32 weights gives the label
     the greatest logit by more than a bound of what float32 rounding can take from it; so it holds for every float32
     input and its float32 evaluation too. Where float32 can overflow nothing holds.
 
+    A sample's certified radius is the greatest one that was certified: among `eps` first, then by bisection between
+    that and the next of `eps`. CROWN is not monotone: it may prove a ball and fail on a smaller one, so the search
+    finds a proven radius with an unproven one above it, not always the greatest that could be proven. What it reports
+    was proven as it stands.
+
+    Of a language model the balls are around the embedded tokens, in the embedding's units, and the logits are those of
+    the last position.
+
     Args:
         eps: the radii of the balls.
         samples: how many test samples.
-        methods: any of "ibp", "crown", "alpha-crown".
+        methods: any of "ibp", "forward", "crown-ibp", "crown", "alpha-crown".
+        norm: "linf" or "l2".
         iterations: of alpha-CROWN's optimizer.
+        alpha_seconds: what alpha-CROWN may take for one radius; 0 for no limit but the job's. A limit makes its
+            results depend on the machine.
+        restarts: of PGD, each from a random point, after a start from the center.
+        radius: the method, one of `methods`, by which certified radii are searched; "" for none.
+        radius_steps: of the bisection; each halves the bracket.
+        memory: in MiB, what one batch of bounds may take.
     """
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
+    takes_tokens: ClassVar[bool] = True
 
     eps: tuple[float, ...] = (0.015625, 0.03125, 0.0625)
     samples: int = 50
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = ("ibp", "crown", "alpha-crown")
+    norm: Literal["linf", "l2"] = "linf"
     iterations: int = 20
+    alpha_seconds: float = 0.0
+    restarts: int = 3
+    radius: str = ""
+    radius_steps: int = 6
+    memory: int = 128
 
     def __post_init__(self) -> None:
         if not self.eps or not all(math.isfinite(each) and each >= 0 for each in self.eps):
             raise ValueError(f"eps must be one or more finite radii >= 0, got {self.eps}")
         if len(set(self.eps)) < len(self.eps):
             raise ValueError(f"eps must not repeat a radius, got {self.eps}")
-        if self.samples < 1:
-            raise ValueError(f"samples must be >= 1, got {self.samples}")
         if not self.methods or not set(self.methods) <= set(METHODS) or len(set(self.methods)) < len(self.methods):
             raise ValueError(f"methods must be some of {', '.join(METHODS)}, each once, got {self.methods}")
-        if self.iterations < 1:
-            raise ValueError(f"iterations must be >= 1, got {self.iterations}")
+        if self.norm not in ("linf", "l2"):
+            raise ValueError(f"norm must be 'linf' or 'l2', got {self.norm!r}")
+        if self.radius and self.radius not in self.methods:
+            raise ValueError(f"radius must be '' or one of methods {self.methods}, got {self.radius!r}")
+        if not (math.isfinite(self.alpha_seconds) and self.alpha_seconds >= 0):
+            raise ValueError(f"alpha_seconds must be finite and >= 0, got {self.alpha_seconds}")
+        for name, least in (("samples", 1), ("iterations", 1), ("restarts", 0), ("radius_steps", 1), ("memory", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Certify the first test samples.
 
         Raises:
-            Unsupported: the network has an operator for which there are no trustworthy bounds.
+            Unsupported: the network has an operator for which there are no trustworthy bounds, or takes tokens by
+                another way than one embedding.
         """
         from pipelines.bounds.certification import certify
 
-        return Outcome(certify(network, bench, self.eps, self.methods, self.samples, self.iterations))
+        return Outcome(certify(network, bench, self))

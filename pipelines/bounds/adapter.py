@@ -7,7 +7,6 @@ network computes what the network computes. All is float64.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -15,167 +14,90 @@ import numpy as np
 import torch
 from torch import nn
 
-from evalsuite import GELU, interval, relax
+from pipelines.bounds.curved import OPERATOR, BoundCurved, numbered, operator
+from pipelines.bounds.first_layers import FirstLayer
+from pipelines.bounds.regions import Regions
 from pipelines.bounds.surroundings import LEGACY, at_home
 
-OPERATOR = "evalsuite::Gelu"
-# Operators whose bounds were sampled in the tests. Not softmax, x / sqrt(y), ELU, products of activations; and not
-# Gather, whose backward bounds lose all but one use of an index that is repeated.
-ALLOWED = {
-    "onnx::Add", "onnx::AveragePool", "onnx::BatchNormalization", "onnx::Concat", "onnx::Constant", "onnx::Conv",
-    "onnx::Flatten", "onnx::Gemm", "onnx::GlobalAveragePool", "onnx::MaxPool", "onnx::Relu", "onnx::Reshape",
-    "onnx::Sub", "onnx::Unsqueeze", OPERATOR,
-}  # fmt: skip
 # Names that differ between the releases: the argument, the option and the method.
 _GIVEN = "intermediate_layer_bounds" if LEGACY else "interm_bounds"
 _FIXED = "fix_intermediate_layer_bounds" if LEGACY else "fix_interm_bounds"
 _START = "init_slope" if LEGACY else "init_alpha"
 _STEP = 0.25
-
+# The operators that only move values about.
+_MOVES = ("BoundFlatten", "BoundReshape", "BoundUnsqueeze")
+_FIRST = ("BoundLinear", "BoundConv")
+# A first layer with more coefficients than this is bounded over its box alone.
+_COEFFICIENTS = 2**25
+_CHUNK = 64
+_CONSTANTS = ("BoundParams", "BoundBuffers", "BoundConstant")
+# How often a matrix of one layer's outputs by another's is held at once, measured: for both sides, and in between; and
+# what patches of a chain of layers come to at the most.
+_COPIES, _PATCHES = 10, 4
+_FIXED_LINES = ("BoundMaxPool", "BoundMul", "BoundReciprocal", "BoundSqrt")
 
 with at_home():
     # The library switches these off for the whole process when it is imported.
     _executor, _profiling = torch._C._jit_set_profiling_executor(True), torch._C._jit_set_profiling_mode(True)
     from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
-    from auto_LiRPA.bound_ops import BoundOptimizableActivation, BoundRelu
+    from auto_LiRPA.bound_ops import BoundRelu
     from auto_LiRPA.parse_graph import parse_module
 
     torch._C._jit_set_profiling_executor(_executor)
     torch._C._jit_set_profiling_mode(_profiling)
 
-
-class _Function(torch.autograd.Function):
-    """gelu(hardness x) / hardness, which exporters write as one operator."""
-
-    @staticmethod
-    def symbolic(graph: Any, x: Any, hardness: tuple[float, ...]) -> Any:
-        made = graph.op(OPERATOR, x, hardness_t=torch.tensor(hardness, dtype=torch.float64))
-        made.setType(x.type())
-        return made
-
-    @staticmethod
-    def forward(_: Any, x: torch.Tensor, hardness: tuple[float, ...]) -> torch.Tensor:
-        return _gelu(x, hardness)
+Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-def _per_channel(hardness: tuple[float, ...], ndim: int) -> torch.Tensor:
-    """One value, or one per channel (dimension 1), float64, broadcastable to `ndim` dimensions."""
-    return torch.tensor(hardness, dtype=torch.float64).reshape(1, -1, *[1] * (ndim - 2))
+class _Box(PerturbationLpNorm):  # type: ignore[misc]
+    """The boxes of regions, or the parts of balls inside them."""
 
+    def __init__(self, regions: Regions) -> None:
+        super().__init__(norm=np.inf, eps=0.0, x_L=regions.lower, x_U=regions.upper)
+        self._regions = regions
 
-def _gelu(x: torch.Tensor, hardness: tuple[float, ...]) -> torch.Tensor:
-    factor = _per_channel(hardness, x.ndim)
-    return GELU.value(factor * x) / factor
-
-
-class Gelu(nn.Module):
-    """Stands for nn.GELU and LambdaGELU in the network that auto_LiRPA converts."""
-
-    def __init__(self, hardness: torch.Tensor) -> None:
-        super().__init__()
-        self.hardness = tuple(float(each) for each in hardness.double().flatten())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x Phi(hardness x)."""
-        y: torch.Tensor = _Function.apply(x, self.hardness)  # type: ignore[no-untyped-call]
-        return y
-
-
-class _BoundGelu(BoundOptimizableActivation):  # type: ignore[misc]
-    """Our relaxation as an operator of auto_LiRPA; alpha is where the tangents touch, z = hardness x.
-
-    alpha: (2 for lower and upper line, rows of C, batch, *shape). Both releases take the batch at dimension 2.
-    """
-
-    def __init__(self, attr: Any = None, inputs: Any = None, output_index: int = 0, options: Any = None) -> None:
-        super().__init__(attr, inputs, output_index, options)
-        self.hardness = tuple(attr["hardness"].tolist())
-        self.alpha_batch_dim = 2
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _gelu(x, self.hardness)
-
-    def interval_propagate(self, *bounds: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        lower, upper = bounds[0][0], bounds[0][1]
-        return interval(GELU, lower, upper, hardness=_per_channel(self.hardness, lower.ndim))
-
-    def bound_relax(self, x: Any, init: bool = False, dim_opt: Any = None) -> None:
-        optimized = self.opt_stage in ("opt", "reuse")
-        points = tuple(self.alpha[self._start]) if optimized else None
-        factor = _per_channel(self.hardness, x.lower.ndim)
-        lines = relax(GELU, x.lower, x.upper, hardness=factor, points=points)
-        parts = (lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept)
-        # While optimizing, auto_LiRPA indexes the lines by the side that it bounds; one set serves both.
-        both: list[Any] = [(each, each) for each in parts] if optimized else list(parts)
-        self.lw, self.lb, self.uw, self.ub = both
-
-    def init_linear_relaxation(self, x: Any, dim_opt: Any = None) -> None:
-        """Nothing: `bound_relax` makes the lines in one go."""
-
-    def init_opt_parameters(self, start_nodes: Any) -> None:
-        lower, upper = self.inputs[0].lower, self.inputs[0].upper
-        middle = _per_channel(self.hardness, lower.ndim) * (lower + upper) / 2
-        self.alpha.clear()
-        for name, size, *_ in start_nodes:
-            rows = size if isinstance(size, int) else prod(size)
-            self.alpha[name] = middle.repeat(2, rows, *[1] * middle.ndim).requires_grad_()
-
-    def dump_optimized_params(self) -> Any:
-        return self.alpha
-
-    def restore_optimized_params(self, alpha: Any) -> None:
-        self.alpha = alpha
+    def concretize(self, x: Any, A: Any, sign: int = -1, aux: Any = None, **more: Any) -> Any:
+        """What `A` times the input is at the least (sign -1) or at the most (sign 1)."""
+        boxed = super().concretize(x, A, sign, aux, **more)
+        if self._regions.center is None or boxed is None or getattr(A, "identity", 0) == 1:
+            return boxed
+        if hasattr(A, "to_matrix"):
+            rows = A.to_matrix(x.shape).flatten(2)
+        elif isinstance(A, torch.Tensor):
+            rows = A.flatten(2)
+        else:
+            return boxed  # the identity: a ball reaches as far as its box in each input
+        if rows.shape[2] != prod(x.shape[1:]):
+            return boxed
+        balled = -sign * self._regions.least(-sign * rows)
+        return (torch.maximum if sign == -1 else torch.minimum)(boxed, balled.view_as(boxed))
 
 
 class _Module(BoundedModule):  # type: ignore[misc]
+    """auto_LiRPA's module; `known` are bounds of nodes' values, by name, that narrow those of intervals."""
+
+    known: dict[str, tuple[torch.Tensor, torch.Tensor]]
+
     def _named_members(self, get_members_fn: Any, prefix: str = "", recurse: bool = True, **modern: Any) -> Any:
         # torch 2 passes remove_duplicate, which release 0.3 does not know.
         return super()._named_members(get_members_fn, prefix, recurse, **({} if LEGACY else modern))
 
-
-_WINDOWED = ("onnx::Conv", "onnx::MaxPool", "onnx::AveragePool")
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What a traced network consists of.
-
-    Args:
-        refused: the operators for which there are no trustworthy bounds, by name, sorted.
-        plain: every window is square, with the same stride and padding on all sides, undilated and ungrouped: only
-            there patches give the bounds that matrices give.
-    """
-
-    refused: list[str]
-    plain: bool
-
-
-def _refused_geometry(operator: str, window: Any) -> str:
-    """What is wrong with a window, or nothing."""
-    if operator not in _WINDOWED:
-        return ""
-    name = operator.removeprefix("onnx::")
-    if "pads" not in window:
-        return f"{name} with padding by name"
-    if window.get("ceil_mode", 0):
-        return f"{name} with ceil_mode"
-    kernel, steps = list(window["kernel_shape"]), list(window["strides"])
-    tiles = kernel == steps and len(set(kernel)) == 1 and not any(window["pads"])
-    if operator != "onnx::Conv" and not (tiles and set(window.get("dilations", [1])) == {1}):
-        return f"{name} that does not tile (window {kernel}, stride {steps}, padding {list(window['pads'])})"
-    return ""
-
-
-def _is_plain(window: Any) -> bool:
-    same = all(len(set(window[name])) == 1 for name in ("kernel_shape", "strides", "pads"))
-    return same and set(window.get("dilations", [1])) == {1} and window.get("group", 1) == 1
+    def IBP_general(self, node: Any = None, C: Any = None, delete_bounds_after_use: bool = False) -> Any:
+        """Bounds of a node by intervals, within what is known."""
+        found = super().IBP_general(node=node, C=C, delete_bounds_after_use=delete_bounds_after_use)
+        known = self.known.get(node.name) if C is None else None
+        if known is None:
+            return found
+        node.lower, node.upper = torch.maximum(found[0], known[0]), torch.minimum(found[1], known[1])
+        node.interval = node.lower, node.upper
+        return node.interval
 
 
 class Engine:
-    """One converted network: bounds of C times its logits over boxes.
+    """One converted network: bounds of C times its logits over regions.
 
     Args:
-        module: float64, eval mode, with `Gelu` in the place of the GELUs.
+        module: float64, eval mode, with `Curved` in the place of the activations.
         input_shape: of one input.
         iterations: of alpha-CROWN.
         patches: whether convolutions propagate as patches: half the time of matrices, but only plain chains of
@@ -191,27 +113,42 @@ class Engine:
             "conv_mode": "patches" if patches else "matrix", "sparse_features_alpha": False, "sparse_spec_alpha": False,
             "sparse_intermediate_bounds": False, "optimize_bound_args": optimizing,
         }  # fmt: skip
+        self._input_shape = input_shape
+        self._layers: list[FirstLayer] | None = None
         with at_home():
-            self._module = _Module(module, example, bound_opts=options, custom_ops={OPERATOR: _BoundGelu})
+            made = {OPERATOR: operator(numbered(module))}
+            self._module = _Module(module, example, bound_opts=options, custom_ops=made)
+            self._module.known = {}
             self._module.eval()
 
     @staticmethod
-    def survey(module: nn.Module, input_shape: tuple[int, ...]) -> Survey:
-        """What the traced `module` consists of."""
+    def operators(module: nn.Module, input_shape: tuple[int, ...]) -> list[tuple[str, Any]]:
+        """The ONNX operators of the traced `module`, with their attributes."""
         with at_home():
-            operators = parse_module(module, (torch.zeros(1, *input_shape, dtype=torch.float64),))[0]
-        refused = {each.op.removeprefix("onnx::") for each in operators if each.op not in ALLOWED}
-        refused |= {told for each in operators if (told := _refused_geometry(each.op, each.attr))}
-        plain = not refused and all(_is_plain(each.attr) for each in operators if each.op in _WINDOWED)
-        return Survey(sorted(refused), plain)
+            numbered(module)
+            parsed = parse_module(module, (torch.zeros(1, *input_shape, dtype=torch.float64),))[0]
+        return [(each.op, each.attr) for each in parsed]
 
     @property
     def _activations(self) -> list[Any]:
-        return [each for each in self._module.children() if isinstance(each, (BoundRelu, _BoundGelu))]
+        return [each for each in self._module.children() if isinstance(each, (BoundRelu, BoundCurved))]
 
-    def sizes(self) -> list[int]:
-        """The numbers of outputs of the operators, of one input."""
-        return [prod(each.output_shape[1:]) for each in self._module.children() if each.output_shape is not None]
+    @property
+    def optimizes(self) -> bool:
+        """Whether alpha-CROWN can work: that of MaxPool and of LayerNorm's products fails, on some boxes only."""
+        return not any(type(each).__name__ in _FIXED_LINES for each in self._module.children())
+
+    def batch(self, memory: int, largest: int) -> int:
+        """How many inputs at once, from 1 to `largest`, CROWN can bound in about so many bytes."""
+        sizes: list[int] = sorted(
+            prod(each.output_shape[1:]) for each in self._module.children()
+            if each.output_shape is not None and type(each).__name__ not in _CONSTANTS
+        )  # fmt: skip
+        sparse = self._module.conv_mode == "patches" and not any(
+            type(each).__name__ == "BoundAdd" for each in self._module.children()
+        )
+        each = sizes[-2:][0] * sizes[-1] * 8 * (_PATCHES if sparse else _COPIES)
+        return max(1, min(largest, memory // each))
 
     @torch.no_grad()
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -220,40 +157,95 @@ class Engine:
             logits: torch.Tensor = self._module(x)
         return logits
 
-    def _box(self, lower: torch.Tensor, upper: torch.Tensor) -> Any:
-        box = PerturbationLpNorm(norm=np.inf, eps=0.0, x_L=lower, x_U=upper)
-        return BoundedTensor((lower + upper) / 2, box)
+    def inputs_at(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """The activations' inputs at the inputs `x`, in the order of `bound`."""
+        self.forward(x)
+        return [each.inputs[0].forward_value.detach() for each in self._activations]
+
+    def _box(self, regions: Regions) -> tuple[Any, ...]:
+        return (BoundedTensor((regions.lower + regions.upper) / 2, _Box(regions)),)
 
     @torch.no_grad()
     def bound(
-        self, lower: torch.Tensor, upper: torch.Tensor, rows: torch.Tensor, method: str
-    ) -> tuple[torch.Tensor, torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+        self, regions: Regions, rows: torch.Tensor, method: str, reference: Pairs | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, Pairs]:
         """Lower and upper bounds of `rows` (batch, k, classes) times the logits, and of each activation's input.
 
-        `method` is "ibp" or "crown"; the box's ends are (batch, *input_shape).
+        `method` is "ibp", "forward", "crown-ibp" or "crown"; `reference` are bounds of the activations' inputs that
+        CROWN's are intersected with.
         """
-        with at_home():
-            found = self._module.compute_bounds(x=(self._box(lower, upper),), C=rows, method=method)
+        given = {} if reference is None else {"reference_bounds": self._by_name(reference)}
+        known = self._known(regions)
+        try:
+            self._module.known = known
+            with at_home():
+                found = self._module.compute_bounds(x=self._box(regions), C=rows, method=method, **given)
+        finally:
+            self._module.known = {}
         inputs = [each.inputs[0] for each in self._activations]
-        return found[0], found[1], [(each.lower.detach(), each.upper.detach()) for each in inputs]
+        lower, upper = self._narrowed(regions, rows, found[0], found[1]) if known else found[:2]
+        return lower, upper, [(each.lower.detach(), each.upper.detach()) for each in inputs]
 
     def optimize(
         self,
-        lower: torch.Tensor,
-        upper: torch.Tensor,
+        regions: Regions,
         rows: torch.Tensor,
-        inputs: list[tuple[torch.Tensor, torch.Tensor]],
+        inputs: Pairs,
         done: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         """Lower bounds by alpha-CROWN; the bounds of the activations' inputs stay as CROWN gave them.
 
         `done`, given bounds (batch, k), says which need no more work, (batch, 1).
         """
-        given = {each.inputs[0].name: pair for each, pair in zip(self._activations, inputs, strict=True)}
+        given = self._by_name(inputs)
         self._module.bound_opts["optimize_bound_args"]["stop_criterion_func"] = done
         with at_home():
-            box = (self._box(lower, upper),)
+            box = self._box(regions)
             getattr(self._module, _START)(box, c=rows, bound_upper=False, **{_GIVEN: given})
             arguments = {"x": box, "C": rows, "method": "CROWN-Optimized", "bound_upper": False, _GIVEN: given}
             best: torch.Tensor = self._module.compute_bounds(**arguments)[0]
         return best.detach()
+
+    def _by_name(self, inputs: Pairs) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        return {each.inputs[0].name: pair for each, pair in zip(self._activations, inputs, strict=True)}
+
+    def _known(self, regions: Regions) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Bounds of first layers over balls, which intervals see as boxes alone."""
+        if regions.center is None:
+            return {}
+        if self._layers is None:
+            self._layers = self._first_layers()
+        return {each.name: each.bounds(regions) for each in self._layers}
+
+    def _narrowed(
+        self, regions: Regions, rows: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The bounds of a network that is a single layer, whose rows IBP sees over boxes alone."""
+        for each in self._layers or []:
+            if each.name == self._module.final_name:
+                low, high = each.bounds(regions, rows)
+                lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
+        return lower, upper
+
+    @torch.no_grad()
+    def _first_layers(self) -> list[FirstLayer]:
+        """The layers that the input goes into as it is, found by their values at zero and at each unit vector."""
+        inputs = prod(self._input_shape)
+        names = [
+            each.name for each in self._module.children()
+            if type(each).__name__ in _FIRST and each.output_shape is not None
+            and prod(each.output_shape[1:]) * inputs <= _COEFFICIENTS and _is_input(each.inputs[0])
+        ]  # fmt: skip
+        points = torch.cat([torch.zeros(1, inputs), torch.eye(inputs)]).double().reshape(-1, *self._input_shape)
+        values: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+        for at in range(0, len(points), _CHUNK):
+            self.forward(points[at : at + _CHUNK])
+            for name in names:
+                values[name].append(self._module[name].forward_value.detach().clone())
+        return [FirstLayer.of(name, torch.cat(values[name])) for name in names]
+
+
+def _is_input(node: Any) -> bool:
+    while type(node).__name__ in _MOVES:
+        node = node.inputs[0]
+    return type(node).__name__ == "BoundInput"

@@ -1,16 +1,21 @@
-"""What of the properties holds, by each method, as metrics; within the time limit."""
+"""What of the properties holds, by each method and radius, as metrics; within the time limit."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 
-from evalsuite import Bench, Direction, Metric, Network, Property, Verdict, falsify
+from evalsuite import Bench, Metric, Network, Property, Unsupported, falsify
+from pipelines.bounds import METHODS, Bounds
+from pipelines.bounds.embedding import UNBOUNDED, embedded
+from pipelines.bounds.memory import Memory
+from pipelines.bounds.pace import Pace
 from pipelines.bounds.propagation import Distrusted, Margins, Propagation, proven
+from pipelines.bounds.radius import search
+from pipelines.bounds.rows import Found, Rows
+from pipelines.bounds.samples import Samples
 
 # What is left of the time limit is for the rest of the job.
 _SHARE = 0.8
@@ -19,144 +24,146 @@ _SHARE = 0.8
 _REACH = 0.25
 # How many properties the falsifier attacks at once, if time is short.
 _ATTACKED = 64
-Part = TypeVar("Part")
-_ROUNDED = "proven for real arithmetic, but rounding gives a float32 counterexample"
+# Without these there are no bounds at all; the others may fail where these do not.
+_NEEDED = ("ibp", "crown")
+Points = list[torch.Tensor | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What one method says of the properties: those in `tried` order have `bounds`, `holds` is for all of them."""
-
-    method: str
-    holds: torch.Tensor
-    late: torch.Tensor
-    rounded: torch.Tensor
-    seconds: float
-    bounds: Margins | None
-    reason: str = ""
-
-
-def certify(
-    network: Network, bench: Bench, eps: tuple[float, ...], methods: tuple[str, ...], samples: int, iterations: int
-) -> list[Metric]:
-    """All metrics of all radii; from the start without patches, if bounds by patches turn out wrong.
+def certify(network: Network, bench: Bench, options: Bounds) -> list[Metric]:
+    """All metrics; from the start without patches, if bounds by patches turn out wrong.
 
     Raises:
-        Unsupported: the network has an operator for which there are no trustworthy bounds.
+        Unsupported: the network has an operator for which there are no trustworthy bounds, or no way to perturb it.
     """
-    deadline = time.monotonic() + _SHARE * bench.time_limit
-    samples = min(samples, len(bench.data.test))
-    propagation = Propagation(network, iterations=iterations)
+    pace = Pace(time.monotonic() + _SHARE * bench.time_limit)
+    subject, samples = _subject(network, bench, options)
+    patches = True
     while True:
-        work = Certification(network, bench, methods, samples, propagation, deadline)
+        propagation = Propagation(
+            subject, iterations=options.iterations, patches=patches, memory=options.memory * 2**20
+        )
         try:
-            return [work.clean(), *[metric for each in eps for metric in work.at(each)]]
+            return Certification(subject, samples, options, propagation, pace, bench.seed).metrics()
         except Distrusted:
             if not propagation.patches:
                 raise
-            propagation = Propagation(network, iterations=iterations, patches=False)
+            patches = False
+
+
+def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, Samples]:
+    """A network of real inputs, and its samples."""
+    test = bench.data.test
+    inputs, targets = test.inputs[: options.samples], test.targets[: options.samples]
+    if network.vocabulary is None:
+        if targets.ndim > 1:
+            raise Unsupported("the network has logits for each position, and no tokens")
+        return network, Samples(inputs, targets, bench.data.domain, options.norm)
+    subject, vectors = embedded(network, inputs)
+    return subject, Samples(vectors, targets[:, -1] if targets.ndim > 1 else targets, UNBOUNDED, options.norm)
 
 
 class Certification:
-    """Certifies one network's properties, radius by radius, until the `deadline` of `time.monotonic`."""
+    """Certifies one network's properties, radius by radius from the smallest, until the pace's deadline."""
 
     def __init__(
-        self,
-        network: Network,
-        bench: Bench,
-        methods: tuple[str, ...],
-        samples: int,
-        propagation: Propagation,
-        deadline: float,
+        self, network: Network, samples: Samples, options: Bounds, propagation: Propagation, pace: Pace, seed: int
     ) -> None:
-        self._deadline = deadline
-        self._network, self._bench, self._methods = network, bench, methods
-        self._samples = samples
-        self._propagation = propagation
-        self._slowest: dict[str, float] = {}
+        self._network, self._samples, self._options = network, samples, options
+        self._propagation, self._pace, self._seed = propagation, pace, seed
+        self._rows = Rows(options.norm)
+        self._memory = Memory()
+        self._points: Points = [None] * len(samples)
+        self._grid: dict[float, Found] = {}
+
+    def metrics(self) -> list[Metric]:
+        """All that is measured."""
+        correct = self._correct()
+        metrics = [self._rows.clean(correct)]
+        for eps in sorted(self._options.eps):
+            metrics += self.at(eps)
+        if self._options.radius:
+            metrics += self._radius(correct)
+        peaks = {method: self._memory.peak(method) for method in METHODS if method in self._options.methods}
+        return metrics + self._rows.memory(peaks)
 
     @torch.no_grad()
-    def clean(self) -> Metric:
-        """The accuracy on the samples that are certified."""
-        test = self._bench.data.test
-        predicted = self._network.module(test.inputs[: self._samples]).argmax(1)
-        correct = (predicted == test.targets[: self._samples]).double().mean().item()
-        return Metric("clean_accuracy", correct, "fraction", Direction.HIGHER)
+    def _correct(self) -> torch.Tensor:
+        predicted: torch.Tensor = self._network.module(self._samples.inputs).argmax(1)
+        return predicted == self._samples.labels
 
     def at(self, eps: float) -> list[Metric]:
-        """All metrics of one radius."""
-        properties = self._bench.properties(eps, self._samples)
+        """All metrics of one radius, which is not below those before."""
+        properties = self._samples.properties(eps)
         began = time.monotonic()
-        points = self._attacked(properties)
-        seconds = time.monotonic() - began
-        late = torch.arange(len(properties)) >= len(points)
-        points += [None] * int(late.sum())
+        points, late = self._attacked(properties)
+        metrics = self._rows.attack(properties, points, late, time.monotonic() - began)
         violated = torch.tensor([point is not None for point in points])
-        accuracy = None if bool(late.all()) else (~violated).double().mean().item()
-        metrics = [
-            Metric(
-                "pgd_accuracy", accuracy, "fraction", Direction.HIGHER, {"eps": eps}, reason=_told(late, len(points))
-            ),
-            _clock(seconds, eps, "pgd"),
-            *_verdicts(properties, eps, "pgd", violated, Verdict.VIOLATED, late),
-        ]
-        for found in self._all(properties, points):
-            metrics += _metrics(properties, eps, found)
+        found: dict[str, Found] = {}
+        for method in METHODS:
+            if method in self._options.methods:
+                found[method] = self._by(method, properties, points, found.get("crown"))
+                accuracy = None if bool(late.all()) else (~violated).double().mean().item()
+                metrics += self._rows.found(properties, found[method], accuracy, self._propagation.layers)
+        if self._options.radius:
+            self._grid[eps] = found[self._options.radius]
         return metrics
 
-    def _attacked(self, properties: list[Property]) -> list[torch.Tensor | None]:
-        """Counterexamples, of the first properties alone if time runs out."""
-        attacked = self._in_time(
+    def _attacked(self, properties: list[Property]) -> tuple[Points, torch.Tensor]:
+        """Counterexamples, and whether a property was not attacked for want of time, (properties,) bool.
+
+        A counterexample to a smaller ball is one to this ball too, and is not searched for again.
+        """
+        points = _inside(properties, self._points)
+        open_ = [index for index, point in enumerate(points) if point is None]
+        parts = self._pace.in_time(
             "pgd",
-            len(properties),
+            len(open_),
             _ATTACKED,
-            lambda some: falsify(self._network.module, properties[some], seed=self._bench.seed),
+            lambda some: falsify(
+                self._network.module,
+                [properties[index] for index in open_[some]],
+                seed=self._seed,
+                restarts=self._options.restarts,
+            ),
         )
-        return [point for part in attacked for point in part]
+        attacked = [point for part in parts for point in part]
+        late = torch.zeros(len(properties), dtype=torch.bool)
+        late[open_[len(attacked) :]] = True
+        for index, point in zip(open_, attacked, strict=False):
+            points[index] = point
+        self._points = [new if new is not None else old for new, old in zip(points, self._points, strict=True)]
+        return points, late
 
-    def _all(self, properties: list[Property], points: list[torch.Tensor | None]) -> list[_Found]:
-        found = []
-        if "ibp" in self._methods:
-            found.append(self._propagate(properties, "ibp", points))
-        if "crown" in self._methods or "alpha-crown" in self._methods:
-            crown = self._propagate(properties, "crown", points)
-            found += [crown] if "crown" in self._methods else []
-            if "alpha-crown" in self._methods:
-                violated = torch.tensor([point is not None for point in points])
-                found.append(self._optimize(properties, crown, violated))
-        return found
+    def _by(self, method: str, properties: list[Property], points: Points, crown: Found | None = None) -> Found:
+        if method != "alpha-crown":
+            return self._propagate(properties, method, points)
+        crown = crown or self._propagate(properties, "crown", points)
+        return self._optimize(properties, crown, torch.tensor([point is not None for point in points]))
 
-    def _in_time(self, method: str, count: int, batch: int, work: Callable[[slice], Part]) -> list[Part]:
-        """The results of the batches that fit in the time limit, judged by the method's slowest so far."""
-        done: list[Part] = []
-        for at in range(0, count, batch):
-            began = time.monotonic()
-            if began + self._slowest.get(method, 0.0) > self._deadline:
-                break
-            done.append(work(slice(at, at + batch)))
-            self._slowest[method] = max(self._slowest.get(method, 0.0), time.monotonic() - began)
-        return done
-
-    def _propagate(self, properties: list[Property], method: str, points: list[torch.Tensor | None]) -> _Found:
+    def _propagate(self, properties: list[Property], method: str, points: Points) -> Found:
         began = time.monotonic()
-        parts = self._in_time(
-            method,
-            len(properties),
-            self._propagation.batch,
-            lambda some: self._propagation.bounds(properties[some], method),
-        )
-        bounds = Margins.joined(parts) if parts else None
         holds, rounded = torch.zeros(2, len(properties), dtype=torch.bool)
         late = torch.ones_like(holds)
+        try:
+            with self._memory.measured(method):
+                parts = self._pace.in_time(
+                    method,
+                    len(properties),
+                    self._propagation.batch,
+                    lambda some: self._propagation.bounds(properties[some], method),
+                )
+        except Unsupported as error:
+            if method in _NEEDED:
+                raise
+            return Found(method, holds, ~late, rounded, time.monotonic() - began, None, str(error), refused=True)
+        bounds = Margins.joined(parts) if parts else None
         if bounds is not None:
             holds[: len(bounds)] = proven(bounds)
             late[: len(bounds)] = False
             rounded = self.rounded(properties, holds, bounds, points)
-        return _Found(method, holds & ~rounded, late, rounded, time.monotonic() - began, bounds)
+        return Found(method, holds & ~rounded, late, rounded, time.monotonic() - began, bounds)
 
-    def rounded(
-        self, properties: list[Property], holds: torch.Tensor, bounds: Margins, points: list[torch.Tensor | None]
-    ) -> torch.Tensor:
+    def rounded(self, properties: list[Property], holds: torch.Tensor, bounds: Margins, points: Points) -> torch.Tensor:
         """(properties,) bool: what is proven of the real function, and has a counterexample by rounding alone.
 
         Raises:
@@ -172,86 +179,71 @@ class Certification:
             rounded[index] = True
         return rounded
 
-    def _optimize(self, properties: list[Property], crown: _Found, violated: torch.Tensor) -> _Found:
+    def _optimize(self, properties: list[Property], crown: Found, violated: torch.Tensor) -> Found:
         began = time.monotonic()
         holds, late = crown.holds.clone(), crown.late.clone()
         if not self._propagation.optimizes:
             reason = "CROWN's: alpha-CROWN fails on this network"
-            return _Found("alpha-crown", holds, late, crown.rounded, crown.seconds, None, reason)
+            return Found("alpha-crown", holds, late, crown.rounded, crown.seconds, None, reason)
+        reason = ""
         if crown.bounds is not None:
-            bounds = crown.bounds
-            width = (bounds.upper - bounds.lower).mean(1)
-            within = (bounds.margins.amin(1) > -_REACH * width) & bounds.allowance.isfinite().all(1)
-            count = len(bounds)
-            todo = torch.nonzero(within & ~holds[:count] & ~violated[:count])[:, 0]
-            chosen = [properties[int(index)] for index in todo]
-            parts = self._in_time(
-                "alpha-crown",
-                len(todo),
-                self._propagation.batch,
-                lambda some: self._propagation.bounds(chosen[some], "alpha-crown", start=bounds[todo[some]]),
-            )
+            todo = _within_reach(crown.bounds, crown, violated)
+            parts = self._optimized(properties, todo, crown.bounds, began)
             done = sum(len(part) for part in parts)
             if parts:
                 holds[todo[:done]] = proven(Margins.joined(parts))
             late[todo[done:]] = True
+            if len(todo) and time.monotonic() - began > self._budget:
+                reason = f"stopped after alpha_seconds = {self._options.alpha_seconds}"
         seconds = crown.seconds + time.monotonic() - began
-        return _Found("alpha-crown", holds, late & ~violated, crown.rounded, seconds, None)
+        return Found("alpha-crown", holds, late & ~violated, crown.rounded, seconds, None, reason)
 
+    @property
+    def _budget(self) -> float:
+        return self._options.alpha_seconds or math.inf
 
-def _metrics(properties: list[Property], eps: float, found: _Found) -> list[Metric]:
-    setting = _setting(eps, found.method)
-    reason = _told(found.late, len(properties)) or found.reason
-    certified = found.holds.double().mean().item()
-    metrics = [
-        Metric("certified_accuracy", certified, "fraction", Direction.HIGHER, setting, reason=reason),
-        _clock(found.seconds, eps, found.method),
-        *_verdicts(properties, eps, found.method, found.holds, Verdict.HOLDS, found.late, found.rounded),
-    ]
-    if found.method == "alpha-crown":
-        return metrics  # It leaves the bounds of logits and activation inputs as CROWN gave them.
-    width = unstable = None
-    if found.bounds is not None:
-        width = (found.bounds.upper - found.bounds.lower).mean().item()
-        unstable = found.bounds.unstable.double().mean().item()
-    return [
-        *metrics,
-        Metric("bound_width", width, "logit", Direction.LOWER, setting, reason=reason),
-        # No direction: a ReLU whose interval does not contain 0 is linear, a GELU is not.
-        Metric("unstable_neurons", unstable, "count", Direction.NEUTRAL, setting, reason=reason),
-    ]
+    def _optimized(
+        self, properties: list[Property], todo: torch.Tensor, bounds: Margins, began: float
+    ) -> list[Margins]:
+        chosen = [properties[int(index)] for index in todo]
 
-
-def _clock(seconds: float, eps: float, method: str) -> Metric:
-    return Metric("seconds", seconds, "s", Direction.LOWER, _setting(eps, method), timing=True)
-
-
-def _setting(eps: float, method: str) -> dict[str, str | int | float | bool]:
-    return {"eps": eps, "method": method}
-
-
-def _told(late: torch.Tensor, count: int) -> str:
-    missing = int(late.sum())
-    return f"{missing} of {count} properties not tried within the time limit" if missing else ""
-
-
-def _verdicts(
-    properties: list[Property],
-    eps: float,
-    method: str,
-    decided: torch.Tensor,
-    verdict: Verdict,
-    late: torch.Tensor,
-    rounded: torch.Tensor | None = None,
-) -> list[Metric]:
-    rows = []
-    reasons = ["" for _ in properties] if rounded is None else [_ROUNDED if each else "" for each in rounded.tolist()]
-    for property_, yes, out_of_time, reason in zip(properties, decided.tolist(), late.tolist(), reasons, strict=True):
-        said = verdict if yes else Verdict.TIMEOUT if out_of_time else Verdict.UNKNOWN
-        rows.append(
-            Metric(
-                "robustness", None, "verdict", Direction.NEUTRAL, _setting(eps, method),
-                sample=property_.sample, verdict=said, reason=reason,
+        def work(some: slice) -> Margins:
+            left = min(self._pace.left(), self._budget - (time.monotonic() - began))
+            return self._propagation.bounds(
+                chosen[some], "alpha-crown", start=bounds[todo[some]], seconds=max(left, 0.0)
             )
-        )  # fmt: skip
-    return rows
+
+        with self._memory.measured("alpha-crown"):
+            return self._pace.in_time("alpha-crown", len(todo), self._propagation.batch, work, budget=self._budget)
+
+    def _radius(self, correct: torch.Tensor) -> list[Metric]:
+        method, began = self._options.radius, time.monotonic()
+
+        def certified(which: list[int], eps: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+            properties = self._samples.some(which, eps)
+            found = self._by(method, properties, _inside(properties, [self._points[i] for i in which]))
+            return found.holds, found.late
+
+        refused = [each.reason for each in self._grid.values() if each.refused]
+        if refused:
+            return [self._rows.no_radius(method, refused[0])]
+        radii = search(
+            correct, {eps: each.holds for eps, each in self._grid.items()}, self._options.radius_steps, certified
+        )
+        return self._rows.radii(radii, method, time.monotonic() - began)
+
+
+def _within_reach(bounds: Margins, crown: Found, violated: torch.Tensor) -> torch.Tensor:
+    """Which of the properties that CROWN left open alpha-CROWN may prove."""
+    width = (bounds.upper - bounds.lower).mean(1)
+    within = (bounds.margins.amin(1) > -_REACH * width) & bounds.allowance.isfinite().all(1)
+    count = len(bounds)
+    return torch.nonzero(within & ~crown.holds[:count] & ~violated[:count])[:, 0]
+
+
+def _inside(properties: list[Property], points: Points) -> Points:
+    """The points that belong to their properties."""
+    return [
+        point if point is not None and each.contains(point) else None
+        for each, point in zip(properties, points, strict=True)
+    ]

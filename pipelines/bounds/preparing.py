@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 from torch import nn
 
-from evalsuite import GELU, Found, Unsupported, census, replace
-from pipelines.bounds.adapter import Engine, Gelu
+from evalsuite import MISH, SIGMOID, SOFTPLUS, TANH, Activation, Found, Unsupported, census
+from pipelines.bounds.curved import Curved, Shape
+from pipelines.bounds.survey import NORMS
 
+# Rows for modules that a census does not count as activations.
+GATES: tuple[Activation, ...] = (MISH, SIGMOID, SOFTPLUS, TANH)
 _LAYERS = (
     nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU,
-    nn.Flatten, nn.Identity, nn.MaxPool2d,
-    nn.AvgPool2d, nn.AdaptiveAvgPool2d, Gelu,
+    nn.Flatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
 )  # fmt: skip
 
 
+def activations(module: nn.Module) -> list[Found]:
+    """The activations of a network as modules: those of a census, and gates; shared modules once."""
+    found = census(module)
+    counted = {id(each.module) for each in found}
+    for path, each in module.named_modules():
+        row = next((row for row in GATES if row.matches(each) or _is_softplus(row, each)), None)
+        if row is not None and id(each) not in counted:
+            found.append(Found(path, each, row))
+    return found
+
+
+def _is_softplus(row: Activation, module: nn.Module) -> bool:
+    # The row's own test is for its formula as it stands: without a threshold, and with beta = 1.
+    return row.name == "softplus" and isinstance(module, nn.Softplus)
+
+
 def prepared(module: nn.Module) -> nn.Module:
-    """A float64 copy: GELUs as `Gelu`, no Dropout, BatchNorm folded into the convolution before it.
+    """A float64 copy: curved activations as `Curved`, no Dropout, BatchNorm folded into the convolution before it.
 
     Folding spares bound propagation an operator whose input bounds it would compute for nothing.
+
+    Raises:
+        Unsupported: an activation or a layer has no sound bounds here; by its path and type.
     """
-    ready = copy.deepcopy(module).double().eval()
-    if census(ready):
-        ready = replace(ready, stand_in)
+    ready = with_stand_ins(copy.deepcopy(module).double().eval(), stand_in)
+    _refuse_layers(ready)
     for parent in list(ready.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, (nn.Dropout, nn.Dropout1d, nn.Dropout2d)):
@@ -36,13 +57,37 @@ def prepared(module: nn.Module) -> nn.Module:
     return ready.requires_grad_(False).eval()
 
 
+def with_stand_ins(module: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module:
+    """`module` itself, with `make(found)` in the place of each activation."""
+    stands = {id(each.module): make(each) for each in activations(module)}
+    if id(module) in stands:
+        return stands[id(module)]
+    for parent in list(module.modules()):
+        for name, child in list(parent._modules.items()):  # a shared module under each of its names
+            if id(child) in stands:
+                setattr(parent, name, stands[id(child)])
+    return module
+
+
 def stand_in(found: Found) -> nn.Module:
     """What auto_LiRPA is given for an activation. Raises Unsupported for one without sound lines here."""
     if found.traits.name == "relu":
         return found.module
-    if found.traits.value is not GELU.value:
-        raise Unsupported(f"no sound bounds for the activation {found.traits.name}")
-    return Gelu(found.traits.hardness(found.module))
+    try:
+        return Curved(shape_of(found))
+    except ValueError as error:
+        raise Unsupported(f"no sound bounds for {found.path} ({type(found.module).__name__}): {error}") from error
+
+
+def shape_of(found: Found) -> Shape:
+    """The shape of an activation module at its present parameters. Raises ValueError where there is no single row."""
+    if isinstance(found.module, nn.Softplus):
+        beta = float(found.module.beta)
+        return Shape(found.traits, (beta,), threshold=float(found.module.threshold) / beta)
+    # A third party's module that a census knows by its values matches no row.
+    traits = found.traits.of(found.module) if found.traits.matches(found.module) else found.traits
+    hardness = tuple(float(each) for each in traits.hardness(found.module).detach().double().flatten())
+    return Shape(traits, hardness)
 
 
 def _fold_norms(sequence: nn.Sequential) -> None:
@@ -58,25 +103,17 @@ def refuse_values(module: nn.Module) -> None:
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if not bool(tensor.isfinite().all()):
             raise Unsupported(f"{name} has values that are not finite")
-    for each in module.modules():
+    for name, each in module.named_modules():
         if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) and each.running_mean is None:
-            raise Unsupported(f"{type(each).__name__} without running statistics normalises by its batch")
+            raise Unsupported(f"{name} ({type(each).__name__}) without running statistics normalises by its batch")
 
 
-def plain_windows(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
-    """Whether convolutions may propagate as patches. Raises Unsupported, naming what has no trustworthy bounds."""
-    unknown = {
-        type(each).__name__ if list(each.children()) else str(each)
-        for each in module.modules()
-        if type(each).__module__.startswith("torch.nn") and type(each) not in _LAYERS
-    }
+def _refuse_layers(module: nn.Module) -> None:
+    unknown = [
+        f"{path or 'the network'} ({type(each).__name__ if list(each.children()) else each})"
+        for path, each in module.named_modules()
+        if type(each).__module__.startswith("torch.nn")
+        and type(each) not in (*_LAYERS, *NORMS, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
+    ]
     if unknown:
-        raise Unsupported(f"no sound bounds for {', '.join(sorted(unknown))}")
-    try:
-        found = Engine.survey(module, input_shape)
-    except (RuntimeError, NotImplementedError, TypeError) as error:
-        raise Unsupported(f"the network could not be traced: {(str(error).splitlines() or [''])[0]}") from error
-    if found.refused:
-        raise Unsupported(f"no sound bounds for {', '.join(found.refused)}")
-    chain = all(isinstance(each, nn.Sequential) for each in module.modules() if list(each.children()))
-    return chain and found.plain
+        raise Unsupported(f"no sound bounds for {', '.join(unknown)}")

@@ -1,66 +1,93 @@
 """How far rounding can move a network's logits: a forward bound, layer by layer, over the boxes of properties.
 
 Assumed of float32 libraries: products are summed as they stand (no Winograd or Fourier transforms, no bfloat16), erf
-is right to 2**-19, and softplus to a few units in the last place.
+is right to 2**-19, and exp, expm1, log1p, tanh and the sigmoid to a few units in the last place.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections import deque
 
 import torch
 from torch import nn
 
-from evalsuite import GELU, Found, Unsupported, census, replace
+from evalsuite import Activation, Found, Unsupported, interval
+from pipelines.bounds.curved import Shape
+from pipelines.bounds.layer_norm import layer_norm as _layer_norm  # noqa: F401  teaches its rule
+from pipelines.bounds.preparing import shape_of, with_stand_ins
 from pipelines.bounds.spread import TINY, UNIT, Recording, Run, Spread, between
 
-# Relative to a GELU's input: scaling, erf, 1 + erf, two products and a division, and the error of the hardness.
-_GELU_UNITS = 32
+# For each of: scaling, exp, erf or tanh, sums, products and a division, and the errors of hardness and parameters.
+_UNITS = 32
+# Where intervals of activations end; float32 has overflowed long before.
+_FARTHEST = 1e80
 # float64 bounds go forward and backward through the same sums of magnitudes, with a few more operations each.
 _FLOAT64 = 16 * 2.0**-53 / UNIT
 
 
-class _Gelu(nn.Module):
-    """gelu(hardness x) / hardness of a Spread."""
+class _Curved(nn.Module):
+    """An activation of a Spread, by its row: f(x) = g(hardness x) / hardness.
 
-    def __init__(self, hardness: torch.Tensor) -> None:
+    A library's float32 value is off by at most _UNITS units of |f(x)| + |x| (1 + the greatest slope): the formulas of
+    all rows are a dozen operations on numbers no greater than that. Errors of the input pass through the greatest
+    slope on the interval.
+    """
+
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self._hardness = hardness.detach().double().flatten()
+        self._shape = shape
 
     def forward(self, x: Spread) -> Spread:
         center, radius, error = x.parts()
-        hardness = self._hardness.reshape(1, -1, *[1] * (center.ndim - 2))
+        hardness, traits = self._shape.factor(center.ndim), self._shape.traits
         lower, upper = x.run.narrowed(center - radius, center + radius)
-        steepest = _steepest(hardness * (lower - 1.01 * error), hardness * (upper + 1.01 * error))
+        first, last = hardness * (lower - 1.01 * error), hardness * (upper + 1.01 * error)
+        farthest = torch.maximum(first.abs(), last.abs())
+        lost = ~(farthest < _FARTHEST)
+        first, last = (each.masked_fill(lost, 0) for each in (first, last))
+        least, most = interval(traits, first / hardness, last / hardness, hardness=hardness)
+        steepest = _steepest(traits, first, last)
         magnitude = torch.maximum(lower.abs(), upper.abs()) + error
+        reach = torch.maximum(least.abs(), most.abs())
         x.run.reached(hardness * magnitude)
-        moved = steepest * error + _GELU_UNITS * (UNIT * magnitude + TINY)
-        first, last = hardness * lower, hardness * upper
-        ends = torch.stack([GELU.value(first), GELU.value(last)])
-        # g falls and then rises: its minimum is inside where the slopes say so.
-        inside = (GELU.slope(first) < 0) & (GELU.slope(last) > 0)
-        lowest = torch.where(inside, -GELU.relu_distance, ends.amin(0))
-        return between(lowest / hardness, ends.amax(0) / hardness, moved, x.run)
+        x.run.reached(reach)
+        off = UNIT * (reach + magnitude * (1 + steepest + _outside(traits))) + TINY
+        moved = (steepest * error + _UNITS * off + self._shape.gap).masked_fill(lost, torch.inf)
+        return between(least, most, moved, x.run)
 
 
-def _steepest(lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
-    """The greatest |g'| on [lower, upper]: at an end or at an inflection."""
-    inside = [torch.minimum(torch.maximum(torch.tensor(at).double(), lower), upper) for at in GELU.inflections]
-    slopes = [GELU.slope(at).abs() for at in (lower, upper, *inside)]
-    return torch.stack(slopes).amax(0) + 1e-6
+def _steepest(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
+    """The greatest |g'| on [lower, upper]: between inflections and kinks g' is monotone, so it is beside one of them.
+
+    Points are moved into the interval: there they do no harm.
+    """
+    beside = [near for at in traits.kinks for near in (math.nextafter(at, -math.inf), math.nextafter(at, math.inf))]
+    inside = [torch.minimum(torch.maximum(torch.tensor(at, dtype=torch.float64), lower), upper)
+              for at in (*traits.inflections, *beside)]  # fmt: skip
+    slopes = [traits.slope(at).abs() for at in (lower, upper, *inside)]
+    return torch.stack(slopes).amax(0) * (1 + 1e-9) + 1e-9
+
+
+def _outside(traits: Activation) -> float:
+    """The greatest finite slope towards infinity: formulas add terms that the function's slope does not show."""
+    return max([abs(each) for each in traits.limits if math.isfinite(each)], default=1.0)
 
 
 def _stand_in(found: Found) -> nn.Module:
-    return found.module if found.traits.name == "relu" else _Gelu(found.traits.hardness(found.module))
+    try:
+        return found.module if found.traits.name == "relu" else _Curved(shape_of(found))
+    except ValueError as error:
+        raise Unsupported(f"no bound of the rounding of {found.path}: {error}") from error
 
 
 class Rounding:
-    """Bounds of the rounding errors of one network, whose activations are ReLU and GELU, with or without hardness."""
+    """Bounds of the rounding errors of one network, whose activations have rows of traits."""
 
     def __init__(self, module: nn.Module) -> None:
         exact = copy.deepcopy(module).double().eval()
-        self._module = replace(exact, _stand_in) if census(exact) else exact
+        self._module = with_stand_ins(exact, _stand_in)
         # Bounds sum over a layer's outputs where the network sums over its inputs.
         shapes = [each.shape for each in exact.parameters() if each.ndim > 1]
         self._widest = max([1.0, *[shape[0] / shape[1] for shape in shapes]])

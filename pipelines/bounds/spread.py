@@ -111,7 +111,7 @@ def _units(count: int) -> float:
     return count * UNIT / (1 - count * UNIT) if count * UNIT < 0.5 else float("inf")
 
 
-def _exact(value: torch.Tensor | None) -> torch.Tensor | None:
+def exact(value: torch.Tensor | None) -> torch.Tensor | None:
     """A constant that float32 holds; others would be computed with rounding of their own."""
     if value is not None and not torch.equal(value, value.float().double()):
         raise Unsupported("no bound of the rounding of weights that are computed")
@@ -122,9 +122,9 @@ def _sums(
     x: Spread, weight: torch.Tensor, bias: torch.Tensor | None, apply: Callable[[Any, Any, Any], torch.Tensor]
 ) -> Spread:
     """`apply` of x, weight and bias sums products over all of the weight's dimensions but the first."""
-    weight, bias = weight.detach().double(), _exact(bias)
+    weight, bias = weight.detach().double(), exact(bias)
     size, count = weight.abs(), weight[0].numel()
-    _exact(weight)
+    exact(weight)
     center, radius, error = x.parts()
     reach = apply(x.magnitude(), size, None if bias is None else bias.abs())
     moved = apply(error, size, None) + _units(count + 2) * reach + (count + 2) * TINY
@@ -213,7 +213,7 @@ def _as_spread(value: Any, like: Any) -> Spread:
     if isinstance(value, Spread):
         return value
     if isinstance(value, torch.Tensor):
-        _exact(value)
+        exact(value)
     center = torch.as_tensor(value, dtype=torch.float64).detach()
     error = torch.zeros_like(center) if isinstance(value, torch.Tensor) else UNIT * center.abs()
     return Spread.of(center, torch.zeros_like(center), error, like.run)
@@ -257,3 +257,8 @@ _RULES: dict[Any, Callable[..., Spread]] = {
     **dict.fromkeys((functional.dropout, functional.dropout1d, functional.dropout2d), _unchanged),
     **{each: _rearranged(each) for each in _SHAPES},
 }
+
+
+def teach(rules: dict[Any, Callable[..., Spread]]) -> None:
+    """Add rules of modules that build on this one, when they are imported."""
+    _RULES.update(rules)

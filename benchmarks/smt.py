@@ -1,0 +1,191 @@
+"""Exact verification on 120 queries: how many are decided, and how long each contender takes.
+
+python -m benchmarks.smt [--limit 60] [--plain-limit 10] [--samples 8] [contender ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from evalsuite import Network, Property, Verdict, falsify
+from evalsuite.plugins import load
+from evalsuite.reluize.variants import VARIANTS
+from evalsuite.run.making import make_network
+from pipelines.smt.counterexample import Judge
+from pipelines.smt.deciding import Decider
+from pipelines.smt.encoding import BEST, Encoding, Finding
+from pipelines.smt.exact_network import ExactNetwork, read
+from pipelines.smt.limits import Limits
+from pipelines.smt.plain import ask_plainly
+
+# Workload, options, radii: 8 test samples of each radius make 120 queries.
+Asked = tuple[str, dict[str, str], tuple[float, ...]]
+QUERIES: tuple[Asked, ...] = (
+    ("iris-mlp", {}, (0.05, 0.1, 0.15, 0.2)),
+    ("moons-mlp", {}, (0.05, 0.1)),
+    ("digits-tiny-mlp", {"hidden": "16"}, (0.05, 0.1, 0.15)),
+    ("digits-tiny-mlp", {"hidden": "16-16"}, (0.05, 0.08)),
+    ("digits-tiny-mlp", {"hidden": "32"}, (0.05, 0.1)),
+    ("digits-tiny-mlp", {"hidden": "64"}, (0.08,)),
+    ("digits-tiny-mlp", {"hidden": "32-32"}, (0.05,)),
+)
+_DECIDED = (Verdict.HOLDS, Verdict.VIOLATED)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One question about one network."""
+
+    name: str
+    network: Network
+    exact: ExactNetwork
+    judge: Judge
+    property_: Property
+
+
+@dataclass(slots=True)
+class Tally:
+    """A contender's verdicts and seconds, by query; `solved` where bounds and falsifier had not decided it."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    searched: list[bool] = field(default_factory=list)
+
+
+Contender = Callable[[Query, float], tuple[Verdict, bool]]
+
+
+def queries(samples: int = 8, asked: Sequence[Asked] = QUERIES, variant: str = "relu") -> Iterator[Query]:
+    """The set, with networks trained here."""
+    for name, options, radii in asked:
+        workload = load("workloads", name).target(**options)
+        data = workload.data()
+        network = make_network(workload, data, VARIANTS[variant](), 0, name=name)[0]
+        exact = read(network)
+        judge = Judge(network, exact, 0)
+        for eps in radii:
+            for i in range(samples):
+                property_ = Property.robustness(
+                    data.test.inputs[i], sample=i, label=int(data.test.targets[i]), eps=eps, domain=data.domain
+                )
+                yield Query(f"{name} {options.get('hidden', '')} {eps}", network, exact, judge, property_)
+
+
+def by_z3(query: Query, limit: float, encoding: Encoding = BEST) -> tuple[Verdict, bool]:
+    """Falsifier, reduction, then Z3."""
+    decider = Decider(query.exact, query.judge, limit=limit, deadline=time.monotonic() + limit, encoding=encoding)
+    (suspect,) = falsify(query.network.module, [query.property_], seed=0)
+    decision = decider.decide(query.property_, suspect)
+    return decision.verdict, decision.solver_calls > 0
+
+
+def by_z3_plainly(query: Query, limit: float) -> tuple[Verdict, bool]:
+    """Z3 alone."""
+    found = ask_plainly(query.exact, query.property_, limits=Limits(seconds=limit)).finding
+    words = {Finding.IMPOSSIBLE: Verdict.HOLDS, Finding.POSSIBLE: Verdict.VIOLATED}
+    return words.get(found, Verdict.TIMEOUT), True
+
+
+def by_search(query: Query, limit: float) -> tuple[Verdict, bool]:
+    """Certified branch and bound."""
+    from pipelines.smt.search.decision import decide
+
+    (suspect,) = falsify(query.network.module, [query.property_], seed=0)
+    found = decide(query.exact, query.property_, query.judge, seconds=limit, suspect=suspect)
+    return found.verdict, found.nodes > 0
+
+
+CONTENDERS: dict[str, Contender] = {
+    "search": by_search,
+    "z3": by_z3,
+    **{f"z3:{each.value}": partial(by_z3, encoding=each) for each in Encoding},
+    "plain": by_z3_plainly,
+}
+
+
+def run(
+    names: list[str],
+    limit: float,
+    plain_limit: float,
+    samples: int,
+    asked: Sequence[Asked] = QUERIES,
+    *,
+    quiet: bool = False,
+) -> dict[str, Tally]:
+    """Every contender on every query; disagreements are printed as they come."""
+    tallies = {name: Tally() for name in names}
+    for query in queries(samples, asked):
+        for name, tally in tallies.items():
+            started = time.perf_counter()
+            verdict, searched = CONTENDERS[name](query, plain_limit if name == "plain" else limit)
+            tally.seconds.append(time.perf_counter() - started)
+            tally.verdicts.append(verdict)
+            tally.searched.append(searched)
+        said = {tally.verdicts[-1] for tally in tallies.values()} & set(_DECIDED)
+        if len(said) > 1:
+            print(f"DISAGREE {query.name} sample {query.property_.sample}")
+        if quiet:
+            continue
+        line = "  ".join(f"{name} {each.verdicts[-1].value} {each.seconds[-1]:.3f}" for name, each in tallies.items())
+        print(f"{query.name} {query.property_.sample}: {line}", flush=True)
+    return tallies
+
+
+def report(tallies: dict[str, Tally], limits: dict[str, float]) -> None:
+    """Per contender: how many are decided, and times, those without a verdict censored at the limit."""
+    first = next(iter(tallies.values()))
+    for name, tally in tallies.items():
+        decided = [each in _DECIDED for each in tally.verdicts]
+        pairs = list(zip(tally.seconds, decided, strict=True))
+        censored = [seconds if done else limits[name] for seconds, done in pairs]
+        par2 = statistics.fmean(seconds if done else 2 * limits[name] for seconds, done in pairs)
+        hard = [each for each, searched in zip(censored, first.searched, strict=True) if searched]
+        print(
+            f"{name}: {sum(decided)} of {len(decided)} decided; geometric mean {_geometric(censored):.3f} s, of the "
+            f"{len(hard)} that {next(iter(tallies))} searched {_geometric(hard):.3f} s; median "
+            f"{statistics.median(censored):.3f} s, greatest {max(censored):.1f} s, PAR-2 {par2:.2f} s"
+        )
+
+
+def _geometric(values: list[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values))) if values else math.nan
+
+
+def exact_verification() -> Iterator[tuple[str, float]]:
+    """Z3 on the plain encoding, and branch and bound, over Z3 with the exact reduction: irises and moons, <= 10 s."""
+    limit, names = 10.0, ("z3", "plain", "search")
+    tallies = run(
+        list(names), limit, limit, 2, [each for each in QUERIES if not each[0].startswith("digits")], quiet=True
+    )
+    means = {name: _geometric([min(each, limit) for each in tally.seconds]) for name, tally in tallies.items()}
+    count = len(tallies["z3"].seconds)
+    for name in ("plain", "search"):
+        yield (
+            f"{name} / z3 with reduction ({1000 * means['z3']:.0f} ms here), {count} queries",
+            means[name] / means["z3"],
+        )
+
+
+def main() -> None:
+    """Run and report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("contenders", nargs="*", default=["z3", "plain"], choices=[*CONTENDERS, []])
+    parser.add_argument("--limit", type=float, default=60.0)
+    parser.add_argument("--plain-limit", type=float, default=10.0)
+    parser.add_argument("--samples", type=int, default=8)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    tallies = run(given.contenders, given.limit, given.plain_limit, given.samples)
+    report(tallies, {name: given.plain_limit if name == "plain" else given.limit for name in tallies})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""The activations of a network as auto_LiRPA's operators: one operator for every row of traits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+
+from evalsuite import Activation, interval, relax
+from pipelines.bounds.surroundings import at_home
+
+OPERATOR = "evalsuite::Curved"
+
+with at_home():
+    from auto_LiRPA.bound_ops import BoundOptimizableActivation
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """f(x) = g(hardness x) / hardness, up to an error.
+
+    Args:
+        traits: the row of g.
+        hardness: one value, or one per channel (dimension 1).
+        threshold: where the module is the identity instead, for x > threshold; nn.Softplus has one.
+    """
+
+    traits: Activation
+    hardness: tuple[float, ...] = (1.0,)
+    threshold: float = torch.inf
+
+    def factor(self, ndim: int) -> torch.Tensor | float:
+        """The hardness, broadcastable to `ndim` dimensions, float64; 1.0 for 1, which costs nothing."""
+        if self.hardness == (1.0,):
+            return 1.0
+        return torch.tensor(self.hardness, dtype=torch.float64).reshape(1, -1, *[1] * (ndim - 2))
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        """What the module computes, float64."""
+        factor = self.factor(x.ndim)
+        curved = self.traits.value(factor * x) / factor
+        return curved if self.threshold == torch.inf else torch.where(x > self.threshold, x, curved)
+
+    @property
+    def gap(self) -> float:
+        """How far f and the module are apart at the most: they differ beyond the threshold, most just behind it."""
+        if self.threshold == torch.inf:
+            return 0.0
+        edge = torch.tensor([[self.threshold]], dtype=torch.float64)
+        factor = self.factor(2)
+        # 2**-48 times the threshold covers the rounding of the difference.
+        return float((self.traits.value(factor * edge) / factor - edge).abs()) + 2.0**-48 * self.threshold
+
+    def bends(self) -> bool:
+        """Whether f is more than two lines through 0, whose lines would be told by slopes, not by points."""
+        return self.traits.shape != "" or any(self.traits.kinks)
+
+
+class _Function(torch.autograd.Function):
+    """A shape's values, which exporters write as one operator with the number of the shape."""
+
+    @staticmethod
+    def symbolic(graph: Any, x: Any, _: Shape, number: int) -> Any:
+        made = graph.op(OPERATOR, x, number_i=number)
+        made.setType(x.type())
+        return made
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor, shape: Shape, __: int) -> torch.Tensor:
+        return shape.value(x)
+
+
+class Curved(nn.Module):
+    """Stands for an activation in the network that auto_LiRPA converts; `number` is its place among the shapes."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape, self.number = shape, -1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """f(x)."""
+        y: torch.Tensor = _Function.apply(x, self.shape, self.number)  # type: ignore[no-untyped-call]
+        return y
+
+
+def numbered(module: nn.Module) -> tuple[Shape, ...]:
+    """The shapes of a module's `Curved`, which learn their numbers."""
+    found = [each for each in module.modules() if isinstance(each, Curved)]
+    for number, each in enumerate(found):
+        each.number = number
+    return tuple(each.shape for each in found)
+
+
+def operator(shapes: tuple[Shape, ...]) -> Callable[..., BoundCurved]:
+    """What makes auto_LiRPA's operator for a node, by its attributes."""
+
+    def make(attr: Any = None, inputs: Any = None, output_index: int = 0, options: Any = None) -> BoundCurved:
+        return BoundCurved(shapes[int(attr["number"])], attr, inputs, output_index, options)
+
+    return make
+
+
+class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
+    """Our relaxation as an operator of auto_LiRPA.
+
+    alpha is where the tangents touch, z = hardness x, or the lines' slopes where f is two lines through 0:
+    (2 for lower and upper line, rows of C, batch, *shape). Both releases take the batch at dimension 2.
+    """
+
+    # A line's parts, each a tensor, or two of them while optimizing.
+    lw: Any
+    lb: Any
+    uw: Any
+    ub: Any
+
+    def __init__(self, shape: Shape, attr: Any, inputs: Any, output_index: int, options: Any) -> None:
+        super().__init__(attr, inputs, output_index, options)
+        self._shape, self._gap = shape, shape.gap
+        self._made_of: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.alpha_batch_dim = 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._shape.value(x)
+
+    def interval_propagate(self, *bounds: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        lower, upper = _ordered(bounds[0][0], bounds[0][1])
+        least, most = interval(self._shape.traits, lower, upper, hardness=self._shape.factor(lower.ndim))
+        return least - self._gap, most + self._gap
+
+    def bound_relax(self, x: Any, init: bool = False, dim_opt: Any = None) -> None:
+        if self.opt_stage in ("opt", "reuse"):
+            # While optimizing, auto_LiRPA indexes the lines by the side that it bounds; one set serves both.
+            points = self.alpha[self._start]
+            # Chords do not depend on the points, and have their shape no more.
+            parts = [each.expand(points.shape[1:]) for each in self._lines(x.lower, x.upper, tuple(points))]
+            self.lw, self.lb, self.uw, self.ub = ((each, each) for each in parts)
+            self._made_of = None
+        elif self._made_of is None or self._made_of[0] is not x.lower or self._made_of[1] is not x.upper:
+            # Each layer behind asks again, with the same bounds.
+            self.lw, self.lb, self.uw, self.ub = self._lines(x.lower, x.upper, None)
+            self._made_of = x.lower, x.upper
+
+    def _lines(self, low: torch.Tensor, high: torch.Tensor, points: Any) -> tuple[torch.Tensor, ...]:
+        lower, upper = _ordered(low, high)
+        lines = relax(self._shape.traits, lower, upper, hardness=self._shape.factor(lower.ndim), points=points)
+        below, above = lines.lower_intercept - self._gap, lines.upper_intercept + self._gap
+        return lines.lower_slope, below, lines.upper_slope, above
+
+    def init_linear_relaxation(self, x: Any, dim_opt: Any = None) -> None:
+        """Nothing: `bound_relax` makes the lines in one go."""
+
+    def init_opt_parameters(self, start_nodes: Any) -> None:
+        lower, upper = self.inputs[0].lower, self.inputs[0].upper
+        if self._shape.bends():
+            points = (self._shape.factor(lower.ndim) * (lower + upper) / 2).expand(2, *lower.shape)
+        else:
+            found = self._lines(lower, upper, None)
+            points = torch.stack([found[0], found[2]])
+        self.alpha.clear()
+        for name, size, *_ in start_nodes:
+            rows = size if isinstance(size, int) else prod(size)
+            self.alpha[name] = points[:, None].repeat(1, rows, *[1] * lower.ndim).detach().requires_grad_()
+
+    def dump_optimized_params(self) -> Any:
+        return self.alpha
+
+    def restore_optimized_params(self, alpha: Any) -> None:
+        self.alpha = alpha
+
+
+def _ordered(lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where two bounds of one value were intersected, rounding may have reversed them."""
+    return torch.minimum(lower, upper), torch.maximum(lower, upper)

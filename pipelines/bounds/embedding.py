@@ -1,0 +1,87 @@
+"""Language models as networks of real inputs: what follows the embedding of their tokens."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from evalsuite import Network, Unsupported
+
+_COMPARED = 4  # sequences of tokens
+UNBOUNDED = (-math.inf, math.inf)  # the domain of an embedding's output
+
+
+def embedded(network: Network, tokens: torch.Tensor) -> tuple[Network, torch.Tensor]:
+    """The network from the token embedding's output (positions, width) on, and that output for `tokens`.
+
+    Its logits are those of the last position where the network's are (batch, positions, classes). Weights are copied.
+
+    Raises:
+        Unsupported: not exactly one `nn.Embedding` is given the tokens, or the tokens go another way too.
+    """
+    name = _embedding_of_tokens(network)
+    whole = copy.deepcopy(network.module).eval()
+    table = whole.get_submodule(name)
+    with torch.no_grad():
+        vectors: torch.Tensor = table(tokens)
+        example = network.example(_COMPARED)
+        expected, given = whole(example), table(example)
+    rest = _without(whole, name)
+    try:
+        with torch.no_grad():
+            logits = rest(given)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        raise Unsupported(f"the network needs its tokens beside the output of {name!r}: {error}") from error
+    if logits.shape != expected.shape or not torch.equal(logits, expected):
+        raise Unsupported(f"the network computes something else from the output of {name!r} than from its tokens")
+    if logits.ndim == 3:
+        rest = nn.Sequential(rest, nn.Flatten(), _last_position(*logits.shape[1:]))
+    return Network(network.name, rest.eval(), tuple(vectors.shape[1:]), network.classes), vectors
+
+
+def _embedding_of_tokens(network: Network) -> str:
+    """The dotted path of the embedding that is given the tokens."""
+    module, tokens = copy.deepcopy(network.module).eval(), network.example(_COMPARED)
+    named = {name: each for name, each in module.named_modules() if isinstance(each, nn.Embedding)}
+    uses: list[str] = []
+
+    def note(name: str) -> Any:
+        def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if inputs and inputs[0].shape == tokens.shape and torch.equal(inputs[0], tokens):
+                uses.append(name)
+
+        return hook
+
+    for name, each in named.items():
+        each.register_forward_pre_hook(note(name))
+    with torch.no_grad():
+        module(tokens)
+    if not uses:
+        kinds = ", ".join(named) or "none"
+        raise Unsupported(f"no nn.Embedding is given the tokens, so nothing to perturb; embeddings here: {kinds}")
+    if len(uses) > 1:
+        raise Unsupported(f"tokens are embedded more than once, by {', '.join(uses)}: perturb which?")
+    return uses[0]
+
+
+def _without(module: nn.Module, name: str) -> nn.Module:
+    """The module with the submodule `name` replaced by the identity."""
+    if not name:
+        return nn.Identity()
+    parent, _, last = name.rpartition(".")
+    setattr(module.get_submodule(parent), last, nn.Identity())
+    return module
+
+
+def _last_position(positions: int, classes: int) -> nn.Linear:
+    """From logits of all positions, flattened, to the last one's: exact, and of an operator that has bounds."""
+    select = nn.Linear(positions * classes, classes)
+    with torch.no_grad():
+        select.weight.zero_()
+        select.weight[:, -classes:] = torch.eye(classes)
+        select.bias.zero_()
+    return select

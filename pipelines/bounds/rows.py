@@ -1,0 +1,154 @@
+"""What was found, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from evalsuite import Direction, Metric, Property, Verdict
+from pipelines.bounds.layers import finite, layer_metrics
+from pipelines.bounds.propagation import Margins
+from pipelines.bounds.radius import Radii
+
+_ROUNDED = "proven for real arithmetic, but rounding gives a float32 counterexample"
+_LAYERED = ("ibp", "crown")
+Setting = dict[str, str | int | float | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one method says of the properties.
+
+    Args:
+        method: its name.
+        holds: (properties,) bool.
+        late: (properties,) bool: not tried for want of time.
+        rounded: (properties,) bool: proven, but of real arithmetic only.
+        seconds: what it took.
+        bounds: of the first properties, as many as were in time.
+        reason: what to know about it.
+        refused: the method does not work on this network.
+    """
+
+    method: str
+    holds: torch.Tensor
+    late: torch.Tensor
+    rounded: torch.Tensor
+    seconds: float
+    bounds: Margins | None
+    reason: str = ""
+    refused: bool = False
+
+
+class Rows:
+    """Metrics of balls in one norm, which stands in the setting where it is not L-infinity."""
+
+    def __init__(self, norm: str) -> None:
+        self._norm: Setting = {} if norm == "linf" else {"norm": norm}
+
+    def _setting(self, **setting: float | str) -> Setting:
+        return {**setting, **self._norm}
+
+    def clean(self, correct: torch.Tensor) -> Metric:
+        """The accuracy on the samples that are certified."""
+        return Metric("clean_accuracy", correct.double().mean().item(), "fraction", Direction.HIGHER)
+
+    def attack(
+        self, properties: list[Property], points: Sequence[torch.Tensor | None], late: torch.Tensor, seconds: float
+    ) -> list[Metric]:
+        """What PGD left standing; its seconds are those of the search where no smaller ball had a counterexample."""
+        eps = properties[0].eps
+        violated = torch.tensor([point is not None for point in points])
+        accuracy = None if bool(late.all()) else (~violated).double().mean().item()
+        setting, reason = self._setting(eps=eps), _told(late)
+        return [
+            Metric("pgd_accuracy", accuracy, "fraction", Direction.HIGHER, setting, reason=reason),
+            self._clock(seconds, self._setting(eps=eps, method="pgd")),
+            *self._verdicts(properties, "pgd", violated, Verdict.VIOLATED, late),
+        ]
+
+    def found(
+        self, properties: list[Property], found: Found, pgd_accuracy: float | None, layers: Sequence[str]
+    ) -> list[Metric]:
+        """What one method says at one radius. `layers` are the names of the activations."""
+        setting = self._setting(eps=properties[0].eps, method=found.method)
+        reason = "; ".join(each for each in (_told(found.late), found.reason) if each)
+        certified = None if found.refused else found.holds.double().mean().item()
+        undecided = None if pgd_accuracy is None or certified is None else pgd_accuracy - certified
+        unattacked = reason if undecided is not None else reason or "PGD had no time"
+        otherwise = Verdict.UNSUPPORTED if found.refused else Verdict.UNKNOWN
+        metrics = [
+            Metric("certified_accuracy", certified, "fraction", Direction.HIGHER, setting, reason=reason),
+            Metric("undecided_fraction", undecided, "fraction", Direction.LOWER, setting, reason=unattacked),
+            self._clock(found.seconds, setting),
+            *self._verdicts(properties, found.method, found.holds, Verdict.HOLDS, found.late, found.rounded, otherwise),
+        ]
+        if found.method == "alpha-crown":
+            return metrics  # It leaves the bounds of logits and activation inputs as CROWN gave them.
+        return metrics + self._widths(found, setting, reason, layers)
+
+    def _widths(self, found: Found, setting: Setting, reason: str, layers: Sequence[str]) -> list[Metric]:
+        bounds = found.bounds
+        width = None if bounds is None else (bounds.upper - bounds.lower).mean().item()
+        unstable = None if bounds is None else bounds.unstable.double().mean().item()
+        layered = bounds is not None and found.method in _LAYERED
+        return [
+            finite("bound_width", width, "logit", Direction.LOWER, setting, reason),
+            # No direction: a ReLU whose interval does not contain 0 is linear, a GELU is not.
+            Metric("unstable_neurons", unstable, "count", Direction.NEUTRAL, setting, reason=reason),
+            *(layer_metrics(bounds, layers, setting, reason) if bounds is not None and layered else []),
+        ]
+
+    def radii(self, radii: Radii, method: str, seconds: float) -> list[Metric]:
+        """Certified radii, and what the bisection took after the grid."""
+        setting = self._setting(method=method)
+        clock = Metric("radius_seconds", seconds, "s", Direction.LOWER, setting, timing=True)
+        return [*radii.metrics(setting), clock]
+
+    def no_radius(self, method: str, reason: str) -> Metric:
+        """Why there are no radii."""
+        setting = self._setting(method=method)
+        return Metric("certified_radius", None, "input", Direction.HIGHER, setting, reason=reason)
+
+    def memory(self, peaks: Mapping[str, tuple[int | None, str]]) -> list[Metric]:
+        """The most memory that each method took, or why that is not known."""
+        return [
+            Metric(
+                "peak_memory", value, "bytes", Direction.LOWER, self._setting(method=method), timing=True,
+                reason=reason,
+            )
+            for method, (value, reason) in peaks.items()
+        ]  # fmt: skip
+
+    def _clock(self, seconds: float, setting: Setting) -> Metric:
+        return Metric("seconds", seconds, "s", Direction.LOWER, setting, timing=True)
+
+    def _verdicts(
+        self,
+        properties: list[Property],
+        method: str,
+        decided: torch.Tensor,
+        verdict: Verdict,
+        late: torch.Tensor,
+        rounded: torch.Tensor | None = None,
+        otherwise: Verdict = Verdict.UNKNOWN,
+    ) -> list[Metric]:
+        """One row per property: decided, out of time, or `otherwise`."""
+        rows = []
+        reasons = [_ROUNDED if rounded is not None and bool(rounded[i]) else "" for i in range(len(properties))]
+        setting = self._setting(eps=properties[0].eps, method=method)
+        for each, yes, out_of_time, reason in zip(properties, decided.tolist(), late.tolist(), reasons, strict=True):
+            said = verdict if yes else Verdict.TIMEOUT if out_of_time else otherwise
+            row = Metric(
+                "robustness", None, "verdict", Direction.NEUTRAL, setting, sample=each.sample, verdict=said,
+                reason=reason,
+            )  # fmt: skip
+            rows.append(row)
+        return rows
+
+
+def _told(late: torch.Tensor) -> str:
+    missing = int(late.sum())
+    return f"{missing} of {len(late)} properties not tried in time" if missing else ""

@@ -1,0 +1,134 @@
+"""What a traced network consists of, and what of it has no trustworthy bounds."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from evalsuite import Unsupported
+from pipelines.bounds.adapter import Engine
+from pipelines.bounds.curved import OPERATOR
+from pipelines.bounds.surroundings import LEGACY
+
+# Operators whose bounds were sampled in the tests. Not softmax, x / sqrt(y), products of activations; and not
+# Gather, whose backward bounds lose all but one use of an index that is repeated.
+ALLOWED = {
+    "onnx::Add", "onnx::AveragePool", "onnx::BatchNormalization", "onnx::Concat", "onnx::Constant", "onnx::Conv",
+    "onnx::Flatten", "onnx::Gemm", "onnx::GlobalAveragePool", "onnx::MaxPool", "onnx::Relu", "onnx::Reshape",
+    "onnx::Sub", "onnx::Unsqueeze", OPERATOR,
+}  # fmt: skip
+_WINDOWED = ("onnx::Conv", "onnx::MaxPool", "onnx::AveragePool")
+# Where one of these is, patches were not compared with matrices.
+_MATRICES = {"onnx::Concat", "onnx::Reshape", "onnx::Sub", "onnx::Unsqueeze"}
+# Release 0.3 takes any x / sqrt(y) for a LayerNorm without its epsilon; 0.7 bounds the operators one by one.
+NORMS: tuple[type[nn.Module], ...] = () if LEGACY else (nn.LayerNorm,)
+# The functions of torch that exporters write as an operator of another name.
+_MADE_BY = {
+    "Softmax": ("scaled_dot_product_attention",), "MatMul": ("scaled_dot_product_attention", "__matmul__", "bmm"),
+    "Erf": ("gelu",), "Gather": ("__getitem__", "chunk"), "Mul": ("__mul__", "__rmul__"), "Div": ("__truediv__",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a traced network consists of.
+
+    Args:
+        refused: the operators for which there are no trustworthy bounds, by name, sorted, with the modules that call
+            them.
+        plain: every window is square, with the same stride and padding on all sides, undilated and ungrouped, and
+            only sums join branches: there patches give the bounds that matrices give.
+    """
+
+    refused: list[str]
+    plain: bool
+
+
+def survey(module: nn.Module, input_shape: tuple[int, ...]) -> Survey:
+    """What the traced `module` consists of; norms that have bounds of their own are looked through."""
+    plainer = _without_norms(module)
+    operators = Engine.operators(plainer, input_shape)
+    unknown = {op.removeprefix("onnx::") for op, _ in operators if op not in ALLOWED}
+    refused = {_placed(name, module, input_shape) for name in unknown}
+    refused |= {told for each in operators if (told := _refused_geometry(*each))}
+    windows = [attributes for op, attributes in operators if op in _WINDOWED]
+    joined = any(op in _MATRICES for op, _ in operators)
+    return Survey(sorted(refused), not refused and not joined and all(_is_plain(each) for each in windows))
+
+
+def _without_norms(module: nn.Module) -> nn.Module:
+    plainer = copy.deepcopy(module)
+    for parent in list(plainer.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, NORMS):
+                setattr(parent, name, nn.Identity())
+    return plainer
+
+
+class _Watch(TorchFunctionMode):
+    """Notes which functions of torch are called, and by which module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.calls: list[tuple[str, str]] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.stack:
+            self.calls.append((getattr(function, "__name__", ""), self.stack[-1]))
+        return function(*args, **(kwargs or {}))
+
+
+def _placed(operator: str, module: nn.Module, input_shape: tuple[int, ...]) -> str:
+    """The operator's name, with the path and type of the module that calls for it, where one is found."""
+    watched, watch = copy.deepcopy(module), _Watch()
+    for path, each in watched.named_modules():
+        each.register_forward_pre_hook(lambda *_, path=path: watch.stack.append(path))
+        each.register_forward_hook(lambda *_: (watch.stack.pop(), None)[1])
+    with watch, torch.no_grad():
+        watched(torch.zeros(1, *input_shape, dtype=torch.float64))
+    names = {operator.lower(), *_MADE_BY.get(operator, ())}
+    paths = dict.fromkeys(path for name, path in watch.calls if name in names)
+    modules = dict(module.named_modules())
+    places = [f"{path or 'the network'} ({type(modules[path]).__name__})" for path in paths]
+    return f"{operator} in {' and '.join(places)}" if places else operator
+
+
+def _refused_geometry(operator: str, window: Any) -> str:
+    """What is wrong with a window, or nothing."""
+    if operator not in _WINDOWED:
+        return ""
+    name = operator.removeprefix("onnx::")
+    if "pads" not in window:
+        return f"{name} with padding by name"
+    if window.get("ceil_mode", 0):
+        return f"{name} with ceil_mode"
+    kernel, steps = list(window["kernel_shape"]), list(window["strides"])
+    tiles = kernel == steps and len(set(kernel)) == 1 and not any(window["pads"])
+    if operator != "onnx::Conv" and not (tiles and set(window.get("dilations", [1])) == {1}):
+        return f"{name} that does not tile (window {kernel}, stride {steps}, padding {list(window['pads'])})"
+    return ""
+
+
+def _is_plain(window: Any) -> bool:
+    same = all(len(set(window[name])) == 1 for name in ("kernel_shape", "strides", "pads"))
+    return same and set(window.get("dilations", [1])) == {1} and window.get("group", 1) == 1
+
+
+def plain_windows(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
+    """Whether convolutions may propagate as patches. Raises Unsupported, naming what has no trustworthy bounds."""
+    try:
+        found = survey(module, input_shape)
+    except (RuntimeError, NotImplementedError, TypeError) as error:
+        told = _placed("Softmax", module, input_shape)
+        if told != "Softmax":
+            raise Unsupported(f"no sound bounds for {told}") from error
+        raise Unsupported(f"the network could not be traced: {(str(error).splitlines() or [''])[0]}") from error
+    if found.refused:
+        raise Unsupported(f"no sound bounds for {', '.join(found.refused)}")
+    return found.plain

@@ -1,0 +1,184 @@
+"""What the methods share: intersections, a time budget, memory, names of layers, patches on residual networks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, LambdaGELU, Network, Property, Unsupported
+from evalsuite.workloads.residual import ResidualBlock
+from pipelines.bounds import propagation as propagation_module
+from pipelines.bounds.margins import Margins
+from pipelines.bounds.propagation import Propagation
+
+MakeNetwork = Callable[..., Network]
+MakeBench = Callable[..., Bench]
+
+
+def mlp(act: Callable[[], nn.Module], classes: int = 3) -> Network:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), act(), nn.Linear(8, 8), act(), nn.Linear(8, classes)).eval()
+    return Network("mlp", module, (4,), classes)
+
+
+def boxes(shape: tuple[int, ...], eps: float, count: int, classes: int = 3) -> list[Property]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        Property.robustness(torch.rand(shape, generator=generator), sample=i, label=i % classes, eps=eps, domain=(0, 1))
+        for i in range(count)
+    ]
+
+
+def test_crown_lies_within_intervals_everywhere() -> None:
+    propagation = Propagation(mlp(nn.ReLU))
+    for eps in (0.01, 0.3, 1.0):
+        properties = boxes((4,), eps, 6)
+        ibp, crown = propagation.bounds(properties, "ibp"), propagation.bounds(properties, "crown")
+        assert (crown.margins >= ibp.margins).all()
+        assert (crown.lower >= ibp.lower).all()
+        assert (crown.upper <= ibp.upper).all()
+        for (low, high), (least, most) in zip(crown.inputs, ibp.inputs, strict=True):
+            assert (low >= least - 1e-12).all()
+            assert (high <= most + 1e-12).all()
+
+
+def test_forward_bounds_and_crown_ibp_by_hand() -> None:
+    # y = relu(x) on [-1, 2]: the chord 2 (x + 1) / 3 above, x below as 2 > 1; out = -y lies in [-2, 1].
+    module = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 2)).eval()
+    with torch.no_grad():
+        for layer, weight in ((module[0], [[1.0]]), (module[2], [[-1.0], [0.0]])):
+            layer.weight.copy_(torch.tensor(weight))
+            layer.bias.zero_()
+    box = Property(0, 0, 0.0, torch.tensor([-1.0]).double(), torch.tensor([2.0]).double())
+    propagation = Propagation(Network("n", module, (1,), 2))
+    for method in ("forward", "crown-ibp"):
+        found = propagation.bounds([box], method)
+        assert found.lower[0].tolist() == pytest.approx([-2.0, 0.0], abs=1e-8)
+        assert found.upper[0].tolist() == pytest.approx([1.0, 0.0], abs=1e-8)
+        assert found.inputs[0][0].item() == pytest.approx(-1.0, abs=1e-8)
+    assert propagation.bounds([box], "crown").upper[0, 0].item() == pytest.approx(0.0, abs=1e-8)
+
+
+def test_an_unknown_method_and_no_properties_are_refused() -> None:
+    propagation = Propagation(mlp(nn.ReLU))
+    with pytest.raises(ValueError, match=r"method must be one of ibp, .* got 'crwn'"):
+        propagation.bounds(boxes((4,), 0.1, 1), "crwn")
+    with pytest.raises(ValueError, match="bounds of no properties"):
+        propagation.bounds([], "crown")
+
+
+def test_what_forward_bounds_do_not_manage_is_told_and_harms_nothing() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 2, 3, padding=1), nn.GELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3)]
+    propagation = Propagation(Network("pooled", nn.Sequential(*layers).eval(), (1, 4, 4), 3))
+    properties = boxes((1, 4, 4), 0.1, 2)
+    before = propagation.bounds(properties, "crown")
+    with pytest.raises(Unsupported, match="by forward"):
+        propagation.bounds(properties, "forward")
+    assert torch.equal(propagation.bounds(properties, "crown").margins, before.margins)
+
+
+def test_no_time_gives_crown_and_little_time_something_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    propagation = Propagation(mlp(nn.GELU), iterations=40)
+    properties = boxes((4,), 0.6, 4)
+    crown = propagation.bounds(properties, "crown")
+    assert torch.equal(propagation.bounds(properties, "alpha-crown", crown, seconds=0.0).margins, crown.margins)
+    whole = propagation.bounds(properties, "alpha-crown", crown)
+    ticks = itertools.count()
+    # A clock by which each look takes a second: three iterations are all that fits.
+    monkeypatch.setattr(propagation_module.time, "monotonic", lambda: float(next(ticks)))
+    short = propagation.bounds(properties, "alpha-crown", crown, seconds=4.0)
+    assert next(ticks) < 9
+    assert (crown.margins <= short.margins).all()
+    assert short.margins.sum() < whole.margins.sum() - 1e-4
+    assert (short.margins > crown.margins + 1e-6).any()
+
+
+def test_time_is_shared_by_the_batches() -> None:
+    propagation = Propagation(mlp(nn.GELU), iterations=2000)
+    propagation.batch = 1
+    properties = boxes((4,), 0.6, 6)
+    crown = propagation.bounds(properties, "crown")
+    found = propagation.bounds(properties, "alpha-crown", crown, seconds=0.3)
+    assert (found.margins[0] > crown.margins[0]).any()
+    assert torch.equal(found.margins[-1], crown.margins[-1])
+
+
+def test_memory_bounds_the_batch() -> None:
+    batches = [Propagation(mlp(nn.GELU), memory=memory).batch for memory in (1, 2**14, 2**30)]
+    assert batches[0] == 1
+    assert 1 < batches[1] < batches[2]
+    with pytest.raises(ValueError, match="memory must be >= 1 byte, got 0"):
+        Propagation(mlp(nn.GELU), memory=0)
+    with pytest.raises(ValueError, match="iterations must be >= 1, got 0"):
+        Propagation(mlp(nn.GELU), iterations=0)
+
+
+class Named(nn.Module):
+    """Activations as modules, one of them twice, and as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.ModuleList([nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 5)])
+        self.act, self.gate, self.last = LambdaGELU(hardness=3.0), nn.Sigmoid(), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.act(self.body[0](x))
+        x = torch.relu(self.body[1](x)) + x
+        y: torch.Tensor = self.last(self.gate(self.act(self.body[2](x))))
+        return y
+
+
+def test_layers_are_named_by_their_modules() -> None:
+    torch.manual_seed(0)
+    propagation = Propagation(Network("named", Named().eval(), (4,), 3))
+    assert propagation.layers == ("act", "relu 2", "act call 2", "gate")
+    found = propagation.bounds(boxes((4,), 0.1, 2), "crown")
+    assert len(found.inputs) == 4
+
+
+def test_layers_of_a_residual_network(network: MakeNetwork) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(ResidualBlock(1, 2, lambda _: nn.GELU()), nn.Flatten(), nn.Linear(32, 3)).eval()
+    propagation = Propagation(Network("block", module, (1, 4, 4), 3))
+    assert propagation.layers == ("0.residual.2", "0.activation")
+
+
+class Branches(nn.Module):
+    """A residual block of any kernel, stride and projection."""
+
+    def __init__(self, before: int, after: int, kernel: int, stride: int, short: int, act: nn.Module) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, kernel, stride, kernel // 2)
+        self.second, self.act = nn.Conv2d(after, after, 3, 1, 1), act
+        self.short = nn.Conv2d(before, after, short, stride, short // 2) if short else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.act(self.second(self.act(self.first(x))) + self.short(x))
+        return y
+
+
+def assert_alike(first: Margins, second: Margins) -> None:
+    for name in ("margins", "lower", "upper"):
+        assert torch.allclose(getattr(first, name), getattr(second, name), atol=1e-9, rtol=0)
+    for one, other in zip(first.inputs, second.inputs, strict=True):
+        assert torch.allclose(torch.stack(one), torch.stack(other), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_patches_give_what_matrices_give_on_residual_networks(seed: int) -> None:
+    torch.manual_seed(seed)
+    act = (nn.ReLU, nn.GELU)[seed % 2]()
+    kernel, stride, short = ((3, 1, 0), (5, 1, 3), (3, 2, 1), (1, 1, 1), (3, 2, 3), (5, 2, 1))[seed]
+    body = [Branches(2, 2, kernel, stride, short, act), Branches(2, 2, 3, 1, 0, act)]
+    module = nn.Sequential(nn.Conv2d(1, 2, 3, 1, 1), act, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3))
+    subject = Network("residual", module.eval(), (1, 6, 6), 3)
+    properties = boxes((1, 6, 6), 0.2, 2)
+    by_patches, by_matrices = (Propagation(subject, patches=each, iterations=3) for each in (True, False))
+    assert (by_patches.patches, by_matrices.patches) == (True, False)
+    for method in ("ibp", "crown-ibp", "crown"):
+        assert_alike(by_patches.bounds(properties, method), by_matrices.bounds(properties, method))

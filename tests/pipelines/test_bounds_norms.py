@@ -1,0 +1,143 @@
+"""LayerNorm and attention: refused by name where their bounds are not sound, bounded where they are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Network, Property, Unsupported
+from pipelines.bounds.layer_norm import least_variance
+from pipelines.bounds.propagation import Propagation
+from pipelines.bounds.rounding import Rounding
+from pipelines.bounds.surroundings import LEGACY
+
+MakeNetwork = Callable[..., Network]
+METHODS = ("ibp", "forward", "crown-ibp", "crown")
+
+
+class Residual(nn.Module):
+    """h + act(linear(norm(h))), as in a transformer's feed-forward part."""
+
+    def __init__(self, width: int, act: nn.Module) -> None:
+        super().__init__()
+        self.first, self.norm, self.up = nn.Linear(4, width), nn.LayerNorm(width), nn.Linear(width, width)
+        self.act, self.last = act, nn.Linear(width, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        y: torch.Tensor = self.last(h + self.act(self.up(self.norm(h))))
+        return y
+
+
+def normed(seed: int) -> Network:
+    """Several geometries: a norm behind a layer, of the input and twice, without parameters, in a residual branch."""
+    torch.manual_seed(seed)
+    width = 2 + seed % 7
+    act = (nn.ReLU, nn.GELU, nn.SiLU)[seed % 3]()
+    kinds: list[list[nn.Module]] = [
+        [nn.Linear(4, width), nn.LayerNorm(width), act, nn.Linear(width, 3)],
+        [nn.LayerNorm(4), nn.Linear(4, width), act, nn.LayerNorm(width), nn.Linear(width, 3)],
+        [nn.Linear(4, width), nn.LayerNorm(width, elementwise_affine=False), nn.Linear(width, 4), act, nn.Linear(4, 3)],
+        [Residual(width, act)],
+    ]
+    module = nn.Sequential(*kinds[seed % 4]).eval()
+    for each in module.modules():
+        if isinstance(each, nn.LayerNorm) and each.elementwise_affine:
+            nn.init.normal_(each.weight)
+            nn.init.normal_(each.bias)
+    return Network("normed", module, (4,), 3)
+
+
+def assert_sound(subject: Network, eps: float, points: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    properties = [
+        Property.robustness(torch.rand(4, generator=generator), sample=i, label=i, eps=eps, domain=(-2.0, 2.0))
+        for i in range(3)
+    ]
+    share = torch.rand(points, 4, generator=generator, dtype=torch.float64)
+    share[::2] = share[::2].round()
+    propagation, exact = Propagation(subject), copy.deepcopy(subject.module).double()
+    for method in METHODS:
+        found = propagation.bounds(properties, method)
+        for i, each in enumerate(properties):
+            x = each.lower + share * (each.upper - each.lower)
+            others = [j for j in range(3) if j != each.label]
+            with torch.no_grad():
+                logits, single = exact(x), x.float()
+                off = subject.module(single).double() - exact(single.double())
+            assert ((found.lower[i] <= logits) & (logits <= found.upper[i])).all()
+            assert ((off[:, [each.label]] - off[:, others]).abs() <= found.allowance[i]).all()
+        assert found.lower.isfinite().all()
+
+
+@pytest.mark.skipif(LEGACY, reason="auto_LiRPA 0.3 takes x / sqrt(y) for a LayerNorm without its epsilon: refused")
+@pytest.mark.parametrize("seed", range(4))
+def test_layer_norms_are_bounded_soundly(seed: int) -> None:
+    assert_sound(normed(seed), 0.1, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(LEGACY, reason="auto_LiRPA 0.3 takes x / sqrt(y) for a LayerNorm without its epsilon: refused")
+@pytest.mark.parametrize("seed", range(24))
+def test_layer_norms_are_bounded_soundly_in_many_points(seed: int) -> None:
+    for eps in (0.01, 0.1, 0.5, 1.0):
+        assert_sound(normed(seed), eps, 3000)
+
+
+@pytest.mark.skipif(not LEGACY, reason="auto_LiRPA 0.7 bounds LayerNorm operator by operator")
+def test_layer_norms_are_refused_by_path() -> None:
+    with pytest.raises(Unsupported, match=r"no sound bounds for 0\.norm \(LayerNorm"):
+        Propagation(normed(3))
+
+
+class Attention(nn.Module):
+    """softmax(q k) v of positions made from one input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.mix, self.last = nn.Linear(4, 6), nn.Linear(3, 9), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.mix(self.first(x).reshape(-1, 2, 3)).split(3, dim=-1)
+        mixed = torch.softmax(query @ key.transpose(1, 2), -1) @ value
+        y: torch.Tensor = self.last(mixed.flatten(1))
+        return y
+
+
+def test_attention_is_refused_by_path() -> None:
+    subject = Network("attention", nn.Sequential(Attention()).eval(), (4,), 3)
+    with pytest.raises(Unsupported, match=r"MatMul in 0 \(Attention\).*Softmax in 0 \(Attention\)"):
+        Propagation(subject)
+
+
+def test_a_vision_transformer_is_refused_by_path(network: MakeNetwork) -> None:
+    names = r"norm_attention \(LayerNorm" if LEGACY else r"blocks\.0\.attention \(Attention\)"
+    with pytest.raises(Unsupported, match=names):
+        Propagation(network("digits-vit", "gelu", epochs=1))
+
+
+def test_the_least_variance_is_that_of_the_worst_point() -> None:
+    low = torch.tensor([[0.0, 2.0, 5.0], [-1.0, 0.0, 0.5], [3.0, 3.0, 3.0]]).double()
+    high = torch.tensor([[1.0, 3.0, 9.0], [1.0, 2.0, 3.0], [3.0, 3.0, 4.0]]).double()
+    found = least_variance(low, high, (-1,))[:, 0]
+    # (1, 2.5, 5) moves to (1, 3, 5): mean 3, variance 8 / 3; the others can all be equal.
+    assert found.tolist() == pytest.approx([8 / 3, 0.0, 0.0], abs=1e-9)
+    share = torch.rand(5000, 1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert ((low + share * (high - low)).var(-1, correction=0) >= found).all()
+
+
+def test_the_rounding_of_a_layer_norm_covers_large_means() -> None:
+    # Around 1000 the differences of 0.1 have lost four digits in float32.
+    module = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2)).eval()
+    torch.manual_seed(0)
+    center = 1000 + 0.1 * torch.randn(1, 8).double()
+    single = Rounding(module).errors(center - 1e-3, center + 1e-3)[0]
+    points = (center + 2e-3 * (torch.rand(2000, 8).double() - 0.5)).float()
+    with torch.no_grad():
+        off = module(points).double() - copy.deepcopy(module).double()(points.double())
+    assert (off.abs() <= single).all()
+    assert single.max() < 1e3 * off.abs().max()

@@ -1,0 +1,451 @@
+"""What the bounds stage reports: every metric on real networks, in both norms, and what it does when time is short."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, Data, Metric, Network, Property, Split, Verdict, falsify
+from evalsuite.testing import check_stage
+from pipelines.bounds import METHODS, Bounds
+from pipelines.bounds import certification as certification_module
+from pipelines.bounds import memory as memory_module
+from pipelines.bounds.certification import Certification
+from pipelines.bounds.memory import Memory
+from pipelines.bounds.pace import Pace
+from pipelines.bounds.propagation import Propagation
+from pipelines.bounds.samples import Samples
+
+MakeNetwork = Callable[..., Network]
+MakeBench = Callable[..., Bench]
+EPS = {"linf": (0.015625, 0.0625), "l2": (0.125, 0.5)}
+NORMED: dict[str, dict[str, str]] = {"linf": {}, "l2": {"norm": "l2"}}
+MIB = 2**20
+
+
+def affine(weight: list[list[float]], bias: list[float]) -> nn.Linear:
+    layer = nn.Linear(len(weight[0]), len(weight))
+    layer.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
+    return layer
+
+
+def given(inputs: torch.Tensor, targets: torch.Tensor, classes: int, *, time_limit: float = 60.0) -> Bench:
+    split = Split(inputs, targets)
+    return Bench(
+        Data(split, split, split, split, (0.0, 1.0), classes, "n"), 0, Path(), time_limit, lambda *_, **__: None
+    )
+
+
+def work_on(
+    subject: Network, data: Bench, options: Bounds, *, seconds: float = 60.0, propagation: Propagation | None = None
+) -> Certification:
+    test = data.data.test
+    samples = Samples(
+        test.inputs[: options.samples], test.targets[: options.samples], data.data.domain, options.norm
+    )  # fmt: skip
+    pace = Pace(time.monotonic() + seconds)
+    return Certification(subject, samples, options, propagation or Propagation(subject), pace, data.seed)
+
+
+@pytest.fixture(scope="module", params=["linf", "l2"])
+def reported(
+    request: pytest.FixtureRequest, network: MakeNetwork, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Network, Bench, Bounds, list[Metric]]:
+    from evalsuite.plugins import load
+    from evalsuite.run.making import make_bench
+
+    workload = load("workloads", "digits-mlp").target(epochs=10)
+    data = make_bench(workload, workload.data(), seed=0, folder=tmp_path_factory.mktemp("stage"), time_limit=60.0)
+    stage = Bounds(
+        eps=EPS[request.param], samples=25, methods=METHODS, norm=request.param, radius="crown", radius_steps=4
+    )
+    subject = network("digits-mlp", "gelu")
+    return subject, data, stage, stage.run(subject, data).metrics
+
+
+def by_sample(metrics: list[Metric], name: str = "robustness", **setting: str | float) -> dict[int, Metric]:
+    return {each.sample: each for each in metrics if each.sample is not None and each.name == name
+            and each.setting == setting}  # fmt: skip
+
+
+def verdicts(metrics: list[Metric], **setting: str | float) -> dict[int, Verdict | None]:
+    return {sample: each.verdict for sample, each in by_sample(metrics, **setting).items()}
+
+
+def row(metrics: list[Metric], name: str, **setting: str | float) -> Metric:
+    (found,) = [each for each in metrics if each.name == name and each.setting == setting and each.sample is None]
+    return found
+
+
+def value(metrics: list[Metric], name: str, **setting: str | float) -> float:
+    found = row(metrics, name, **setting).value
+    assert found is not None
+    return found
+
+
+def test_the_stage_keeps_the_contract() -> None:
+    assert check_stage(Bounds(eps=(0.03125,), samples=5, iterations=3, radius="crown", radius_steps=2))
+
+
+def test_accuracies_and_verdicts_agree(reported: tuple[Network, Bench, Bounds, list[Metric]]) -> None:
+    _, _, stage, metrics = reported
+    norm = NORMED[stage.norm]
+    clean = value(metrics, "clean_accuracy")
+    assert clean > 0.8
+    for eps in stage.eps:
+        attacked = verdicts(metrics, eps=eps, method="pgd", **norm)
+        upper = value(metrics, "pgd_accuracy", eps=eps, **norm)
+        assert upper == pytest.approx(1 - list(attacked.values()).count(Verdict.VIOLATED) / 25)
+        assert upper <= clean
+        certified = {}
+        for method in METHODS:
+            said = verdicts(metrics, eps=eps, method=method, **norm)
+            assert list(said) == list(range(25))
+            certified[method] = value(metrics, "certified_accuracy", eps=eps, method=method, **norm)
+            assert certified[method] == pytest.approx(list(said.values()).count(Verdict.HOLDS) / 25)
+            undecided = row(metrics, "undecided_fraction", eps=eps, method=method, **norm)
+            assert undecided.value == pytest.approx(upper - certified[method])
+            assert undecided.value is not None
+            assert undecided.value >= 0
+            assert not any(
+                said[i] is Verdict.HOLDS and each is Verdict.VIOLATED for i, each in attacked.items()
+            )  # fmt: skip
+        assert certified["ibp"] <= certified["crown"] <= certified["alpha-crown"]
+    small, large = (value(metrics, "pgd_accuracy", eps=eps, **norm) for eps in stage.eps)
+    assert large <= small
+    assert value(metrics, "certified_accuracy", eps=stage.eps[0], method="crown", **norm) > 0.5
+
+
+def test_widths_grow_with_the_radius_and_shrink_with_the_method(
+    reported: tuple[Network, Bench, Bounds, list[Metric]],
+) -> None:
+    _, _, stage, metrics = reported
+    norm = NORMED[stage.norm]
+    for method in METHODS[:-1]:
+        widths = [value(metrics, "bound_width", eps=each, method=method, **norm) for each in stage.eps]
+        assert 0 < widths[0] < widths[1]
+        unstable = [value(metrics, "unstable_neurons", eps=each, method=method, **norm) for each in stage.eps]
+        assert 0 < unstable[0] <= unstable[1]
+    for eps in stage.eps:
+        widths = [value(metrics, "bound_width", eps=eps, method=each, **norm) for each in ("crown", "ibp")]
+        assert widths[0] < widths[1]
+    assert not [each for each in metrics if each.name == "bound_width" and each.setting["method"] == "alpha-crown"]
+
+
+def test_layers_are_those_of_the_bounds(reported: tuple[Network, Bench, Bounds, list[Metric]]) -> None:
+    subject, data, stage, metrics = reported
+    propagation, norm = Propagation(subject), NORMED[stage.norm]
+    assert len(propagation.layers) == 2
+    found = propagation.bounds(data.properties(stage.eps[1], 25, norm=stage.norm), "ibp")
+    for name, (low, high) in zip(propagation.layers, found.inputs, strict=True):
+        where = {"eps": stage.eps[1], "method": "ibp", "layer": name, **norm}
+        assert value(metrics, "layer_width", **where) == pytest.approx((high - low).mean().item(), rel=1e-9)
+        assert row(metrics, "layer_width", **where).unit == "activation"
+        inside = sum(int(a < 0 < b) for a, b in zip(low.flatten().tolist(), high.flatten().tolist(), strict=True))
+        off = sum(int(b <= 0) for b in high.flatten().tolist())
+        assert value(metrics, "unstable_share", **where) == pytest.approx(inside / low.numel())
+        assert value(metrics, "stable_off_share", **where) == pytest.approx(off / low.numel())
+    unstable = sum(
+        value(metrics, "unstable_share", eps=stage.eps[1], method="ibp", layer=name, **norm) * low[0].numel()
+        for name, (low, _) in zip(propagation.layers, found.inputs, strict=True)
+    )
+    assert unstable == pytest.approx(value(metrics, "unstable_neurons", eps=stage.eps[1], method="ibp", **norm))
+    layered = {each.setting["method"] for each in metrics if "layer" in each.setting}
+    assert layered == {"ibp", "crown"}
+
+
+def test_radii_are_proven_and_between_the_verdicts(reported: tuple[Network, Bench, Bounds, list[Metric]]) -> None:
+    subject, data, stage, metrics = reported
+    norm = NORMED[stage.norm]
+    radii = by_sample(metrics, "certified_radius", method="crown", **norm)
+    assert list(radii) == list(range(25))
+    numbers = sorted(each.value for each in radii.values() if each.value is not None)
+    assert value(metrics, "certified_radius", method="crown", **norm) == pytest.approx(sum(numbers) / 25)
+    assert value(metrics, "certified_radius_median", method="crown", **norm) == numbers[12]
+    assert {each.unit for each in radii.values()} == {"input"}
+    held = {eps: verdicts(metrics, eps=eps, method="crown", **norm) for eps in stage.eps}
+    with torch.no_grad():
+        right = subject.module(data.data.test.inputs[:25]).argmax(1) == data.data.test.targets[:25]
+    propagation = Propagation(subject)
+    between = 0
+    for sample, each in radii.items():
+        assert each.value is not None
+        holding = [eps for eps in stage.eps if held[eps][sample] is Verdict.HOLDS]
+        assert each.value >= max(holding, default=0.0)
+        assert right[sample] or each.value == 0
+        if max(holding, default=0.0) < each.value:
+            between += 1
+            box = Property.robustness(
+                data.data.test.inputs[sample], sample=sample, label=int(data.data.test.targets[sample]),
+                eps=each.value, domain=data.data.domain, norm=stage.norm,
+            )  # fmt: skip
+            found = propagation.bounds([box], "crown")
+            assert (found.margins > found.allowance).all()
+    assert between > 5
+
+
+def test_time_and_memory_are_told_for_each_method(reported: tuple[Network, Bench, Bounds, list[Metric]]) -> None:
+    _, _, stage, metrics = reported
+    norm = NORMED[stage.norm]
+    for method in METHODS:
+        peak = row(metrics, "peak_memory", method=method, **norm)
+        assert peak.timing
+        assert peak.unit == "bytes"
+        assert (peak.value is not None and peak.value >= 0) or peak.reason
+        for eps in stage.eps:
+            clock = row(metrics, "seconds", eps=eps, method=method, **norm)
+            assert clock.timing
+            assert clock.value is not None
+            assert clock.value > 0
+    assert row(metrics, "radius_seconds", method="crown", **norm).timing
+
+
+def test_the_same_numbers_twice_and_nothing_is_left_changed(
+    reported: tuple[Network, Bench, Bounds, list[Metric]],
+) -> None:
+    subject, data, stage, metrics = reported
+    before, mode = copy.deepcopy(subject.module.state_dict()), torch.get_default_dtype()
+    again = stage.run(subject, data).metrics
+    strip = [dataclasses.replace(each, setting=dict(each.setting)) for each in metrics if not each.timing]
+    assert strip == [dataclasses.replace(each, setting=dict(each.setting)) for each in again if not each.timing]
+    assert all(torch.equal(each, before[name]) for name, each in subject.module.state_dict().items())
+    assert not any(each.training for each in subject.module.modules())
+    assert torch.get_default_dtype() == mode
+    assert "torch._six" not in sys.modules
+    assert not hasattr(torch, "_six")
+    assert not hasattr(torch._C.Node, "__getitem__")
+
+
+def test_a_counterexample_serves_every_larger_ball(
+    network: MakeNetwork, bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[float, list[int]] = {}
+
+    def counted(module: nn.Module, properties: list[Property], *, seed: int, restarts: int) -> object:
+        asked.setdefault(properties[0].eps, []).extend(each.sample for each in properties)
+        return falsify(module, properties, seed=seed, restarts=restarts)
+
+    monkeypatch.setattr(certification_module, "falsify", counted)
+    stage = Bounds(eps=(0.25, 0.0625, 0.125), samples=20, methods=("crown", "alpha-crown"), iterations=2)
+    metrics = stage.run(network("digits-mlp", "relu"), bench("digits-mlp")).metrics
+    broken: set[int] = set()
+    for eps in (0.0625, 0.125, 0.25):
+        assert asked.get(eps, []) == [i for i in range(20) if i not in broken]
+        said = verdicts(metrics, eps=eps, method="pgd")
+        assert all(said[sample] is Verdict.VIOLATED for sample in broken)
+        broken = {sample for sample, each in said.items() if each is Verdict.VIOLATED}
+    assert len(broken) > 10
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_radii_of_a_linear_network_have_a_closed_form(norm: str) -> None:
+    weight = torch.tensor([[1.0, -2.0, 0.5], [0.25, 1.0, -1.0], [-1.0, 0.5, 0.75]])
+    module = nn.Sequential(affine(weight.tolist(), [0.3, 0.0, -0.1])).eval()
+    inputs = torch.tensor([[0.5, 0.4, 0.5], [0.5, 0.5, 0.45], [0.45, 0.55, 0.6], [0.5, 0.45, 0.55]])
+    with torch.no_grad():
+        logits = module(inputs).double()
+    labels = logits.argmax(1)
+    labels[3] = (labels[3] + 1) % 3
+    stage = Bounds(
+        eps=(0.001, 0.01, 0.4), samples=4, methods=("crown",), norm=norm, radius="crown", radius_steps=20
+    )  # type: ignore[arg-type] # fmt: skip
+    metrics = stage.run(Network("linear", module, (3,), 3), given(inputs, labels, 3)).metrics
+    found = by_sample(metrics, "certified_radius", method="crown", **NORMED[norm])
+    for sample in range(3):
+        own, dual = int(labels[sample]), 1 if norm == "linf" else 2
+        others = [j for j in range(3) if j != own]
+        gaps = [
+            float((logits[sample, own] - logits[sample, j]) / (weight[own] - weight[j]).norm(p=dual)) for j in others
+        ]
+        exact = min(gaps)
+        assert 0.001 < exact < 0.4, "the grid brackets it, and the data range does not cut the ball"
+        # Float32's rounding must be left room for, hence below; the last bracket is 0.4 / 2**20.
+        assert exact - 2e-5 <= found[sample].value <= exact  # type: ignore[operator]
+    assert found[3].value == 0.0
+
+
+def test_radii_agree_with_a_scan() -> None:
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
+    inputs = torch.rand(6, 2)
+    with torch.no_grad():
+        module[4].bias -= module(inputs).mean(0)
+        labels = module(inputs).argmax(1)
+    subject, data = Network("tiny", module, (2,), 2), given(inputs, labels, 2)
+    stage = Bounds(eps=(0.05, 0.2, 0.8), samples=6, methods=("ibp",), radius="ibp", radius_steps=7)
+    found = by_sample(stage.run(subject, data).metrics, "certified_radius", method="ibp")
+    scan = [0.0025 * index for index in range(1, 321)]
+    bounds = Propagation(subject).bounds([each for eps in scan for each in data.properties(eps, 6)], "ibp")
+    # Intervals are nested: IBP proves all radii up to a greatest one.
+    scanned = 0.0025 * (bounds.margins > bounds.allowance).all(1).reshape(320, 6).sum(0)
+    assert len({round(float(each), 2) for each in scanned}) > 3
+    for sample, each in found.items():
+        radius = each.value
+        assert radius is not None
+        bracket = 0.05 if radius < 0.05 else 0.15 if radius < 0.2 else 0.6
+        assert scanned[sample] - bracket / 2**7 - 1e-9 <= radius < scanned[sample] + 0.0025
+
+
+def test_a_radius_beyond_the_grid_is_told() -> None:
+    module = nn.Sequential(affine([[1.0], [-1.0]], [0.0, 0.0])).eval()
+    inputs, labels = torch.tensor([[0.9], [0.5]]), torch.tensor([0, 0])
+    stage = Bounds(eps=(0.01, 0.25), samples=2, methods=("crown",), radius="crown")
+    metrics = stage.run(Network("linear", module, (1,), 2), given(inputs, labels, 2)).metrics
+    mean = row(metrics, "certified_radius", method="crown")
+    assert mean.value == 0.25
+    assert "2 of 2 samples hold at the greatest eps" in mean.reason
+
+
+def test_the_pace_is_remembered_from_radius_to_radius(network: MakeNetwork, bench: MakeBench) -> None:
+    subject, data = network("digits-mlp", "gelu"), bench("digits-mlp")
+    work = work_on(subject, data, Bounds(samples=5, eps=(0.01, 0.02)), seconds=30)
+    work.at(0.01)
+    work._pace.slowest.update(dict.fromkeys(("pgd", *METHODS), 100.0))
+    metrics = work.at(0.02)
+    for method in ("pgd", "ibp", "crown", "alpha-crown"):
+        said = verdicts(metrics, eps=0.02, method=method)
+        assert Verdict.TIMEOUT in said.values()
+        assert Verdict.HOLDS not in said.values()
+    for name, setting in (("pgd_accuracy", {}), ("undecided_fraction", {"method": "crown"})):
+        assert "in time" in row(metrics, name, eps=0.02, **setting).reason
+
+
+def test_what_does_not_fit_in_the_time_limit_is_told(network: MakeNetwork, bench: MakeBench) -> None:
+    stage = Bounds(eps=(0.0625,), samples=5, radius="crown")
+    metrics = stage.run(network("digits-mlp", "gelu"), bench("digits-mlp", time_limit=1e-9)).metrics
+    for method in ("ibp", "crown", "alpha-crown"):
+        assert set(verdicts(metrics, eps=0.0625, method=method).values()) == {Verdict.TIMEOUT}
+    late = [each for each in metrics if each.name in ("certified_accuracy", "undecided_fraction", "bound_width")]
+    assert len(late) == 8
+    assert all("in time" in each.reason for each in late)
+    assert all(each.value is None for each in late if each.name != "certified_accuracy")
+    assert row(metrics, "pgd_accuracy", eps=0.0625).value is None
+    radius = row(metrics, "certified_radius", method="crown")
+    assert radius.value == 0.0
+    assert "5 of 5 samples not searched to the end" in radius.reason
+
+
+def test_alpha_crown_starts_nothing_after_its_seconds(network: MakeNetwork, bench: MakeBench) -> None:
+    subject, data = network("digits-mlp", "gelu"), bench("digits-mlp")
+    options = Bounds(eps=(0.0625,), samples=25, methods=("crown", "alpha-crown"), alpha_seconds=1e-6)
+    propagation = Propagation(subject)
+    propagation.batch = 1
+    metrics = work_on(subject, data, options, propagation=propagation).metrics()
+    attacked, crown, alpha = (verdicts(metrics, eps=0.0625, method=each) for each in ("pgd", "crown", "alpha-crown"))
+    late = [sample for sample, each in alpha.items() if each is Verdict.TIMEOUT]
+    assert late
+    assert not any(crown[sample] is Verdict.HOLDS or attacked[sample] is Verdict.VIOLATED for sample in late)
+    told = row(metrics, "certified_accuracy", eps=0.0625, method="alpha-crown")
+    assert f"{len(late)} of 25" in told.reason
+    assert "alpha_seconds = 1e-06" in told.reason
+    assert value(metrics, "certified_accuracy", eps=0.0625, method="crown") <= (told.value or 0)
+
+
+def test_alpha_crown_that_fails_is_told(bench: MakeBench) -> None:
+    data = bench("digits-cnn")
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 10)).eval()
+    metrics = Bounds(eps=(0.01,), samples=4).run(Network("pool", module, (1, 8, 8), 10), data).metrics
+    told = {each.setting["method"]: each.reason for each in metrics if each.name == "certified_accuracy"}
+    assert told["crown"] == ""
+    assert "alpha-CROWN" in told["alpha-crown"]
+
+
+def test_a_method_that_fails_on_a_network_is_told_and_the_others_run(bench: MakeBench) -> None:
+    layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(18, 10)]
+    subject = Network("pool", nn.Sequential(*layers).eval(), (1, 8, 8), 10)
+    stage = Bounds(eps=(0.01,), samples=4, methods=("forward", "crown"), radius="forward")
+    metrics = stage.run(subject, bench("digits-cnn")).metrics
+    assert set(verdicts(metrics, eps=0.01, method="forward").values()) == {Verdict.UNSUPPORTED}
+    for name in ("certified_accuracy", "undecided_fraction", "bound_width", "unstable_neurons"):
+        told = row(metrics, name, eps=0.01, method="forward")
+        assert told.value is None
+        assert "by forward" in told.reason
+        assert row(metrics, name, eps=0.01, method="crown").value is not None
+    radius = row(metrics, "certified_radius", method="forward")
+    assert radius.value is None
+    assert "by forward" in radius.reason
+    assert not by_sample(metrics, "certified_radius", method="forward")
+
+
+def test_memory_is_what_was_taken_in_between() -> None:
+    memory = Memory()
+    with memory.measured("much"):
+        torch.ones(64 * MIB // 4).sum()
+    with memory.measured("little"):
+        torch.ones(MIB // 4).sum()
+    much, reason = memory.peak("much")
+    little, _ = memory.peak("little")
+    if much is None:
+        assert reason
+        return
+    assert little is not None
+    assert 60 * MIB < much < 90 * MIB
+    assert little < 20 * MIB
+
+
+def test_memory_without_a_mark_to_reset_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory_module, "_RESET", tmp_path / "missing" / "clear_refs")
+    memory = Memory()
+    with memory.measured("ibp"):
+        torch.ones(8).sum()
+    peak, reason = memory.peak("ibp")
+    assert peak is None
+    assert "no high-water mark" in reason
+    assert memory.peak("crown")[0] is None
+
+
+def test_a_float32_counterexample_to_a_proof_is_judged_by_float64() -> None:
+    module = nn.Sequential(affine([[1.0]], [2048.0]), nn.ReLU(), affine([[1.0], [0.0]], [-2048.0, 0.0])).eval()
+    subject = Network("n", module, (1,), 2)
+    box = Property(0, 0, 0.0, torch.tensor([4e-5]).double(), torch.tensor([4.1e-5]).double())
+    point, data = torch.tensor([4.05e-5]), given(torch.tensor([[4e-5]]), torch.tensor([0]), 2)
+    propagation = Propagation(subject)
+    work = work_on(subject, data, Bounds(samples=1, methods=("crown",)), propagation=propagation)
+    bounds = propagation.bounds([box], "crown")
+    assert work.rounded([box], torch.tensor([True]), bounds, [point]).tolist() == [True]
+    assert work.rounded([box], torch.tensor([True]), bounds, [None]).tolist() == [False]
+    wrong = dataclasses.replace(bounds, margins=bounds.margins + 1e-3)
+    with pytest.raises(RuntimeError, match="sample 0"):
+        work.rounded([box], torch.tensor([True]), wrong, [point])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eps": ()}, "eps"),
+        ({"eps": (-0.1,)}, r"eps .*-0\.1"),
+        ({"eps": (math.nan,)}, "eps"),
+        ({"eps": (0.1, 0.1)}, "repeat"),
+        ({"samples": 0}, "samples must be >= 1, got 0"),
+        ({"methods": ("crwn",)}, "crwn"),
+        ({"methods": ()}, "methods"),
+        ({"methods": ("ibp", "ibp")}, "each once"),
+        ({"norm": "l1"}, "norm must be 'linf' or 'l2', got 'l1'"),
+        ({"iterations": 0}, "iterations must be >= 1, got 0"),
+        ({"alpha_seconds": -1.0}, r"alpha_seconds must be finite and >= 0, got -1\.0"),
+        ({"alpha_seconds": math.inf}, "alpha_seconds"),
+        ({"restarts": -1}, "restarts must be >= 0, got -1"),
+        ({"radius": "forward"}, "radius must be '' or one of methods .*'forward'"),
+        ({"radius_steps": 0}, "radius_steps must be >= 1, got 0"),
+        ({"memory": 0}, "memory must be >= 1, got 0"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Bounds(**options)  # type: ignore[arg-type]
+
+
+def test_importing_the_stage_imports_nothing_heavy() -> None:
+    code = "import sys, pipelines.bounds; print(sorted({'torch', 'numpy', 'auto_LiRPA'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

@@ -1,0 +1,165 @@
+"""Bounds of language models: the embedding is what is perturbed, and the last position what is judged."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, Data, Network, Split, Unsupported, Verdict
+from evalsuite.plugins import load
+from pipelines.bounds import Bounds
+from pipelines.bounds.embedding import embedded
+from pipelines.bounds.surroundings import LEGACY
+
+VOCABULARY, POSITIONS, WIDTH, CLASSES = 11, 5, 4, 3
+MakeNetwork = Callable[..., Network]
+MakeBench = Callable[..., Bench]
+
+
+class Positioned(nn.Module):
+    """Tokens and positions are embedded and added; then an MLP of all positions, with logits for each or for all."""
+
+    def __init__(self, classes: int, *, each: bool) -> None:
+        super().__init__()
+        self.body = nn.ModuleDict({"embedding": nn.Embedding(VOCABULARY, WIDTH)})
+        self.positions = nn.Parameter(torch.randn(POSITIONS, WIDTH))
+        self.each, self.classes = each, classes
+        self.up, self.activation = nn.Linear(POSITIONS * WIDTH, 8), nn.GELU()
+        self.down = nn.Linear(8, classes * (POSITIONS if each else 1))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.body["embedding"](tokens) + self.positions
+        logits = self.down(self.activation(self.up(x.flatten(1))))
+        return logits.reshape(-1, POSITIONS, self.classes) if self.each else logits
+
+
+class Both(nn.Module):
+    """Embeddings `names` of the tokens, summed."""
+
+    def __init__(self, *names: str, skip: bool = False) -> None:
+        super().__init__()
+        self.tables = nn.ModuleDict({name: nn.Embedding(VOCABULARY, WIDTH) for name in names})
+        self.head, self.skip = nn.Linear(POSITIONS * (WIDTH if names else 1), CLASSES), skip
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = torch.stack([each(tokens) for each in self.tables.values()]).sum(0) if len(self.tables) else tokens
+        logits = self.head(x.flatten(1).float())
+        return logits + tokens.float().sum(1, keepdim=True) if self.skip else logits
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(
+        nn.Embedding(VOCABULARY, WIDTH), nn.Flatten(), nn.Linear(POSITIONS * WIDTH, 8), nn.GELU(), nn.Linear(8, CLASSES)
+    )
+
+
+def language(module: nn.Module, classes: int = CLASSES) -> Network:
+    return Network("language", module.eval(), (POSITIONS,), classes, vocabulary=VOCABULARY)
+
+
+def spoken(subject: Network, count: int, *, positions: bool = False) -> Bench:
+    """A bench of random tokens, whose targets are what the network says."""
+    tokens = torch.randint(VOCABULARY, (count, POSITIONS), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        targets = subject.module(tokens).argmax(-1)
+    assert (targets.ndim == 2) == positions
+    split = Split(tokens, targets)
+    data = Data(split, split, split, split, (0.0, VOCABULARY - 1.0), subject.classes, "n", VOCABULARY)
+    return Bench(data, 0, Path(), 60.0, lambda *_, **__: None)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize(
+    ("module", "table"),
+    [
+        (plain, "0"),
+        (lambda: Positioned(CLASSES, each=False), "body.embedding"),
+        (lambda: Positioned(CLASSES, each=True), "body.embedding"),
+    ],
+)
+def test_the_embedded_network_computes_what_the_tokens_give(module: Callable[[], nn.Module], table: str) -> None:
+    subject = language(module())
+    before = copy.deepcopy(subject.module.state_dict())
+    tokens = torch.randint(VOCABULARY, (7, POSITIONS))
+    real, vectors = embedded(subject, tokens)
+    assert torch.equal(vectors, subject.module.get_submodule(table)(tokens))
+    assert real.input_shape == (POSITIONS, WIDTH)
+    assert real.vocabulary is None
+    logits = subject.module(tokens)
+    assert torch.equal(real.module(vectors), logits[:, -1] if logits.ndim == 3 else logits)
+    assert all(torch.equal(each, before[name]) for name, each in subject.module.state_dict().items())
+    assert isinstance(subject.module.get_submodule(table), nn.Embedding)
+    assert not any(each._forward_pre_hooks for each in subject.module.modules())
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("each", [False, True])
+def test_the_stage_certifies_balls_around_embedded_tokens(each: bool, norm: str) -> None:
+    subject = language(Positioned(CLASSES, each=each))
+    stage = Bounds(eps=(1e-4, 10.0), samples=6, norm=norm, radius="crown", iterations=3)  # type: ignore[arg-type]
+    metrics = stage.run(subject, spoken(subject, 6, positions=each)).metrics
+    found = {(row.name, row.setting.get("eps"), row.setting.get("method")): row.value for row in metrics
+             if row.sample is None and "layer" not in row.setting}  # fmt: skip
+    assert found["clean_accuracy", None, None] == 1.0
+    assert found["certified_accuracy", 1e-4, "crown"] == 1.0
+    # No token's vector is clipped to the range of the indices: a ball of radius 10 holds all of the others.
+    assert found["certified_accuracy", 10.0, "crown"] == 0.0
+    radius = found["certified_radius", None, "crown"]
+    assert radius is not None
+    assert 1e-4 < radius < 10.0
+    holding = [row for row in metrics if row.verdict is Verdict.HOLDS and row.setting["method"] == "crown"]
+    assert [row.sample for row in holding] == list(range(6))
+
+
+def test_certified_tokens_hold_in_sampled_points() -> None:
+    subject = language(Positioned(CLASSES, each=True))
+    data = spoken(subject, 5, positions=True)
+    metrics = Bounds(eps=(0.05,), samples=5, methods=("crown",), radius="crown").run(subject, data).metrics
+    real, vectors = embedded(subject, data.data.test.inputs)
+    radii = {row.sample: row.value for row in metrics if row.name == "certified_radius" and row.sample is not None}
+    assert min(value for value in radii.values() if value is not None) > 0
+    for sample, radius in radii.items():
+        assert sample is not None
+        assert radius is not None
+        offset = (2 * torch.rand(2000, POSITIONS, WIDTH) - 1) * radius * (1 - 1e-6)
+        offset[::2] = offset[::2].sign() * radius * (1 - 1e-6)
+        with torch.no_grad():
+            said = real.module(vectors[sample] + offset).argmax(1)
+        assert (said == data.data.test.targets[sample, -1]).all()
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (lambda: Both(), "no nn.Embedding is given the tokens, .* embeddings here: none"),
+        (lambda: Both("one", "other"), "more than once, by tables.one, tables.other"),
+        (lambda: Both("one", skip=True), "needs its tokens|something else from the output of 'tables.one'"),
+    ],
+)
+def test_tokens_that_go_another_way_are_refused(module: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(Unsupported, match=message):
+        Bounds(samples=2).run(language(module()), spoken(language(module()), 2))
+
+
+def test_a_gpt_is_refused_by_name() -> None:
+    if not LEGACY:
+        pytest.skip("this release of auto_LiRPA has a LayerNorm")
+    workload = load("workloads", "text-gpt").target()
+    subject = Network("text-gpt", workload.build(lambda _: nn.GELU()).eval(), (64,), 256, vocabulary=256)
+    tokens = torch.randint(256, (2, 64))
+    split = Split(tokens, tokens)
+    data = Data(split, split, split, split, (0.0, 255.0), 256, "n", 256)
+    with pytest.raises(Unsupported, match="LayerNorm"):
+        Bounds(samples=2).run(subject, Bench(data, 0, Path(), 60.0, lambda *_, **__: None))
+    real, vectors = embedded(subject, tokens)
+    with torch.no_grad():
+        assert torch.equal(real.module(vectors), subject.module(tokens)[:, -1])
