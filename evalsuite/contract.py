@@ -216,7 +216,8 @@ class Network:
     `unswapped` is the same network before its activations were replaced by ReLU, where they were. Its logits are
     (batch, classes), or (batch, positions, classes). `vocabulary` is the number of tokens where its inputs are token
     indices (int64), None where they are real numbers. `deployed` is an ONNX file that stands for the network from here
-    on, where a stage made one that no torch module computes; `module` is then the float network it came from.
+    on, where a stage made one that no torch module computes; `module` is then the float network it came from. `integer`
+    is an ONNX file of the same network in integers throughout, where there is one: what exact verifiers take.
     """
 
     name: str
@@ -226,6 +227,7 @@ class Network:
     unswapped: nn.Module | None = None
     vocabulary: int | None = None
     deployed: Path | None = None
+    integer: Path | None = None
 
     def example(self, batch: int) -> torch.Tensor:
         """Inputs to trace or compare with, (batch, *input_shape): in [0, 1) or tokens, the same at every call."""

@@ -32,7 +32,7 @@ from evalsuite.resizing import (
 )
 from evalsuite.workloads import Workload
 
-DEPLOYED = "deployed.onnx"
+FILES = ("deployed", "integer")  # Fields of Network that are ONNX files, each <field>.onnx in the folder.
 _ROLES = ("module", "unswapped")
 
 
@@ -75,8 +75,8 @@ def load_network(folder: Path, workload: Workload, data: Data) -> Network:
     module, unswapped = (_load(folder, workload, role, description) for role in _ROLES)
     if module is None:
         raise ValueError(f"{folder}: network.json names no activation")
-    deployed = _deployed(folder / DEPLOYED, description.get("deployed"))
-    return Network(description["name"], module, data.input_shape, data.classes, unswapped, data.vocabulary, deployed)
+    files = [_file(folder / f"{name}.onnx", description.get(name)) for name in FILES]
+    return Network(description["name"], module, data.input_shape, data.classes, unswapped, data.vocabulary, *files)
 
 
 def _written(network: Network, folder: Path) -> dict[str, Any]:
@@ -93,12 +93,14 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
             # The activations' classes are not compared: any that compute the same row are loaded as that row's own.
             saved = describe(module, hashlib.sha256(data).hexdigest(), owners_only=True)
             description[role] = {**_activation(module), "saved": saved.to_json()}
-    if network.deployed is None:
-        (folder / DEPLOYED).unlink(missing_ok=True)
-    else:
-        data = network.deployed.read_bytes()
-        (folder / DEPLOYED).write_bytes(data)
-        description["deployed"] = hashlib.sha256(data).hexdigest()
+    for name in FILES:
+        source, path = getattr(network, name), folder / f"{name}.onnx"
+        if source is None:
+            path.unlink(missing_ok=True)
+        else:
+            data = source.read_bytes()
+            path.write_bytes(data)
+            description[name] = hashlib.sha256(data).hexdigest()
     noted = {**description, "checksum": checksum(description)}
     (folder / "network.json").write_text(json.dumps(noted, indent=1, sort_keys=True))
     return description
@@ -128,8 +130,8 @@ def _read_description(path: Path) -> dict[str, Any]:
     return plain
 
 
-def _deployed(path: Path, recorded: object) -> Path | None:
-    """The file of the network as it is deployed, None where it has none."""
+def _file(path: Path, recorded: object) -> Path | None:
+    """An ONNX file that was saved with the network, None where none was."""
     if recorded is None:
         _check_absent(path)
         return None

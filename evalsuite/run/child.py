@@ -264,7 +264,7 @@ def digest_network(folder: Path) -> str:
     import torch
     from safetensors.torch import load_file
 
-    from evalsuite.networks import DEPLOYED
+    from evalsuite.networks import FILES
 
     described = json.loads((folder / "network.json").read_text())
     described = {key: value for key, value in described.items() if key not in ("name", "checksum")}
@@ -274,6 +274,7 @@ def digest_network(folder: Path) -> str:
             digest.update(f"{file.name}|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
             # As bytes: numpy has no bfloat16, nor floats of 8 bits.
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    if (folder / DEPLOYED).is_file():
-        digest.update((folder / DEPLOYED).read_bytes())
+    for path in (folder / f"{name}.onnx" for name in FILES):
+        if path.is_file():
+            digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -92,7 +92,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
             metrics.append(Metric("qonnx", None, "file", NEUTRAL, reason=str(error)))
     written = {name: each for name, each in artefacts.items() if each.exists()}
     # No torch module computes what the file does; the steps that follow take the file.
-    handed_on = replace(network, unswapped=None, deployed=path)
+    handed_on = replace(network, unswapped=None, deployed=path, integer=written.get("integer"))
     return Outcome(metrics, {**written, "execution": report}, handed_on)
 
 

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -780,22 +781,26 @@ def test_what_network_json_says_of_the_activations_is_under_a_checksum(key: str,
         load_network(tmp_path, kind, data)
 
 
-def test_the_deployed_file_is_the_one_that_was_saved_or_refused(tmp_path: Path, digits: Any) -> None:
+@pytest.mark.parametrize("name", ["deployed", "integer"])
+def test_an_onnx_file_of_a_network_is_the_one_that_was_saved_or_refused(tmp_path: Path, digits: Any, name: str) -> None:
     kind, data = digits
     source, folder = tmp_path / "quantized.onnx", tmp_path / "n"
     source.write_bytes(b"quantized")
-    made = Network("x", pruned("digits-mlp"), (64,), 10, pruned("digits-mlp"), deployed=source)
+    made = replace(Network("x", pruned("digits-mlp"), (64,), 10, pruned("digits-mlp")), **{name: source})
     save_network(made, folder, kind)
+    plain = digest_network(folder)
     loaded = load_network(folder, kind, data)
-    assert loaded.deployed == folder / "deployed.onnx"
-    assert loaded.deployed.read_bytes() == b"quantized"
+    kept: Path = getattr(loaded, name)
+    assert (kept, kept.read_bytes()) == (folder / f"{name}.onnx", b"quantized")
     save_network(loaded, folder, kind)  # onto itself
-    assert load_network(folder, kind, data).deployed is not None
-    (folder / "deployed.onnx").write_bytes(b"another")
-    with pytest.raises(ValueError, match=r"deployed\.onnx: was changed since it was saved"):
+    assert getattr(load_network(folder, kind, data), name) == kept
+    assert digest_network(folder) == plain
+    kept.write_bytes(b"another")
+    assert digest_network(folder) != plain
+    with pytest.raises(ValueError, match=rf"{name}\.onnx: was changed since it was saved"):
         load_network(folder, kind, data)
-    (folder / "deployed.onnx").unlink()
-    with pytest.raises(ValueError, match=r"deployed\.onnx: cannot be read \(FileNotFoundError\)"):
+    kept.unlink()
+    with pytest.raises(ValueError, match=rf"{name}\.onnx: cannot be read \(FileNotFoundError\)"):
         load_network(folder, kind, data)
 
 

@@ -63,6 +63,7 @@ def test_eight_bits_keep_the_accuracy_in_both_runtimes(
     nodes = json.loads(outcome.artefacts["execution"].read_text())["nodes"]
     assert sum(node["macs"] for node in nodes) == MACS[workload]
     assert outcome.network.deployed == outcome.artefacts["quantized"]
+    assert outcome.network.integer == outcome.artefacts.get("integer")
 
 
 @pytest.mark.parametrize("variant", ["gelu", "annealed"])
