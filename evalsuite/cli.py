@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from evalsuite.commands import add_commands
+
 if TYPE_CHECKING:
     from evalsuite.recipe import Recipe
     from evalsuite.run.cache import Cache
@@ -304,6 +306,35 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None) -> None:
         _stop(_unreadable(error))
 
 
+@app.command(name="check-proof")
+def check_proof(
+    proof: Annotated[Path, typer.Argument(metavar="PROOF.json", help="The proof file.")],
+    onnx: Annotated[Path, typer.Option(metavar="FILE", help="The network that it is of: .onnx, as it was verified.")],
+    z3: Annotated[float | None, typer.Option(metavar="S", help="Ask Z3 too, for so many seconds in each row.")] = None,
+) -> None:
+    """Check a proof file by recomputing it exactly, and say what it proves; exit code 1 if that is nothing."""
+    from evalsuite.verification import proof_files, proofs
+
+    if z3 is not None and not 0 < z3 <= 1e6:
+        _stop(f"--z3 is a number of seconds > 0 and <= 1e6, got {z3:g}")
+    try:
+        network = onnx.read_bytes()
+        statement = proofs.check_proof(proof_files.read_proof(proof), network)
+    except OSError as error:
+        _stop(_unreadable(error))
+    except proofs.ProofError as error:
+        print("not proven")
+        print(f"evalsuite: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(proof_files.described(statement))
+    if z3 is None:
+        return
+    opinions = [proof_files.opinion(statement, network, row, z3) for row in range(len(statement.rows))]
+    print("Z3 on each row: " + ", ".join(opinions))
+    if "contradicts" in opinions:
+        raise typer.Exit(1)
+
+
 @app.command()
 def doctor(cache: CacheFolder = None) -> None:
     """Print versions, the machine and what is missing, with the cure; exit code 1 if something is."""
@@ -317,6 +348,9 @@ def doctor(cache: CacheFolder = None) -> None:
             print(f"         {'':<22} cure: {check.cure}")
     if not healthy:
         raise typer.Exit(1)
+
+
+add_commands(app)
 
 
 def main() -> None:

@@ -8,9 +8,9 @@ from enum import Enum
 
 import torch
 
-from evalsuite import Property, Verdict
+from evalsuite import Property, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.encoding import Answer, Finding, ask
+from pipelines.smt.encoding import BEST, Answer, Encoding, Finding, ask
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.reduction import Reduced, reduce_network
 
@@ -24,6 +24,8 @@ ROUNDING_ONLY = "a float32 input is misclassified by rounding only; holds in exa
 OVERFLOW = "holds in exact arithmetic, but float32 may overflow in the box"
 EXACT_ONLY = "violated in exact arithmetic only; no float32 input found"
 OUT_OF_TIME = "query_time_limit of {limit:g} s reached with {neurons} unstable neurons"
+OUT_OF_MEMORY = "memory limit of {memory} MiB reached with {neurons} unstable neurons"
+CRASHED = "the solver failed: {reason}"
 JOB_ENDS = "the job's time limit is near"
 
 
@@ -39,11 +41,10 @@ class Decision:
 
 
 class _Left(Enum):
-    """What is known of a margin without a counterexample."""
+    """What is known of a margin without a counterexample, where the solver came to an end."""
 
     REFUTED = "the margin is positive in the whole box"
     EXACT_ONLY = "it is not, but no float32 input shows it"
-    OUT_OF_TIME = "not decided"
 
 
 class Decider:
@@ -54,31 +55,54 @@ class Decider:
         judge: of its counterexamples.
         limit: seconds per property.
         deadline: on the clock of `time.monotonic`.
+        memory: MiB for the solver's own process.
+        encoding: of the questions to the solver.
     """
 
-    def __init__(self, exact: ExactNetwork, judge: Judge, *, limit: float, deadline: float) -> None:
+    def __init__(
+        self,
+        exact: ExactNetwork,
+        judge: Judge,
+        *,
+        limit: float,
+        deadline: float,
+        memory: int = 2048,
+        encoding: Encoding = BEST,
+    ) -> None:
         self._exact = exact
         self._judge = judge
-        self._limit = limit
-        self._deadline = deadline
+        self._allowed = _Allowed(limit, deadline, memory, encoding)
 
     def decide(self, property_: Property, suspect: torch.Tensor | None) -> Decision:
         """The verdict; `suspect` is the falsifier's counterexample, if it has one.
 
         Raises:
+            Unsupported: the property is an L2 ball.
             RuntimeError: bounds, solver and exact evaluation contradict each other, which is a bug.
         """
+        if property_.center is not None:
+            raise Unsupported("Z3's question is of boxes, and this property is an L2 ball")
         reduced = reduce_network(self._exact, property_)
         if suspect is not None and self._judge.accepts(property_, suspect):
             if not reduced.open_margins():
                 raise RuntimeError(f"sample {property_.sample}: proven by bounds, but a counterexample is confirmed")
             return Decision(Verdict.VIOLATED, "falsifier", reduced.unstable_neurons, 0, suspect)
-        decision = _Query(self._exact, self._judge, property_, reduced, self._limit, self._deadline).decide()
+        decision = _Query(self._exact, self._judge, property_, reduced, self._allowed).decide()
         if decision.verdict is Verdict.HOLDS and suspect is not None and self._judge.runs_wrong(property_, suspect):
             return Decision(Verdict.UNKNOWN, ROUNDING_ONLY, decision.unstable_neurons, decision.solver_calls)
         if decision.verdict is Verdict.HOLDS and self._judge.may_overflow(property_):
             return Decision(Verdict.UNKNOWN, OVERFLOW, decision.unstable_neurons, decision.solver_calls)
         return decision
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """See `Decider`."""
+
+    limit: float
+    deadline: float
+    memory: int
+    encoding: Encoding
 
 
 class _Query:
@@ -90,15 +114,13 @@ class _Query:
         judge: Judge,
         property_: Property,
         reduced: Reduced,
-        limit: float,
-        deadline: float,
+        allowed: _Allowed,
     ) -> None:
         self._exact = exact
         self._judge = judge
         self._property = property_
         self._reduced = reduced
-        self._limit = limit
-        self._deadline = deadline
+        self._allowed = allowed
         self._counted = 0.0  # seconds, by steps
         self._clocked = 0.0  # seconds, by the clock
         self._calls = 0
@@ -110,8 +132,8 @@ class _Query:
             found = self._examine(row)
             if isinstance(found, torch.Tensor):
                 return self._decision(Verdict.VIOLATED, "solver", found)
-            if found is _Left.OUT_OF_TIME:
-                return self._decision(Verdict.TIMEOUT, self._why_out_of_time())
+            if isinstance(found, Answer):
+                return self._undecided(found)
             exact_only = exact_only or found is _Left.EXACT_ONLY
         if exact_only:
             return self._decision(Verdict.UNKNOWN, EXACT_ONLY)
@@ -120,19 +142,24 @@ class _Query:
     def _decision(self, verdict: Verdict, reason: str, found: torch.Tensor | None = None) -> Decision:
         return Decision(verdict, reason, self._reduced.unstable_neurons, self._calls, found)
 
-    def _why_out_of_time(self) -> str:
-        if time.monotonic() >= self._deadline:
-            return JOB_ENDS
-        return OUT_OF_TIME.format(limit=self._limit, neurons=self._reduced.unstable_neurons)
+    def _undecided(self, answer: Answer) -> Decision:
+        neurons = self._reduced.unstable_neurons
+        if answer.finding is Finding.CRASHED:
+            return self._decision(Verdict.UNKNOWN, CRASHED.format(reason=answer.reason))
+        if answer.finding is Finding.OUT_OF_MEMORY:
+            return self._decision(Verdict.UNKNOWN, OUT_OF_MEMORY.format(memory=self._allowed.memory, neurons=neurons))
+        if time.monotonic() >= self._allowed.deadline:
+            return self._decision(Verdict.TIMEOUT, JOB_ENDS)
+        return self._decision(Verdict.TIMEOUT, OUT_OF_TIME.format(limit=self._allowed.limit, neurons=neurons))
 
-    def _examine(self, row: int) -> torch.Tensor | _Left:
-        """A counterexample to the margin, or what is known without one."""
+    def _examine(self, row: int) -> torch.Tensor | _Left | Answer:
+        """A counterexample to the margin, what is known without one, or an answer that says neither."""
         for bits in (_ROUNDED_BITS, None):
             answer = self._ask(row, bits)
             if answer.finding is Finding.IMPOSSIBLE:
                 return _Left.REFUTED
-            if answer.finding is Finding.OUT_OF_STEPS:
-                return _Left.OUT_OF_TIME
+            if answer.finding is not Finding.POSSIBLE:
+                return answer
             point = self._reduced.point(answer.offsets)
             violated = self._exact.margin(point, self._property.label) <= 0
             if bits is None and not violated:
@@ -147,11 +174,20 @@ class _Query:
     def _ask(self, row: int, bits: int | None) -> Answer:
         rate = _EXACT_STEPS if bits is None else _ROUNDED_STEPS
         started = time.monotonic()
-        seconds = min(self._limit - self._clocked, self._deadline - started)
-        steps = int((self._limit - self._counted) * rate)
+        allowed = self._allowed
+        seconds = min(allowed.limit - self._clocked, allowed.deadline - started)
+        steps = int((allowed.limit - self._counted) * rate)
         if seconds <= 0 or steps <= 0:
             return Answer(Finding.OUT_OF_STEPS, 0)
-        answer = ask(self._reduced, row, bits=bits, steps=steps, seconds=seconds)
+        answer = ask(
+            self._reduced,
+            row,
+            bits=bits,
+            steps=steps,
+            seconds=seconds,
+            memory=allowed.memory,
+            encoding=allowed.encoding,
+        )
         self._calls += 1
         self._counted += answer.steps / rate
         self._clocked += time.monotonic() - started

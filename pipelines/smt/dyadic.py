@@ -84,7 +84,8 @@ class Dyadic:
         return Dyadic(self.units * other.units, self.exponent + other.exponent)
 
     def __matmul__(self, other: Dyadic) -> Dyadic:
-        return Dyadic(np.dot(self.units, other.units), self.exponent + other.exponent)
+        product = np.asarray(np.dot(self.units, other.units), dtype=object)  # of two vectors it is a plain int
+        return Dyadic(product, self.exponent + other.exponent)
 
     def above_zero(self) -> Dyadic:
         """max(., 0), elementwise."""
@@ -109,13 +110,20 @@ class Dyadic:
 
     def floats(self) -> NDArray[np.float64]:
         """The nearest floats, infinite where they are beyond the range."""
-        return np.array([nearest(value) for value in self.fractions()]).reshape(self.shape)
+        one = 1 << self.exponent
+        return np.array([_quotient(unit, one) for unit in self.units.ravel().tolist()]).reshape(self.shape)
 
     def share_of(self, other: Dyadic, bits: int) -> Dyadic:
-        """self / other, rounded to that many places; `other` must be > 0."""
+        """self / other, rounded down to that many places; `other` must be > 0."""
         exponent = max(self.exponent, other.exponent)
-        part, whole = self.at(exponent) << (bits + 1), other.at(exponent)
-        return Dyadic((part + whole) // (2 * whole), bits)
+        return Dyadic((self.at(exponent) << bits) // other.at(exponent), bits)
+
+
+def _quotient(unit: int, one: int) -> float:
+    try:
+        return unit / one
+    except OverflowError:
+        return math.inf if unit > 0 else -math.inf
 
 
 def nearest(value: Fraction) -> float:

@@ -1,19 +1,42 @@
-"""The question to Z3, in linear real arithmetic: can one margin be <= 0 in the box?"""
+"""The question to Z3, in linear real arithmetic: can one margin be <= 0 in the box?
+
+It is SMT-LIB text, for a solver in a process of its own; any other solver of QF_LRA reads it too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
-import z3
-
 from pipelines.smt.dyadic import Dyadic, end_to_end
+from pipelines.smt.limits import End, Limits, Reply, shared
 from pipelines.smt.reduction import Reduced, Unstable
 
-# Z3's limits are unsigned 32-bit numbers: a greater one would wrap around, and 0 would mean none.
-_GREATEST = 2**32 - 1
+
+class Encoding(str, Enum):
+    """How a = max(z, 0) is said. With "triangle", the line through (lower, 0) and (upper, upper) bounds a from above.
+
+    The line is implied by the rest; it lets the simplex refute before it splits, and makes each of its steps longer.
+    """
+
+    OR = "or"  # a >= 0, a >= z, and a <= 0 or a <= z
+    OR_TRIANGLE = "or-triangle"
+    PHASE = "phase"  # the same with a Boolean that says which
+    PHASE_TRIANGLE = "phase-triangle"
+    IF = "if"  # a = ite(z > 0, z, 0)
+    IF_TRIANGLE = "if-triangle"
+
+    @property
+    def triangle(self) -> bool:
+        """Whether the line is there."""
+        return self.value.endswith("-triangle")
+
+
+# Of ten hard questions of digits networks, 4 to 10 unstable neurons, seconds in all with rounded / exact coefficients
+# (8 s at most each): or 17 / 43, or-triangle 22 / 51, phase 10 / 44, phase-triangle 22 / 57; if is 2 to 4 times slower.
+BEST = Encoding.PHASE
 
 
 class Finding(Enum):
@@ -22,65 +45,147 @@ class Finding(Enum):
     IMPOSSIBLE = "impossible"
     POSSIBLE = "possible"
     OUT_OF_STEPS = "out of steps"
+    OUT_OF_TIME = "out of time"
+    OUT_OF_MEMORY = "out of memory"
+    CRASHED = "crashed"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finding, the solver steps it took, and, where possible, the offsets t of an input."""
+    """A finding, the solver steps it took, and, where possible, the offsets t of an input; the solver's own words."""
 
     finding: Finding
     steps: int
     offsets: tuple[Fraction, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A form as Z3 sees it: form <= the exact value <= form + slack."""
+    """A form as the solver sees it: form <= the exact value <= form + slack; `name` stands for the form."""
 
-    form: z3.ArithRef
-    slack: z3.RatNumRef
+    name: str
+    form: str
+    slack: Fraction
 
 
-def ask(reduced: Reduced, row: int, *, bits: int | None, steps: int, seconds: float) -> Answer:
+def ask(
+    reduced: Reduced,
+    row: int,
+    *,
+    bits: int | None,
+    steps: int,
+    seconds: float,
+    memory: int = 2048,
+    encoding: Encoding = BEST,
+) -> Answer:
     """Whether margin `row` can be <= 0: exactly, or, with `bits`, for coefficients rounded to that many places.
 
     Rounding only adds behaviours, so "impossible" is a proof either way; "possible" is one only without rounding.
-    `steps` is Z3's deterministic resource limit, `seconds` the limit of the clock.
+    `steps` is Z3's deterministic resource limit, `seconds` the limit of the clock, `memory` is in MiB.
     """
-    context = z3.Context()
-    solver = z3.SolverFor("QF_LRA", ctx=context)
-    solver.set("random_seed", 0)
-    solver.set("rlimit", min(max(1, steps), _GREATEST))
-    solver.set("timeout", min(max(1, int(seconds * 1000)), _GREATEST))
-    inputs = [z3.Real(f"t{index}", context) for index in range(len(reduced.free))]
-    for variable, width in zip(inputs, reduced.widths.fractions(), strict=True):
-        solver.add(variable >= 0, variable <= _number(width, context))
-    columns, most = list(inputs), reduced.widths
+    names = [f"t{index}" for index in range(len(reduced.free))]
+    text = question(reduced, row, bits=bits, encoding=encoding)
+    return answered(solve(text, names, Limits(seconds, steps, memory)))
+
+
+def question(reduced: Reduced, row: int, *, bits: int | None = None, encoding: Encoding = BEST) -> str:
+    """SMT-LIB declarations and assertions, satisfiable if margin `row` can be <= 0: see `ask`."""
+    lines = []
+    columns, most = [], reduced.widths
+    for index, width in enumerate(reduced.widths.fractions()):
+        columns.append(f"t{index}")
+        lines += [declared(f"t{index}"), between(f"t{index}", Fraction(0), width)]
     for depth, layer in enumerate(reduced.layers):
-        outputs = [z3.Real(f"a{depth}_{index}", context) for index in range(layer.forms.shape[0])]
-        _add_relus(solver, outputs, layer, _rows(layer.forms, columns, most, bits, context), bits)
+        rows = _rows(f"z{depth}_", layer.forms, columns, most, bits)
+        outputs = [f"a{depth}_{index}" for index in range(layer.forms.shape[0])]
+        lines += _relus(outputs, layer, rows, bits, encoding)
         columns, most = columns + outputs, end_to_end([most, layer.upper])
-    (margin,) = _rows(reduced.margins[[row]], columns, most, bits, context)
-    solver.add(margin.form <= 0)
-    return _answer(solver, inputs)
+    (margin,) = _rows("m", reduced.margins[[row]], columns, most, bits)
+    lines += [f"(assert (<= {margin.form} 0.0))"]
+    return "\n".join(lines)
 
 
-def _add_relus(
-    solver: z3.Solver, outputs: Sequence[z3.ArithRef], layer: Unstable, rows: Sequence[_Row], bits: int | None
-) -> None:
+def solve(text: str, names: Sequence[str], limits: Limits) -> Reply:
+    """Z3's answer within the limits; the values are those of the variables `names`."""
+    return shared().ask({"solver": "z3", "logic": "QF_LRA", "text": text, "variables": list(names)}, limits)
+
+
+def answered(reply: Reply) -> Answer:
+    """The solver's answer in this project's words."""
+    words = {End.UNSAT: Finding.IMPOSSIBLE, End.SAT: Finding.POSSIBLE}
+    finding = words[reply.end] if reply.end in words else Finding(reply.end.value)
+    return Answer(finding, reply.steps, tuple(Fraction(value) for value in reply.values), reply.reason)
+
+
+def relu(output: str, before: str, after: str, encoding: Encoding) -> Iterator[str]:
+    """output = max(z, 0) where before <= z <= after, without the triangle's line.
+
+    Args:
+        output: a variable's name, declared here.
+        before: a term.
+        after: a term, the same one where z is known exactly.
+        encoding: see `Encoding`.
+    """
+    yield declared(output)
+    if encoding in (Encoding.IF, Encoding.IF_TRIANGLE) and before == after:
+        yield f"(assert (= {output} (ite (> {before} 0.0) {before} 0.0)))"
+        return
+    yield f"(assert (>= {output} 0.0))(assert (>= {output} {before}))"
+    if encoding in (Encoding.IF, Encoding.IF_TRIANGLE):
+        yield f"(assert (<= {output} (ite (> {after} 0.0) {after} 0.0)))"
+    elif encoding in (Encoding.PHASE, Encoding.PHASE_TRIANGLE):
+        yield f"(declare-const {output}_on Bool)(assert (=> {output}_on (<= {output} {after})))"
+        yield f"(assert (=> (not {output}_on) (<= {output} 0.0)))"
+    else:
+        yield f"(assert (or (<= {output} 0.0) (<= {output} {after})))"
+
+
+def declared(name: str) -> str:
+    """A real variable."""
+    return f"(declare-const {name} Real)"
+
+
+def defined(name: str, term: str) -> str:
+    """A name for a term."""
+    return f"(define-fun {name} () Real {term})"
+
+
+def between(name: str, lower: Fraction, upper: Fraction) -> str:
+    """Its range."""
+    return f"(assert (and (<= {number(lower)} {name}) (<= {name} {number(upper)})))"
+
+
+def linear(constant: Fraction, factors: Sequence[Fraction], names: Sequence[str]) -> str:
+    """The term constant + sum of factors times variables; zeros are left out."""
+    pairs = zip(factors, names, strict=True)
+    terms = [name if factor == 1 else f"(* {number(factor)} {name})" for factor, name in pairs if factor]
+    return f"(+ {number(constant)} {' '.join(terms)})" if terms else number(constant)
+
+
+def number(value: Fraction) -> str:
+    """A rational number."""
+    size = f"{abs(value.numerator)}.0"
+    if value.denominator > 1:
+        size = f"(/ {size} {value.denominator}.0)"
+    return size if value >= 0 else f"(- {size})"
+
+
+def _relus(
+    outputs: Sequence[str], layer: Unstable, rows: Sequence[_Row], bits: int | None, encoding: Encoding
+) -> Iterator[str]:
     _, slopes, intercepts = layer.lines()
     intercepts = intercepts if bits is None else -(-intercepts).floored(bits)
     lines = zip(slopes.fractions(), intercepts.fractions(), strict=True)
     for output, row, (slope, intercept) in zip(outputs, rows, lines, strict=True):
-        above = row.form + row.slack
-        solver.add(output >= 0, output >= row.form, z3.Or(output <= 0, output <= above))
-        # Implied by the others, but it lets the simplex refute before it splits: 12 s and more become 3 s.
-        solver.add(output <= _number(slope, solver.ctx) * above + _number(intercept, solver.ctx))
+        yield defined(row.name, row.form)
+        above = f"(+ {row.name} {number(row.slack)})" if row.slack else row.name
+        yield from relu(output, row.name, above, encoding)
+        if encoding.triangle:
+            yield f"(assert (<= {output} (+ (* {number(slope)} {above}) {number(intercept)})))"
 
 
-def _rows(
-    forms: Dyadic, columns: Sequence[z3.ArithRef], most: Dyadic, bits: int | None, context: z3.Context
-) -> list[_Row]:
+def _rows(prefix: str, forms: Dyadic, columns: Sequence[str], most: Dyadic, bits: int | None) -> list[_Row]:
     # Columns are in [0, most], so a form with floored coefficients is below the exact one, by at most the slack.
     floored = forms if bits is None else forms.floored(bits)
     residue = forms - floored
@@ -91,22 +196,5 @@ def _rows(
     rows = []
     for index, spare in enumerate(slack.fractions()):
         constant, *factors = coefficients[index * width : (index + 1) * width]
-        terms = [_number(factor, context) * column for factor, column in zip(factors, columns, strict=True) if factor]
-        rows.append(_Row(z3.Sum([_number(constant, context), *terms]), _number(spare, context)))
+        rows.append(_Row(f"{prefix}{index}", linear(constant, factors, columns), spare))
     return rows
-
-
-def _answer(solver: z3.Solver, inputs: Sequence[z3.ArithRef]) -> Answer:
-    result = solver.check()
-    steps = int(solver.statistics().get_key_value("rlimit count"))
-    if result == z3.unsat:
-        return Answer(Finding.IMPOSSIBLE, steps)
-    if result == z3.sat:
-        model = solver.model()
-        values = (model.eval(variable, model_completion=True) for variable in inputs)
-        return Answer(Finding.POSSIBLE, steps, tuple(value.as_fraction() for value in values))
-    return Answer(Finding.OUT_OF_STEPS, steps)
-
-
-def _number(value: Fraction, context: z3.Context) -> z3.RatNumRef:
-    return z3.RealVal(f"{value.numerator}/{value.denominator}", context)

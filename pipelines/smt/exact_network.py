@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -38,6 +38,11 @@ class ExactNetwork:
         """How many ReLUs."""
         return sum(each.bias.shape[0] for each in self.maps[:-1])
 
+    @property
+    def classes(self) -> int:
+        """How many logits."""
+        return self.maps[-1].bias.shape[0]
+
     def logits(self, point: Sequence[Fraction]) -> list[Fraction]:
         """The exact logits of a rational input."""
         scale = math.lcm(*[value.denominator for value in point])
@@ -60,17 +65,30 @@ def read(network: Network) -> ExactNetwork:
     Raises:
         Unsupported: a layer without exact encoding, named.
     """
+    return ExactNetwork(read_maps(network, lambda layer: type(layer) is nn.ReLU)[0])
+
+
+def read_maps(
+    network: Network, takes: Callable[[nn.Module], bool]
+) -> tuple[tuple[Affine, ...], tuple[tuple[str, nn.Module], ...]]:
+    """The affine maps, and the activations between them with their paths: the layers that `takes` says are some.
+
+    Raises:
+        Unsupported: a layer that is neither, named.
+    """
     module = network.module
     if type(module) is not nn.Sequential:
         raise Unsupported(f"only nn.Sequential is read exactly, not {type(module).__name__}")
     shape = network.input_shape
     maps: list[Affine] = []
+    activations: list[tuple[str, nn.Module]] = []
     pending: Affine | None = None
     for path, layer in _layers(module, ""):
         if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
             shape = (math.prod(shape),)
-        elif type(layer) is nn.ReLU:
+        elif takes(layer):
             maps.append(pending or _identity(math.prod(shape)))
+            activations.append((path, layer))
             pending = None
         elif type(layer) not in (nn.Dropout, nn.Identity):
             affine = _affine(path, layer, shape)
@@ -79,7 +97,7 @@ def read(network: Network) -> ExactNetwork:
     maps.append(pending or _identity(math.prod(shape)))
     if shape != (network.classes,):
         raise Unsupported(f"the output has shape {shape}, not {network.classes} logits")
-    return ExactNetwork(tuple(maps))
+    return tuple(maps), tuple(activations)
 
 
 @torch.no_grad()

@@ -16,10 +16,19 @@ from numpy.typing import NDArray
 
 from evalsuite import Property
 from pipelines.smt.dyadic import Dyadic, side_by_side
-from pipelines.smt.exact_network import ExactNetwork
+from pipelines.smt.exact_network import Affine, ExactNetwork
 
-# An upper line's slope may be any number in [0, 1], as its intercept is computed from it: few bits keep it fast.
-_SLOPE_BITS = 10
+# An upper line's slope may be any number in [0, 1], as its intercept is computed from it: few bits keep it fast. Proof
+# files state how these lines are chosen: who changes them changes the format.
+_SLOPE_BITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of the inputs z of all ReLUs of one layer, each (neurons,)."""
+
+    lower: Dyadic
+    upper: Dyadic
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +39,15 @@ class Unstable:
         forms: z, (neurons, columns before this layer's own).
         lower: of z, (neurons,), < 0.
         upper: of z, (neurons,), > 0.
+        depth: which layer of the network, from 0.
+        index: the neurons' places in that layer, (neurons,), ascending.
     """
 
     forms: Dyadic
     lower: Dyadic
     upper: Dyadic
+    depth: int
+    index: NDArray[np.intp]
 
     def lines(self) -> tuple[Dyadic, Dyadic, Dyadic]:
         """Slope below (through 0), slope above and intercept above, each (neurons,): all hold on [lower, upper]."""
@@ -54,8 +67,9 @@ class Reduced:
         free: indices of the inputs that the box lets vary.
         widths: of those, (free inputs,), > 0.
         layers: the unstable neurons, first layer first.
-        margins: the label's logit minus each other one, (classes - 1, columns).
-        least: a lower bound of each margin, (classes - 1,).
+        margins: what must be positive, (rows, columns); of robustness, the label's logit minus each other one.
+        least: a lower bound of each margin, (rows,).
+        bounds: of all neurons, layer by layer.
     """
 
     corner: Dyadic
@@ -64,6 +78,7 @@ class Reduced:
     layers: tuple[Unstable, ...]
     margins: Dyadic
     least: Dyadic
+    bounds: tuple[Bounds, ...] = ()
 
     @property
     def unstable_neurons(self) -> int:
@@ -75,6 +90,13 @@ class Reduced:
         least = self.least.units.tolist()
         return sorted((row for row, value in enumerate(least) if value <= 0), key=lambda row: least[row])
 
+    def opposite(self) -> Dyadic:
+        """The box's upper corner, (inputs,)."""
+        exponent = max(self.corner.exponent, self.widths.exponent)
+        units = self.corner.at(exponent).copy()
+        units[self.free] += self.widths.at(exponent)
+        return Dyadic(units, exponent)
+
     def point(self, offsets: Sequence[Fraction]) -> list[Fraction]:
         """The input at t = `offsets`."""
         values = self.corner.fractions()
@@ -85,36 +107,58 @@ class Reduced:
 
 def reduce_network(network: ExactNetwork, property_: Property) -> Reduced:
     """Substitute every stable neuron, bound the margins."""
-    lower = Dyadic.of(property_.lower.numpy().ravel())
-    widths = Dyadic.of(property_.upper.numpy().ravel()) - lower
+    lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
+    return reduce_rows(network, lower, upper, label_margins(network.classes, property_.label))
+
+
+def label_margins(classes: int, label: int) -> Affine:
+    """The label's logit minus each other one, as rows over the logits."""
+    others = [index for index in range(classes) if index != label]
+    units = np.full((len(others), classes), 0, dtype=object)
+    units[:, label] = 1
+    units[np.arange(len(others)), others] = -1
+    return Affine(Dyadic(units, 0), Dyadic.zeros(len(others)))
+
+
+def reduce_rows(network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> Reduced:
+    """The same for any linear rows over the outputs, on the box [lower, upper], each (inputs,)."""
+    widths = upper - lower
     free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
     widths = widths[free].shortened()
-    layers: list[Unstable] = []
     first = network.maps[0]
     constant = (first.weight @ lower + first.bias)[:, None]
     forms = side_by_side([constant, first.weight[:, free]]).shortened()
-    for following in network.maps[1:]:
-        unstable, outputs = _relu(forms, layers, widths)
-        if unstable is not None:
-            layers.append(unstable)
-        forms = following.weight @ outputs
-        forms = _add_constant(forms, following.bias).shortened()
-    margins = _differences(forms, property_.label)
-    return Reduced(lower, free, widths, tuple(layers), margins, least_values(margins, layers, widths))
+    layers: list[Unstable] = []
+    bounds: list[Bounds] = []
+    for depth, following in enumerate(network.maps[1:]):
+        found = _bounds(forms, layers, widths)
+        unstable, outputs = _relu(forms, found, depth)
+        layers += [unstable] if unstable is not None else []
+        bounds.append(found)
+        forms = _add_constant(following.weight @ outputs, following.bias).shortened()
+    margins = _add_constant(rows.weight @ forms, rows.bias).shortened()
+    least = least_values(margins, layers, widths)
+    return Reduced(lower, free, widths, tuple(layers), margins, least, tuple(bounds))
 
 
-def _relu(forms: Dyadic, layers: Sequence[Unstable], widths: Dyadic) -> tuple[Unstable | None, Dyadic]:
+def _bounds(forms: Dyadic, layers: Sequence[Unstable], widths: Dyadic) -> Bounds:
+    count = forms.shape[0]
+    both = Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
+    least = least_values(both, layers, widths)
+    return Bounds(least[:count].shortened(), -least[count:].shortened())
+
+
+def _relu(forms: Dyadic, bounds: Bounds, depth: int) -> tuple[Unstable | None, Dyadic]:
     """The layer's unstable neurons, and the forms of all its outputs over the columns that these extend."""
-    lower, upper = least_values(forms, layers, widths), -least_values(-forms, layers, widths)
-    positive = np.array(lower.units >= 0, dtype=bool)
-    split = np.flatnonzero(~positive & np.array(upper.units > 0, dtype=bool))
+    positive = np.array(bounds.lower.units >= 0, dtype=bool)
+    split = np.flatnonzero(~positive & np.array(bounds.upper.units > 0, dtype=bool))
     kept = Dyadic(np.where(positive[:, None], forms.units, 0), forms.exponent)
     if not len(split):
         return None, kept
     outputs = np.full((forms.shape[0], len(split)), 0, dtype=object)
     outputs[split, np.arange(len(split))] = 1
-    unstable = Unstable(forms[split].shortened(), lower[split].shortened(), upper[split].shortened())
-    return unstable, side_by_side([kept, Dyadic(outputs, 0)])
+    lower, upper = bounds.lower[split].shortened(), bounds.upper[split].shortened()
+    return Unstable(forms[split].shortened(), lower, upper, depth, split), side_by_side([kept, Dyadic(outputs, 0)])
 
 
 def least_values(rows: Dyadic, layers: Sequence[Unstable], widths: Dyadic) -> Dyadic:
@@ -130,8 +174,3 @@ def least_values(rows: Dyadic, layers: Sequence[Unstable], widths: Dyadic) -> Dy
 
 def _add_constant(rows: Dyadic, constant: Dyadic) -> Dyadic:
     return rows + side_by_side([constant[:, None], Dyadic.zeros(rows.shape[0], rows.shape[1] - 1)])
-
-
-def _differences(logits: Dyadic, label: int) -> Dyadic:
-    others = [index for index in range(logits.shape[0]) if index != label]
-    return (logits[[label]] - logits[others]).shortened()

@@ -17,6 +17,7 @@ ROOT = Path(evalsuite.__file__).parent.parent
 # What each may import at any depth, besides itself; everything not listed is a leaf that imports only the contract.
 ALLOWED = {
     "contract": set(),
+    "commands": {"plugins"},
     "plugins": set(),
     "activations": {"plugins"},
     "reluize": {"activations", "contract", "plugins", "relaxations", "workloads"},

@@ -1,0 +1,97 @@
+"""Whether a swap to ReLU keeps all logits within delta on a box, by the sound lines of the difference network."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from evalsuite import Network, Property, SwapBounds, Unsupported, Verdict, float32_box
+from pipelines.smt.equivalence import Equivalence
+
+_STARTS = 16
+_STEPS = 30
+# Of evaluating both networks in float64: what differs by less says nothing.
+_DOUBT = 1e-9
+_MOST_PARTS = 4096
+
+
+def swapped_within(network: Network, box: Property, *, delta: float, seconds: float = 60.0) -> Equivalence:
+    """Whether no logit of the network differs by more than `delta` from the one before its swap, anywhere in the box.
+
+    Bounds of the difference network (`SwapBounds`) are halved along the box's sides until they suffice; `violated`
+    is a float32 input at which both networks, evaluated in float64, differ by more than delta + 1e-9.
+
+    Raises:
+        Unsupported: the network was not swapped, or a layer or an activation has no rule.
+        ValueError: delta is not > 0 and finite, or seconds are not > 0.
+    """
+    if not (delta > 0 and np.isfinite(delta)):
+        raise ValueError(f"delta must be finite and > 0, got {delta}")
+    if not seconds > 0:
+        raise ValueError(f"seconds must be > 0, got {seconds}")
+    if network.unswapped is None:
+        raise Unsupported("no activation of this network was replaced by ReLU: there is nothing to compare with")
+    if box.center is not None:
+        raise Unsupported("equivalence is decided on boxes, and this property is an L2 ball")
+    started = time.monotonic()
+    bounds = SwapBounds(network.unswapped, network.input_shape, swapped=network.module)
+    found, point = _ascend(bounds, box)
+    claim = f"no logit differs by more than {delta:g} from the network before the swap"
+
+    def result(verdict: Verdict, reason: str, bound: float) -> Equivalence:
+        shown = point if verdict is Verdict.VIOLATED else None
+        return Equivalence(verdict, claim, reason, bound, found, shown, time.monotonic() - started)
+
+    lower, upper = box.lower[None], box.upper[None]
+    worst = bounds.certify(lower, upper).disruption
+    if found > delta + _DOUBT:
+        return result(Verdict.VIOLATED, "gradient ascent", float(worst.max()))
+    proven = 0.0
+    while len(worst):
+        closed = worst <= delta
+        proven = max(proven, float(worst[closed].max())) if bool(closed.any()) else proven
+        lower, upper, worst = lower[~closed], upper[~closed], worst[~closed]
+        if not len(worst):
+            break
+        bound = max(proven, float(worst.max()))
+        if time.monotonic() - started >= seconds:
+            return result(Verdict.TIMEOUT, f"time limit of {seconds:g} s reached; {len(worst)} parts are open", bound)
+        if 2 * len(worst) > _MOST_PARTS or not bool((upper > lower).any()):
+            return result(Verdict.UNKNOWN, f"{len(worst)} parts are open", bound)
+        lower, upper = _halved(lower, upper)
+        worst = bounds.certify(lower, upper).disruption
+    return result(Verdict.HOLDS, "bounds", proven)
+
+
+def _halved(lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each box cut in two across its longest side."""
+    low, high = lower.flatten(1), upper.flatten(1)
+    rows = torch.arange(len(low))
+    longest = (high - low).argmax(1)
+    middle = (low[rows, longest] + high[rows, longest]) / 2
+    left, right = high.clone(), low.clone()
+    left[rows, longest] = middle
+    right[rows, longest] = middle
+    shape = (-1, *lower.shape[1:])
+    return torch.cat([low, right]).reshape(shape), torch.cat([left, high]).reshape(shape)
+
+
+def _ascend(bounds: SwapBounds, box: Property) -> tuple[float, torch.Tensor]:
+    """The greatest absolute difference that projected gradient ascent finds at float32 points, and where."""
+    lower, upper = float32_box([box])
+    generator = torch.Generator().manual_seed(box.sample)
+    share = torch.rand(_STARTS, *box.lower.shape, generator=generator)
+    x = (lower + share * (upper - lower)).clamp(lower, upper)
+    best, where = -1.0, x[0]
+    for step in range(_STEPS + 1):
+        given = x.double().requires_grad_()
+        apart = bounds.difference(given).abs().amax(1)
+        greatest, index = apart.detach().max(0)
+        if float(greatest) > best:
+            best, where = float(greatest), x[int(index)].clone()
+        (gradient,) = torch.autograd.grad(apart.sum(), given)
+        size = 0.25 * (1 - step / _STEPS) + 0.01
+        x = (x + size * (upper - lower) * gradient.sign().float()).clamp(lower, upper)
+    return best, where

@@ -1,0 +1,1 @@
+"""Exact verification of integer-only networks, read from an ONNX file that holds no float."""

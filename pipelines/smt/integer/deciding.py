@@ -1,0 +1,80 @@
+"""The decision of one query: falsifier, exact bounds, then branch and bound."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from evalsuite import Verdict
+from pipelines.smt.integer.bounds import enter, margins
+from pipelines.smt.integer.falsifier import attack
+from pipelines.smt.integer.network import IntegerNetwork
+from pipelines.smt.integer.query import Query
+from pipelines.smt.integer.search import Limits, search
+from pipelines.smt.integer.steps import Integers
+
+_MOST_NODES = 100_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """A verdict and why.
+
+    Args:
+        verdict: holds, violated, or timeout.
+        reason: what decided, or why nothing did.
+        least: a proven lower bound of the margin, label's logit minus the greatest other one, in the box.
+        nodes: regions looked at by branch and bound.
+        seconds: taken.
+        counterexample: (inputs,) integers, where violated.
+    """
+
+    verdict: Verdict
+    reason: str
+    least: int
+    nodes: int
+    seconds: float
+    counterexample: Integers | None = None
+
+
+def decide(
+    network: IntegerNetwork, query: Query, *, seconds: float, seed: int = 0, most_nodes: int = _MOST_NODES
+) -> Decision:
+    """Whether the class can change in the box, within `seconds`.
+
+    Raises:
+        RuntimeError: bounds and evaluation contradict each other, which is a bug.
+    """
+    started = time.monotonic()
+    limits = Limits(started + seconds, most_nodes)
+    region = enter(network, query.lower, query.upper)
+    others = [each for each in range(network.classes) if each != query.label]
+    least = margins(network, region, query.label, others)
+    needed = np.array([query.needed(each) for each in others])
+    lowest, open_ = int(least.min()), np.flatnonzero(least < needed)
+
+    def decision(verdict: Verdict, reason: str, nodes: int = 0, found: Integers | None = None) -> Decision:
+        return Decision(verdict, reason, lowest, nodes, time.monotonic() - started, found)
+
+    if not len(open_):
+        return decision(Verdict.HOLDS, "bounds")
+    found = attack(network, query, seed=seed)
+    if found is not None:
+        return decision(Verdict.VIOLATED, "falsifier", 0, found)
+    nodes, undecided = 0, []
+    for index in open_[np.argsort(least[open_])].tolist():
+        searched = search(network, query, region, others[index], int(least[index]), limits)
+        nodes += searched.nodes
+        least[index] = searched.least
+        lowest = int(least.min())
+        if searched.verdict is Verdict.VIOLATED:
+            return decision(Verdict.VIOLATED, "search", nodes, searched.counterexample)
+        if searched.verdict is not Verdict.HOLDS:
+            undecided.append(searched.verdict)
+    if Verdict.TIMEOUT in undecided:
+        return decision(Verdict.TIMEOUT, f"time limit of {seconds:g} s reached; the margin is at least {lowest}", nodes)
+    if undecided:
+        return decision(Verdict.UNKNOWN, f"{most_nodes} regions looked at; the margin is at least {lowest}", nodes)
+    return decision(Verdict.HOLDS, "search", nodes)

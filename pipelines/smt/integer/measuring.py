@@ -1,0 +1,191 @@
+"""Metrics of an integer network's exact verification: verdicts per sample and radius, their shares, and the cost."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from evalsuite import Bench, Direction, Metric, Network, Unsupported, Verdict, open_onnx
+from pipelines.smt.integer.deciding import Decision, decide
+from pipelines.smt.integer.network import IntegerNetwork
+from pipelines.smt.integer.query import Query, box_of_steps
+from pipelines.smt.integer.reading import read_integer_onnx
+from pipelines.smt.integer.steps import Integers
+
+COUNTEREXAMPLES = "integer_counterexamples.json"
+_SHARE = 0.8
+"""The part of the job's time after which no query is begun."""
+_JOB_ENDS = "the job's time limit is near"
+
+
+def measure_integer(
+    network: Network,
+    bench: Bench,
+    *,
+    steps: Sequence[int] = (2, 4, 8),
+    samples: int = 20,
+    seconds: float = 20.0,
+    path: Path | None = None,
+) -> list[Metric]:
+    """Exact verdicts of the integer-only network, and `integer_counterexamples.json` in the bench's folder.
+
+    A sample's class holds at a radius if its label's logit is the greatest for every integer input that lies within
+    so many steps of the grid around the sample's, clipped to the data's domain: a tie violates. Nothing is rounded on
+    the way. Every counterexample is run in ONNX Runtime on the file.
+
+    Args:
+        network: `deployed` is the file, unless `path` is given.
+        bench: its test samples are used.
+        steps: radii, in steps of the input's grid.
+        samples: how many test samples, from the first on.
+        seconds: per query.
+        path: an ONNX file of integers throughout.
+
+    Raises:
+        Unsupported: there is no such file, or a node in it has no exact reading, by name.
+        ValueError: an option is out of range.
+        RuntimeError: ONNX Runtime computes something else than what was read from the file, which is a bug.
+    """
+    _check(steps, samples, seconds)
+    source = path or network.deployed
+    if source is None:
+        raise Unsupported("there is no ONNX file of an integer network: a step that quantizes must come before")
+    content = source.read_bytes()
+    read = read_integer_onnx(content)
+    if (read.inputs, read.classes) != (int(np.prod(network.input_shape)), network.classes):
+        raise Unsupported(f"the file has {read.inputs} inputs and {read.classes} logits, unlike the network")
+    study = _Study(read, open_onnx(content), bench, min(samples, len(bench.data.test)), seconds)
+    study.check_reading()
+    deadline = time.monotonic() + _SHARE * bench.time_limit
+    metrics: list[Metric] = [study.accuracy()]
+    written: list[dict[str, Any]] = []
+    for radius in steps:
+        decisions = [study.decide(sample, radius, deadline) for sample in range(study.samples)]
+        metrics += _metrics(study, radius, decisions)
+        written += study.counterexamples(radius, decisions)
+    (bench.folder / COUNTEREXAMPLES).write_text(json.dumps(written), encoding="utf-8")
+    return metrics
+
+
+def _check(steps: Sequence[int], samples: int, seconds: float) -> None:
+    if not steps or len(set(steps)) < len(steps):
+        raise ValueError(f"steps must name radii, none of them twice, got {tuple(steps)}")
+    for radius in steps:
+        if radius < 0:
+            raise ValueError(f"steps must be >= 0, got {radius}")
+    if samples < 1:
+        raise ValueError(f"samples must be >= 1, got {samples}")
+    if not seconds > 0:
+        raise ValueError(f"seconds must be > 0, got {seconds}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Study:
+    network: IntegerNetwork
+    session: onnxruntime.InferenceSession
+    bench: Bench
+    samples: int
+    seconds: float
+
+    def center(self, sample: int) -> Integers:
+        """The sample's integers, (inputs,)."""
+        return self.network.input.integers(self.bench.data.test.inputs[sample].numpy().ravel())
+
+    def label(self, sample: int) -> int:
+        """The sample's class."""
+        return int(self.bench.data.test.targets[sample])
+
+    def replay(self, points: Integers) -> Integers:
+        """ONNX Runtime's logits, (points, classes)."""
+        kind = np.uint8 if self.network.input.low == 0 else np.int8
+        given = points.astype(kind).reshape(-1, *self.network.input_shape)
+        found = self.session.run(None, {self.session.get_inputs()[0].name: given})[0]
+        return np.asarray(found).astype(np.int64).reshape(len(points), -1)
+
+    def check_reading(self) -> None:
+        """Compare the reading with ONNX Runtime, on samples and on random integers."""
+        generator = np.random.default_rng(self.bench.seed)
+        grid = self.network.input
+        random = generator.integers(grid.low, grid.high + 1, (self.samples, self.network.inputs))
+        points = np.concatenate([np.stack([self.center(i) for i in range(self.samples)]), random])
+        if not np.array_equal(self.replay(points), self.network.logits(points)):
+            raise RuntimeError("ONNX Runtime computes other integers than were read from the file")
+
+    def accuracy(self) -> Metric:
+        """Of the samples themselves, a tie being an error."""
+        right = [bool((self.network.margins(self.center(i)[None], self.label(i)) > 0)[0]) for i in range(self.samples)]
+        return Metric("clean_accuracy", float(np.mean(right)), "fraction", Direction.HIGHER, {"method": "integer"})
+
+    def query(self, sample: int, radius: int) -> Query:
+        """The sample's box."""
+        domain = self.bench.data.domain
+        return box_of_steps(self.network, self.center(sample), self.label(sample), radius, domain)
+
+    def decide(self, sample: int, radius: int, deadline: float) -> Decision:
+        """The verdict, its counterexample replayed."""
+        left = min(self.seconds, deadline - time.monotonic())
+        if left <= 0:
+            return Decision(Verdict.TIMEOUT, _JOB_ENDS, -(2**31), 0, 0.0)
+        query = self.query(sample, radius)
+        decision = decide(self.network, query, seconds=left, seed=self.bench.seed)
+        if decision.counterexample is not None:
+            logits = self.replay(decision.counterexample[None])[0]
+            if logits[query.label] > np.delete(logits, query.label).max():
+                raise RuntimeError(f"sample {sample}: ONNX Runtime gives the counterexample the label")
+        return decision
+
+    def counterexamples(self, radius: int, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+        """As written to the file."""
+        return [
+            {
+                "sample": sample,
+                "steps": radius,
+                "eps": radius * self.network.input.scale,
+                "label": self.label(sample),
+                "input": each.counterexample.reshape(self.network.input_shape).tolist(),
+                "logits": self.replay(each.counterexample[None])[0].tolist(),
+            }
+            for sample, each in enumerate(decisions)
+            if each.counterexample is not None
+        ]
+
+
+def _metrics(study: _Study, radius: int, decisions: Sequence[Decision]) -> list[Metric]:
+    setting: dict[str, str | int | float] = {
+        "eps": radius * study.network.input.scale,
+        "steps": radius,
+        "method": "integer",
+    }
+    count = len(decisions)
+
+    def share(*verdicts: Verdict) -> float:
+        return sum(each.verdict in verdicts for each in decisions) / count
+
+    def total(name: str, value: float, unit: str, direction: Direction, *, timing: bool = False) -> Metric:
+        return Metric(name, value, unit, direction, setting, timing=timing)
+
+    rows = [
+        Metric(
+            "robustness", None, "verdict", Direction.NEUTRAL, setting,
+            sample=sample, verdict=each.verdict, reason=each.reason,
+        )
+        for sample, each in enumerate(decisions)
+    ]  # fmt: skip
+    return [
+        *rows,
+        total("verified_accuracy", share(Verdict.HOLDS), "fraction", Direction.HIGHER),
+        total("violated_fraction", share(Verdict.VIOLATED), "fraction", Direction.LOWER),
+        total("undecided_fraction", share(Verdict.UNKNOWN, Verdict.TIMEOUT), "fraction", Direction.LOWER),
+        total("search_nodes", statistics.fmean(each.nodes for each in decisions), "count", Direction.LOWER),
+        total("solve_time", statistics.fmean(each.seconds for each in decisions), "s", Direction.LOWER, timing=True),
+        total("median_solve_time", statistics.median(each.seconds for each in decisions), "s", Direction.LOWER,
+              timing=True),
+    ]  # fmt: skip

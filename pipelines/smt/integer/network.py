@@ -1,0 +1,87 @@
+"""An integer network: integer affine layers, and after each a function of one integer per neuron."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.smt.integer.steps import Function, Integers, Runs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """x -> function(weight x + bias): `weight` (neurons, inputs), `bias` (neurons,), int64.
+
+    `function` takes (points, neurons) integers and acts on each alone. `runs` is the same, a table per neuron of all
+    arguments, the accumulators, that any input of the network gives; they fit into 32 bits.
+    """
+
+    name: str
+    weight: Integers
+    bias: Integers
+    function: Function
+    runs: tuple[Runs, ...]
+
+    def accumulate(self, x: Integers) -> Integers:
+        """weight x + bias of (points, inputs), exactly: all sums are below 2^31, so float64 holds them."""
+        made = x.astype(np.float64) @ self.weight.T.astype(np.float64)
+        return np.asarray(made.astype(np.int64) + self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Real numbers scale x (integer - zero_point), low <= integer <= high."""
+
+    scale: float
+    zero_point: int
+    low: int
+    high: int
+
+    def integers(self, real: npt.ArrayLike) -> Integers:
+        """The grid's nearest integers, in float32; a tie goes to the even integer, the zero point added before."""
+        steps = np.asarray(real, dtype=np.float32) / np.float32(self.scale) + np.float32(self.zero_point)
+        return np.asarray(np.clip(np.rint(steps), self.low, self.high).astype(np.int64))
+
+    def real(self, integers: Integers) -> npt.NDArray[np.float64]:
+        """The real numbers of the grid's integers."""
+        return np.asarray(self.scale * (integers - self.zero_point))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IntegerNetwork:
+    """Layers in order; the last one makes the logits. Inputs are the integers of the grid `input`, flattened."""
+
+    layers: tuple[Layer, ...]
+    input: Grid
+    input_shape: tuple[int, ...]
+    rounding: str
+
+    @property
+    def inputs(self) -> int:
+        """How many integers one input has."""
+        return int(self.layers[0].weight.shape[1])
+
+    @property
+    def classes(self) -> int:
+        """How many logits."""
+        return len(self.layers[-1].bias)
+
+    @property
+    def neurons(self) -> int:
+        """Hidden neurons."""
+        return sum(len(each.bias) for each in self.layers[:-1])
+
+    def logits(self, points: Integers) -> Integers:
+        """The logits, int64 (points, classes), of integer inputs (points, inputs)."""
+        state = points
+        for layer in self.layers:
+            state = layer.function(layer.accumulate(state))
+        return state
+
+    def margins(self, points: Integers, label: int) -> Integers:
+        """The label's logit minus the greatest other one, (points,)."""
+        logits = self.logits(points)
+        others = np.delete(logits, label, axis=1)
+        return np.asarray(logits[:, label] - others.max(1))

@@ -1,0 +1,164 @@
+"""An integer network from an ONNX file without floats, as `quantize` writes it: a chain of integer matrix products.
+
+Between two products every node acts on single integers; all that it computes there is taken as one function (see
+`elementwise`). Zero points, biases, multipliers, shifts, rounding and clipping are thus read off by computing them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import helper, numpy_helper
+
+from evalsuite import Unsupported
+from pipelines.smt.integer.elementwise import NAMES, Array, Operation, Program, attributes_of
+from pipelines.smt.integer.network import Grid, IntegerNetwork, Layer
+from pipelines.smt.integer.steps import Integers, tabulate
+
+_ACCUMULATOR_BITS = 32
+
+
+def read_integer_onnx(source: Path | bytes) -> IntegerNetwork:
+    """The network of an ONNX file whose tensors are integers, dense layers one after the other.
+
+    The input is one tensor (batch, *shape) of 8-bit integers; the file's metadata gives its scale and zero point.
+
+    Raises:
+        Unsupported: a node has another form, by name; or the file holds floats, as one with QuantizeLinear does.
+        ValueError: the file cannot be read.
+    """
+    content = source if isinstance(source, bytes) else source.read_bytes()
+    try:
+        model = onnx.load_model_from_string(content)
+        onnx.checker.check_model(model)
+    except (DecodeError, onnx.checker.ValidationError) as error:
+        raise ValueError(f"the ONNX file cannot be read: {str(error).splitlines()[0]}") from error
+    _refuse_floats(model)
+    return _Reader(model).read()
+
+
+def _refuse_floats(model: onnx.ModelProto) -> None:
+    floating = {"QuantizeLinear", "DequantizeLinear", "QLinearMatMul", "QLinearConv", "DynamicQuantizeLinear"}
+    for node in model.graph.node:
+        if node.op_type in floating:
+            raise Unsupported(
+                f"node {node.name!r} ({node.op_type}) rescales in floats, whose rounding depends on the kernel that"
+                " ONNX Runtime chooses; only a network of integers throughout is verified exactly"
+            )
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise Unsupported(f"constant {tensor.name!r} lies outside the file")
+        if np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)).kind not in "iub":
+            raise Unsupported(f"constant {tensor.name!r} holds {onnx.TensorProto.DataType.Name(tensor.data_type)}")
+
+
+@dataclass
+class _Reader:
+    """Follows the nodes; `source` is the tensor that the elementwise nodes since the last layer compute on."""
+
+    model: onnx.ModelProto
+    layers: list[Layer] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    current: set[str] = field(default_factory=set)
+
+    def read(self) -> IntegerNetwork:
+        graph = self.model.graph
+        self.constants: dict[str, Array] = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+        inputs = [each for each in graph.input if each.name not in self.constants]
+        if len(inputs) != 1 or len(graph.output) != 1:
+            raise Unsupported(f"{len(inputs)} inputs and {len(graph.output)} outputs; there must be one of each")
+        (given,) = inputs
+        shape = tuple(each.dim_value for each in given.type.tensor_type.shape.dim)[1:]
+        kind = np.dtype(helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type))
+        if kind not in (np.uint8, np.int8) or not shape or min(shape) < 1:
+            raise Unsupported(f"the input holds {kind} of shape {shape}, not 8-bit integers of a known shape")
+        limits = np.iinfo(kind)
+        size = int(np.prod(shape))
+        self.source, self.source_type, self.flat = given.name, kind, len(shape) == 1
+        self.lower, self.upper = np.full(size, limits.min, np.int64), np.full(size, limits.max, np.int64)
+        self.pending: tuple[str, Integers, Integers] | None = None
+        self.current = {given.name}
+        for node in graph.node:
+            self._take(node)
+        self._close(graph.output[0].name)
+        return self._network(shape, int(limits.min), int(limits.max))
+
+    def _network(self, shape: tuple[int, ...], low: int, high: int) -> IntegerNetwork:
+        said = {each.key: each.value for each in self.model.metadata_props}
+        try:
+            grid = Grid(float(said["input_scale"]), int(said["input_zero_point"]), low, high)
+        except (KeyError, ValueError) as error:
+            raise Unsupported("the file's metadata does not say the input's scale and zero point") from error
+        if not (np.isfinite(grid.scale) and grid.scale > 0):
+            raise Unsupported(f"the input's scale is {grid.scale}")
+        return IntegerNetwork(tuple(self.layers), grid, shape, said.get("rounding", ""))
+
+    def _take(self, node: onnx.NodeProto) -> None:
+        if node.op_type in ("Flatten", "Reshape") and self.pending is None and self.source == node.input[0]:
+            self._flatten(node)
+        elif node.op_type == "MatMulInteger":
+            self._product(node)
+        elif node.op_type in NAMES:
+            computed = [name for name in node.input if name not in self.constants]
+            if not computed or not self.current.issuperset(computed):
+                raise Unsupported(f"node {node.name!r} ({node.op_type}) joins results of different layers")
+            made = Operation(
+                node.op_type, tuple(node.input), node.output[0], attributes_of(node), node.name or node.output[0]
+            )
+            self.operations.append(made)
+            self.current.add(node.output[0])
+        else:
+            raise Unsupported(f"node {node.name!r}: {node.op_type} is not a dense layer nor acts on single integers")
+
+    def _flatten(self, node: onnx.NodeProto) -> None:
+        if node.op_type == "Flatten" and attributes_of(node).get("axis", 1) != 1:
+            raise Unsupported(f"node {node.name!r} flattens from another dimension than the first")
+        if node.op_type == "Reshape":
+            target = self.constants.get(node.input[1])
+            if target is None or len(target) != 2 or target[1] not in (-1, len(self.lower)):
+                raise Unsupported(f"node {node.name!r} reshapes to something else than (batch, features)")
+        self.source, self.flat = node.output[0], True
+        self.current = {self.source}
+
+    def _product(self, node: onnx.NodeProto) -> None:
+        data, matrix, *zeros = node.input
+        if not self.flat or data not in self.current:
+            raise Unsupported(f"node {node.name!r} does not take the result of the layer before it as a vector")
+        if any(name and name not in self.constants for name in (matrix, *zeros)):
+            raise Unsupported(f"node {node.name!r} has weights or zero points that are no constants")
+        self._close(data)
+        zero, offset = [*(self._constant(name) for name in zeros), np.int64(0), np.int64(0)][:2]
+        weight = (self.constants[matrix].astype(np.int64) - offset).T
+        if zero.size != 1 or weight.ndim != 2 or weight.shape[1] != len(self.lower):
+            raise Unsupported(f"node {node.name!r} multiplies {len(self.lower)} numbers by {weight.shape}")
+        weight = np.ascontiguousarray(weight)
+        self.pending = node.name or node.output[0], weight, -int(zero.ravel()[0]) * weight.sum(1)
+        self.source, self.source_type = node.output[0], np.dtype(np.int32)
+        self.operations, self.current = [], {node.output[0]}
+
+    def _constant(self, name: str) -> Any:
+        return self.constants[name].astype(np.int64) if name else np.int64(0)
+
+    def _close(self, result: str) -> None:
+        """End the layer that began with the last product; its function's result is the tensor `result`."""
+        if self.pending is None:
+            if result != self.source or self.operations:
+                raise Unsupported("the input is computed on before the first layer")
+            return
+        if result not in self.current:
+            raise Unsupported(f"tensor {result!r} is not made by the last layer")
+        name, weight, bias = self.pending
+        ends = np.stack([weight * self.lower, weight * self.upper])
+        lower, upper = ends.min(0).sum(1) + bias, ends.max(0).sum(1) + bias
+        if max(-int(lower.min()), int(upper.max())) >= 2 ** (_ACCUMULATOR_BITS - 1):
+            raise Unsupported(f"{name!r}: an accumulator may exceed {_ACCUMULATOR_BITS} bits")
+        program = Program(self.source, self.source_type, tuple(self.operations), self.constants, result)
+        runs = tuple(tabulate(program, lower, upper))
+        self.layers.append(Layer(name.split("/")[0], weight, bias, program, runs))
+        self.lower = np.array([each.values.min() for each in runs])
+        self.upper = np.array([each.values.max() for each in runs])

@@ -1,0 +1,209 @@
+"""Branch and bound on neurons' intervals and inputs: the bounds are exact, linear programs only say where to look."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from evalsuite import Verdict
+from pipelines.smt.integer.bounds import BITS, Region, TooWide, least_values, margin_rows
+from pipelines.smt.integer.falsifier import descend, first_violation
+from pipelines.smt.integer.guide import Guide, Program
+from pipelines.smt.integer.network import IntegerNetwork
+from pipelines.smt.integer.query import Query
+from pipelines.smt.integer.rounding import conspire
+from pipelines.smt.integer.steps import Integers, farthest
+
+_ROUNDINGS = 16
+_MILP_SECONDS = 0.5
+_SEEKING_SHARE = 0.3
+_NEGLIGIBLE = 1e-6
+_DOUBT = 1e-3
+_TRIED = 4
+_ENDLESS = 2**62
+_GREATEST_GAIN = 2**BITS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Searched:
+    """What a search of one other class found; `least` is a proven lower bound of the margin in the box."""
+
+    verdict: Verdict
+    least: int
+    nodes: int
+    counterexample: Integers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`deadline` on the clock of time.monotonic, and regions per other class."""
+
+    deadline: float
+    nodes: int
+
+
+def search(network: IntegerNetwork, query: Query, region: Region, other: int, least: int, limits: Limits) -> Searched:
+    """Whether the label keeps its margin over class `other` in the region, the box's; `least` is what is known of it.
+
+    Worst region first. Regions that are proven are dropped; others are split where that raises the bounds most.
+    """
+    return _Search(network, query, other, limits).run(region, least)
+
+
+class _Search:
+    def __init__(self, network: IntegerNetwork, query: Query, other: int, limits: Limits) -> None:
+        self._network, self._limits = network, limits
+        self._row = margin_rows(network.classes, query.label, [other])
+        self._needed = query.needed(other)
+        self._seeker = _Seeker(network, query, other, limits)
+        self._nodes = 0
+
+    def run(self, region: Region, least: int) -> Searched:
+        self._program = Program(self._network.layers, region, self._row[0])
+        order = count()
+        root = self._node(region, None)
+        queue = [(root.bound, next(order), root)] if root.bound < self._needed else []
+        while queue:
+            bound, _, node = queue[0]
+            proven = max(least, _ceiling(bound))
+            if self._nodes >= self._limits.nodes:
+                return Searched(Verdict.UNKNOWN, proven, self._nodes)
+            if time.monotonic() >= self._limits.deadline:
+                return Searched(Verdict.TIMEOUT, proven, self._nodes)
+            heapq.heappop(queue)
+            found = None if node.solution is None else self._seeker.seek(node.region, node.solution)
+            if found is not None:
+                return Searched(Verdict.VIOLATED, proven, self._nodes, found)
+            for child in self._children(node):
+                if _ceiling(child.bound) < self._needed:
+                    heapq.heappush(queue, (child.bound, -next(order), child))
+        return Searched(Verdict.HOLDS, self._needed, self._nodes)
+
+    def _node(self, part: Region, parent: _Node | None) -> _Node:
+        self._nodes += 1
+        solution = self._program.solve(part, self._limits.deadline)
+        bound = -_ENDLESS if parent is None else parent.bound
+        try:
+            prices = None if solution is None else solution.choose
+            bound = max(bound, int(least_values(self._network.layers, part, self._row, prices)[0]))
+        except TooWide:
+            pass
+        return _Node(part, bound, solution)
+
+    def _children(self, node: _Node) -> list[_Node]:
+        """Two parts that together hold every input of the node: of the most promising splits the best one."""
+        candidates = [] if node.solution is None else self._candidates(node.region, node.solution)
+        if not candidates:
+            return [self._node(part, node) for part in _split_input(self._network, node)]
+        best: list[_Node] = []
+        for depth, neuron, cut in candidates[:_TRIED]:
+            runs = node.region.runs[depth][neuron]
+            children = [
+                self._node(node.region.narrowed(depth, neuron, runs.lower, cut), node),
+                self._node(node.region.narrowed(depth, neuron, cut + 1, runs.upper), node),
+            ]
+            if not best or _gain(node, children) > _gain(node, best):
+                best = children
+            if all(_ceiling(each.bound) >= self._needed for each in children):
+                break
+        return best
+
+    def _candidates(self, part: Region, solution: Guide) -> list[tuple[int, int, int]]:
+        """Layer, neuron, and the accumulator behind which to split, the most promising first.
+
+        The gap between an output of the program and the network's, times how much a step of it changes the margin by
+        the program's prices. An output that is right may still be one of several: those come behind.
+        """
+        found = []
+        effects = typical = np.abs(self._row[0].astype(float) / 2.0**BITS)
+        for depth in range(len(self._network.layers) - 1, -1, -1):
+            layer, sums, outputs = self._network.layers[depth], solution.sums[depth], solution.outputs[depth]
+            for neuron in np.flatnonzero(~np.isnan(sums)).tolist():
+                runs = part.runs[depth][neuron]
+                if not runs.constant:
+                    z = min(max(float(sums[neuron]), runs.lower), runs.upper)
+                    near = runs.at([int(np.floor(z)), min(int(np.floor(z)) + 1, runs.upper)])
+                    gaps = outputs[neuron] - near
+                    gap = float(gaps[np.argmin(np.abs(gaps))])
+                    score = (effects[neuron] + _DOUBT * typical[neuron]) * (abs(gap) + _DOUBT)
+                    found.append((score, (depth, neuron, farthest(runs, z, above=gap > 0))))
+            slopes = [len(runs.values) / (runs.upper - runs.lower + 1) for runs in layer.runs]
+            typical = (typical * slopes) @ np.abs(layer.weight)
+            effects = np.abs((solution.prices[depth] / 2.0**BITS) @ layer.weight)
+        return [split for _, split in sorted(found, reverse=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Node:
+    """A region, an exact bound of the row times 2^BITS, and the program's solution."""
+
+    region: Region
+    bound: int
+    solution: Guide | None
+
+
+def _ceiling(bound: int) -> int:
+    """The least integer not below bound x 2^-BITS: margins are integers."""
+    return -(-bound >> BITS)
+
+
+def _gain(node: _Node, children: list[_Node]) -> float:
+    """How much a split raises the bounds: the product of both, so that neither child is left as it was."""
+    raised = [min(each.bound - node.bound, _GREATEST_GAIN) / 2.0**BITS for each in children]
+    return float((raised[0] + _NEGLIGIBLE) * (raised[1] + _NEGLIGIBLE))
+
+
+def _split_input(network: IntegerNetwork, node: _Node) -> list[Region]:
+    """Halves of the box: across the input whose value in the program is farthest from an integer, else the widest.
+
+    Raises:
+        RuntimeError: the part is a single point, whose bounds must have been exact: a bug.
+    """
+    part, solution = node.region, node.solution
+    widths = part.upper - part.lower
+    if not widths.any():
+        raise RuntimeError("a single input is left, but its bound is not what the network computes")
+    weights = np.abs(network.layers[0].weight).max(0) + 1
+    distance = np.zeros(len(widths)) if solution is None else np.abs(solution.inputs - np.rint(solution.inputs))
+    inexact = solution is not None and bool((distance > _NEGLIGIBLE).any())
+    index = int(np.argmax((distance if inexact else widths) * weights))
+    low, high = int(part.lower[index]), int(part.upper[index])
+    middle = int(np.floor(solution.inputs[index])) if solution is not None and inexact else (low + high) // 2
+    middle = min(max(middle, low), high - 1)
+    return [part.cut(index, low, middle), part.cut(index, middle + 1, high)]
+
+
+@dataclass
+class _Seeker:
+    """Looks for violations near solutions: cheaply at each, dearly while that takes a part of the time only."""
+
+    network: IntegerNetwork
+    query: Query
+    other: int
+    limits: Limits
+    spent: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.started = time.monotonic()
+        self.generator = np.random.default_rng(self.other)
+
+    def seek(self, part: Region, solution: Guide) -> Integers | None:
+        """A violation of the query, which the program's inputs, rounded, show or lead to."""
+        floors = np.floor(solution.inputs + 1e-9)
+        chance = self.generator.random((_ROUNDINGS, len(floors))) < solution.inputs - floors
+        nearest = np.rint(solution.inputs)[None]
+        points = np.concatenate([nearest, floors + chance]).clip(self.query.lower, self.query.upper).astype(np.int64)
+        found = first_violation(self.network, self.query, points)
+        now = time.monotonic()
+        if found is not None or self.spent > _SEEKING_SHARE * (now - self.started):
+            return found
+        found = descend(self.network, self.query, self.other, points[0])
+        if found is None:
+            seconds = max(0.01, min(_MILP_SECONDS, self.limits.deadline - time.monotonic()))
+            found = conspire(self.network, self.query, part, self.other, solution, seconds=seconds)
+        self.spent += time.monotonic() - now
+        return found

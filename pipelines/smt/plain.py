@@ -1,0 +1,57 @@
+"""The plain question: every neuron, no bounds, no reduction. It is what reduction and bounds are measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evalsuite import Property, Unsupported
+from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.encoding import Answer, Encoding, answered, between, declared, defined, linear, relu, solve
+from pipelines.smt.exact_network import ExactNetwork
+from pipelines.smt.limits import Limits
+
+
+def ask_plainly(
+    exact: ExactNetwork, property_: Property, *, limits: Limits | None = None, encoding: Encoding = Encoding.OR
+) -> Answer:
+    """Whether any margin can be <= 0 in the box, exactly; where possible, `offsets` is the whole input itself.
+
+    Raises:
+        ValueError: an encoding with a triangle, which needs bounds.
+        Unsupported: the property is an L2 ball.
+    """
+    names = [f"x{index}" for index in range(property_.lower.numel())]
+    return answered(solve(plain_question(exact, property_, encoding), names, limits or Limits()))
+
+
+def plain_question(exact: ExactNetwork, property_: Property, encoding: Encoding) -> str:
+    """SMT-LIB declarations and assertions, satisfiable if the property is violated by a real input."""
+    if property_.center is not None:
+        raise Unsupported("the plain question is of boxes, and this property is an L2 ball")
+    if encoding.triangle:
+        raise ValueError(f"the plain question has no bounds, so no triangle: {encoding.value!r}")
+    lower = Dyadic.of(property_.lower.numpy().ravel()).fractions()
+    upper = Dyadic.of(property_.upper.numpy().ravel()).fractions()
+    columns = [f"x{index}" for index in range(len(lower))]
+    lines = []
+    for name, low, high in zip(columns, lower, upper, strict=True):
+        lines += [declared(name), between(name, low, high)]
+    *hidden, last = exact.maps
+    for depth, each in enumerate(hidden):
+        outputs = []
+        for index, term in enumerate(_terms(each.weight, each.bias, columns)):
+            outputs.append(f"a{depth}_{index}")
+            lines.append(defined(f"z{depth}_{index}", term))
+            lines += relu(outputs[-1], f"z{depth}_{index}", f"z{depth}_{index}", encoding)
+        columns = outputs
+    logits = list(_terms(last.weight, last.bias, columns))
+    others = [f"(<= {logits[property_.label]} {each})" for i, each in enumerate(logits) if i != property_.label]
+    return "\n".join([*lines, f"(assert (or {' '.join(others)} false))"])
+
+
+def _terms(weight: Dyadic, bias: Dyadic, names: Sequence[str]) -> list[str]:
+    factors, width = weight.fractions(), weight.shape[1]
+    return [
+        linear(constant, factors[row * width : (row + 1) * width], names)
+        for row, constant in enumerate(bias.fractions())
+    ]

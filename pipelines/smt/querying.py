@@ -1,0 +1,212 @@
+"""Properties in VNN-LIB files, for the exact branch and bound.
+
+The answers claim what those of `evalsuite verify` claim: `sat` a float32 point of the box whose ONNX Runtime outputs
+satisfy the constraints exactly, `unsat` that in real arithmetic no point of the box does.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evalsuite import Unsupported, Verdict, open_onnx, read_vnnlib, run_onnx
+from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.search import Decided, decide_rows, write_proof
+from pipelines.smt.search.chain import read_chain
+
+_WORDS = {Verdict.HOLDS: "unsat", Verdict.VIOLATED: "sat", Verdict.TIMEOUT: "timeout"}
+Witness = tuple[list[float], list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What was found of one property.
+
+    Args:
+        answer: sat, unsat, unknown or timeout.
+        reason: which step decided, or why none could.
+        witness: of a sat: float32 inputs and ONNX Runtime's outputs, flat.
+        decided: the last search of each box.
+        network: what was searched.
+        content: the ONNX file.
+        nodes: parts of the boxes whose linear program was used.
+        seconds: of everything.
+    """
+
+    answer: str
+    reason: str
+    witness: Witness | None
+    decided: tuple[Decided, ...]
+    network: ExactNetwork
+    content: bytes = field(repr=False)
+    nodes: int
+    seconds: float
+
+    def lines(self) -> str:
+        """VNN-COMP's result: the answer, and the witness of a sat in decimals that are exactly its numbers."""
+        if self.witness is None:
+            return self.answer
+        named = zip("XY", self.witness, strict=True)
+        pairs = [f"({kind}_{i} {Decimal(value)})" for kind, values in named for i, value in enumerate(values)]
+        return f"{self.answer}\n(" + "\n ".join(pairs) + ")"
+
+    def write(self, path: Path) -> str:
+        """Write the proof of an unsat, and say so; or say why there is none."""
+        if self.answer != "unsat":
+            return f"no proof was written: the answer is {self.answer}"
+        if len(self.decided) != 1:
+            return f"no proof was written: the property has {len(self.decided)} boxes, and a proof file is of one"
+        write_proof(self.decided[0], self.network, self.content, path)
+        return f"the proof is in {path}: evalsuite check-proof {path} --onnx FILE"
+
+
+def answer(onnx: Path, vnnlib: Path, seconds: float) -> Answered:
+    """Decide whether an input of the property's boxes has outputs that satisfy its constraints.
+
+    Raises:
+        Unsupported: the network is no chain of affine layers and Relu with float32 weights; a disjunct has no
+            constraint on the outputs.
+        ValueError: a file that is none; a property with other numbers of X and Y than the network has.
+        OSError: a file can't be read.
+    """
+    started = time.monotonic()
+    content = onnx.read_bytes()
+    network = _network(content, onnx)
+    specification = read_vnnlib(vnnlib)
+    has = network.maps[0].weight.shape[1], network.maps[-1].bias.shape[0]
+    if (specification.inputs, specification.outputs) != has:
+        asked = f"{specification.inputs} X_i and {specification.outputs} Y_i"
+        raise ValueError(f"{vnnlib}: declares {asked}, but {onnx} has {has[0]} inputs and {has[1]} outputs")
+    boxes: dict[Any, list[list[_Row]]] = {}
+    for case in specification.cases:
+        if not case.constraints:
+            raise Unsupported(f"{vnnlib}: a disjunct without a constraint on the outputs")
+        rows = [_Row(dict(each.terms), -each.bound) for each in case.constraints]
+        boxes.setdefault(case.box, []).append(rows)
+    try:
+        replay = _Replay(content, specification)
+    except Exception as error:  # of ONNX Runtime, which documents none
+        raise Unsupported(f"{onnx}: ONNX Runtime does not run it: {error}") from error
+    queries = [_Query(network, box, replay, started + seconds) for box in boxes]
+    decided: list[Decided] = []
+    for query, cases in zip(queries, boxes.values(), strict=True):
+        decided.append(query.decide(cases))
+        if decided[-1].verdict is not Verdict.HOLDS:
+            break
+    last = decided[-1]
+    spent, nodes = time.monotonic() - started, sum(query.nodes for query in queries)
+    word = _WORDS.get(last.verdict, "unknown")
+    return Answered(
+        word, last.reason, replay.witness if word == "sat" else None, tuple(decided), network, content, nodes, spent
+    )
+
+
+def _network(content: bytes, path: Path) -> ExactNetwork:
+    try:
+        return read_chain(content)
+    except Unsupported as error:
+        raise Unsupported(f"{path}: {error}") from error
+    except Exception as error:  # what onnx and numpy raise for malformed files is for them to choose
+        raise ValueError(f"{path}: not an ONNX network that is read: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """sum of coefficients * Y_i + constant, which is > 0 where the constraint sum <= -constant is not satisfied."""
+
+    coefficients: dict[int, Fraction]
+    constant: Fraction
+
+
+def _affine(rows: Sequence[_Row], outputs: int) -> Affine:
+    """The rows, each times a positive number that makes it whole."""
+    units = np.full((len(rows), outputs), 0, dtype=object)
+    constants = np.full(len(rows), 0, dtype=object)
+    for place, row in enumerate(rows):
+        scale = math.lcm(row.constant.denominator, *[each.denominator for each in row.coefficients.values()])
+        constants[place] = int(row.constant * scale)
+        for index, each in row.coefficients.items():
+            units[place, index] = int(each * scale)
+    return Affine(Dyadic(units, 0), Dyadic(constants, 0))
+
+
+class _Replay:
+    """Runs points in ONNX Runtime on the CPU; remembers the last one that satisfies the specification exactly."""
+
+    def __init__(self, content: bytes, specification: Any) -> None:
+        self._session = open_onnx(content)
+        self._shape = [each if isinstance(each, int) else 1 for each in self._session.get_inputs()[0].shape]
+        self._specification = specification
+        self.witness: Witness | None = None
+
+    def satisfies(self, point: torch.Tensor) -> bool:
+        """Whether the flat float32 `point` lies in a box and its float32 outputs satisfy the constraints."""
+        inputs = [float(each) for each in point]
+        outputs = [float(each) for each in run_onnx(self._session, point.reshape(self._shape)).flatten()]
+        if not self._specification.satisfied(inputs, outputs):
+            return False
+        self.witness = inputs, outputs
+        return True
+
+
+class _Query:
+    """The searches of one box, until `deadline` on the clock of `time.monotonic`; it is their `Suspects` too."""
+
+    def __init__(self, network: ExactNetwork, box: Any, replay: _Replay, deadline: float) -> None:
+        self._network, self._replay, self._deadline = network, replay, deadline
+        # The least float64 box around it: what holds there holds in the box.
+        self._lower, self._upper = (Dyadic.of(end.numpy()) for end in box.outer())
+        self._inner = box.inner()
+        self.nodes = 0
+
+    def decide(self, cases: Sequence[Sequence[_Row]]) -> Decided:
+        """Whether each case has a row that is > 0 in the whole box; what is searched last proves it of all."""
+        rows = []
+        for case in cases:
+            for number, row in enumerate(case):
+                # A case of several constraints holds if any of their rows is > 0 everywhere.
+                if len(case) > 1:
+                    found = self._search([row], share=1 / (len(case) - number + 1))
+                    if found.verdict is Verdict.VIOLATED or (
+                        number == len(case) - 1 and found.verdict is not Verdict.HOLDS
+                    ):
+                        return found
+                    if found.verdict is not Verdict.HOLDS:
+                        continue
+                rows.append(row)
+                break
+        return self._search(rows)
+
+    def _search(self, rows: Sequence[_Row], share: float = 1.0) -> Decided:
+        left = max((self._deadline - time.monotonic()) * share, 1e-3)
+        outputs = self._network.maps[-1].bias.shape[0]
+        found = decide_rows(self._network, self._lower, self._upper, _affine(rows, outputs), self, seconds=left)
+        self.nodes += found.nodes
+        return found
+
+    def confirmed(self, point: np.ndarray[Any, Any]) -> torch.Tensor | None:
+        """The float32 input at the flat float64 `point`, if it is a witness."""
+        lower, upper = self._inner
+        rounded = torch.from_numpy(np.asarray(point)).float().clamp(lower, upper)
+        return rounded if bool((lower <= upper).all()) and self._replay.satisfies(rounded) else None
+
+    def near(self, point: Sequence[Fraction]) -> torch.Tensor | None:
+        """A witness at the rational `point`, rounded to float32 one way or the other."""
+        center = torch.tensor([float(each) for each in point], dtype=torch.float64)
+        for step in (0.0, 1.0, -1.0):
+            nearby = center.float()
+            moved = nearby if step == 0 else torch.nextafter(nearby, torch.full_like(nearby, step * math.inf))
+            found = self.confirmed(moved.double().numpy())
+            if found is not None:
+                return found
+        return None

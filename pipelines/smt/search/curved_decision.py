@@ -1,0 +1,162 @@
+"""Robustness of networks with curved activations, as GELU, by branch and bound over intervals.
+
+`holds` is proven of the network over the reals with its exact float32 weights, by exact arithmetic on sound lines of
+the activations; of float32 evaluation it says nothing. `violated` is shown by a forward pass in float64, whose margin
+must be below -1e-9, and in torch and ONNX Runtime in float32.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+
+from evalsuite import Network, Property, Replay, Unsupported, Verdict, float32_box
+from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.reduction import label_margins
+from pipelines.smt.search.attack import Descent
+from pipelines.smt.search.curved_network import CurvedNetwork, read_curved
+from pipelines.smt.search.exploring import Exploration, Finding, Limits
+from pipelines.smt.search.intervals import Intervals, IntervalSpace
+from pipelines.smt.search.program import Optimum
+from pipelines.smt.search.tree import Node
+
+# What a forward pass in float64 must be below 0 by, so that its rounding errors cannot be what is seen.
+MARGIN = 1e-9
+# A part takes a few kB until it is closed.
+_MOST_NODES = 200_000
+_STEPS_AT_ROOT, _STEPS = 20, 2
+
+
+@dataclass(frozen=True, slots=True)
+class CurvedDecided:
+    """What the search found; the fields are those of `Decided`, and `margins` the best exact bound of each margin."""
+
+    verdict: Verdict
+    reason: str
+    margins: tuple[Fraction, ...]
+    counterexample: torch.Tensor | None
+    neurons: int
+    nodes: int
+    programs: int
+    seconds: float
+
+    @property
+    def margin(self) -> Fraction:
+        """The best exact lower bound of the least margin: > 0 is a proof."""
+        return min(self.margins)
+
+
+class CurvedDecider:
+    """Decides properties of one network; `replay` is that network's, where there is one already.
+
+    Raises:
+        Unsupported: see `read_curved`.
+    """
+
+    def __init__(self, network: Network, replay: Replay | None = None) -> None:
+        self._network: CurvedNetwork = read_curved(network)
+        # Exporting takes seconds: now, and not within the time limit of a property.
+        self._replay = replay or Replay(network)
+
+    def decide(
+        self,
+        property_: Property,
+        *,
+        seconds: float,
+        nodes: int = _MOST_NODES,
+        suspect: torch.Tensor | None = None,
+    ) -> CurvedDecided:
+        """The verdict within `seconds` and `nodes`; `suspect` is a falsifier's counterexample, if it has one.
+
+        Raises:
+            Unsupported: the property is a ball and not a box.
+            ValueError: a limit is not > 0.
+        """
+        if property_.center is not None:
+            raise Unsupported("branch and bound takes boxes, and this property is an L2 ball")
+        if not seconds > 0:
+            raise ValueError(f"seconds must be > 0, got {seconds}")
+        if nodes < 1:
+            raise ValueError(f"nodes must be >= 1, got {nodes}")
+        started = time.monotonic()
+        limits = Limits(started + seconds, nodes)
+        lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
+        rows = label_margins(self._network.classes, property_.label)
+        space = IntervalSpace(self._network, lower, upper, rows)
+        box = lower.floats(), upper.floats()
+        descent = Descent(self._network.maps, self._network.curves, box, space.free, rows)
+        judge = _Judge(self._replay, property_, descent, len(space.least))
+        trees = [Node(space.root, least, closed=least > 0) for least in space.least]
+        known = suspect if suspect is not None and judge.accepts(suspect) else None
+        if known is None:
+            verdict, reason, found = _search(space, trees, descent, judge, limits)
+        else:
+            verdict, reason, found = Verdict.VIOLATED, "falsifier", known
+        margins = tuple(tree.bound() for tree in trees)
+        neurons, spent = len(space.root.lower), nodes - limits.nodes
+        seconds = time.monotonic() - started
+        return CurvedDecided(verdict, reason, margins, found, neurons, spent, space.program.calls, seconds)
+
+
+def _search(
+    space: IntervalSpace, trees: Sequence[Node[Intervals]], descent: Descent, judge: _Judge, limits: Limits
+) -> tuple[Verdict, str, torch.Tensor | None]:
+    """First the roots of all open margins, then each tree to its end."""
+    order = sorted((row for row, tree in enumerate(trees) if not tree.closed), key=lambda row: trees[row].proven)
+    if not order:
+        return Verdict.HOLDS, "bounds", None
+    searches = [_MarginSearch(space, trees[row], row, descent, judge) for row in order]
+    left: list[Finding] = []
+    for step in (_MarginSearch.start, _MarginSearch.run):
+        for each in searches:
+            space.aim(each.row)
+            finding = step(each, limits)
+            if finding is Finding.VIOLATED:
+                return Verdict.VIOLATED, "search", each.counterexample
+            if finding in (Finding.OUT_OF_TIME, Finding.OUT_OF_NODES):
+                return Verdict.TIMEOUT, finding.value, None
+            left += [finding] if finding is Finding.NUMERICAL else []
+    return (Verdict.UNKNOWN, left[0].value, None) if left else (Verdict.HOLDS, "search", None)
+
+
+class _MarginSearch(Exploration[Intervals]):
+    """One margin."""
+
+    def __init__(self, space: IntervalSpace, tree: Node[Intervals], row: int, descent: Descent, judge: _Judge) -> None:
+        super().__init__(space, tree)
+        self.row, self._descent, self._judge = row, descent, judge
+
+    def suspects(self, found: Optimum, *, root: bool) -> Iterable[torch.Tensor]:
+        """See `Exploration`."""
+        start, steps = self._descent.at(found.offsets), _STEPS_AT_ROOT if root else _STEPS
+        for point in self._descent.suspects(start, self.row, steps):
+            rounded = self._judge.rounded(torch.from_numpy(point))
+            if self._judge.accepts(rounded):
+                yield rounded
+
+    def settle(self, node: Node[Intervals], limits: Limits) -> Finding | None:
+        """The relaxation is as tight as floats let it be, and its optimum no counterexample: too close to tell."""
+        return Finding.NUMERICAL
+
+
+class _Judge:
+    """Accepts float32 inputs of the box with a margin below -MARGIN in float64, if both runtimes show it too."""
+
+    def __init__(self, replay: Replay, property_: Property, descent: Descent, rows: int) -> None:
+        self._replay, self._property, self._descent, self._rows = replay, property_, descent, rows
+        lower, upper = float32_box([property_])
+        self._lower, self._upper = lower[0], upper[0]
+
+    def rounded(self, point: torch.Tensor) -> torch.Tensor:
+        """The nearest float32 input of the box."""
+        return point.float().reshape(self._lower.shape).clamp(self._lower, self._upper)
+
+    def accepts(self, point: torch.Tensor) -> bool:
+        """Whether it is a counterexample."""
+        flat = point.double().flatten().numpy()
+        least = min(self._descent.margin(flat, row) for row in range(self._rows))
+        return least < -MARGIN and self._replay.confirms(self._property, point)

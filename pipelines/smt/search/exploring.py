@@ -1,0 +1,164 @@
+"""The search over the parts of a box for one margin: best first, anytime.
+
+A neuron to split is chosen by strong branching (doi 10.1016/j.orl.2004.04.002) among the first few candidates: the
+programs of both halves are solved, and those of the best one are the search's next programs anyway.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+from typing import Generic
+
+import numpy as np
+import torch
+
+from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.search.program import Floats, Optimum
+from pipelines.smt.search.space import Part, Space
+from pipelines.smt.search.tree import Node
+
+# Duals are rounded to the first number of binary places, and where that loses a bound above 0, to the others.
+_DUAL_BITS = (12, 24, 44)
+_TRIED = 3
+
+
+class Finding(Enum):
+    """What the search says of one margin."""
+
+    POSITIVE = "positive in the whole box"
+    VIOLATED = "not positive at a float32 input"
+    EXACT_ONLY = "violated in exact arithmetic only; no float32 input found"
+    OUT_OF_TIME = "the time limit is reached"
+    OUT_OF_NODES = "the limit of nodes is reached"
+    NUMERICAL = "the linear programs are too ill-conditioned"
+
+
+@dataclass(slots=True)
+class Limits:
+    """What is left of a property's time and nodes; `nodes` is counted down."""
+
+    deadline: float
+    nodes: int
+
+    def reached(self) -> Finding | None:
+        """Which one is, if any."""
+        if time.monotonic() >= self.deadline:
+            return Finding.OUT_OF_TIME
+        return Finding.OUT_OF_NODES if self.nodes <= 0 else None
+
+
+def multipliers(values: Floats, bits: int) -> Dyadic:
+    """Floats rounded to multiples of 2**-bits."""
+    return Dyadic.of(np.rint(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0) * 2.0**bits) * 2.0**-bits)
+
+
+class Exploration(ABC, Generic[Part]):
+    """One margin: `tree` is what was proven so far, whenever asked. `space` must be aimed at it during calls.
+
+    A subclass says how to look for counterexamples, and what to do where nothing is left to split.
+    """
+
+    def __init__(self, space: Space[Part], tree: Node[Part]) -> None:
+        self.space, self.tree = space, tree
+        self.counterexample: torch.Tensor | None = None
+        self._open: list[tuple[float, int, Node[Part], Optimum]] = []
+        self._ticks = count()
+
+    @abstractmethod
+    def suspects(self, found: Optimum, *, root: bool) -> Iterable[torch.Tensor]:
+        """Confirmed counterexamples at or near the optimum of a part."""
+
+    @abstractmethod
+    def settle(self, node: Node[Part], limits: Limits) -> Finding | None:
+        """Decide a part that cannot be split; None where it is closed by that."""
+
+    def start(self, limits: Limits) -> Finding | None:
+        """The root's program and the falsifier from its optimum; None where that decides nothing."""
+        found = self.space.solve(self.tree.part, limits.deadline)
+        if found is None:
+            return limits.reached() or Finding.NUMERICAL
+        limits.nodes -= 1
+        if self._violated(found, root=True):
+            return Finding.VIOLATED
+        self._add(self.tree, found)
+        return None if self._open else Finding.POSITIVE
+
+    def run(self, limits: Limits) -> Finding:
+        """Split until every part is closed, a counterexample is found, or a limit is reached."""
+        while self._open:
+            over = limits.reached()
+            if over is not None:
+                return over
+            value, _, node, found = heapq.heappop(self._open)
+            finding = self._expand(node, found, limits)
+            if finding is not None:
+                # What could not be expanded stays open.
+                heapq.heappush(self._open, (value, next(self._ticks), node, found))
+                return finding
+        return Finding.POSITIVE
+
+    def close(self, node: Node[Part], duals: Floats) -> None:
+        """Close the node if its exact bound is > 0, by the defaults if they do: they need no numbers in a proof."""
+        for bits in (None, *_DUAL_BITS):
+            chosen = None if bits is None else multipliers(duals, bits)
+            least = self.space.certify(node.part, chosen)
+            if least > 0:
+                node.proven, node.chosen, node.closed = least, chosen, True
+                return
+
+    def _expand(self, node: Node[Part], found: Optimum, limits: Limits) -> Finding | None:
+        if node is not self.tree and self._violated(found, root=False):
+            return Finding.VIOLATED
+        candidates = self.space.candidates(node.part, found)[:_TRIED]
+        if not candidates:
+            return self.settle(node, limits)
+        best: tuple[float, int, tuple[Part, Part], tuple[Optimum, Optimum]] | None = None
+        for neuron in candidates:
+            parts = self.space.halves(node.part, neuron, found)
+            first, second = (self.space.solve(part, limits.deadline) for part in parts)
+            if first is None or second is None:
+                return limits.reached() or Finding.NUMERICAL
+            gain = _progress(found.value, first.value, second.value)
+            if best is None or gain > best[0]:
+                best = gain, neuron, parts, (first, second)
+            if min(first.value, second.value) > 0:
+                break
+        assert best is not None
+        limits.nodes -= 2
+        self._split(node, found, best[1], best[2], best[3])
+        return None
+
+    def _split(
+        self, node: Node[Part], found: Optimum, neuron: int, parts: tuple[Part, Part], optima: tuple[Optimum, Optimum]
+    ) -> None:
+        # What the halves start from, should they stay open.
+        least = self.space.certify(node.part, multipliers(found.duals, _DUAL_BITS[0]))
+        node.proven = max(node.proven, least)
+        node.split = neuron
+        node.halves = Node(parts[0], node.proven), Node(parts[1], node.proven)
+        for half, optimum in zip(node.halves, optima, strict=True):
+            self._add(half, optimum)
+
+    def _add(self, node: Node[Part], found: Optimum) -> None:
+        """Close the node, or put it among the open ones."""
+        if found.value > 0:
+            self.close(node, found.duals)
+        if not node.closed:
+            heapq.heappush(self._open, (found.value, next(self._ticks), node, found))
+
+    def _violated(self, found: Optimum, *, root: bool) -> bool:
+        self.counterexample = next(iter(self.suspects(found, root=root)), None)
+        return self.counterexample is not None
+
+
+def _progress(before: float, first: float, second: float) -> float:
+    """The product of both gains, each counted up to where the half is closed."""
+    floor = 1e-6 * (1.0 + abs(before))
+    gains = [max(min(value, 0.0) - before, floor) for value in (first, second)]
+    return gains[0] * gains[1] * (1.0 + (first > 0) + (second > 0))

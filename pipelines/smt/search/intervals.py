@@ -1,0 +1,200 @@
+"""Parts of a box by intervals of the neurons' inputs, with sound lines on each: for curved activations.
+
+The exact bound is that of `certificate` with lines in place of phases: an output a = f(z) with coefficient q is
+replaced by p z + r, where p may be any number and r is the exact minimum over z's interval of q (line below f) - p z
+for q > 0, or q (line above f) - p z for q < 0. The lines hold for every real z: so does the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from pipelines.smt.dyadic import Dyadic, side_by_side
+from pipelines.smt.exact_network import Affine
+from pipelines.smt.search.curved_network import Curve, CurvedNetwork, Lines
+from pipelines.smt.search.program import Floats, Optimum, Program, Walls
+
+# Narrower intervals, relative to their ends, are not split: their lines are as good as rounding lets them be.
+_NARROW = 1e-9
+# How near to an end of its interval a split may be, as a part of the width.
+_EDGE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Of all neurons, first layer first, with the lines on them; each (neurons,)."""
+
+    lower: Floats
+    upper: Floats
+    lines: Lines
+
+    def walls(self) -> Walls:
+        """What a program needs of them."""
+        endless = np.full(len(self.lower), np.inf)
+        lines = self.lines
+        ends = lines.below_slope, lines.below_start, lines.above_slope, lines.above_start
+        return Walls(self.lower, self.upper, -endless, endless, *ends)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer's definitions over [1, t, a], and its lines and ends in exact arithmetic."""
+
+    forms: Dyadic
+    lower: Dyadic
+    upper: Dyadic
+    below: tuple[Dyadic, Dyadic]
+    above: tuple[Dyadic, Dyadic]
+
+    @classmethod
+    def of(cls, forms: Dyadic, lower: Floats, upper: Floats, lines: Lines) -> _Layer:
+        below = Dyadic.of(lines.below_slope), Dyadic.of(lines.below_start)
+        above = Dyadic.of(lines.above_slope), Dyadic.of(lines.above_start)
+        return cls(forms, Dyadic.of(lower), Dyadic.of(upper), below, above)
+
+    def through(self, rows: Dyadic, chosen: Dyadic | None) -> Dyadic:
+        """Rows over the columns up to this layer's outputs, as rows without these: lower bounds of them."""
+        before = self.forms.shape[1]
+        raised, lowered = rows[:, before:].above_zero(), rows[:, before:].below_zero()
+        slopes = raised * self.below[0] + lowered * self.above[0]
+        constant = raised @ self.below[1] + lowered @ self.above[1]
+        if chosen is not None:
+            rest = slopes - chosen
+            ends = rest * self.lower, rest * self.upper
+            exponent = max(each.exponent for each in ends)
+            least = np.minimum(ends[0].at(exponent), ends[1].at(exponent))
+            constant = constant + Dyadic(least.sum(axis=1), exponent)
+            slopes = Dyadic(np.broadcast_to(chosen.units, slopes.shape), chosen.exponent)
+        rows = rows[:, :before] + slopes.shortened() @ self.forms
+        return _plus(rows, constant).shortened()
+
+
+class IntervalSpace:
+    """The parts of a curved network's box.
+
+    Args:
+        network: with its exact maps.
+        lower: of the box, (inputs,).
+        upper: of the box.
+        rows: whose values over the outputs are the margins.
+    """
+
+    def __init__(self, network: CurvedNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> None:
+        self._curves: list[Curve] = []
+        widths = upper - lower
+        self.free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
+        self._widths = widths[self.free].shortened()
+        first, *others = network.maps
+        forms = side_by_side([(first.weight @ lower + first.bias)[:, None], first.weight[:, self.free]]).shortened()
+        layers: list[_Layer] = []
+        parts: list[tuple[Floats, Floats, Lines]] = []
+        for curve, following in zip(network.curves, others, strict=True):
+            ends = self._ends(forms, layers)
+            lines = curve.lines(*ends)
+            parts.append((*ends, lines))
+            layers.append(_Layer.of(forms, *ends, lines))
+            self._curves += [curve] * forms.shape[0]
+            blank = Dyadic.zeros(following.weight.shape[0], forms.shape[1])
+            forms = _plus(side_by_side([blank, following.weight]), following.bias)
+        self._forms = [each.forms for each in layers]
+        self._margins = _plus(rows.weight @ forms, rows.bias).shortened()
+        self.root = _joined(parts)
+        self.least = self._least(self._margins, layers).fractions()
+        program = self._widths.floats(), self._forms, self._margins.floats(), self.root.walls()
+        self.program = Program(*program)
+        self.row = 0
+
+    def aim(self, row: int) -> None:
+        """Take margin `row` from now on."""
+        self.row = row
+        self.program.aim(row)
+
+    def solve(self, part: Intervals, deadline: float) -> Optimum | None:
+        """See `Space`."""
+        return self.program.solve(part.walls(), deadline)
+
+    def certify(self, part: Intervals, chosen: Dyadic | None) -> Fraction:
+        """See `Space`."""
+        layers, start = [], 0
+        for forms in self._forms:
+            own = slice(start, start + forms.shape[0])
+            layers.append(_Layer.of(forms, part.lower[own], part.upper[own], _cut(part.lines, own)))
+            start = own.stop
+        return self._least(self._margins[[self.row]], layers, chosen).fractions()[0]
+
+    def candidates(self, part: Intervals, found: Optimum) -> list[int]:
+        """See `Space`: by an output's coefficient times its distance from the curve."""
+        factors = self.program.coefficients(found.duals)
+        values = self._values(found.inputs)
+        gains = np.where(factors > 0, values - found.outputs, found.outputs - values) * np.abs(factors)
+        reach = np.maximum(np.abs(part.lower), np.abs(part.upper))
+        gains[part.upper - part.lower <= _NARROW * reach] = 0.0
+        order = np.argsort(-gains, kind="stable")
+        return [int(each) for each in order if gains[each] > 0]
+
+    def halves(self, part: Intervals, neuron: int, found: Optimum) -> tuple[Intervals, Intervals]:
+        """See `Space`: below and above a point near the optimum's, away from the ends."""
+        low, high = part.lower[neuron], part.upper[neuron]
+        edge = _EDGE * (high - low)
+        middle = float(np.clip(found.inputs[neuron], low + edge, high - edge))
+        ends = np.array([low, middle]), np.array([middle, high])
+        lines = self._curves[neuron].lines(*ends)
+        first, second = (_with(part, neuron, ends[0][i], ends[1][i], _cut(lines, slice(i, i + 1))) for i in (0, 1))
+        return first, second
+
+    def _values(self, inputs: Floats) -> Floats:
+        """f(z) of each neuron."""
+        parts, start = [np.zeros(0)], 0
+        for forms in self._forms:
+            stop = start + forms.shape[0]
+            parts.append(self._curves[start].value(inputs[start:stop]))
+            start = stop
+        return np.concatenate(parts)
+
+    def _ends(self, forms: Dyadic, layers: Sequence[_Layer]) -> tuple[Floats, Floats]:
+        """Bounds of z, rounded outward to floats."""
+        both = Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
+        least = self._least(both, layers).floats()
+        lower, upper = least[: forms.shape[0]], -least[forms.shape[0] :]
+        return np.nextafter(lower, -np.inf), np.nextafter(upper, np.inf)
+
+    def _least(self, rows: Dyadic, layers: Sequence[_Layer], chosen: Dyadic | None = None) -> Dyadic:
+        """Exact lower bounds of the rows over the box, (rows,)."""
+        end = sum(each.forms.shape[0] for each in layers)
+        for layer in reversed(layers):
+            start = end - layer.forms.shape[0]
+            rows = layer.through(rows, None if chosen is None else chosen[start:end])
+            end = start
+        return rows[:, 0] + rows[:, 1:].below_zero() @ self._widths
+
+
+def _plus(rows: Dyadic, constant: Dyadic) -> Dyadic:
+    return rows + side_by_side([constant[:, None], Dyadic.zeros(rows.shape[0], rows.shape[1] - 1)])
+
+
+def _cut(lines: Lines, own: slice) -> Lines:
+    return Lines(lines.below_slope[own], lines.below_start[own], lines.above_slope[own], lines.above_start[own])
+
+
+def _joined(parts: Sequence[tuple[Floats, Floats, Lines]]) -> Intervals:
+    def all_of(name: str) -> Floats:
+        return np.concatenate([np.zeros(0), *(getattr(lines, name) for *_, lines in parts)])
+
+    lines = Lines(*(all_of(name) for name in ("below_slope", "below_start", "above_slope", "above_start")))
+    lower, upper = (np.concatenate([np.zeros(0), *(each[i] for each in parts)]) for i in (0, 1))
+    return Intervals(lower, upper, lines)
+
+
+def _with(part: Intervals, neuron: int, low: float, high: float, lines: Lines) -> Intervals:
+    def changed(old: Floats, new: float) -> Floats:
+        copied = old.copy()
+        copied[neuron] = new
+        return copied
+
+    fields = "below_slope", "below_start", "above_slope", "above_start"
+    replaced = Lines(*(changed(getattr(part.lines, name), getattr(lines, name)[0]) for name in fields))
+    return Intervals(changed(part.lower, low), changed(part.upper, high), replaced)

@@ -1,0 +1,110 @@
+"""The search over one margin of a ReLU network: complete, also where floats cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+
+import torch
+
+from pipelines.smt.reduction import Reduced
+from pipelines.smt.search.attack import Descent
+from pipelines.smt.search.certificate import Phases, certify
+from pipelines.smt.search.exploring import Exploration, Finding, Limits
+from pipelines.smt.search.phases import PhaseSpace
+from pipelines.smt.search.program import Optimum
+from pipelines.smt.search.space import Suspects
+from pipelines.smt.search.tree import Node
+from pipelines.smt.search.vertex import Vertex, solve_vertex
+
+_STEPS_AT_ROOT, _STEPS = 12, 1
+# A part without inputs shows by a value > 0 only if the price of missing a definition is high enough.
+_HIGH_PRICE = 2.0**12
+_VERTEX_BITS = (24, 48, 96, 192, 384)
+
+
+class MarginSearch(Exploration[Phases]):
+    """One margin of one reduced network.
+
+    Args:
+        reduced: the network on the box.
+        row: of its margins.
+        tree: the root of its tree, which the search grows.
+        space: of the network; every call aims it at this margin.
+        descent: the falsifier.
+        judge: of what the falsifier finds.
+        exact_margin: this margin at a rational input.
+    """
+
+    def __init__(
+        self,
+        reduced: Reduced,
+        row: int,
+        tree: Node[Phases],
+        space: PhaseSpace,
+        descent: Descent,
+        judge: Suspects,
+        exact_margin: Callable[[Sequence[Fraction]], Fraction],
+    ) -> None:
+        super().__init__(space, tree)
+        self._phases, self._reduced, self._row = space, reduced, row
+        self._descent, self._judge, self._exact_margin = descent, judge, exact_margin
+
+    def start(self, limits: Limits) -> Finding | None:
+        """See `Exploration`."""
+        if not len(self.tree.part):
+            return self._at_corner()
+        self._phases.aim(self._row)
+        return super().start(limits)
+
+    def run(self, limits: Limits) -> Finding:
+        """See `Exploration`."""
+        self._phases.aim(self._row)
+        return super().run(limits)
+
+    def suspects(self, found: Optimum, *, root: bool) -> Iterable[torch.Tensor]:
+        """See `Exploration`."""
+        steps = _STEPS_AT_ROOT if root else _STEPS
+        for point in self._descent.suspects(self._descent.at(found.offsets), self._row, steps):
+            confirmed = self._judge.confirmed(point)
+            if confirmed is not None:
+                yield confirmed
+
+    def settle(self, node: Node[Phases], limits: Limits) -> Finding | None:
+        """All phases are fixed, and the program could not tell: a higher price, then the rationals."""
+        self._phases.aim(self._row, _HIGH_PRICE)
+        found = self._phases.solve(node.part, limits.deadline)
+        self._phases.aim(self._row)
+        if found is not None and found.value > 0:
+            self.close(node, found.duals)
+        if node.closed:
+            return None
+        vertex = solve_vertex(self._reduced, self._row, node.part)
+        if vertex is None:
+            return limits.reached() or Finding.NUMERICAL
+        if vertex.value > 0:
+            return None if self._close_at(node, vertex) else Finding.NUMERICAL
+        return self._judged(vertex.offsets)
+
+    def _at_corner(self) -> Finding:
+        """Without unstable neurons the margin is affine, and its bound is its minimum."""
+        widths = self._reduced.widths.fractions()
+        falls = [factor < 0 for factor in self._reduced.margins[self._row].fractions()[1:]]
+        return self._judged([width if fall else Fraction(0) for width, fall in zip(widths, falls, strict=True)])
+
+    def _judged(self, offsets: Sequence[Fraction]) -> Finding:
+        """What a rational input is worth whose margin is not positive."""
+        point = self._reduced.point(offsets)
+        if self._exact_margin(point) > 0:
+            raise RuntimeError("the rational optimum of a part of the box is not the network's margin there")
+        self.counterexample = self._judge.near(point)
+        return Finding.EXACT_ONLY if self.counterexample is None else Finding.VIOLATED
+
+    def _close_at(self, node: Node[Phases], vertex: Vertex) -> bool:
+        for bits in _VERTEX_BITS:
+            chosen = vertex.multipliers(bits)
+            least = certify(self._reduced, self._row, node.part, chosen)
+            if least > 0:
+                node.proven, node.chosen, node.closed = least, chosen, True
+                return True
+        return False

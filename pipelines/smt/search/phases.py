@@ -1,0 +1,67 @@
+"""Parts of a box by the phases of ReLU neurons, and their programs: see `certificate` for their bounds."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.reduction import Reduced
+from pipelines.smt.search.certificate import Phases, certify
+from pipelines.smt.search.program import Floats, Optimum, Program, Walls
+
+
+class PhaseSpace:
+    """The parts of a reduced network's box.
+
+    `candidates` are scored by what the relaxation gains: an output's coefficient times the gap between a and max(z, 0),
+    as in BaBSR (arXiv 1909.06588, section 5).
+    """
+
+    def __init__(self, reduced: Reduced) -> None:
+        self._reduced = reduced
+        layers = reduced.layers
+        self._lower = np.concatenate([np.zeros(0), *(each.lower.floats() for each in layers)])
+        self._upper = np.concatenate([np.zeros(0), *(each.upper.floats() for each in layers)])
+        self._slopes = self._upper / (self._upper - self._lower)
+        walls = self._walls(np.zeros(len(self._lower), dtype=np.int8))
+        forms = [each.forms for each in layers]
+        self.program = Program(reduced.widths.floats(), forms, reduced.margins.floats(), walls)
+        self.row = 0
+
+    def aim(self, row: int, dearer: float = 1.0) -> None:
+        """Take margin `row` from now on, with a dearer price of missed definitions."""
+        self.row = row
+        self.program.aim(row, dearer)
+
+    def solve(self, part: Phases, deadline: float) -> Optimum | None:
+        """See `Space`."""
+        return self.program.solve(self._walls(part), deadline)
+
+    def certify(self, part: Phases, chosen: Dyadic | None) -> Fraction:
+        """See `Space`."""
+        return certify(self._reduced, self.row, part, chosen)
+
+    def candidates(self, part: Phases, found: Optimum) -> list[int]:
+        """See `Space`; where no neuron has a gap, any open one."""
+        gaps = np.maximum(found.outputs - np.maximum(found.inputs, 0.0), 0.0)
+        gains = np.maximum(-self.program.coefficients(found.duals), 0.0) * gaps
+        order = np.argsort(np.where(part == 0, -gains, 1.0), kind="stable")
+        still_open = [int(each) for each in order if part[each] == 0]
+        return [each for each in still_open if gains[each] > 0] or still_open[:1]
+
+    def halves(self, part: Phases, neuron: int, found: Optimum) -> tuple[Phases, Phases]:
+        """See `Space`: where the neuron is on, and where it is off."""
+        on, off = part.copy(), part.copy()
+        on[neuron], off[neuron] = 1, -1
+        return on, off
+
+    def _walls(self, phases: Phases) -> Walls:
+        """Where a neuron is on, z <= a <= z; where it is off, a = 0."""
+        on, off = phases > 0, phases < 0
+        lower, upper = np.where(on, 0.0, self._lower), np.where(off, 0.0, self._upper)
+        none: Floats = np.zeros(len(phases))
+        above_slope = np.where(on, 1.0, np.where(off, 0.0, self._slopes))
+        above_start = np.where(phases == 0, -self._slopes * self._lower, 0.0)
+        return Walls(lower, upper, none, upper, np.where(off, 0.0, 1.0), none, above_slope, above_start)

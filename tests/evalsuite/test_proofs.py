@@ -1,0 +1,713 @@
+"""The proof checker: known values by hand, proofs of a plain generator of its own, malformed files, soundness."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from evalsuite.verification import proofs
+from evalsuite.verification.proof_files import described, opinion, read_proof
+from evalsuite.verification.proofs import ProofError, Statement, check_proof
+
+Vector = list[Fraction]
+Matrix = list[Vector]
+Json = dict[str, Any]
+ZERO = Fraction(0)
+
+
+# --- a plain generator of proofs, in fractions, which shares nothing with the checker ---
+
+
+@dataclass
+class Net:
+    """Affine layers (weight (outputs, inputs), bias), with a ReLU between each two."""
+
+    layers: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+
+    def onnx(self) -> bytes:
+        nodes, tensors, current = [], [], "x"
+        for k, (weight, bias) in enumerate(self.layers):
+            last = k == len(self.layers) - 1
+            tensors += [numpy_helper.from_array(weight, f"w{k}"), numpy_helper.from_array(bias, f"b{k}")]
+            after = "y" if last else f"z{k}"
+            nodes.append(helper.make_node("Gemm", [current, f"w{k}", f"b{k}"], [after], transB=1))
+            if not last:
+                nodes.append(helper.make_node("Relu", [after], [f"h{k}"]))
+            current = f"h{k}"
+        return model_of(nodes, tensors, self.layers[0][0].shape[1], len(self.layers[-1][1]))
+
+    def exact(self) -> list[tuple[Matrix, Vector]]:
+        return [
+            ([[Fraction(float(w)) for w in row] for row in a], [Fraction(float(v)) for v in b]) for a, b in self.layers
+        ]
+
+    def outputs(self, x: Vector) -> Vector:
+        for k, (weight, bias) in enumerate(self.exact()):
+            x = [max(v, ZERO) for v in x] if k else x
+            x = [sum((w * v for w, v in zip(row, x, strict=True)), b) for row, b in zip(weight, bias, strict=True)]
+        return x
+
+
+def model_of(nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto], inputs: int, outputs: int) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", inputs])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", outputs])],
+        tensors,
+    )
+    data: bytes = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8
+    ).SerializeToString()
+    return data
+
+
+def text(value: Fraction) -> str:
+    power = value.denominator.bit_length() - 1
+    assert value.denominator == 1 << power
+    return f"{value.numerator}p-{power}" if power else f"{value.numerator}"
+
+
+class Prover:
+    """Splits until every part is proven; lists a p, rounded, for every third open neuron."""
+
+    def __init__(self, net: Net, lower: Vector, upper: Vector, listed: bool = True) -> None:
+        self.net, self.lower, self.upper, self.listed = net, lower, upper, listed
+        self.layers = net.exact()
+        self.lost: dict[tuple[int, int], Fraction] = {}  # r of each open neuron, in the last bound
+        self.bounds: list[list[tuple[Fraction, Fraction]]] = []
+        for k, (_, bias) in enumerate(self.layers[:-1]):
+            units = [[Fraction(int(i == j)) for j in range(len(bias))] for i in range(len(bias))]
+            self.bounds.append(
+                [
+                    (self.least(k, unit, ZERO, {}, {}), -self.least(k, [-c for c in unit], ZERO, {}, {}))
+                    for unit in units
+                ]
+            )
+
+    def least(
+        self,
+        k: int,
+        row: Vector,
+        constant: Fraction,
+        phases: dict[tuple[int, int], str],
+        given: dict[tuple[int, int], Fraction | None],
+    ) -> Fraction:
+        """The bound; where `given` has None, it is filled with a rounded p."""
+        while True:
+            weight, bias = self.layers[k]
+            constant += sum((c * b for c, b in zip(row, bias, strict=True)), ZERO)
+            back = [sum((row[j] * weight[j][i] for j in range(len(row))), ZERO) for i in range(len(weight[0]))]
+            if k == 0:
+                ends = list(zip(back, self.lower, self.upper, strict=True))
+                self.middle = constant + sum((q * (low + up) / 2 for q, low, up in ends), ZERO)
+                return constant + sum((q * (low if q > 0 else up) for q, low, up in ends), ZERO)
+            k -= 1
+            row = []
+            for i, q in enumerate(back):
+                low, up = self.bounds[k][i]
+                if low >= 0 or up <= 0:
+                    row.append(q if low >= 0 else ZERO)
+                    continue
+                phase = phases.get((k, i), "open")
+                p = {"on": q, "off": ZERO, "open": self.default(q, low, up)}[phase]
+                if (k, i) in given and phase == "open":
+                    if given[k, i] is None:
+                        given[k, i] = Fraction(round(p * 64) + 1, 64)
+                    p = given[k, i] or ZERO
+                points = {"on": [ZERO, up], "off": [low, ZERO], "open": [low, ZERO, up]}[phase]
+                self.lost[k, i] = min(q * max(z, ZERO) - p * z for z in points)
+                constant += self.lost[k, i]
+                row.append(p)
+
+    @staticmethod
+    def default(q: Fraction, low: Fraction, up: Fraction) -> Fraction:
+        if q > 0:
+            return q if up > -low else ZERO
+        return q * Fraction((4096 * up / (up - low)).__floor__(), 4096)
+
+    def tree(self, row: Vector, constant: Fraction, phases: dict[tuple[int, int], str], depth: int) -> Json | None:
+        open_ = [(k, i) for k, layer in enumerate(self.bounds) for i, (low, up) in enumerate(layer) if low < 0 < up]
+        some = [key for key in open_ if sum(key) % 3 == 0 and key not in phases]
+        for chosen in (some, []) if self.listed else ([],):
+            given: dict[tuple[int, int], Fraction | None] = dict.fromkeys(chosen)
+            bound = self.least(len(self.layers) - 1, row, constant, phases, given)
+            if bound > 0:
+                entries = [
+                    [k, i, text(given[k, i] or ZERO)] for k, i in sorted(given, key=lambda key: (-key[0], key[1]))
+                ]
+                return {"bound": text(bound), "middle": text(self.middle), "p": entries}
+        split = min((key for key in open_ if key not in phases), key=lambda key: self.lost[key], default=None)
+        if split is None or self.lost[split] == 0 or depth == 0:
+            return None
+        parts = {}
+        for phase in ("on", "off"):
+            part = self.tree(row, constant, {**phases, split: phase}, depth - 1)
+            if part is None:
+                return None
+            parts[phase] = part
+        return {"neuron": list(split), **parts}
+
+    def proof(self, rows: list[tuple[Vector, Fraction]], depth: int = 6) -> Json | None:
+        trees = [self.tree(row, constant, {}, depth) for row, constant in rows]
+        if any(tree is None for tree in trees):
+            return None
+        data = self.net.onnx()
+        stated = [
+            {"coefficients": {str(i): text(c) for i, c in enumerate(row) if c}, "constant": text(constant)}
+            for row, constant in rows
+        ]
+        return sealed(
+            {
+                "format": "evalsuite-proof/1",
+                "network": {
+                    "sha256": hashlib.sha256(data).hexdigest(),
+                    "inputs": len(self.lower),
+                    "layers": [len(bias) for _, bias in self.layers],
+                },
+                "box": {"lower": [text(v) for v in self.lower], "upper": [text(v) for v in self.upper]},
+                "property": {"rows": stated},
+                "neurons": [[{"lower": text(low), "upper": text(up)} for low, up in layer] for layer in self.bounds],
+                "trees": trees,
+            }
+        )
+
+
+def sealed(proof: Json) -> Json:
+    """With the digest of the rest."""
+    rest = {key: value for key, value in proof.items() if key != "digest"}
+    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return {**rest, "digest": hashlib.sha256(canonical.encode()).hexdigest()}
+
+
+def random_net(widths: list[int], seed: int, scale: float = 1.0) -> Net:
+    rng = np.random.default_rng(seed)
+    return Net(
+        [
+            ((scale * rng.normal(size=(b, a))).astype(np.float32), (scale * rng.normal(size=b)).astype(np.float32))
+            for a, b in pairwise(widths)
+        ]
+    )
+
+
+def margins(net: Net, x: Vector) -> list[tuple[Vector, Fraction]]:
+    """The greatest output is greater than each other one."""
+    y = net.outputs(x)
+    label = max(range(len(y)), key=lambda i: y[i])
+    return [
+        ([Fraction((j == label) - (j == other)) for j in range(len(y))], ZERO)
+        for other in range(len(y))
+        if other != label
+    ]
+
+
+def proven(net: Net, seed: int, eps: Fraction, listed: bool = True) -> Json | None:
+    rng = np.random.default_rng(1000 + seed)
+    x = [Fraction(float(np.float32(v))) for v in rng.uniform(size=net.layers[0][0].shape[1])]
+    prover = Prover(net, [v - eps for v in x], [v + eps for v in x], listed)
+    return prover.proof(margins(net, x))
+
+
+def splits(tree: Json) -> int:
+    return 1 + splits(tree["on"]) + splits(tree["off"]) if "neuron" in tree else 0
+
+
+def examples(count: int) -> list[tuple[Net, Json]]:
+    """Proofs of random networks, of which some have splits, and some p."""
+    found = []
+    for seed in range(1000):
+        net = random_net([4, 6, 6, 3], seed)
+        proof = proven(net, seed, Fraction(1, 4), listed=seed % 3 > 0)
+        if proof is not None and (len(found) % 3 == 0 or any(map(splits, proof["trees"]))):
+            found.append((net, proof))
+        if len(found) == count:
+            return found
+    raise AssertionError("too few proofs")
+
+
+@pytest.fixture(scope="session")
+def real() -> list[tuple[Net, Json]]:
+    return examples(6)
+
+
+# --- by hand ---
+
+
+def hinge(rest: float = 0.25) -> tuple[Net, Json]:
+    """y = |x| + rest on [-1, 1/2], by a neuron for each sign, and its proof, worked out by hand for rest = 1/4."""
+    net = Net([(as32([[1], [-1]]), as32([0, 0])), (as32([[1, 1]]), as32([rest]))])
+    proof = {
+        "format": "evalsuite-proof/1",
+        "network": {"sha256": hashlib.sha256(net.onnx()).hexdigest(), "inputs": 1, "layers": [2, 1]},
+        "box": {"lower": ["-1"], "upper": ["1p-1"]},
+        "property": {"rows": [{"coefficients": {"0": "1"}, "constant": "0"}]},
+        "neurons": [[{"lower": "-1", "upper": "1p-1"}, {"lower": "-1p-1", "upper": "1"}]],
+        # x >= 0: the first neuron is x, by default; p = 1 for the second gives -x with r = 0, and x - x + 1/4 is left.
+        # x <= 0: the first neuron is 0, by default; p = 0 for the second gives 0 with r = 0, and 1/4 is left.
+        "trees": [
+            {
+                "neuron": [0, 0],
+                "on": {"bound": "1p-2", "middle": "1p-2", "p": [[0, 1, "1"]]},
+                "off": {"bound": "1p-2", "middle": "1p-2", "p": [[0, 1, "0"]]},
+            }
+        ],
+    }
+    return net, sealed(proof)
+
+
+def as32(values: Any) -> np.ndarray[Any, Any]:
+    return np.array(values, dtype=np.float32)
+
+
+def test_a_proof_by_hand() -> None:
+    net, proof = hinge()
+    statement = check_proof(proof, net.onnx())
+    assert statement.sha256 == proof["network"]["sha256"]
+    assert statement.layers == [2, 1]
+    assert statement.box == [(Fraction(-1), Fraction(1, 2))]
+    assert statement.rows == [({0: Fraction(1)}, ZERO)]
+    assert statement.bounds == [Fraction(1, 4)]
+    assert statement.leaves == 2
+
+
+def test_the_generator_of_these_tests_agrees(real: list[tuple[Net, Json]]) -> None:
+    for net, proof in real:
+        statement = check_proof(proof, net.onnx())
+        assert statement.leaves == sum(1 + splits(tree) for tree in proof["trees"])
+        assert all(bound > 0 for bound in statement.bounds)
+    assert max(splits(tree) for _, proof in real for tree in proof["trees"]) >= 2
+
+
+def test_networks_without_hidden_layers() -> None:
+    net = Net([(as32([[1, -2], [0.5, 0]]), as32([3, 0]))])
+    proof = Prover(net, [ZERO, ZERO], [Fraction(1), Fraction(1)]).proof([([Fraction(1), Fraction(-1)], ZERO)])
+    assert proof is not None
+    assert check_proof(proof, net.onnx()).bounds == [Fraction(1)]  # 3 + x/2 - 2 x', least at (0, 1)
+    for instead in ({}, "", None, 0):
+        with pytest.raises(ProofError):
+            check_proof(sealed({**proof, "neurons": instead}), net.onnx())
+
+
+def at(proof: Json, *path: Any, value: Any) -> Json:
+    """With another value at that place, and a digest that fits."""
+    changed = copy.deepcopy(proof)
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return sealed(changed)
+
+
+ON = ("trees", 0, "on")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("format",), "evalsuite-proof/2", "proof is "),
+        (("digest2",), "", "proof is "),
+        (("network", "sha256"), "0" * 64, "network is "),
+        (("network", "layers"), [2, 1.0], "network is "),
+        (("network", "inputs"), True, "network is "),
+        (("box", "lower", 0), "1", "box: needs 1 ends, lower <= upper"),
+        (("box", "lower", 0), "-4p-2", "box: '-4p-2' is not m or mp-e in lowest terms"),
+        (("box", "lower", 0), "-1.0", "box: '-1.0' is not"),
+        (("box", "lower", 0), "-0", "box: '-0' is not"),
+        (("box", "lower", 0), "NaN", "box: 'NaN' is not"),
+        (("box", "lower", 0), "1p-99999", "box: '1p-99999' is not"),
+        (("box", "lower", 0), "9" * 4001, "box: '9999"),
+        (("box", "lower", 0), -1, "box: malformed: TypeError"),
+        (("box", "lower", 0), float("nan"), "box: malformed: TypeError"),
+        (("box", "lower"), ["-1", "-1"], "box: malformed: ValueError"),
+        (("box", "lower"), "1", "box: needs"),
+        (("box", "middle"), [], "box is "),
+        (("property", "rows"), [], "property: needs rows"),
+        (("property", "rows", 0, "coefficients"), {}, "property: needs rows"),
+        (("property", "rows", 0, "coefficients"), {"0": "0"}, "property: needs rows"),
+        (("property", "rows", 0, "coefficients"), {"1": "1"}, "property: needs rows"),
+        (("property", "rows", 0, "coefficients"), {"-1": "1"}, "property: needs rows"),
+        (("property", "rows", 0, "coefficients"), {"00": "1"}, "property is "),
+        (("property", "rows", 0, "more"), "0", "property is "),
+        (("property", "rows", 0, "constant"), "1p-3", r"trees\[0\].on is .*recomputed .*3p-3"),
+        (("neurons", 0, 1, "upper"), "3", r"neurons\[0\]\[1\] is .*recomputed .*\"upper\":\"1\""),
+        (("neurons", 0, 1, "below"), "1", r"neurons\[0\]\[1\] is "),
+        (("neurons", 0), [], "neurons: their number is"),
+        (("neurons",), [[], []], "neurons: their number is"),
+        ((*ON, "bound"), "1p-3", r"trees\[0\].on is .*\"1p-3\".*recomputed .*\"1p-2\""),
+        ((*ON, "bound"), ..., r"trees\[0\].on is "),
+        ((*ON, "middle"), "1", r"trees\[0\].on is "),
+        ((*ON, "p"), ..., r"trees\[0\]: malformed: KeyError: 'p'"),
+        ((*ON, "p"), "", r"trees\[0\].on is "),
+        ((*ON, "p"), {}, r"trees\[0\].on is "),
+        ((*ON, "p"), [[0, 1]], r"trees\[0\]: malformed"),
+        ((*ON, "p"), [[0, 1, "1"], [0, 1, "1"]], r"trees\[0\].on is "),
+        ((*ON, "p"), [[0, 1, "1"], [0, 0, "1"]], r"trees\[0\].on is "),
+        ((*ON, "p", 0, 1), 2, r"trees\[0\].on: neuron \[0, 2\] is not open"),
+        ((*ON, "p", 0, 1), -1, r"trees\[0\].on: neuron \[0, -1\] is not open"),
+        ((*ON, "p", 0, 1), 1.0, r"trees\[0\].on is "),
+        ((*ON, "p", 0, 1), True, r"trees\[0\].on is "),
+        ((*ON, "p", 0, 1), [], r"trees\[0\]: malformed: TypeError"),
+        ((*ON, "p", 0, 0), 1, r"trees\[0\].on: neuron \[1, 1\] is not open"),
+        ((*ON, "p", 0, 2), "1p-1", r"trees\[0\].on is "),
+        ((*ON, "p", 0, 2), None, r"trees\[0\]: malformed: TypeError"),
+        (("trees", 0, "neuron"), [0, 1], r"trees\[0\].on is "),
+        (("trees", 0, "neuron"), [0, 7], r"trees\[0\]: neuron \[0, 7\] is not open"),
+        (("trees", 0, "neuron"), [0, 0, 0], r"trees\[0\]: malformed"),
+        (("trees", 0, "neuron"), None, r"trees\[0\]: malformed"),
+        (("trees", 0, "off"), ..., r"trees\[0\]: malformed: KeyError: 'off'"),
+        (("trees", 0, "other"), {}, r"trees\[0\] is "),
+        (("trees", 0), [], r"trees\[0\]: malformed"),
+        (("trees", 0), "neuron", r"trees\[0\]: malformed"),
+        (("trees",), [], "malformed: ValueError"),
+        (("trees",), None, "malformed: TypeError"),
+    ],
+)
+def test_malformed_and_false_proofs_are_refused_by_name(path: tuple[Any, ...], value: Any, message: str) -> None:
+    net, proof = hinge()
+    with pytest.raises(ProofError, match=message):
+        check_proof(at(proof, *path, value=value), net.onnx())
+
+
+def test_useless_and_repeated_splits_are_refused() -> None:
+    net, proof = hinge()
+    part = proof["trees"][0]
+    with pytest.raises(ProofError, match=r"trees\[0\].on: split above"):
+        check_proof(at(proof, *ON, value=part), net.onnx())
+    with pytest.raises(ProofError, match="halves that are alike"):
+        check_proof(at(proof, "trees", 0, "off", value=part["on"]), net.onnx())
+
+
+def test_what_is_not_positive_is_not_proven() -> None:
+    net, proof = hinge(rest=0.0)
+    zero = copy.deepcopy(proof)
+    for phase in ("on", "off"):
+        zero["trees"][0][phase] |= {"bound": "0", "middle": "0"}
+    with pytest.raises(ProofError, match=r"trees\[0\].on: bound 0 is not > 0"):
+        check_proof(sealed(zero), net.onnx())
+
+
+def test_a_digest_that_does_not_fit() -> None:
+    net, proof = hinge()
+    with pytest.raises(ProofError, match="digest is "):
+        check_proof({**proof, "digest": "0" * 64}, net.onnx())
+
+
+@pytest.mark.parametrize("proof", [{}, [], None, "x", {"network": 1}, {1: 2}, {"format": {"a": {}}}, float("inf")])
+def test_what_is_no_proof_at_all(proof: Any) -> None:
+    with pytest.raises(ProofError):
+        check_proof(proof, hinge()[0].onnx())
+
+
+def test_deep_and_circular_trees_end() -> None:
+    net, proof = hinge()
+    deep: Any = proof["trees"][0]["on"]
+    for _ in range(100_000):
+        deep = {"neuron": [0, 0], "on": deep, "off": {}}
+    circular: Json = {"neuron": [0, 0]}
+    circular |= {"on": circular, "off": circular}
+    for tree in (deep, circular):
+        with pytest.raises(ProofError):
+            check_proof({**proof, "trees": [tree]}, net.onnx())
+    nested: Any = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(ProofError):
+        check_proof({**proof, "box": nested}, net.onnx())
+
+
+def test_any_damage_is_a_proof_error(real: list[tuple[Net, Json]]) -> None:
+    """Random values at random places, and the digest made to fit: no other exception, whatever is refused."""
+    rng = random.Random(0)
+    values = [None, True, -1, 2**40, 0.5, float("nan"), "", "x", "1e9", [], [[]], {}, {"neuron": [0, 0]}, "9" * 5000]
+
+    def spots(value: Any) -> Iterator[tuple[Any, Any]]:
+        for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []:
+            yield value, key
+            yield from spots(value[key])
+
+    refused = 0
+    for number in range(400):
+        net, proof = real[number % len(real)]
+        other = copy.deepcopy(proof)
+        del other["digest"]
+        inside, key = rng.choice(list(spots(other)))
+        if rng.random() < 0.2:
+            del inside[key]
+        else:
+            inside[key] = copy.deepcopy(rng.choice(values))
+        with pytest.raises(ProofError):
+            check_proof(sealed(other), net.onnx())
+        refused += 1
+    assert refused == 400
+
+
+# --- ONNX files ---
+
+
+def chain(nodes: list[tuple[str, list[str], dict[str, Any]]], **tensors: Any) -> bytes:
+    """A chain of nodes (operator, constants, attributes) from x, 1x2, to y."""
+    made, value = [], "x"
+    for k, (operator, constants, attributes) in enumerate(nodes):
+        after = "y" if k == len(nodes) - 1 else f"v{k}"
+        made.append(helper.make_node(operator, [value, *constants], [after], **attributes))
+        value = after
+    arrays = [numpy_helper.from_array(np.asarray(array), name) for name, array in tensors.items()]
+    return model_of(made, arrays, 2, 2)
+
+
+W, B = as32([[1, 2], [3, 4]]), as32([5, 6])
+GEMM = ("Gemm", ["w", "b"], {})
+
+
+def layers_of(data: bytes) -> Any:
+    _, layers, exponent = proofs.read_network(onnx.load_model_from_string(data))
+    return [[[each / 2**exponent for each in row] for row in layer] for layer in layers]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([GEMM], [[[1, 2], [3, 4], [5, 6]]]),
+        ([("Gemm", ["w", "b"], {"transB": 1, "alpha": 1.0, "beta": 1.0})], [[[1, 3], [2, 4], [5, 6]]]),
+        ([("Gemm", ["w"], {})], [[[1, 2], [3, 4], [0, 0]]]),
+        ([("MatMul", ["w"], {}), ("Add", ["b"], {})], [[[1, 2], [3, 4], [5, 6]]]),
+        ([("MatMul", ["w"], {})], [[[1, 2], [3, 4], [0, 0]]]),
+        ([("Flatten", [], {}), ("Identity", [], {}), GEMM], [[[1, 2], [3, 4], [5, 6]]]),
+        (
+            [("Reshape", ["flat"], {}), GEMM, ("Relu", [], {}), ("MatMul", ["w"], {})],
+            [[[1, 2], [3, 4], [5, 6]], [[1, 2], [3, 4], [0, 0]]],
+        ),
+    ],
+)
+def test_chains_that_are_read(nodes: Any, expected: Any) -> None:
+    used = {name for _, names, _ in nodes for name in names}
+    tensors = {"w": W, "b": B, "flat": np.array([-1, 2])}
+    assert layers_of(chain(nodes, **{name: tensors[name] for name in used})) == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tensors", "message"),
+    [
+        ([GEMM, ("Sigmoid", [], {})], {}, "node 1 .Sigmoid.: Sigmoid is not read"),
+        ([("Gemm", ["w", "b"], {"alpha": 2.0})], {}, "Gemm.alpha=2.0 is not read"),
+        ([("Gemm", ["w", "b"], {"transA": 1})], {}, "Gemm.transA=1 is not read"),
+        ([("Flatten", [], {"axis": 0}), GEMM], {}, "Flatten.axis=0 is not read"),
+        ([("Relu", [], {}), GEMM], {}, "node 0 .Relu.: breaks the chain"),
+        ([GEMM, ("Relu", [], {})], {}, "must end with a Gemm, MatMul or Add"),
+        ([GEMM, ("Relu", [], {}), ("Relu", [], {}), GEMM], {}, "node 2 .Relu.: breaks the chain"),
+        ([GEMM, GEMM], {}, "node 1 .Gemm.: breaks the chain"),
+        ([GEMM, ("Add", ["b"], {})], {}, "node 1 .Add.: breaks the chain"),
+        ([("Reshape", ["flat"], {}), GEMM], {"flat": np.array([2, -1])}, "must give .batch, 2."),
+        ([GEMM], {"w": W.astype(np.float64)}, "not float32"),
+        ([GEMM], {"w": as32([[1, np.nan], [3, 4]])}, "cannot convert NaN"),
+        ([GEMM], {"b": as32([1, np.inf])}, "cannot convert Infinity"),
+        ([GEMM], {"b": as32([[1], [2]])}, "needs one bias for each output"),
+        ([GEMM], {"b": as32([1])}, "needs one bias for each output"),
+        ([GEMM], {"w": as32([[1, 2]])}, "must take .batch, 2."),
+        ([GEMM, ("Relu", [], {}), GEMM] * 33, {}, "more than 64|breaks the chain"),
+    ],
+)
+def test_other_networks_are_refused_by_name(nodes: Any, tensors: Any, message: str) -> None:
+    used = {name for _, names, _ in nodes for name in names}
+    known = {"w": W, "b": B, "flat": np.array([-1, 2]), **tensors}
+    with pytest.raises(ProofError, match=message):
+        check_proof({}, chain(nodes, **{name: known[name] for name in used}))
+
+
+def damaged(change: Callable[[onnx.ModelProto], object]) -> bytes:
+    model = onnx.load_model_from_string(chain([GEMM], w=W, b=B))
+    change(model)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def outside(model: onnx.ModelProto) -> None:
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="weights.bin")
+
+
+def beside(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Gemm", ["x", "w", "b"], ["aside"]))
+
+
+def loop(model: onnx.ModelProto) -> None:
+    model.graph.node[0].input[0] = "y"
+
+
+def twice(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(0 * W, "w"))
+
+
+def custom(model: onnx.ModelProto) -> None:
+    model.graph.node[0].domain = "custom"
+    model.opset_import.append(helper.make_opsetid("custom", 1))
+
+
+def wide(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
+
+
+def two(model: onnx.ModelProto) -> None:
+    model.graph.input.append(helper.make_tensor_value_info("x2", TensorProto.FLOAT, ["n", 2]))
+
+
+def short(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].raw_data = b"123"
+
+
+@pytest.mark.parametrize("change", [outside, beside, loop, twice, custom, wide, two, short])
+def test_tricks_with_the_file_are_refused(change: Callable[[onnx.ModelProto], object]) -> None:
+    check_layers = layers_of(damaged(lambda model: None))
+    assert len(check_layers) == 1
+    with pytest.raises(ProofError, match=r"^network"):
+        check_proof({}, damaged(change))
+
+
+@pytest.mark.parametrize("data", [b"", b"not ONNX", b"\x08\x07", bytes(1000)])
+def test_what_is_no_onnx_file(data: bytes) -> None:
+    with pytest.raises(ProofError, match=r"^network"):
+        check_proof({}, data)
+
+
+# --- soundness, and what the checker is ---
+
+
+def odd_net(seed: int) -> Net:
+    """A random network with what is rare: ties, equal inputs and neurons, zero and tiny weights, constant outputs."""
+    rng = np.random.default_rng(seed)
+    net = random_net([int(rng.integers(1, 4)), 4, 3, 2], seed, scale=[1.0, 1.0, 1e-3][seed % 3])
+    (w0, b0), (w1, b1), (w2, b2) = net.layers
+    kind = seed % 6
+    if kind == 1:
+        w0[1], b0[1] = w0[0], b0[0]
+    elif kind == 2:
+        w0[rng.random(w0.shape) < 0.5] = 0
+        w1[rng.random(w1.shape) < 0.5] = 0
+    elif kind == 3:
+        w2[0] = 0
+        w0 *= as32(1e-20)
+    elif kind == 4:
+        for array in (w0, b0, w1, b1, w2, b2):
+            array[...] = np.round(array)
+    elif kind == 5:
+        w2[1], b2[1] = w2[0], b2[0] - as32(2.0**-20)
+    return net
+
+
+def proofs_of_odd_networks(count: int) -> Iterator[tuple[Net, Json, Vector, Vector]]:
+    found = 0
+    for seed in range(20 * count):
+        net = odd_net(seed)
+        rng = np.random.default_rng(seed + 5000)
+        x = [Fraction(float(np.float32(v))) for v in rng.uniform(-1, 1, size=net.layers[0][0].shape[1])]
+        eps = [Fraction(1, 16), Fraction(1, 4), Fraction(1), ZERO][seed % 4]
+        lower, upper = [v - eps for v in x], [v + eps for v in x]
+        rows = margins(net, x)
+        proof = Prover(net, lower, upper, listed=seed % 2 == 0).proof(rows, depth=4)
+        if proof is not None:
+            found += 1
+            yield net, proof, lower, upper
+        if found == count:
+            return
+    raise AssertionError("too few proofs")
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(250, marks=pytest.mark.slow)])
+def test_checked_proofs_are_contradicted_neither_by_points_nor_by_z3(count: int) -> None:
+    rng = random.Random(0)
+    answers = []
+    for net, proof, lower, upper in proofs_of_odd_networks(count):
+        statement = check_proof(proof, net.onnx())
+        for _ in range(30):
+            x = [
+                low + (up - low) * Fraction(rng.choice((0, 1, 2, rng.randrange(5))), 4)
+                for low, up in zip(lower, upper, strict=True)
+            ]
+            x = [min(max(v, low), up) for v, low, up in zip(x, lower, upper, strict=True)]
+            y = net.outputs(x)
+            for (coefficients, constant), bound in zip(statement.rows, statement.bounds, strict=True):
+                assert sum((c * y[i] for i, c in coefficients.items()), constant) >= bound
+        answers += [opinion(statement, net.onnx(), row, 20) for row in range(len(statement.rows))]
+    assert set(answers) == {"agrees"}
+
+
+def test_z3_contradicts_what_is_false() -> None:
+    net, proof = hinge()
+    statement = check_proof(proof, net.onnx())
+    false = Statement(
+        statement.sha256, statement.layers, statement.box, [({0: Fraction(1)}, Fraction(-1, 4))], [ZERO], 2
+    )
+    assert opinion(statement, net.onnx(), 0, 20) == "agrees"
+    assert opinion(false, net.onnx(), 0, 20) == "contradicts"
+
+
+def test_the_checker_is_short_and_stands_alone(tmp_path: Path) -> None:
+    source = Path(proofs.__file__).read_text()
+    assert len(source.splitlines()) < 200
+    names = {
+        (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    }
+    assert names - set(sys.stdlib_module_names) == {"onnx"}
+    # Copied, it checks a proof in a process that has nothing of this project.
+    net, proof = hinge()
+    (tmp_path / "proofs.py").write_text(source)
+    (tmp_path / "p.json").write_text(json.dumps(proof))
+    (tmp_path / "m.onnx").write_bytes(net.onnx())
+    code = (
+        "import json, sys; sys.path.insert(0, '.'); import proofs;"
+        "found = proofs.check_proof(json.load(open('p.json')), open('m.onnx', 'rb').read());"
+        "assert not [name for name in sys.modules if name.split('.')[0] in ('evalsuite', 'pipelines', 'torch')];"
+        "print(found.bounds)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "[Fraction(1, 4)]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text_", "message"),
+    [
+        ('{"a": 1, "a": 2}', "the key 'a' is given twice"),
+        ('{"a": NaN}', "NaN is no number"),
+        ("[" * 1000 + "]" * 1000, "nested deeper than"),
+        ("[]", "must hold a JSON object"),
+        ("{", "p.json: "),
+        ('{"é": 1}', "ascii"),
+        ('{"a": ' + "9" * 5000 + "}", "p.json: "),
+    ],
+)
+def test_files_are_read_strictly(tmp_path: Path, text_: str, message: str) -> None:
+    (tmp_path / "p.json").write_text(text_)
+    with pytest.raises(ProofError, match=message):
+        read_proof(tmp_path / "p.json")
+
+
+def test_what_is_proven_is_said_in_words() -> None:
+    net, proof = hinge()
+    said = described(check_proof(proof, net.onnx()))
+    assert "network 1-2-1" in said
+    assert proof["network"]["sha256"] in said
+    assert "  1 y0 > 0 (at least 0.25)" in said
+    assert "2 parts and 1 splits" in said

@@ -1,0 +1,246 @@
+"""`evalsuite smt` and the commands of plugins: answers by hand, proofs that the checker accepts, failures by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from evalsuite import export_onnx, open_onnx, read_vnnlib, run_onnx
+from evalsuite.verification.proofs import ProofError, check_proof
+from pipelines.smt.querying import Answered, answer
+
+ROOT = Path(__file__).parents[2]
+
+
+def network(path: Path, *layers: tuple[list[list[float]], list[float]], between: str = "Relu") -> Path:
+    nodes, tensors, value = [], [], "x"
+    for k, (weight, bias) in enumerate(layers):
+        tensors += [
+            numpy_helper.from_array(np.array(each, np.float32), f"{n}{k}") for n, each in (("w", weight), ("b", bias))
+        ]
+        if k:
+            nodes.append(helper.make_node(between, [value], [f"a{k}"]))
+            value = f"a{k}"
+        output = "y" if k == len(layers) - 1 else f"z{k}"
+        nodes.append(helper.make_node("Gemm", [value, f"w{k}", f"b{k}"], [output], transB=1))
+        value = output
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, len(layers[0][0][0])]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, len(layers[-1][0])]),
+    ]
+    graph = helper.make_graph(nodes, "mlp", ends[:1], ends[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8), path)
+    return path
+
+
+def property_of(path: Path, box: list[tuple[str, str]], outputs: int, *asserted: str) -> Path:
+    lines = [f"(declare-const X_{i} Real)" for i in range(len(box))]
+    lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]
+    for i, (low, high) in enumerate(box):
+        lines += [f"(assert (>= X_{i} {low}))", f"(assert (<= X_{i} {high}))"]
+    path.write_text("\n".join([*lines, *[f"(assert {each})" for each in asserted]]) + "\n")
+    return path
+
+
+# y = |x| + rest, by a neuron for each sign
+def absolute(path: Path, rest: float) -> Path:
+    return network(path, ([[1.0], [-1.0]], [0.0, 0.0]), ([[1.0, 1.0]], [rest]))
+
+
+def proven(found: Answered, model: Path, folder: Path) -> bool:
+    said = found.write(folder / "proof.json")
+    assert "check-proof" in said
+    statement = check_proof(json.loads((folder / "proof.json").read_text()), model.read_bytes())
+    return all(bound > 0 for bound in statement.bounds)
+
+
+@pytest.mark.parametrize(("rest", "expected"), [(0.25, "unsat"), (0.01, "unsat"), (0.0, "sat"), (-0.5, "sat")])
+def test_known_answers(tmp_path: Path, rest: float, expected: str) -> None:
+    model = absolute(tmp_path / "m.onnx", rest)
+    found = answer(model, property_of(tmp_path / "p.vnnlib", [("-1", "0.5")], 1, "(<= Y_0 0)"), 20)
+    assert found.answer == expected
+    if expected == "unsat":
+        assert proven(found, model, tmp_path)
+    else:
+        assert found.witness is not None
+        (x,), (y,) = found.witness
+        assert -1 <= x <= 0.5
+        assert y <= 0
+        assert found.write(tmp_path / "none.json") == "no proof was written: the answer is sat"
+        assert not (tmp_path / "none.json").exists()
+
+
+def test_decimals_are_exact_in_rows_and_box(tmp_path: Path) -> None:
+    # y = x on [0.1, 0.2]: the float32 numbers nearest to 0.2 lie beyond it, so that y >= 0.2 has no witness
+    model = network(tmp_path / "m.onnx", ([[1.0]], [0.0]))
+    file = property_of(tmp_path / "p.vnnlib", [("0.1", "0.2")], 1, "(>= Y_0 0.2)")
+    assert answer(model, file, 5).answer == "unknown"
+    file = property_of(tmp_path / "p.vnnlib", [("0.1", "0.2")], 1, "(>= Y_0 0.20001)")
+    found = answer(model, file, 5)
+    assert found.answer == "unsat"
+    assert proven(found, model, tmp_path)
+
+
+def test_disjuncts_conjunctions_and_boxes(tmp_path: Path) -> None:
+    # y = (x0, x1) on [0, 1] x [2, 3]
+    model = network(tmp_path / "m.onnx", ([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]))
+    box = [("0", "1"), ("2", "3")]
+    both = property_of(tmp_path / "p.vnnlib", box, 2, "(or (and (<= Y_0 2)(<= Y_1 1)) (and (>= Y_0 2)))")
+    found = answer(model, both, 5)
+    assert found.answer == "unsat"
+    assert proven(found, model, tmp_path)
+    assert len(found.decided[0].trees) == 2
+    one = property_of(tmp_path / "p.vnnlib", box, 2, "(and (<= Y_0 0.5) (>= Y_1 2.5))")
+    found = answer(model, one, 5)
+    assert found.answer == "sat"
+    assert found.witness is not None
+    assert found.witness[1][0] <= 0.5
+    assert found.witness[1][1] >= 2.5
+
+
+def test_a_trained_network_agrees_with_its_proof_and_with_the_witness(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3))
+    export_onnx(module, (2, 2), tmp_path / "m.onnx")
+    session = open_onnx(tmp_path / "m.onnx")
+    label = int(run_onnx(session, torch.full((1, 2, 2), 0.5)).argmax())
+    others = " ".join(f"(and (<= Y_{label} Y_{i}))" for i in range(3) if i != label)
+    answers = []
+    for eps in (0.05, 0.4, 3.0):
+        box = [(str(0.5 - eps), str(0.5 + eps))] * 4
+        file = property_of(tmp_path / "p.vnnlib", box, 3, f"(or {others})")
+        found = answer(tmp_path / "m.onnx", file, 20)
+        answers.append(found.answer)
+        if found.answer == "unsat":
+            assert proven(found, tmp_path / "m.onnx", tmp_path)
+        else:
+            assert found.witness is not None
+            outputs = run_onnx(session, torch.tensor(found.witness[0]).reshape(1, 2, 2)).flatten().tolist()
+            assert outputs == found.witness[1]
+            assert read_vnnlib(file).satisfied(*found.witness)
+    assert answers[0] == "unsat"
+    assert answers[-1] == "sat"
+
+
+def test_a_proof_of_another_network_is_refused(tmp_path: Path) -> None:
+    file = property_of(tmp_path / "p.vnnlib", [("-1", "0.5")], 1, "(<= Y_0 0)")
+    answer(absolute(tmp_path / "m.onnx", 0.25), file, 20).write(tmp_path / "proof.json")
+    other = absolute(tmp_path / "other.onnx", 0.2500001)
+    with pytest.raises(ProofError, match=r"^network is .*recomputed"):
+        check_proof(json.loads((tmp_path / "proof.json").read_text()), other.read_bytes())
+
+
+def run(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own, with the distributions in the folder `path`."""
+    code = "import sys; from evalsuite.cli import main; sys.argv[0] = 'evalsuite'; main()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*([str(path)] if path else []), str(ROOT)])}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
+
+
+def distribution(folder: Path, name: str, commands: dict[str, str], modules: dict[str, str]) -> None:
+    """What installing a distribution puts into a folder."""
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    entries = [f"{command} = {target}" for command, target in commands.items()]
+    (about / "entry_points.txt").write_text("\n".join(["[evalsuite.commands]", *entries]) + "\n")
+    for module, text in modules.items():
+        (folder / f"{module}.py").write_text(text)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder with the commands of another distribution."""
+    good = "def shout(text: str) -> None:\n    '''Say it loudly.'''\n    print(text.upper())\n"
+    distribution(
+        tmp_path / "site",
+        "shouting",
+        {
+            "shout": "shouting_good:shout",
+            "broken": "shouting_bad:f",
+            "run": "shouting_bad:f",
+        },
+        {"shouting_good": good, "shouting_bad": "raise SystemExit('never')\n"},
+    )
+    return tmp_path / "site"
+
+
+def test_commands_of_plugins(installed: Path) -> None:
+    listed = run("--help", path=installed)
+    assert listed.returncode == 0
+    assert all(f"  {name} " in listed.stdout for name in ("shout", "broken", "smt", "verify"))
+    assert "Say it loudly." in listed.stdout
+    assert "A command of shouting 1.0" in listed.stdout  # of the broken one, which says nothing of itself
+    assert run("shout", "hello", path=installed).stdout == "HELLO\n"
+    told = run("shout", "--help", path=installed)
+    assert "Say it loudly." in told.stdout
+    assert "evalsuite shout" in told.stdout
+    broken = run("broken", path=installed)
+    assert broken.returncode == 2
+    assert "'broken' of shouting 1.0 is broken: SystemExit: never (shouting_bad:f)" in broken.stderr
+    assert "RECIPE.yaml" in run("run", "--help", path=installed).stdout  # which no plugin replaces
+
+
+def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
+    model = absolute(tmp_path / "m.onnx", 0.25)
+    file = property_of(tmp_path / "p.vnnlib", [("-1", "0.5")], 1, "(<= Y_0 0)")
+    out = tmp_path / "out.json"
+    done = run("smt", "--onnx", model, "--vnnlib", file, "--proof", out)
+    assert (done.returncode, done.stdout) == (0, "unsat\n")
+    checked = run("check-proof", out, "--onnx", model, "--z3", "20")
+    assert checked.returncode == 0, checked.stderr
+    assert "1 y0 > 0" in checked.stdout
+    assert "Z3 on each row: agrees" in checked.stdout
+    out.write_text(out.read_text().replace('"bound":"1', '"bound":"3'))
+    refused = run("check-proof", out, "--onnx", model)
+    assert (refused.returncode, refused.stdout) == (1, "not proven\n")
+    assert "trees[0]" in refused.stderr
+    absolute(model, -1.0)
+    done = run("smt", "--onnx", model, "--vnnlib", file, "--timeout", "20")
+    assert done.stdout.startswith("sat\n((X_0 ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--onnx", "none.onnx", "--vnnlib", "p.vnnlib"], "none.onnx: No such file"),
+        (["--onnx", "p.vnnlib", "--vnnlib", "p.vnnlib"], "p.vnnlib: not an ONNX network"),
+        (["--onnx", "m.onnx", "--vnnlib", "two.vnnlib"], "declares 2 X_i"),
+        (["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--timeout", "0"], "--timeout is a number of seconds > 0"),
+        (["--onnx", "exp.onnx", "--vnnlib", "p.vnnlib"], "Exp"),
+        (["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--proof", "none/p.json"], "none/p.json: No such file"),
+    ],
+)
+def test_errors_name_the_culprit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    import typer
+
+    from pipelines.smt.command import smt
+
+    monkeypatch.chdir(tmp_path)
+    absolute(Path("m.onnx"), 0.25)
+    network(Path("exp.onnx"), ([[1.0]], [0.0]), ([[1.0]], [0.0]), between="Exp")
+    property_of(Path("p.vnnlib"), [("-1", "0.5")], 1, "(<= Y_0 0)")
+    property_of(Path("two.vnnlib"), [("-1", "0.5")] * 2, 1, "(<= Y_0 0)")
+    alone = typer.Typer()
+    alone.command()(smt)
+    with pytest.raises(SystemExit) as ended:
+        alone(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

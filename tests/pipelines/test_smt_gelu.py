@@ -1,0 +1,231 @@
+"""Branch and bound on curved activations: lines against many digits, bounds against samples, verdicts on digits."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from mpmath import mp, mpf, ncdf
+from sklearn.datasets import load_digits
+from torch import nn
+
+from evalsuite import LambdaGELU, Network, Property, Unsupported, Verdict, falsify
+from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.reduction import label_margins
+from pipelines.smt.search import CurvedDecider
+from pipelines.smt.search.curved_decision import MARGIN
+from pipelines.smt.search.curved_network import forward, read_curved
+from pipelines.smt.search.exploring import Finding, multipliers
+from pipelines.smt.search.intervals import Intervals, IntervalSpace
+from tests.pipelines.test_smt_search_cases import around, box, chain, decide_exactly, linear, of, samples
+
+ACTIVATIONS = (nn.GELU, LambdaGELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Hardswish, nn.ReLU)
+
+
+def spaces(network: Network, property_: Property) -> IntervalSpace:
+    read = read_curved(network)
+    lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
+    return IntervalSpace(read, lower, upper, label_margins(read.classes, property_.label))
+
+
+def test_the_lines_of_gelu_in_many_digits() -> None:
+    (curve,) = read_curved(chain([1, 1, 2], 0, nn.GELU)).curves
+    chance = np.random.default_rng(0)
+    lower = chance.normal(size=60) * 3
+    upper = lower + 10 ** chance.uniform(-3, 1, size=60)
+    lines = curve.lines(lower, upper)
+    with mp.workdps(40):
+        for i in range(60):
+            for share in range(11):
+                z = mpf(float(lower[i])) + (mpf(float(upper[i])) - mpf(float(lower[i]))) * share / 10
+                exact = z * ncdf(z)
+                assert mpf(float(lines.below_slope[i])) * z + mpf(float(lines.below_start[i])) <= exact
+                assert mpf(float(lines.above_slope[i])) * z + mpf(float(lines.above_start[i])) >= exact
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_bounds_of_random_parts_hold_for_samples(activation: type[nn.Module]) -> None:
+    network = chain([3, 6, 5, 3], 1, activation)
+    property_ = around(network, 0.5, 1)
+    space = spaces(network, property_)
+    points = samples(property_, 3000, 0)
+    state, inputs = points, []
+    for layer in nn.Sequential(*network.module).double():
+        state = layer(state)
+        inputs.append(state.detach())
+    network.module.float()
+    own = torch.cat([inputs[0], inputs[2]], 1).numpy()
+    assert bool(((own >= space.root.lower) & (own <= space.root.upper)).all())
+    others = [index for index in range(3) if index != property_.label]
+    margins = (state[:, [property_.label]] - state[:, others]).detach().numpy()
+    chance = np.random.default_rng(0)
+    for trial in range(25):
+        row = trial % 2
+        space.aim(row)
+        part = space.root
+        kept = own[chance.integers(len(own))]
+        for _ in range(trial % 6):
+            found = space.solve(part, math.inf)
+            assert found is not None
+            neuron = int(chance.integers(len(part.lower)))
+            halves = space.halves(part, neuron, found)
+            part = halves[0] if kept[neuron] <= halves[0].upper[neuron] else halves[1]
+        inside = ((own >= part.lower) & (own <= part.upper)).all(axis=1)
+        least = float(margins[inside, row].min())
+        chosen = multipliers(chance.normal(size=len(part.lower)), 12)
+        found = space.solve(part, math.inf)
+        assert found is not None
+        for used in (None, chosen, multipliers(found.duals, 24)):
+            assert float(space.certify(part, used)) <= least + 1e-9
+        # The program's value is what the best multipliers give.
+        assert float(space.certify(part, multipliers(found.duals, 30))) == pytest.approx(found.value, abs=1e-5)
+
+
+def test_halves_make_up_the_whole() -> None:
+    network = chain([2, 4, 2], 0, nn.GELU)
+    space = spaces(network, around(network, 0.5, 0))
+    space.aim(0)
+    found = space.solve(space.root, math.inf)
+    assert found is not None
+    first, second = space.halves(space.root, 2, found)
+    assert first.lower[2] == space.root.lower[2] < first.upper[2] == second.lower[2] < second.upper[2]
+    assert second.upper[2] == space.root.upper[2]
+    others = [0, 1, 3]
+    for half in (first, second):
+        assert (half.lower[others] == space.root.lower[others]).all()
+        assert gap(half) < gap(space.root)
+
+
+def gap(part: Intervals) -> float:
+    middle = (part.lower[2] + part.upper[2]) / 2
+    lines = part.lines
+    return float((lines.above_slope[2] - lines.below_slope[2]) * middle + lines.above_start[2] - lines.below_start[2])
+
+
+def test_a_known_distance() -> None:
+    # logits (gelu(x), gelu(1/2)) by the bias: equal at x = 1/2, as gelu rises from -0.75 on
+    half = float(torch.nn.functional.gelu(torch.tensor(0.5, dtype=torch.float64)))
+    network = of(linear([[1.0]], [0.0]), nn.GELU(), linear([[1.0], [0.0]], [0.0, half]))
+    decider = CurvedDecider(network)
+    for lower, expected in ((0.501, "holds"), (0.499, "violated")):
+        decided = decider.decide(box([lower], [2.0]), seconds=20.0)
+        assert decided.verdict.value == expected
+        if decided.counterexample is None:
+            assert 0 < decided.margin < 0.002
+        else:
+            assert lower <= float(decided.counterexample) < 0.5
+
+
+def test_too_close_to_call_is_no_verdict() -> None:
+    # logits (gelu(x) + gelu(-x), 0): not below 0, and 0 at x = 0 alone
+    hidden = linear([[1.0], [-1.0]], [0.0, 0.0])
+    network = of(hidden, nn.GELU(), linear([[1.0, 1.0], [0.0, 0.0]], [0.0, 0.0]))
+    decided = CurvedDecider(network).decide(box([-0.5], [1.0]), seconds=20.0, nodes=400)
+    assert decided.verdict in (Verdict.UNKNOWN, Verdict.TIMEOUT)
+    assert decided.reason in (Finding.NUMERICAL.value, Finding.OUT_OF_NODES.value)
+    root = spaces(network, box([-0.5], [1.0])).least[0]
+    assert root < decided.margin <= 0
+
+
+def test_relu_by_intervals_and_by_phases_agree() -> None:
+    seen = set()
+    for seed in (4, 36):
+        network = chain([2, 8, 8, 3], seed)
+        property_ = around(network, 0.7, seed)
+        by_phases = decide_exactly(network, property_).verdict
+        assert CurvedDecider(network).decide(property_, seconds=30.0).verdict is by_phases
+        seen.add(by_phases)
+    assert seen == {Verdict.HOLDS, Verdict.VIOLATED}
+
+
+@cache
+def trained(activation: type[nn.Module], *hidden: int) -> tuple[Network, torch.Tensor, torch.Tensor]:
+    """A small network of the digits, and samples that it was not trained on."""
+    data = load_digits()
+    inputs, targets = torch.tensor(data.data / 16).float(), torch.tensor(data.target)
+    network = chain([64, *hidden, 10], 0, activation)
+    network.module.train()
+    optimizer = torch.optim.Adam(network.module.parameters(), 5e-3)
+    for _ in range(15):
+        for batch in torch.randperm(1500, generator=torch.Generator().manual_seed(0)).split(64):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network.module(inputs[batch]), targets[batch]).backward()
+            optimizer.step()
+    network.module.eval()
+    return network, inputs[1500:], targets[1500:]
+
+
+@cache
+def decider_of(activation: type[nn.Module], *hidden: int) -> CurvedDecider:
+    return CurvedDecider(trained(activation, *hidden)[0])
+
+
+@pytest.mark.parametrize("activation", [nn.GELU, LambdaGELU])
+def test_trained_digits(activation: type[nn.Module]) -> None:
+    network, inputs, targets = trained(activation, 16)
+    decider, read = decider_of(activation, 16), read_curved(network)
+    seen = []
+    for sample, eps in ((0, 0.05), (1, 0.08), (2, 0.1), (3, 0.08), (4, 0.1)):
+        label = int(targets[sample])
+        property_ = Property.robustness(inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0))
+        decided = decider.decide(property_, seconds=60.0)
+        seen.append(decided.verdict)
+        if decided.verdict is Verdict.HOLDS:
+            assert decided.margin > 0
+            assert falsify(network.module, [property_], seed=0) == [None]
+            points = samples(property_, 300, sample).numpy()
+            logits = np.array([forward(read, point) for point in points])
+            rest = logits[:, [label]] - np.delete(logits, label, axis=1)
+            assert rest.min() >= float(decided.margin)
+        else:
+            assert decided.counterexample is not None
+            assert property_.contains(decided.counterexample)
+            assert int(network.module(decided.counterexample[None]).argmax()) != label
+            logits = forward(read, decided.counterexample.double().numpy())
+            assert logits[label] - np.delete(logits, label).max() < -MARGIN
+    assert set(seen) == {Verdict.HOLDS, Verdict.VIOLATED}
+
+
+def test_limits_leave_the_best_proven_margin() -> None:
+    _, inputs, targets = trained(nn.GELU, 16)
+    decider = decider_of(nn.GELU, 16)
+    property_ = Property.robustness(inputs[0], sample=0, label=int(targets[0]), eps=0.3, domain=(0.0, 1.0))
+    decided = decider.decide(property_, seconds=1e-9)
+    assert (decided.verdict, decided.reason) == (Verdict.TIMEOUT, Finding.OUT_OF_TIME.value)
+    assert decided.margin < 0
+    assert len(decided.margins) == 9
+    with pytest.raises(ValueError, match="nodes must be >= 1, got 0"):
+        decider.decide(property_, seconds=1.0, nodes=0)
+    with pytest.raises(ValueError, match=r"seconds must be > 0, got -1\.0"):
+        decider.decide(property_, seconds=-1.0)
+    ball = Property.robustness(inputs[0], sample=0, label=0, eps=0.3, domain=(0.0, 1.0), norm="l2")
+    with pytest.raises(Unsupported, match="L2 ball"):
+        decider.decide(ball, seconds=1.0)
+
+
+def test_what_has_no_lines_or_is_no_chain_is_refused() -> None:
+    with pytest.raises(Unsupported, match=r"layer '1' \(Softmax\)"):
+        CurvedDecider(of(linear([[1.0]], [0.0]), nn.Softmax(1), linear([[1.0], [0.0]], [0.0, 0.0])))
+    hooked = chain([2, 4, 2], 0, nn.GELU)
+    hooked.module.register_forward_hook(lambda module, inputs, output: output.flip(1))
+    with pytest.raises(Unsupported, match="has it hooks"):
+        CurvedDecider(hooked)
+
+
+@pytest.mark.slow
+def test_most_gelu_queries_are_decided() -> None:
+    verdicts = []
+    for hidden in ((16,), (16, 16)):
+        _, inputs, targets = trained(nn.GELU, *hidden)
+        decider = decider_of(nn.GELU, *hidden)
+        for eps in (0.03, 0.05, 0.08, 0.1):
+            for sample in range(7):
+                label = int(targets[sample])
+                property_ = Property.robustness(inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0))
+                verdicts.append(decider.decide(property_, seconds=60.0).verdict)
+    decided = [each for each in verdicts if each in (Verdict.HOLDS, Verdict.VIOLATED)]
+    assert len(verdicts) == 56
+    assert len(decided) >= 51

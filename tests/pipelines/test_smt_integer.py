@@ -1,0 +1,487 @@
+"""Exact verification of integer networks, against exhaustive search, ONNX Runtime and the quantize stage's numpy."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from evalsuite import GELU, Bench, Network, Unsupported, Verdict, open_onnx
+from pipelines.quantize.integer.network import (
+    INPUT,
+    Dyadic,
+    Grid,
+    IntegerNetwork,
+    Linear,
+    Operation,
+    Requantize,
+    Rounding,
+)
+from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.integer.smooth import make_table
+from pipelines.smt.integer import bounds, encoding, guide
+from pipelines.smt.integer.deciding import decide
+from pipelines.smt.integer.measuring import COUNTEREXAMPLES, measure_integer
+from pipelines.smt.integer.network import IntegerNetwork as Read
+from pipelines.smt.integer.query import Query, box_of_property, box_of_steps
+from pipelines.smt.integer.reading import read_integer_onnx
+from pipelines.smt.integer.search import Limits, search
+from pipelines.smt.integer.steps import Runs, tabulate
+
+BYTE = Grid(1 / 255, 0, 0, 255)
+
+
+def written(
+    path: Path,
+    sizes: tuple[int, ...],
+    seed: int,
+    *,
+    rounding: Rounding = Rounding.HALF_EVEN,
+    table: bool = False,
+    zero_point: int = 0,
+) -> Path:
+    """A random network: linear, requantized as ReLU is (or to a grid with a table of GELU behind), ..., logits."""
+    rng = np.random.default_rng(seed)
+    operations: list[Operation] = []
+    given, last = Grid(1 / 255, zero_point, 0, 255), INPUT
+    for depth, (inputs, outputs) in enumerate(pairwise(sizes)):
+        weight = rng.integers(-127, 128, (outputs, inputs)).astype(np.int8)
+        bias = rng.integers(-9000, 9000, outputs).astype(np.int32)
+        operations.append(Linear(f"linear{depth}", (last,), given, weight, bias, np.ones(outputs)))
+        final = depth == len(sizes) - 2
+        grid = Grid(0.02, 128, 0, 255) if final or table else Grid(0.02, 0, 0, 255)
+        factor = Dyadic.nearest(rng.uniform(0.5, 2, outputs) * 200 / (inputs**0.5 * 60 * 128))
+        operations.append(Requantize(f"grid{depth}", (f"linear{depth}",), 0, factor, -1, grid))
+        given, last = grid, f"grid{depth}"
+        if table and not final:
+            out = Grid(0.02, 9, 0, 255)
+            operations.append(make_table(f"table{depth}", (last,), GELU, 1.0, given, out))
+            given, last = out, f"table{depth}"
+    network = IntegerNetwork(Grid(1 / 255, zero_point, 0, 255), (sizes[0],), tuple(operations), given, rounding)
+    write_integer_onnx(network, path)
+    return path
+
+
+def in_runtime(path: Path, points: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    session = open_onnx(path)
+    shape = session.get_inputs()[0].shape[1:]
+    return np.asarray(session.run(None, {INPUT: points.astype(np.uint8).reshape(-1, *shape)})[0]).astype(np.int64)
+
+
+def violated(path: Path, query: Query) -> bool:
+    """By running every input of the box in ONNX Runtime."""
+    for points in query.all_points():
+        logits = in_runtime(path, points)
+        others = np.delete(logits, query.label, axis=1)
+        if (logits[:, query.label] <= others.max(1)).any():
+            return True
+    return False
+
+
+def random_box(read: Read, rng: np.random.Generator, free: int, reach: int) -> Query:
+    center = rng.integers(0, 256, read.inputs)
+    lower, upper = center.copy(), center.copy()
+    places = rng.choice(read.inputs, free, replace=False)
+    lower[places] = np.maximum(center[places] - reach, 0)
+    upper[places] = np.minimum(center[places] + reach, 255)
+    return Query(lower, upper, int(read.logits(center[None])[0].argmax()))
+
+
+@pytest.mark.parametrize("rounding", list(Rounding))
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("zero_point", [0, 37])
+def test_the_reading_is_what_onnx_runtime_computes(
+    tmp_path: Path, rounding: Rounding, table: bool, zero_point: int
+) -> None:
+    path = written(tmp_path / "n.onnx", (5, 7, 6, 4), 3, rounding=rounding, table=table, zero_point=zero_point)
+    read = read_integer_onnx(path)
+    points = np.random.default_rng(0).integers(0, 256, (3000, 5))
+    assert np.array_equal(read.logits(points), in_runtime(path, points))
+    assert read.input.zero_point == zero_point
+    assert read.rounding == rounding.value
+    state = points
+    for layer in read.layers:  # the tables of runs say the same
+        sums = layer.accumulate(state)
+        state = np.stack([runs.at(sums[:, i]) for i, runs in enumerate(layer.runs)], axis=1)
+    assert np.array_equal(state, in_runtime(path, points))
+
+
+def test_runs_are_the_function_and_are_cut_where_they_are_told() -> None:
+    def function(z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.clip((z * 3 + 5) >> 3, 0, 9)
+
+    (runs,) = tabulate(function, np.array([-40]), np.array([60]))
+    arguments = np.arange(-40, 61)
+    assert np.array_equal(runs.at(arguments), function(arguments))
+    assert (np.diff(runs.values) != 0).all()
+    part = runs.within(-3, 7)
+    assert (part.lower, part.upper) == (-3, 7)
+    assert np.array_equal(part.at(np.arange(-3, 8)), function(np.arange(-3, 8)))
+    factors, slopes = np.array([2, -5, 0, 7]), np.array([1, -2, 3, 0])
+    expected = [min(q * v - p * z for z, v in zip(arguments, function(arguments), strict=True)) for q, p in
+                zip(factors, slopes, strict=True)]  # fmt: skip
+    assert runs.least(factors, slopes).tolist() == expected
+
+
+def test_hulls_hold_the_graph_and_touch_it() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        lasts = np.cumsum(rng.integers(1, 30, 12))
+        runs = Runs(np.append(0, lasts[:-1] + 1), lasts, rng.integers(-20, 20, 12))
+        points = np.arange(lasts[-1] + 1)
+        values = runs.at(points)
+        for lines, sign in ((runs.hull.below, 1), (runs.hull.above, -1)):
+            gaps = np.stack([sign * (values - slope * points - start) for slope, start, _ in lines])
+            assert gaps.min() > -1e-9
+            assert (np.abs(gaps).min(1) < 1e-9).all()
+            assert lines[-1][2] == lasts[-1]
+
+
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("sizes", [(6, 8, 4), (6, 8, 7, 3)])
+def test_bounds_hold_and_a_point_is_exact(tmp_path: Path, sizes: tuple[int, ...], table: bool) -> None:
+    read = read_integer_onnx(written(tmp_path / "n.onnx", sizes, 1, table=table))
+    rng = np.random.default_rng(1)
+    for reach in (0, 1, 5, 40):
+        for _ in range(10):
+            query = random_box(read, rng, sizes[0], reach)
+            region = bounds.enter(read, query.lower, query.upper)
+            others = [each for each in range(read.classes) if each != query.label]
+            least = bounds.margins(read, region, query.label, others)
+            logits = read.logits(query.random_points(500, rng))
+            seen = (logits[:, [query.label]] - logits[:, others]).min(0)
+            assert (least <= seen).all()
+            if reach == 0:
+                assert (least == seen).all()
+
+
+def test_any_prices_give_a_bound(tmp_path: Path) -> None:
+    read = read_integer_onnx(written(tmp_path / "n.onnx", (6, 8, 7, 3), 2))
+    rng = np.random.default_rng(2)
+    query = random_box(read, rng, 6, 12)
+    region = bounds.enter(read, query.lower, query.upper)
+    rows = bounds.margin_rows(3, 0, [1, 2])
+    logits = read.logits(query.random_points(2000, rng))
+    seen = (logits[:, [0]] - logits[:, [1, 2]]).min(0)
+    for _ in range(50):
+        drawn = [rng.integers(-(2**26), 2**26, (2, len(layer.bias))) for layer in read.layers]
+        found = bounds.least_values(read.layers, region, rows, lambda depth, _rows, d=drawn: d[depth])  # type: ignore[misc]
+        assert (found <= seen << bounds.BITS).all()
+
+
+def test_the_program_is_below_every_point_and_its_prices_prove_almost_its_value(tmp_path: Path) -> None:
+    read = read_integer_onnx(written(tmp_path / "n.onnx", (6, 8, 7, 3), 4))
+    rng = np.random.default_rng(4)
+    for _ in range(10):
+        query = random_box(read, rng, 6, 9)
+        region = bounds.enter(read, query.lower, query.upper)
+        other = (query.label + 1) % 3
+        row = bounds.margin_rows(3, query.label, [other])
+        solution = guide.Program(read.layers, region, row[0]).solve(region, float("inf"))
+        assert solution is not None
+        proven = bounds.least_values(read.layers, region, row, solution.choose)[0] / 2**bounds.BITS
+        logits = read.logits(query.random_points(500, rng))
+        assert proven <= (logits[:, query.label] - logits[:, other]).min()
+        by_lines = bounds.least_values(read.layers, region, row)[0] / 2**bounds.BITS
+        assert proven >= by_lines - 1e-3
+
+
+@pytest.mark.parametrize("rounding", list(Rounding))
+@pytest.mark.parametrize("table", [False, True])
+def test_verdicts_are_those_of_exhaustive_search(tmp_path: Path, rounding: Rounding, table: bool) -> None:
+    verdicts = set()
+    for seed, sizes in ((5, (8, 10, 4)), (6, (8, 9, 8, 3))):
+        path = written(tmp_path / f"{seed}.onnx", sizes, seed, rounding=rounding, table=table)
+        read = read_integer_onnx(path)
+        rng = np.random.default_rng(seed)
+        for free, reach in ((3, 4), (2, 25), (4, 2), (1, 127)) * 2:
+            query = random_box(read, rng, free, reach)
+            decision = decide(read, query, seconds=60)
+            assert (decision.verdict is Verdict.VIOLATED) == violated(path, query)
+            assert decision.verdict in (Verdict.HOLDS, Verdict.VIOLATED)
+            verdicts.add((decision.verdict, decision.reason))
+            if decision.counterexample is not None:
+                assert (query.lower <= decision.counterexample).all()
+                assert (decision.counterexample <= query.upper).all()
+                logits = in_runtime(path, decision.counterexample[None])[0]
+                assert logits[query.label] <= np.delete(logits, query.label).max()
+            else:
+                assert decision.least >= 1
+    assert {verdict for verdict, _ in verdicts} == {Verdict.HOLDS, Verdict.VIOLATED}
+
+
+def test_the_search_alone_finds_and_proves(tmp_path: Path) -> None:
+    """Without a falsifier before it, on boxes in which the bounds of the whole box do not decide."""
+    path = written(tmp_path / "n.onnx", (8, 10, 4), 7)
+    read = read_integer_onnx(path)
+    rng = np.random.default_rng(7)
+    found = set()
+    for number in range(80):
+        if number > 8 and len(found) == 2:
+            break
+        query = random_box(read, rng, 3, 12)
+        region = bounds.enter(read, query.lower, query.upper)
+        for other in range(4):
+            if other == query.label:
+                continue
+            least = int(bounds.margins(read, region, query.label, [other])[0])
+            if least >= 1:
+                continue
+            searched = search(read, query, region, other, least, Limits(float("inf"), 10**6))
+            logits = np.concatenate([read.logits(points) for points in query.all_points()])
+            margin = int((logits[:, query.label] - logits[:, other]).min())
+            any_violation = bool((logits[:, [query.label]] <= np.delete(logits, query.label, axis=1)).any())
+            if searched.verdict is Verdict.VIOLATED:
+                assert any_violation
+            else:
+                assert searched.verdict is Verdict.HOLDS
+                assert margin >= searched.least >= 1
+            found.add(searched.verdict)
+    assert found == {Verdict.HOLDS, Verdict.VIOLATED}
+
+
+@pytest.mark.parametrize("theory", ["integers", "bit-vectors"])
+@pytest.mark.parametrize("table", [False, True])
+def test_z3_agrees(tmp_path: Path, theory: encoding.Theory, table: bool) -> None:
+    path = written(tmp_path / "n.onnx", (5, 5, 3), 8, table=table)
+    read = read_integer_onnx(path)
+    rng = np.random.default_rng(8)
+    findings = set()
+    for _ in range(6):
+        query = random_box(read, rng, 2, 6)
+        region = bounds.enter(read, query.lower, query.upper)
+        others = [each for each in range(3) if each != query.label]
+        reachable = False
+        for other in others:
+            answer = encoding.ask(read, query, region, other, theory=theory, steps=2**31, seconds=60)
+            assert answer.finding is not encoding.Finding.OUT_OF_STEPS
+            if answer.point is not None:
+                logits = in_runtime(path, answer.point[None])[0]
+                assert logits[query.label] <= logits[other]
+                reachable = True
+            findings.add(answer.finding)
+        assert reachable == violated(path, query)
+    assert len(findings) == 2
+
+
+def test_a_line_for_z3_is_the_function() -> None:
+    function = lambda z: np.clip((z * 20321 + 77777) >> 22, 0, 255)  # noqa: E731
+    (runs,) = tabulate(function, np.array([-200]), np.array([800]))
+    line = encoding.line_of(runs)
+    assert line is not None
+    assert line.factor < 20321
+    z = np.arange(-200, 801)
+    assert np.array_equal(np.clip((z * line.factor + line.start) >> line.bits, 0, 255), function(z))
+    assert encoding.line_of(Runs(np.array([0, 5]), np.array([4, 9]), np.array([3, 1]))) is None
+
+
+def test_ties_violate_unless_the_first_class_wins(tmp_path: Path) -> None:
+    read = read_integer_onnx(written(tmp_path / "n.onnx", (4, 5, 3), 9))
+    points = np.random.default_rng(0).integers(0, 256, (4000, 4))
+    logits = read.logits(points)
+    order = np.sort(logits, axis=1)
+    tied = points[order[:, -1] == order[:, -2]][0]
+    first = int(read.logits(tied[None])[0].argmax())
+    assert decide(read, Query(tied, tied, first), seconds=9).verdict is Verdict.VIOLATED
+    assert decide(read, Query(tied, tied, first, first_wins=True), seconds=9).verdict is Verdict.HOLDS
+    second = int(len(logits[0]) - 1 - read.logits(tied[None])[0][::-1].argmax())
+    assert decide(read, Query(tied, tied, second, first_wins=True), seconds=9).verdict is Verdict.VIOLATED
+
+
+def test_boxes_of_steps_and_of_real_inputs(tmp_path: Path) -> None:
+    from evalsuite import Property
+
+    read = read_integer_onnx(written(tmp_path / "n.onnx", (4, 5, 3), 9, zero_point=0))
+    query = box_of_steps(read, np.array([0, 3, 128, 255]), 1, 5, (0.0, 1.0))
+    assert query.lower.tolist() == [0, 0, 123, 250]
+    assert query.upper.tolist() == [5, 8, 133, 255]
+    assert query.points == 6 * 9 * 11 * 6
+    center = torch.tensor([0.2, 0.4, 0.6, 1.0])
+    property_ = Property.robustness(center, sample=0, label=0, eps=0.01, domain=(0.0, 1.0))
+    box = box_of_property(read, property_)
+    inside = property_.lower + torch.rand(2000, 4, dtype=torch.float64) * (property_.upper - property_.lower)
+    rounded = read.input.integers(inside.numpy())
+    assert (rounded >= box.lower).all()
+    assert (rounded <= box.upper).all()
+    assert np.array_equal(rounded.min(0), box.lower)
+    assert np.array_equal(rounded.max(0), box.upper)
+    with pytest.raises(ValueError, match="steps must be >= 0, got -1"):
+        box_of_steps(read, center.numpy().astype(np.int64), 0, -1, (0.0, 1.0))
+    with pytest.raises(ValueError, match="the box is empty: input 1"):
+        Query(np.array([0, 2]), np.array([0, 1]), 0)
+
+
+def test_limits_end_the_search_with_what_is_proven(tmp_path: Path) -> None:
+    read = read_integer_onnx(written(tmp_path / "n.onnx", (16, 20, 4), 11))
+    rng = np.random.default_rng(11)
+    for _ in range(40):
+        query = random_box(read, rng, 16, 9)
+        by_nodes = decide(read, query, seconds=60, most_nodes=1)
+        if by_nodes.verdict is Verdict.UNKNOWN:
+            break
+    else:
+        pytest.fail("no query is open after one region")
+    assert by_nodes.reason == f"1 regions looked at; the margin is at least {by_nodes.least}"
+    by_time = decide(read, query, seconds=1e-6)
+    assert by_time.verdict is Verdict.TIMEOUT
+    logits = read.logits(query.random_points(3000, rng))
+    assert by_nodes.least <= (logits[:, [query.label]] - np.delete(logits, query.label, axis=1)).min()
+
+
+def quantized_graph(kind: str) -> bytes:
+    """Files that must be refused: floats, a convolution, a residual sum, no metadata."""
+    weight = numpy_helper.from_array(np.ones((4, 4), np.uint8), "w")
+    nodes = {
+        "floats": [helper.make_node("QuantizeLinear", ["x", "s"], ["y"], name="quantizer")],
+        "convolution": [helper.make_node("ConvInteger", ["x", "w"], ["y"], name="conv")],
+        "residual": [
+            helper.make_node("MatMulInteger", ["x", "w"], ["a"], name="first"),
+            helper.make_node("Cast", ["a"], ["b"], to=TensorProto.UINT8),
+            helper.make_node("MatMulInteger", ["b", "w"], ["c"], name="second"),
+            helper.make_node("Add", ["a", "c"], ["y"], name="sum"),
+        ],
+        "silent": [helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="only")],
+        "float constant": [helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="only")],
+    }[kind]
+    constants = [weight]
+    if kind in ("floats", "float constant"):
+        constants.append(numpy_helper.from_array(np.float32(1), "s"))
+    shape = ["batch", 4]
+    given = TensorProto.FLOAT if kind == "floats" else TensorProto.UINT8
+    made = TensorProto.UINT8 if kind == "floats" else TensorProto.INT32
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", given, shape)],
+        [helper.make_tensor_value_info("y", made, shape)], constants,
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("floats", r"node 'quantizer' \(QuantizeLinear\) rescales in floats"),
+        ("convolution", "node 'conv': ConvInteger is not a dense layer"),
+        ("residual", r"node 'sum' \(Add\) joins results of different layers"),
+        ("silent", "metadata does not say the input's scale"),
+        ("float constant", "constant 's' holds FLOAT"),
+    ],
+)
+def test_other_files_are_refused_by_name(kind: str, reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        read_integer_onnx(quantized_graph(kind))
+
+
+def test_what_is_no_onnx_file_is_named() -> None:
+    with pytest.raises(ValueError, match="the ONNX file cannot be read"):
+        read_integer_onnx(b"not a model")
+
+
+def test_sums_beyond_32_bits_and_flattened_images(tmp_path: Path) -> None:
+    path = written(tmp_path / "n.onnx", (4, 5, 3), 1)
+    model = onnx.load(str(path))
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2
+    model.graph.input[0].type.tensor_type.shape.dim.add().dim_value = 2
+    first = next(each for each in model.graph.node if each.op_type == "MatMulInteger")
+    assert first.input[0] == "input"
+    first.input[0] = "flat"
+    model.graph.node.insert(0, helper.make_node("Flatten", ["input"], ["flat"], name="flatten", axis=1))
+    onnx.save(model, str(tmp_path / "image.onnx"))
+    image, flat = read_integer_onnx(tmp_path / "image.onnx"), read_integer_onnx(path)
+    points = np.random.default_rng(0).integers(0, 256, (50, 4))
+    assert image.input_shape == (2, 2)
+    assert np.array_equal(image.logits(points), flat.logits(points))
+    assert np.array_equal(in_runtime(tmp_path / "image.onnx", points), flat.logits(points))
+
+
+def small(bench: Any, seed: int = 0) -> tuple[Network, Bench]:
+    """A network that `written` made, with the digits' inputs and classes, beside a torch module of that shape."""
+    made = bench("digits-mlp", epochs=1)
+    path = written(made.folder / "integer.onnx", (64, 6, 10), seed)
+    return Network("digits", nn.Linear(64, 10), (64,), 10, deployed=path), made
+
+
+def test_measuring(bench: Any) -> None:
+    network, made = small(bench)
+    metrics = measure_integer(network, made, steps=(0, 1), samples=6, seconds=0.3)
+    read = read_integer_onnx(network.deployed or Path())
+    inputs = read.input.integers(made.data.test.inputs[:6].numpy())
+    margins = [int(read.margins(inputs[i : i + 1], int(made.data.test.targets[i]))[0]) for i in range(6)]
+    right = sum(margin > 0 for margin in margins) / 6
+    by_name = {(each.name, each.setting.get("steps")): each for each in metrics if each.sample is None}
+    assert by_name["clean_accuracy", None].value == right
+    assert by_name["verified_accuracy", 0].value == right
+    for steps in (0, 1):
+        shares = [by_name[name, steps].value for name in
+                  ("verified_accuracy", "violated_fraction", "undecided_fraction")]  # fmt: skip
+        assert sum(value for value in shares if value is not None) == pytest.approx(1)
+        verdicts = [each for each in metrics if each.name == "robustness" and each.setting["steps"] == steps]
+        assert [each.sample for each in verdicts] == list(range(6))
+        assert all(each.setting["eps"] == steps * read.input.scale for each in verdicts)
+    found = json.loads((made.folder / COUNTEREXAMPLES).read_text())
+    assert len(found) == sum(each.verdict is Verdict.VIOLATED for each in metrics)
+    for each in found:
+        center = inputs[each["sample"]]
+        point = np.array(each["input"])
+        assert np.abs(point - center).max() <= each["steps"]
+        logits = in_runtime(network.deployed or Path(), point[None])[0]
+        assert logits.tolist() == each["logits"]
+        assert logits[each["label"]] <= np.delete(logits, each["label"]).max()
+
+
+def test_measuring_refuses_and_names(bench: Any) -> None:
+    network, made = small(bench)
+    for options, text in (
+        ({"steps": ()}, "steps must name radii"),
+        ({"steps": (1, 1)}, "none of them twice"),
+        ({"steps": (-1,)}, "steps must be >= 0, got -1"),
+        ({"samples": 0}, "samples must be >= 1, got 0"),
+        ({"seconds": 0.0}, "seconds must be > 0, got 0.0"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            measure_integer(network, made, **options)  # type: ignore[arg-type]
+    with pytest.raises(Unsupported, match="a step that quantizes must come before"):
+        measure_integer(Network("n", network.module, (64,), 10), made)
+    with pytest.raises(Unsupported, match="unlike the network"):
+        measure_integer(Network("n", network.module, (64,), 9, deployed=network.deployed), made)
+
+
+def test_the_end_of_the_job_is_a_timeout(bench: Any) -> None:
+    network, _ = small(bench)
+    late = bench("digits-mlp", epochs=1, time_limit=0.0)
+    metrics = measure_integer(network, late, steps=(1,), samples=3)
+    verdicts = [each for each in metrics if each.name == "robustness"]
+    assert {each.verdict for each in verdicts} == {Verdict.TIMEOUT}
+    assert {each.reason for each in verdicts} == {"the job's time limit is near"}
+
+
+@pytest.mark.slow
+def test_what_the_quantize_stage_writes(bench: Any, network: Any) -> None:
+    """A trained network, quantized by the stage itself: its file of integers is verified, the other one is refused."""
+    from pipelines.quantize import Quantize
+
+    made = bench("digits-mlp", epochs=3)
+    outcome = Quantize(calibration_samples=20).run(network("digits-mlp", "relu", epochs=3), made)
+    handed_on = outcome.network
+    assert handed_on is not None
+    with pytest.raises(Unsupported, match="rescales in floats"):
+        measure_integer(handed_on, made)
+    metrics = measure_integer(handed_on, made, steps=(2,), samples=6, seconds=0.3, path=outcome.artefacts["integer"])
+    read = read_integer_onnx(outcome.artefacts["integer"])
+    rng = np.random.default_rng(0)
+    verdicts = [each for each in metrics if each.name == "robustness"]
+    assert Verdict.HOLDS in {each.verdict for each in verdicts}
+    for each in verdicts:
+        assert each.sample is not None
+        center = read.input.integers(made.data.test.inputs[each.sample].numpy())
+        query = box_of_steps(read, center, int(made.data.test.targets[each.sample]), 2, made.data.domain)
+        if each.verdict is Verdict.HOLDS:
+            assert not len(query.violated_by(read, query.random_points(2000, rng)))

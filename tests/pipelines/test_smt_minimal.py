@@ -1,0 +1,181 @@
+"""The minimal adversarial distance: by hand, against scans, with deciders that give up."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Network, Property, Verdict, falsify
+from pipelines.smt.counterexample import Judge
+from pipelines.smt.deciding import Decider
+from pipelines.smt.exact_network import read
+from pipelines.smt.minimal import Decided, between, minimal_distance, nearest_above
+
+
+@dataclass
+class Said:
+    verdict: Verdict
+    counterexample: torch.Tensor | None = None
+
+
+def tie_at(distance: float, gives_up: Callable[[float], bool] = lambda eps: False) -> Callable[[Property], Said]:
+    """A decider for one input 0 whose class changes `distance` to the right, and which may give up."""
+
+    def decide(property_: Property) -> Said:
+        if gives_up(property_.eps):
+            return Said(Verdict.TIMEOUT)
+        if float(property_.upper) < distance:
+            return Said(Verdict.HOLDS)
+        return Said(Verdict.VIOLATED, torch.tensor([distance]))
+
+    return decide
+
+
+def search(decide: Callable[[Property], Decided], center: float = 0.0, **options: float):
+    return minimal_distance(decide, torch.tensor([center]), sample=0, label=0, domain=(-9.0, 9.0), **options)
+
+
+def decider_of(network: Network) -> Callable[[Property], Decided]:
+    exact = read(network)
+    decider = Decider(exact, Judge(network, exact, 0), limit=30.0, deadline=time.monotonic() + 60)
+    return lambda property_: decider.decide(property_, falsify(network.module, [property_], seed=0)[0])
+
+
+def test_a_distance_known_by_hand() -> None:
+    # logits (relu(x0), relu(x1)): from (3/4, 1/2) the nearest tie is (5/8, 5/8), at distance 1/8
+    layers = [nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)]
+    with torch.no_grad():
+        for each in (layers[0], layers[2]):
+            each.weight.copy_(torch.eye(2))
+            each.bias.zero_()
+    network = Network("diagonal", nn.Sequential(*layers).eval(), (2,), 2)
+    found = minimal_distance(
+        decider_of(network), torch.tensor([0.75, 0.5]), sample=0, label=0, domain=(0.0, 1.0), tolerance=2**-12
+    )
+    assert found.decided
+    assert found.undecided == 0
+    assert found.holds is not None
+    assert found.violated is not None
+    assert found.holds < Fraction(1, 8) <= found.violated <= found.holds + Fraction(1, 4096)
+    assert found.counterexample is not None
+    assert float((found.counterexample - torch.tensor([0.75, 0.5])).abs().max()) == float(found.violated)
+    logits = network.module(found.counterexample[None])[0]
+    assert logits[0] <= logits[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_against_a_scan_of_a_random_network(seed: int) -> None:
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    center = torch.rand(2)
+    label = int(module(center[None]).argmax())
+    grid = torch.linspace(-0.5, 0.5, 1001)
+    offsets = torch.cartesian_prod(grid, grid)
+    wrong = module(center + offsets).argmax(1) != label
+    scanned = float(offsets[wrong].abs().amax(1).min()) if bool(wrong.any()) else math.inf
+    network = Network("tiny", module, (2,), 3)
+    found = minimal_distance(decider_of(network), center, sample=0, label=label, domain=(-9.0, 9.0), tolerance=2**-9)
+    assert found.decided
+    if found.violated is None:
+        assert found.holds == Fraction(1, 2)
+        assert scanned == math.inf
+    else:
+        # Where the wrong region's corner lies between two points of the grid, the scan is too great.
+        assert float(found.holds or 0) <= scanned <= float(found.violated) + 2e-3
+        assert float(found.violated) <= scanned + 2**-9
+
+
+@pytest.mark.parametrize("tolerance", [2**-4, 2**-10, 0.003])
+@pytest.mark.parametrize("distance", [0.1, 0.25, 0.4999, 1e-9])
+def test_the_bracket_is_as_narrow_as_asked(distance: float, tolerance: float) -> None:
+    found = search(tie_at(distance), tolerance=tolerance)
+    exact = Fraction(float(torch.tensor(distance)))
+    assert found.violated == exact  # the counterexample's own distance, not the radius asked about
+    assert found.holds is not None
+    assert 0 <= found.holds < exact
+    assert found.decided
+    assert exact - found.holds <= Fraction(tolerance)
+    assert found.questions <= 3 + math.ceil(math.log(0.5 / tolerance, 4 / 3))
+
+
+def test_ends_of_the_range() -> None:
+    beyond = search(tie_at(3.0), greatest=0.5)
+    assert (beyond.holds, beyond.violated, beyond.decided, beyond.questions) == (Fraction(1, 2), None, True, 2)
+    wrong = search(tie_at(0.0))
+    assert (wrong.holds, wrong.violated, wrong.decided, wrong.questions) == (None, 0, True, 1)
+
+
+def test_what_is_undecided_is_passed_over() -> None:
+    found = search(tie_at(0.3, lambda eps: 0.2 < eps < 0.28), tolerance=2**-10)
+    assert found.holds is not None
+    assert found.violated is not None
+    assert not found.decided or found.holds >= Fraction(0.28)
+    assert found.violated - found.holds <= Fraction(1, 500)  # holds again above the gap
+    vain = search(tie_at(0.3, lambda eps: 0.2 < eps < 0.4), tolerance=2**-6)
+    assert not vain.decided
+    assert vain.undecided > 0
+    assert vain.holds is not None
+    assert Fraction(0.2) - Fraction(1, 64) <= vain.holds <= Fraction(0.2)
+    assert vain.violated == Fraction(float(torch.tensor(0.3)))
+    none = search(tie_at(0.3, lambda eps: True))
+    assert (none.holds, none.violated, none.decided, none.questions) == (None, None, False, 1)
+
+
+def test_it_ends_at_any_time_with_a_true_bracket() -> None:
+    def slow(property_: Property) -> Said:
+        time.sleep(0.05)
+        return tie_at(0.3)(property_)
+
+    found = search(slow, seconds=0.12, tolerance=2**-20)
+    assert not found.decided
+    assert found.questions <= 4
+    assert found.holds is not None
+    assert found.holds < Fraction(float(torch.tensor(0.3))) == found.violated
+
+
+def test_boxes_contain_the_exact_ball() -> None:
+    center = 0.1 + 2**-30
+    radii = []
+
+    def decide(property_: Property) -> Said:
+        exact = Fraction(float(torch.tensor(center)))
+        assert Fraction(float(property_.lower)) <= exact - Fraction(property_.eps)
+        assert Fraction(float(property_.upper)) >= exact + Fraction(property_.eps)
+        radii.append(property_.eps)
+        return tie_at(0.5)(property_)
+
+    search(decide, center, tolerance=2**-8)
+    assert all((radius * 2**10).is_integer() for radius in radii[:3])
+    assert nearest_above(Fraction(1, 3)) > Fraction(1, 3) > math.nextafter(nearest_above(Fraction(1, 3)), 0)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.1, 0.3), (0, 1e-9), (5.0, 5.001), (1 / 3, 7.0)])
+def test_radii_between_have_few_bits(low: float, high: float) -> None:
+    middle = between(Fraction(low), Fraction(high))
+    part = (middle - Fraction(low)) / (Fraction(high) - Fraction(low))
+    assert Fraction(1, 4) <= part <= Fraction(3, 4)
+    assert middle.denominator <= 8 / (high - low)
+
+
+@pytest.mark.parametrize("options", [{"greatest": 0.0}, {"tolerance": -1.0}, {"seconds": 0.0}, {"greatest": math.nan}])
+def test_bad_options(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be > 0"):
+        search(tie_at(0.1), **options)
+
+
+def test_contradictions_are_errors() -> None:
+    with pytest.raises(RuntimeError, match="outside its box"):
+        search(lambda property_: Said(Verdict.VIOLATED, torch.tensor([8.0])))
+
+    def fickle(property_: Property) -> Said:
+        return Said(Verdict.HOLDS) if property_.eps < 0.4 else Said(Verdict.VIOLATED, torch.tensor([0.0]))
+
+    with pytest.raises(RuntimeError, match="radius 0 holds, but a counterexample is at distance 0"):
+        search(fickle)

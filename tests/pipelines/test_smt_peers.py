@@ -1,0 +1,297 @@
+"""All verifiers on the same random queries: none contradicts another. And Marabou under control, where installed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Network, Property, Unsupported, Verdict, falsify
+from pipelines.bounds.propagation import Propagation
+from pipelines.smt import peers
+from pipelines.smt.counterexample import Judge
+from pipelines.smt.deciding import EXACT_ONLY, ROUNDING_ONLY, Decider
+from pipelines.smt.encoding import Encoding, Finding, answered, ask, question, solve
+from pipelines.smt.exact_network import ExactNetwork, read
+from pipelines.smt.limits import Limits
+from pipelines.smt.peers import Marabou
+from pipelines.smt.plain import ask_plainly, plain_question
+from pipelines.smt.reduction import reduce_network
+from pipelines.smt.search.decision import decide as decide_by_search
+
+DOMAIN = (-2.0, 2.0)
+TRAITS = ("tiny", "duplicated", "constant", "tie", "dyadic", "dead", "equal neurons", "usual")
+
+
+def spoil(linears: list[nn.Linear], trait: str, dice: random.Random) -> None:
+    """Make the network odd in the way that the trait says."""
+    first, last = linears[0], linears[-1]
+    for each in linears:
+        if trait == "tiny":
+            small = torch.rand(each.weight.shape) < 0.5
+            each.weight.mul_(torch.where(small, 10.0 ** -dice.randint(3, 8), 1.0))
+        if trait in ("dyadic", "tie"):
+            each.weight.copy_((each.weight * 4).round() / 4)
+            each.bias.copy_((each.bias * 4).round() / 4)
+    if trait == "duplicated":
+        first.weight[:, -1] = first.weight[:, 0]
+    if trait == "constant":
+        last.weight[dice.randrange(last.out_features)] = 0
+        if dice.random() < 0.3:
+            last.weight.zero_()
+    if trait == "tie":
+        last.weight[-1], last.bias[-1] = last.weight[0], last.bias[0]
+        last.bias[-1] -= dice.choice([0.0, 0.0, 2.0**-20, 0.25])
+    if trait == "dead":
+        first.bias[0] = -1000.0
+        first.weight[-1] = 0.0
+    if trait == "equal neurons" and first.out_features > 1:
+        first.weight[-1], first.bias[-1] = first.weight[0], first.bias[0]
+
+
+def random_network(seed: int) -> Network:
+    dice = random.Random(seed)
+    torch.manual_seed(seed)
+    widths = [dice.randint(2, 6), *[dice.randint(2, 7) for _ in range(dice.randint(1, 2))], dice.randint(2, 4)]
+    linears = [nn.Linear(*each) for each in pairwise(widths)]
+    with torch.no_grad():
+        for each in linears:
+            each.weight.mul_(dice.choice([1.0, 2.0]))
+        spoil(linears, TRAITS[seed % len(TRAITS)], dice)
+    layers = [part for each in linears for part in (each, nn.ReLU())]
+    return Network(f"random {seed}", nn.Sequential(*layers[:-1]).eval(), (widths[0],), widths[-1])
+
+
+def random_properties(network: Network, seed: int, count: int) -> Iterator[Property]:
+    dice = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    for sample in range(count):
+        center = 2 * torch.rand(network.input_shape, generator=generator) - 1
+        if dice.random() < 0.3:
+            center = (center * 4).round() / 4
+        logits = network.module(center[None])[0]
+        label = int(logits.argmax()) if dice.random() < 0.9 else dice.randrange(network.classes)
+        eps = dice.choice([0.0, 2.0**-10, 0.0625, 0.2, 0.5, 1.0])
+        made = Property.robustness(center, sample=sample, label=label, eps=eps, domain=DOMAIN)
+        if dice.random() < 0.2:  # of no width in one input
+            upper = made.upper.clone()
+            upper[0] = made.lower[0]
+            made = replace(made, upper=upper)
+        yield made
+
+
+@dataclass
+class Said:
+    """What each verifier says of one query."""
+
+    holds: list[str] = field(default_factory=list)
+    violated: list[str] = field(default_factory=list)
+
+    def hear(self, who: str, verdict: Verdict) -> None:
+        if verdict is Verdict.HOLDS:
+            self.holds.append(who)
+        elif verdict is Verdict.VIOLATED:
+            self.violated.append(who)
+
+
+def heard(network: Network, properties: list[Property], marabou_limit: float = 10.0) -> list[Said]:
+    """All verifiers on the properties of one network; each `violated` is exact and replays."""
+    exact = read(network)
+    judge = Judge(network, exact, 0)
+    propagation = Propagation(network)
+    certified = {method: propagation.bounds(properties, method).margins.amin(1) > 0 for method in ("ibp", "crown")}
+    suspects = falsify(network.module, properties, seed=0)
+    decider = Decider(exact, judge, limit=60.0, deadline=time.monotonic() + 600)
+    marabou = Marabou(exact, judge, Limits(marabou_limit))
+    found = []
+    for i, property_ in enumerate(properties):
+        said = Said()
+        for method, proven in certified.items():
+            said.hear(method, Verdict.HOLDS if bool(proven[i]) else Verdict.UNKNOWN)
+        suspect = suspects[i]
+        if suspect is not None and judge.accepts(property_, suspect):
+            said.hear("pgd", Verdict.VIOLATED)
+        by_z3 = decider.decide(property_, None)
+        assert by_z3.verdict in (Verdict.HOLDS, Verdict.VIOLATED) or by_z3.reason == EXACT_ONLY
+        said.hear("z3", by_z3.verdict)
+        searched = decide_by_search(exact, property_, judge, seconds=60.0)
+        said.hear("search", searched.verdict)
+        plainly = ask_plainly(exact, property_, limits=Limits(120))
+        said.hear("plain z3", Verdict.HOLDS if plainly.finding is Finding.IMPOSSIBLE else Verdict.UNKNOWN)
+        if plainly.finding is Finding.POSSIBLE:
+            check_model(exact, property_, plainly.offsets)
+            assert by_z3.verdict is not Verdict.HOLDS
+        if Marabou.installed():
+            said.hear("marabou", marabou.decide(property_).verdict)
+        for each in (by_z3, searched):
+            if each.verdict is Verdict.VIOLATED:
+                assert each.counterexample is not None
+                assert judge.accepts(property_, each.counterexample.reshape(property_.lower.shape))
+        found.append(said)
+    return found
+
+
+def check_model(exact: ExactNetwork, property_: Property, point: tuple[Fraction, ...]) -> None:
+    ends = zip(point, property_.lower.tolist(), property_.upper.tolist(), strict=True)
+    assert all(Fraction(low) <= value <= Fraction(high) for value, low, high in ends)
+    assert exact.margin(point, property_.label) <= 0
+
+
+def compare(networks: Iterable[int], count: int) -> Counter[str]:
+    """Contradictions fail; returns how often each verifier gave which verdict."""
+    totals: Counter[str] = Counter()
+    for seed in networks:
+        network = random_network(seed)
+        properties = list(random_properties(network, seed, count))
+        for property_, said in zip(properties, heard(network, properties), strict=True):
+            assert not (said.holds and said.violated), f"{network.name}, property {property_.sample}: {said}"
+            totals.update(f"{who} holds" for who in said.holds)
+            totals.update(f"{who} violated" for who in said.violated)
+            totals["queries"] += 1
+    return totals
+
+
+def test_no_two_verifiers_contradict_each_other() -> None:
+    totals = compare((0, 2, 3, 6), 16)
+    assert totals["queries"] == 64
+    assert totals["z3 holds"] == totals["plain z3 holds"] == totals["search holds"]
+    assert totals["z3 violated"] >= totals["pgd violated"] > 5
+    assert totals["z3 holds"] >= totals["crown holds"] >= totals["ibp holds"] > 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", range(8, 136, 16))
+def test_no_two_verifiers_contradict_each_other_in_two_thousand_queries(first: int) -> None:
+    totals = compare(range(first, first + 16), 16)
+    print(sorted(totals.items()))
+    assert totals["queries"] == 256
+    assert totals["z3 holds"] == totals["plain z3 holds"]
+    assert min(totals["z3 violated"], totals["z3 holds"]) > 20
+
+
+def test_all_encodings_say_the_same() -> None:
+    findings: Counter[tuple[Finding, Finding]] = Counter()
+    for seed in (100, 108, 110):  # with questions of both answers
+        network = random_network(seed)
+        exact = read(network)
+        for property_ in random_properties(network, seed, 3):
+            plain = {
+                ask_plainly(exact, property_, limits=Limits(60), encoding=each).finding
+                for each in Encoding
+                if not each.triangle
+            }
+            assert len(plain) == 1
+            reduced = reduce_network(exact, property_)
+            possible = False
+            for row in reduced.open_margins():
+                limits = {"steps": 10**9, "seconds": 60.0}
+                answers = {ask(reduced, row, bits=None, encoding=each, **limits).finding for each in Encoding}
+                assert len(answers) == 1
+                (finding,) = answers
+                possible = possible or finding is Finding.POSSIBLE
+                for each in Encoding:
+                    rounded = ask(reduced, row, bits=4, encoding=each, **limits).finding
+                    assert rounded is Finding.POSSIBLE or finding is Finding.IMPOSSIBLE
+                    findings[finding, rounded] += 1
+            assert possible == (plain == {Finding.POSSIBLE})
+    assert len(findings) >= 2
+
+
+def test_questions_are_smt_lib_that_another_parser_reads_back() -> None:
+    network = random_network(7)
+    exact = read(network)
+    (property_,) = random_properties(network, 7, 1)
+    text = plain_question(exact, property_, Encoding.OR)
+    names = [f"x{index}" for index in range(property_.lower.numel())]
+    once = answered(solve(text, names, Limits(30)))
+    assert once == ask_plainly(exact, property_, limits=Limits(30), encoding=Encoding.OR)
+    assert text.count("(declare-const x") == len(names)
+    reduced = reduce_network(exact, property_)
+    if reduced.open_margins():
+        assert "(assert (<=" in question(reduced, reduced.open_margins()[0])
+
+
+def test_what_the_plain_question_refuses() -> None:
+    network = random_network(1)
+    (property_,) = random_properties(network, 1, 1)
+    with pytest.raises(ValueError, match="no triangle: 'or-triangle'"):
+        ask_plainly(read(network), property_, encoding=Encoding.OR_TRIANGLE)
+
+
+def test_balls_are_refused_by_all() -> None:
+    network = random_network(1)
+    exact = read(network)
+    judge = Judge(network, exact, 0)
+    center = torch.zeros(network.input_shape)
+    ball = Property.robustness(center, sample=0, label=0, eps=0.1, domain=DOMAIN, norm="l2")
+    for ask_it in (
+        lambda: Decider(exact, judge, limit=1.0, deadline=time.monotonic() + 9).decide(ball, None),
+        lambda: ask_plainly(exact, ball),
+        lambda: Marabou(exact, judge).decide(ball),
+    ):
+        with pytest.raises(Unsupported, match="L2 ball"):
+            ask_it()
+
+
+def test_marabou_is_only_offered_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = random_network(0)
+    exact = read(network)
+    (property_,) = random_properties(network, 0, 1)
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
+    opinion = Marabou(exact, Judge(network, exact, 0)).decide(property_)
+    assert (opinion.verdict, opinion.reason) == (Verdict.UNSUPPORTED, peers.MISSING)
+
+
+needs_marabou = pytest.mark.skipif(not Marabou.installed(), reason=peers.MISSING)
+
+
+@needs_marabou
+def test_marabou_is_believed_under_control_only() -> None:
+    reasons: Counter[str] = Counter()
+    for seed in range(24):
+        torch.manual_seed(seed)
+        first, last = nn.Linear(2, 8), nn.Linear(8, 3)
+        with torch.no_grad():
+            for each in (first, last):  # none too small, but for two thirds of the networks
+                each.weight.copy_(each.weight.sign() * each.weight.abs().clamp(min=1e-3))
+            if seed % 3:
+                first.weight.mul_(torch.where(torch.rand(8, 2) < 0.5, 1e-5, 1.0))
+        network = Network("small weights", nn.Sequential(first, nn.ReLU(), last).eval(), (2,), 3)
+        exact = read(network)
+        judge = Judge(network, exact, 0)
+        center = torch.rand(2)
+        label = int(network.module(center[None]).argmax())
+        property_ = Property.robustness(center, sample=0, label=label, eps=0.3, domain=DOMAIN)
+        opinion = Marabou(exact, judge, Limits(20)).decide(property_)
+        decision = Decider(exact, judge, limit=20.0, deadline=time.monotonic() + 60).decide(property_, None)
+        reasons[opinion.reason.split(" like ")[0]] += 1
+        if opinion.verdict in (Verdict.HOLDS, Verdict.VIOLATED):
+            assert opinion.verdict is decision.verdict or decision.reason in (EXACT_ONLY, ROUNDING_ONLY)
+        if opinion.verdict is Verdict.VIOLATED:
+            assert opinion.counterexample is not None
+            assert judge.accepts(property_, opinion.counterexample)
+    assert reasons[peers.BELIEVED] > 0
+    assert reasons[peers.CONTROL.format(answer="unsat")] > 0
+    assert reasons[peers.SMALL.split(" like ")[0]] > 0
+
+
+@needs_marabou
+def test_marabou_is_stopped_at_its_limit() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(40, 80), nn.ReLU(), nn.Linear(80, 80), nn.ReLU(), nn.Linear(80, 10)).eval()
+    network = Network("large", module, (40,), 10)
+    exact = read(network)
+    property_ = Property.robustness(torch.zeros(40), sample=0, label=0, eps=0.5, domain=DOMAIN)
+    label = int(module(torch.zeros(1, 40)).argmax())
+    opinion = Marabou(exact, Judge(network, exact, 0), Limits(0.5)).decide(replace(property_, label=label, eps=2.0))
+    assert opinion.verdict in (Verdict.TIMEOUT, Verdict.VIOLATED, Verdict.UNKNOWN)
+    assert opinion.seconds < 20

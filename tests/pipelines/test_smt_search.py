@@ -1,0 +1,326 @@
+"""Branch and bound on ReLU networks: known distances, ties, Z3's answers, samples, limits."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+import z3
+from torch import nn
+
+from evalsuite import Network, Property, Unsupported, Verdict
+from evalsuite.verification.proofs import check_proof
+from pipelines.smt.counterexample import Judge
+from pipelines.smt.deciding import OVERFLOW, ROUNDING_ONLY
+from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.exact_network import Affine, read
+from pipelines.smt.reduction import Reduced, reduce_network
+from pipelines.smt.search import decide, proof_of
+from pipelines.smt.search.certificate import certify
+from pipelines.smt.search.exploring import Finding, multipliers
+from pipelines.smt.search.phases import PhaseSpace
+from pipelines.smt.search.vertex import solve_vertex
+from tests.pipelines.test_smt_search_cases import (
+    KINDS,
+    around,
+    box,
+    chain,
+    decide_exactly,
+    linear,
+    odd_network,
+    of,
+    onnx_of,
+    samples,
+)
+
+
+# logits (relu(x0), relu(x1)): from (3/4, 1/2) the nearest tie is (5/8, 5/8), at distance 1/8.
+def diagonal() -> Network:
+    eye = [[1.0, 0.0], [0.0, 1.0]]
+    return of(linear(eye, [0, 0]), nn.ReLU(), linear(eye, [0, 0]))
+
+
+@cache
+def judge_of_the_diagonal() -> Judge:
+    return Judge(diagonal(), read(diagonal()), 0)
+
+
+# logits (|slope x - shift| + rest, 0), by one neuron for each sign
+def absolute(slope: float, shift: float, rest: float) -> Network:
+    hidden = linear([[slope], [-slope]], [-shift, shift])
+    return of(hidden, nn.ReLU(), linear([[1.0, 1.0], [0.0, 0.0]], [rest, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("eps", "expected"),
+    [(0.0, "holds"), (0.0625, "holds"), (0.125 - 2**-20, "holds"), (0.125, "violated"), (0.25, "violated")],
+)
+def test_known_adversarial_distance(eps: float, expected: str) -> None:
+    network, center = diagonal(), torch.tensor([0.75, 0.5])
+    property_ = Property.robustness(center, sample=0, label=0, eps=eps, domain=(-1.0, 1.0))
+    decided = decide(read(network), property_, judge_of_the_diagonal(), seconds=30.0)
+    assert decided.verdict.value == expected
+    assert (decided.margin > 0) == (expected == "holds")
+    if decided.counterexample is not None:
+        assert (decided.counterexample - center).abs().max() <= eps
+        assert judge_of_the_diagonal().runs_wrong(property_, decided.counterexample)
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected", "reason"),
+    [
+        (0.25, Verdict.HOLDS, "search"),
+        # Smaller than what a float next to 1 can tell: only the rational vertex does.
+        (2.0**-70, Verdict.HOLDS, "search"),
+        (0.0, Verdict.VIOLATED, "search"),
+        (-(2.0**-70), Verdict.VIOLATED, "search"),
+        (0.75, Verdict.HOLDS, "bounds"),
+    ],
+)
+def test_two_phases_that_bounds_cannot_settle(rest: float, expected: Verdict, reason: str) -> None:
+    decided = decide_exactly(absolute(1.0, 0.0, rest), box([-1.0], [0.5]))
+    assert (decided.verdict, decided.reason, decided.unstable_neurons) == (expected, reason, 2)
+    if expected is Verdict.HOLDS:
+        assert 0 < decided.margin <= Fraction(rest)
+
+
+@pytest.mark.parametrize("rest", [2.0**-70, 2.0**-40])
+def test_almost_a_tie_at_a_third_is_decided_by_rationals(rest: float) -> None:
+    # |3 x - 1| + rest: no float is the least input, and no float64 margin is the least margin
+    decided = decide_exactly(absolute(3.0, 1.0, rest), box([-1.0], [0.5]))
+    assert decided.verdict is Verdict.HOLDS
+    assert 0 < decided.margin <= Fraction(rest)
+
+
+def test_a_tie_at_a_third_is_no_verdict() -> None:
+    network = absolute(3.0, 1.0, 0.0)
+    exact = read(network)
+    decided = decide(exact, box([-1.0], [0.5]), Judge(network, exact, 0), seconds=30.0)
+    assert (decided.verdict, decided.reason) == (Verdict.UNKNOWN, Finding.EXACT_ONLY.value)
+
+
+def test_the_rational_vertex_by_hand() -> None:
+    reduced = reduce_network(read(absolute(3.0, 1.0, 0.25)), box([-1.0], [0.5]))
+    # Where 3 x - 1 >= 0 and 1 - 3 x <= 0 the least margin is 1/4, at x = 1/3: t = 4/3.
+    vertex = solve_vertex(reduced, 0, np.array([1, -1], dtype=np.int8))
+    assert vertex is not None
+    assert (vertex.value, vertex.offsets) == (Fraction(1, 4), [Fraction(4, 3)])
+    reached = certify(reduced, 0, np.array([1, -1], dtype=np.int8), vertex.multipliers(60))
+    assert Fraction(1, 4) - Fraction(1, 2**50) < reached <= Fraction(1, 4)
+
+
+def plain_encoding(network: Network, property_: Property) -> str:
+    """sat or unsat, neuron by neuron, with If and without bounds."""
+    solver = z3.Solver()
+    solver.set("timeout", 60_000)
+    state = [z3.Real(f"x{i}") for i in range(property_.lower.numel())]
+    for variable, low, high in zip(state, property_.lower.tolist(), property_.upper.tolist(), strict=True):
+        solver.add(variable >= z3.Q(*low.as_integer_ratio()), variable <= z3.Q(*high.as_integer_ratio()))
+    for layer in network.module:
+        if isinstance(layer, nn.ReLU):
+            state = [z3.If(each > 0, each, 0) for each in state]
+            continue
+        rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
+        state = [
+            sum((z3.Q(*w.as_integer_ratio()) * x for w, x in zip(row, state, strict=True)), z3.Q(*b.as_integer_ratio()))
+            for row, b in rows
+        ]
+    solver.add(z3.Or([state[property_.label] <= each for i, each in enumerate(state) if i != property_.label]))
+    return str(solver.check())
+
+
+def agree(network: Network, property_: Property) -> str:
+    """Z3 without bounds gives the same verdict, a proof is accepted, and samples do not contradict it."""
+    decided = decide_exactly(network, property_)
+    assert decided.verdict in (Verdict.HOLDS, Verdict.VIOLATED)
+    assert plain_encoding(network, property_) == ("unsat" if decided.verdict is Verdict.HOLDS else "sat")
+    assert (decided.margin > 0) == (decided.verdict is Verdict.HOLDS)
+    if decided.verdict is Verdict.HOLDS:
+        content = onnx_of(network)
+        check_proof(proof_of(decided, read(network), content), content)
+    logits = nn.Sequential(*network.module).double()(samples(property_, 600, 0)).detach()
+    network.module.float()
+    rest = logits[:, property_.label, None] - logits
+    rest[:, property_.label] = math.inf
+    assert float(rest.min()) >= float(decided.margin) - 1e-9
+    return f"{decided.verdict.value} by {decided.reason}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_networks_against_z3(kind: str) -> None:
+    for seed in range(12):
+        agree(*odd_network(seed, kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_odd_networks_against_z3(kind: str) -> None:
+    for seed in range(100, 500):
+        agree(*odd_network(seed, kind))
+
+
+def test_networks_that_need_the_search_against_z3() -> None:
+    seen = []
+    for seed in (4, 8, 21, 25, 36):
+        network = chain([2, 8, 8, 3], seed)
+        seen.append(agree(network, around(network, 0.7, seed)))
+    assert seen.count("holds by search") == 3
+    assert seen.count("violated by search") == 2
+
+
+@pytest.mark.slow
+def test_networks_that_need_many_splits_against_z3() -> None:
+    seen = []
+    for seed in range(40):
+        network = chain([3, 10, 10, 3], seed)
+        seen.append(agree(network, around(network, 0.5, seed)))
+    assert seen.count("holds by search") >= 6
+
+
+def unstable_case(seed: int) -> tuple[Network, Property, Reduced]:
+    network = chain([3, 10, 10, 4], seed)
+    property_ = around(network, 0.6, seed)
+    return network, property_, reduce_network(read(network), property_)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_multipliers_give_a_sound_bound_of_any_part(seed: int) -> None:
+    network, property_, reduced = unstable_case(seed)
+    points = samples(property_, 4000, seed)
+    state, inputs = points, []
+    for layer in nn.Sequential(*network.module).double():
+        state = layer(state)
+        inputs.append(state)
+    network.module.float()
+    places = [inputs[2 * layer.depth][:, layer.index] for layer in reduced.layers]
+    unstable = torch.cat(places, 1).detach().numpy()
+    label = property_.label
+    margins = (state[:, label, None] - state)[:, [i for i in range(4) if i != label]].detach().numpy()
+    chance = np.random.default_rng(seed)
+    checked = 0
+    for _ in range(60):
+        # A part that some sample belongs to, and multipliers of all sizes.
+        signs = np.where(unstable[chance.integers(len(unstable))] > 0, 1, -1)
+        phases = (signs * (chance.random(len(signs)) < 0.3)).astype(np.int8)
+        inside = ((unstable * phases) >= 0).all(axis=1)
+        chosen = multipliers(chance.normal(size=len(signs)) * 10 ** chance.uniform(-3, 1), 12)
+        for row in range(3):
+            least = float(margins[inside, row].min())
+            for used in (None, chosen):
+                assert float(certify(reduced, row, phases, used)) <= least + 1e-9
+                checked += 1
+    assert checked == 360
+
+
+def test_programs_are_bounds_that_the_certificates_reach() -> None:
+    _, _, reduced = unstable_case(1)
+    space = PhaseSpace(reduced)
+    for row in range(3):
+        space.aim(row)
+        phases = np.zeros(reduced.unstable_neurons, dtype=np.int8)
+        for neuron, phase in ((0, 1), (3, -1), (-1, 1)):
+            phases[neuron] = phase
+            found = space.solve(phases, math.inf)
+            assert found is not None
+            reached = float(space.certify(phases, multipliers(found.duals, 30)))
+            assert reached == pytest.approx(found.value, abs=1e-5)
+            assert reached >= float(space.certify(phases, None)) - 1e-6
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6])
+def test_units_do_not_matter(scale: float) -> None:
+    # The linear programs have absolute tolerances: weights and boxes far from 1 must not be lost in them.
+    verdicts = []
+    for factor in (1.0, scale):
+        network = chain([2, 8, 8, 3], 3)
+        with torch.no_grad():
+            first, last = network.module[0], network.module[-1]
+            for layer, by in ((first, factor), (last, factor)):
+                layer.weight.mul_(by)
+                layer.bias.mul_(by)
+            network.module[2].bias.mul_(factor)
+            last.bias.mul_(factor)
+        property_ = around(network, 0.3, 3)
+        verdicts.append((decide_exactly(network, property_).verdict, property_.label))
+    assert verdicts[0] == verdicts[1]
+
+
+def test_numbers_beyond_float64_are_no_verdict_and_no_error() -> None:
+    layers: list[nn.Module] = [linear([[3e38], [-3e38]], [-1.5e38, 1.5e38]), nn.ReLU()]
+    for _ in range(9):
+        layers += [linear([[3e38, 1e38], [1e38, -3e38]], [1e30, -1e30]), nn.ReLU()]
+    network = of(*layers, linear([[1.0, -1.0], [0.5, 1.0]], [0.0, 0.0]))
+    decided = decide_exactly(network, box([-0.25], [1.0]))
+    assert (decided.verdict, decided.reason) == (Verdict.UNKNOWN, Finding.NUMERICAL.value)
+
+
+def hard() -> tuple[Network, Property]:
+    network = chain([8, 40, 40, 40, 3], 0)
+    return network, around(network, 0.2, 0)
+
+
+def test_the_search_is_anytime_and_counts_its_nodes() -> None:
+    network, property_ = hard()
+    bounds = []
+    for nodes in (1, 15, 40):
+        decided = decide_exactly(network, property_, nodes=nodes)
+        assert (decided.verdict, decided.reason) == (Verdict.TIMEOUT, Finding.OUT_OF_NODES.value)
+        assert decided.nodes <= nodes + 1
+        bounds.append(decided.margin)
+    assert bounds[0] == min(decided.reduced.least.fractions())
+    assert bounds[0] < bounds[-1] <= 0
+    assert bounds == sorted(bounds)
+
+
+def test_no_time_is_left() -> None:
+    decided = decide_exactly(*hard(), seconds=1e-9)
+    assert (decided.verdict, decided.reason) == (Verdict.TIMEOUT, Finding.OUT_OF_TIME.value)
+    assert decided.programs == 0
+    assert -1 < decided.margin <= 0
+
+
+def test_rows_of_any_kind() -> None:
+    # x0 + x1 - 1/4 > 0 and 5 - x0 > 0 where both x are in [1/4, 1]; with 1/2 for 1/4 the first fails at (1/4, 1/4)
+    for constant, expected in ((-0.25, Verdict.HOLDS), (-0.5, Verdict.VIOLATED)):
+        rows = Affine(Dyadic.of(np.array([[1.0, 1.0], [-1.0, 0.0]])), Dyadic.of(np.array([constant, 5.0])))
+        decided = decide_exactly(diagonal(), box([0.25, 0.25], [1.0, 1.0]), rows=rows)
+        assert decided.verdict is expected
+        assert decided.margin == Fraction(constant) + Fraction(1, 2)
+
+
+def test_what_float32_does_is_told_apart() -> None:
+    # 2**24 + 1 is no float32: there the margin is 0, and exactly it is 1
+    big = 2.0**24
+    network = of(linear([[1.0]], [big]), nn.ReLU(), linear([[1.0], [0.0]], [-big, 0.0]))
+    exact = read(network)
+    judge = Judge(network, exact, 0)
+    decided = decide(exact, box([1.0], [1.0]), judge, seconds=10.0, suspect=torch.tensor([1.0]))
+    assert (decided.verdict, decided.reason) == (Verdict.UNKNOWN, ROUNDING_ONLY)
+    # the sums of the layers may leave float32 here
+    decided = decide(exact, box([1.0], [3.4e38]), judge, seconds=10.0)
+    assert (decided.verdict, decided.reason) == (Verdict.UNKNOWN, OVERFLOW)
+
+
+def test_a_known_counterexample_ends_the_search() -> None:
+    suspect, judge = torch.tensor([0.25, 0.5]), judge_of_the_diagonal()
+    decided = decide(read(diagonal()), box([0.0, 0.0], [1.0, 1.0]), judge, seconds=10.0, suspect=suspect)
+    assert (decided.verdict, decided.reason, decided.programs) == (Verdict.VIOLATED, "falsifier", 0)
+
+
+def test_what_is_refused() -> None:
+    exact, judge = read(diagonal()), judge_of_the_diagonal()
+    center = torch.tensor([0.75, 0.5])
+    ball = Property.robustness(center, sample=0, label=0, eps=0.1, domain=(0.0, 1.0), norm="l2")
+    with pytest.raises(Unsupported, match="L2 ball"):
+        decide(exact, ball, judge, seconds=1.0)
+    with pytest.raises(ValueError, match=r"seconds must be > 0, got 0\.0"):
+        decide(exact, box([0, 0], [1, 1]), judge, seconds=0.0)
+    none = Affine(Dyadic.zeros(0, 2), Dyadic.zeros(0))
+    with pytest.raises(ValueError, match="no row to prove"):
+        decide_exactly(diagonal(), box([0, 0], [1, 1]), rows=none)
+    with pytest.raises(ValueError, match="nodes must be >= 1, got 0"):
+        decide(exact, box([0, 0], [1, 1]), judge, seconds=1.0, nodes=0)

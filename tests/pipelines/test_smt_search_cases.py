@@ -1,0 +1,160 @@
+"""Small networks, boxes and an exact judge for the tests of the branch and bound."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from evalsuite import Network, Property, open_onnx, run_onnx
+from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.exact_network import Affine, ExactNetwork, read
+from pipelines.smt.reduction import label_margins
+from pipelines.smt.search import Decided, decide_rows
+
+KINDS = ("plain", "quarters", "integers", "tiny", "twins", "constant")
+
+
+def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
+    layer = nn.Linear(len(weight[0]), len(weight))
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(weight))
+        layer.bias.copy_(torch.tensor(bias))
+    return layer
+
+
+def of(*layers: nn.Module) -> Network:
+    linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    return Network("tiny", nn.Sequential(*layers).eval(), (linears[0].in_features,), linears[-1].out_features)
+
+
+def box(lower: Sequence[float], upper: Sequence[float], label: int = 0) -> Property:
+    low, high = torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
+    return Property(0, label, float((high - low).max()) / 2, low, high)
+
+
+def chain(widths: Sequence[int], seed: int, activation: type[nn.Module] = nn.ReLU) -> Network:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out), activation()]
+    return of(*layers[:-1])
+
+
+def around(network: Network, eps: float, seed: int) -> Property:
+    center = torch.rand(network.input_shape, generator=torch.Generator().manual_seed(seed))
+    label = int(network.module(center[None]).argmax())
+    return Property.robustness(center, sample=0, label=label, eps=eps, domain=(-10.0, 10.0))
+
+
+@torch.no_grad()
+def odd_network(seed: int, kind: str) -> tuple[Network, Property]:
+    """Random networks with ties, duplicates, constants and tiny weights, and boxes with sides of no width."""
+    chance = random.Random(seed)
+    inputs = chance.randint(1, 4)
+    network = chain([inputs, *(chance.randint(2, 7) for _ in range(chance.randint(0, 2))), chance.randint(2, 4)], seed)
+    layers = [layer for layer in network.module if isinstance(layer, nn.Linear)]
+    for layer in layers:
+        if kind in ("quarters", "integers"):
+            step = 0.25 if kind == "quarters" else 1.0
+            layer.weight.mul_(2.5 / step).round_().mul_(step)
+            layer.bias.mul_(2.5 / step).round_().mul_(step)
+        elif kind == "tiny":
+            layer.weight.mul_(10 ** -chance.uniform(0, 8))
+            layer.bias.mul_(10 ** -chance.uniform(0, 12))
+        elif kind == "twins":
+            layer.weight[:, -1] = -layer.weight[:, 0]
+            if layer is not layers[-1]:
+                layer.weight[1], layer.bias[1] = layer.weight[0].clone(), layer.bias[0].clone()
+    if kind == "constant":
+        layers[-1].weight.zero_()
+    center = torch.randint(-4, 5, (inputs,)).double() / 4
+    reach = torch.tensor([chance.choice([0.0, 0.25, 0.5, 1.0, chance.random()]) for _ in range(inputs)]).double()
+    label = int(network.module(center.float()[None]).argmax())
+    return network, Property(0, label, float(reach.max()), center - reach, center + reach)
+
+
+class ExactJudge:
+    """Takes for a counterexample what is one in exact arithmetic, float32 or not."""
+
+    def __init__(self, exact: ExactNetwork, property_: Property, rows: Affine | None = None) -> None:
+        self._exact, self._property = exact, property_
+        self._rows = rows or label_margins(exact.classes, property_.label)
+
+    def confirmed(self, point: NDArray[np.float64]) -> torch.Tensor | None:
+        return self.near([Fraction(value) for value in point.tolist()])
+
+    def near(self, point: Sequence[Fraction]) -> torch.Tensor | None:
+        ends = zip(self._property.lower.tolist(), point, self._property.upper.tolist(), strict=True)
+        assert all(low <= value <= high for low, value, high in ends)
+        logits = self._exact.logits(point)
+        size, weights = len(logits), self._rows.weight.fractions()
+        margins = [
+            bias + sum(weight * logit for weight, logit in zip(weights[i * size :], logits, strict=False))
+            for i, bias in enumerate(self._rows.bias.fractions())
+        ]
+        return None if min(margins) > 0 else torch.tensor([float(value) for value in point], dtype=torch.float64)
+
+
+def decide_exactly(
+    network: Network, property_: Property, *, rows: Affine | None = None, seconds: float = 60.0, nodes: int = 100_000
+) -> Decided:
+    """The verdict in exact arithmetic on rows over the outputs; None for the label's margins."""
+    exact = read(network)
+    lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
+    asked = rows or label_margins(exact.classes, property_.label)
+    judge = ExactJudge(exact, property_, asked)
+    return decide_rows(exact, lower, upper, asked, judge, seconds=seconds, nodes=nodes)
+
+
+def onnx_of(network: Network) -> bytes:
+    """A chain of Gemm and Relu with the network's own weights."""
+    nodes, weights, current = [], [], "input"
+    for index, layer in enumerate(network.module):
+        out = f"x{index}"
+        if isinstance(layer, nn.Linear):
+            parts = {f"w{index}": layer.weight, f"b{index}": layer.bias}
+            weights += [numpy_helper.from_array(part.detach().numpy(), name) for name, part in parts.items()]
+            nodes.append(helper.make_node("Gemm", [current, *parts], [out], transB=1))
+        else:
+            nodes.append(helper.make_node("Relu", [current], [out]))
+        current = out
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
+        for name, size in (("input", network.input_shape[0]), (current, network.classes))
+    ]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], weights)
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return model.SerializeToString()
+
+
+def samples(property_: Property, count: int, seed: int) -> torch.Tensor:
+    """Points of the box, a third of them corners, (count, inputs), float64."""
+    generator = torch.Generator().manual_seed(seed)
+    share = torch.rand(count, property_.lower.numel(), dtype=torch.float64, generator=generator)
+    share[: count // 3] = share[: count // 3].round()
+    return property_.lower.flatten() + share * (property_.upper - property_.lower).flatten()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cases_say_what_their_networks_do(kind: str) -> None:
+    network, property_ = odd_network(7, kind)
+    inputs = samples(property_, 20, 0).float()
+    with torch.no_grad():
+        expected = network.module(inputs)
+    assert torch.allclose(run_onnx(open_onnx(onnx_of(network)), inputs), expected, atol=1e-6)
+    judge = ExactJudge(read(network), property_)
+    for point, logits in zip(inputs.double().numpy(), expected, strict=True):
+        others = [value for index, value in enumerate(logits.tolist()) if index != property_.label]
+        margin = float(logits[property_.label]) - max(others)
+        if property_.contains(torch.from_numpy(point)) and abs(margin) > 1e-4:
+            assert (judge.confirmed(point) is None) == (margin > 0)
