@@ -180,9 +180,9 @@ def is_geometric(radii: Sequence[float]) -> bool:
 
 
 def radius_text(eps: float) -> str:
-    """ "1/64" or "3/255" where it is such a fraction, else a short decimal."""
+    """ "1/64", "3/64" or "3/255" where it is such a fraction, else a short decimal."""
     if eps > 0:
-        for below in (round(1 / eps), 255):
+        for below in (round(1 / eps), *(2**k for k in range(1, 11)), 255):
             above = round(eps * below)
             if below > 1 and 1 <= above < below and math.isclose(above / below, eps, rel_tol=1e-9):
                 return f"{above}/{below}" if below <= 4096 else f"{eps:.3g}"

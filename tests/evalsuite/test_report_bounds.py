@@ -114,7 +114,7 @@ def test_radii_are_on_the_scale_on_which_they_are_even(radii: Sequence[float], l
 
 @pytest.mark.parametrize(
     ("eps", "text"),
-    [(0.015625, "1/64"), (1 / 255, "1/255"), (8 / 255, "8/255"), (0.5, "1/2"), (1.0, "1"), (2.5, "2.5"), (0.0, "0"),
+    [(0.015625, "1/64"), (0.046875, "3/64"), (0.75, "3/4"), (0.3, "0.3"), (1 / 255, "1/255"), (8 / 255, "8/255"), (0.5, "1/2"), (1.0, "1"), (2.5, "2.5"), (0.0, "0"),
      (0.1, "1/10"), (0.03, "0.03"), (1e-5, "1e-05")],
 )  # fmt: skip
 def test_radii_read_as_the_fractions_they_are(eps: float, text: str) -> None:

@@ -18,9 +18,9 @@ MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
 # Epochs of training, boxes and points in each: what bounds of a workload cost decides.
 WORKLOADS = {
-    "digits-mlp": (3, 60, 800),
-    "fashion-mlp": (1, 20, 600),
-    "adult-mlp": (1, 40, 600),
+    "digits-mlp": (3, 24, 800),
+    "fashion-mlp": (1, 8, 600),
+    "adult-mlp": (1, 10, 600),
     "digits-cnn": (2, 16, 600),
     "digits-resnet": (1, 2, 600),
     "mnist-cnn": (1, 2, 600),
