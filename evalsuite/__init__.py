@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         read_vnnlib,
         verify,
     )
+    from evalsuite.verification.proofs import ProofError, Statement, check_proof
 
 _HOME = {
     "evalsuite.activations": (
@@ -168,6 +169,7 @@ _HOME = {
         "read_vnnlib",
         "verify",
     ),
+    "evalsuite.verification.proofs": ("ProofError", "Statement", "check_proof"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -201,10 +203,12 @@ __all__ = [
     "Network",
     "Outcome",
     "Planes",
+    "ProofError",
     "Property",
     "Replay",
     "Split",
     "Stage",
+    "Statement",
     "SwapBounds",
     "SwapCertificate",
     "Swish",
@@ -217,6 +221,7 @@ __all__ = [
     "census_of_operators",
     "census_of_run",
     "certify_swap",
+    "check_proof",
     "check_swapped",
     "compare_latency",
     "distill_loss",

@@ -11,6 +11,8 @@ from evalsuite.report.bounds_section import BoundsSection, bounds_section
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
 from evalsuite.report.disruption import STAGE, SWEEP
+from evalsuite.report.exact import by_steps, without_steps
+from evalsuite.report.exact_section import ExactSection, exact_section
 from evalsuite.report.figures import draw_all
 from evalsuite.report.findings import Finding, Tally, chance_text, findings, tallies
 from evalsuite.report.grids import Grid
@@ -69,8 +71,11 @@ class Content:
 
     @cached_property
     def whole(self) -> pd.DataFrame:
-        """The comparison without single layers of quantized networks and of bounds, which would outnumber all else."""
-        return without_bound_layers(without_layers(self.compared))
+        """The comparison without single layers of quantized networks and of bounds, which would outnumber all else.
+
+        Nor radii in grid steps, which have tables of their own.
+        """
+        return without_steps(without_bound_layers(without_layers(self.compared)))
 
     @cached_property
     def quantized(self) -> QuantizationSection:
@@ -86,6 +91,11 @@ class Content:
     def certified(self) -> BoundsSection:
         """Certified robustness; empty without a bounds step."""
         return bounds_section(self.measured, self.baseline, self.record)
+
+    @cached_property
+    def verified(self) -> ExactSection:
+        """Exact verification; empty without an smt step."""
+        return exact_section(self.frame, self.measured, self.baseline, self.record)
 
     @cached_property
     def measured(self) -> Measured:
@@ -159,7 +169,7 @@ class Content:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """Counts of verdicts."""
-        return verdict_table(self.frame)
+        return verdict_table(by_steps(self.frame))
 
     @cached_property
     def contradictions(self) -> Contradictions:
@@ -182,6 +192,7 @@ class Content:
             self.quantized.tables,
             self.pruned.tables,
             self.certified.tables,
+            self.verified.tables,
         )
 
     @property

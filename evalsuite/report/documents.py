@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from evalsuite.report.bounds_section import BoundsSection
 from evalsuite.report.content import GUIDE, QUESTION, Content
+from evalsuite.report.exact_section import ExactSection
 from evalsuite.report.grids import Grid
 from evalsuite.report.pruning_section import PruningSection
 from evalsuite.report.quantization_section import QuantizationSection
@@ -17,6 +18,7 @@ from evalsuite.report.tables import TextLine
 if TYPE_CHECKING:
     import pandas as pd
 
+_Section = QuantizationSection | PruningSection | BoundsSection | ExactSection
 _DATA = ("train", "calibration", "validation", "test", "fingerprint")
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -110,7 +112,7 @@ def _swap(content: Content) -> list[str]:
     return parts + [part for grid in content.swap_grids for part in _small(grid)]
 
 
-def _section(title: str, section: QuantizationSection | PruningSection | BoundsSection) -> list[str]:
+def _section(title: str, section: _Section) -> list[str]:
     parts = [f"## {title}"] if section.grids or section.details else []
     for found in section.findings:
         told = "".join(f"\n  - {_cell(sentence)}" for sentence in found.sentences)
@@ -134,6 +136,7 @@ def markdown(content: Content) -> str:
     parts.append(content.chance)
     parts += [*_section("Quantization", content.quantized), *_section("Pruning", content.pruned)]
     parts += _section("Certified robustness", content.certified)
+    parts += _section("Exact verification", content.verified)
     if content.hardness_grids:
         parts += ["## Learnt hardness", *(part for grid in content.hardness_grids for part in _small(grid))]
     parts += ["## Verdicts", f"**{content.contradiction_text}**"]
@@ -180,7 +183,7 @@ def table_files(content: Content) -> dict[str, str]:
         glance = content.glance(workload)
         if glance:
             found[f"{name}-glance.tex"] = latex_table(glance, content.variants, f"{workload}, {tail}")
-    sections = (content.quantized, content.pruned, content.certified)
+    sections = (content.quantized, content.pruned, content.certified, content.verified)
     sectioned = [grid for section in sections for grid in (*section.grids, *section.details)]
     for grid in [*content.swap_grids, *sectioned, *content.hardness_grids]:
         name = file_name(grid.name)

@@ -21,6 +21,8 @@ from evalsuite.report.canvas import (
 )
 from evalsuite.report.curves import WIDTHS_CAPTION, WIDTHS_LACK, WIDTHS_TITLE, bit_widths, certified_curves
 from evalsuite.report.disruption import STAGE, disruption_figure
+from evalsuite.report.exact import ExactTable
+from evalsuite.report.exact_figures import exact_figures
 from evalsuite.report.forest import differences
 from evalsuite.report.hardness import LayerOrder
 from evalsuite.report.measured import Measured
@@ -46,6 +48,7 @@ def draw_all(
     quantized: Sequence[QuantizationTable],
     pruned: Sequence[PruningTable],
     certified: Sequence[BoundsTable] = (),
+    verified: Sequence[ExactTable] = (),
 ) -> list[Drawing]:
     """All figures, workload by workload, those without data too; those of layers only where layers were measured."""
     drawings = []
@@ -56,6 +59,7 @@ def draw_all(
             differences(lines, str(workload)),
             *certified_curves(lines, str(workload)),
             *(each for table in certified if table.workload == workload for each in width_figures(table)),
+            *(each for table in verified if table.workload == workload for each in exact_figures(table)),
             *verdict_figures(
                 verdicts[verdicts["workload"] == workload], str(workload), list(lines["variant"].unique())
             ),

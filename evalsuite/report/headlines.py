@@ -40,16 +40,14 @@ HEADLINES = (
     Headline("swap-certificate", "certified_disruption", wanted=("eps", "0.01"), figure=False),
     Headline("smt", "verified_accuracy"),
     Headline("smt", "undecided_fraction", figure=False),
+    Headline("smt", "adversarial_distance"),
 )
 
 # Of a stage that is not listed, the first metric with a direction is the headline.
 _KNOWN = {headline.stage for headline in HEADLINES} | {"train", "export", "exact-prune"}
 
-_SECTIONED = (
-    "quantize",
-    "prune",
-    "bounds",
-)  # Stages with a section of their own: of many steps, the first are headlines.
+# Stages with a section of their own: of many steps, the first are headlines.
+_SECTIONED = ("quantize", "prune", "bounds", "smt")
 _MOST_STEPS = 4
 _MOST_RADII = 4
 
@@ -57,8 +55,8 @@ _MOST_RADII = 4
 def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[TextLine]:
     """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
 
-    Of more than four steps that quantize, that prune, or that bound, only the first four in the recipe's order count;
-    of more than four radii of one such line, three: at a quarter, at half and at three quarters of them.
+    Of more than four steps that quantize, prune, bound or verify exactly, only the first four in the recipe's order
+    count; of more than four radii of one such line, three: at a quarter, at half and at three quarters of them.
 
     Args:
         lines: of one or more workloads.

@@ -1,0 +1,135 @@
+"""Whether ReLU in the place of GELU helps exact verification: completeness, cost and robustness, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from evalsuite.report.exact import NODES, PAR2, PROOFS, UNDECIDED, VERIFIED, ExactTable, mean_of
+from evalsuite.report.exact_cost import checked, percent_text, proofs_lack, seconds_text
+from evalsuite.report.exact_distance import Distance
+from evalsuite.report.numerals import scale_of
+from evalsuite.report.quantization_findings import listed
+
+
+def completeness_sentence(table: ExactTable) -> str:
+    """The share of all questions that each variant's search decided."""
+    counts = {name: table.counted(name) for name in table.variants}
+    counts = {name: count for name, count in counts.items() if count.total}
+    if not counts:
+        return ""
+    if all(not count.open for count in counts.values()):
+        total = sum(count.total for count in counts.values())
+        return f"Complete: every question of {listed(counts)} was decided ({total:,} in all)."
+    told = ", ".join(
+        f"{name} {percent_text(count.decided / count.total)}" + (f" ({count.open} open)" if count.open else "")
+        for name, count in counts.items()
+    )
+    return f"Decided of the questions asked: {told}."
+
+
+def cost_sentence(table: ExactTable) -> str:
+    """PAR-2 and nodes of each variant, and how far they are from the baseline's."""
+    par2 = {name: table.over_radii(name, PAR2) for name in table.variants}
+    nodes = {name: mean_of(table.over_radii(name, NODES)) for name in table.variants}
+    parts = []
+    for name, values in par2.items():
+        mean = mean_of(values)
+        if mean is None:
+            continue
+        count = nodes[name]
+        more = [f"{scale_of('count', [count]).number(count)} nodes"] if count is not None else []
+        more += [f"×{ratio:.2g}"] if (ratio := _ratio(values, par2[table.baseline])) and name != table.baseline else []
+        parts.append(f"{name} {seconds_text(mean)}" + (f" ({', '.join(more)})" if more else ""))
+    if not parts:
+        return ""
+    return f"PAR-2 of a question, a clock reading without a verdict: {', '.join(parts)}."
+
+
+def _ratio(own: dict[int, float], other: dict[int, float]) -> float | None:
+    """Geometric mean over the common seeds."""
+    seeds = sorted(own.keys() & other.keys())
+    if not seeds or not all(own[seed] > 0 and other[seed] > 0 for seed in seeds):
+        return None
+    return math.exp(math.fsum(math.log(own[seed] / other[seed]) for seed in seeds) / len(seeds))
+
+
+def proofs_sentence(table: ExactTable) -> str:
+    """How many of the samples that hold have a checked proof."""
+    if not table.has(PROOFS):
+        return ""
+    parts: list[str] = []
+    none: dict[str, list[str]] = {}
+    for name in table.variants:
+        holds = table.counted(name).holds
+        found = checked(table, name)
+        if holds and found:
+            parts.append(f"{name} {'all' if found == holds else f'{found} of'} {holds}")
+        elif holds:
+            none.setdefault(proofs_lack(table, name), []).append(f"{name} none of {holds}")
+    told = [", ".join(parts)] if parts else []
+    told += [", ".join(names) + (f" ({reason})" if reason else "") for reason, names in none.items()]
+    return f"Of what holds, with a proof checked apart from the prover: {'; '.join(told) or 'nothing'}."
+
+
+def replaced_sentence(tables: Sequence[ExactTable], distances: Sequence[Distance]) -> str:
+    """Whether ReLU in the place of GELU helps: the verdict on robustness and that on what can be decided apart."""
+    variants = dict.fromkeys(
+        name for table in tables for name in table.replaced if name != table.baseline and table.counted(name).total
+    )
+    if not variants or not any(table.counted(table.baseline).total for table in tables):
+        return ""
+    cells = {
+        metric: [
+            cell for table in tables for name in table.replaced for radius in table.radii
+            if (cell := table.compared(name, metric, radius)).tested
+        ]
+        for metric in (VERIFIED, UNDECIDED)
+    }  # fmt: skip
+    far = [each for each in distances if each.p_holm is not None and each.cell.variant in each.table.replaced]
+    parts = [
+        _counts("verified accuracy", [cell.tone for cell in cells[VERIFIED]], ("higher", "lower")),
+        _counts("undecided", [cell.tone for cell in cells[UNDECIDED]], ("less", "more")),
+        _counts("distances", [each.tone for each in far], ("larger", "smaller")),
+    ]
+    told = "; ".join(each for each in parts if each)
+    single = [cell.tone for metric in cells for cell in cells[metric]]
+    chance = 0.05 * len(single)
+    # Single radii are not adjusted for their number, distances are.
+    counted = [] if _by_chance(sum(map(bool, single)), len(single)) else [each for each in single if each]
+    tones = [*counted, *(each.tone for each in far)]
+    good, bad = tones.count("better"), tones.count("worse")
+    answer = "not shown either way" if not good and not bad else "it depends" if good and bad else (
+        "yes, where resolved" if good else "no, it costs some where resolved"
+    )  # fmt: skip
+    expected = f" (of the {len(single)} at single radii, {chance:.1f} would be resolved by chance)" if single else ""
+    return f"Does ReLU in the place of GELU ({listed(variants)}) help exact verification? {answer.capitalize()}: " + (
+        f"{told}{expected}." if told else "no difference can be tested."
+    )
+
+
+def _by_chance(resolved: int, tested: int) -> bool:
+    """Whether so many of the tests at 5 % would be resolved in more than one run of twenty without any difference."""
+    from scipy.stats import binom
+
+    return float(binom.sf(resolved - 1, tested, 0.05)) > 0.05
+
+
+def _counts(name: str, tones: Sequence[str], ways: tuple[str, str]) -> str:
+    """ "verified accuracy 3 higher, 1 lower, 8 not resolved"."""
+    if not tones:
+        return ""
+    numbers = ((tones.count("better"), ways[0]), (tones.count("worse"), ways[1]), (tones.count(""), "not resolved"))
+    return f"{name} " + ", ".join(f"{count} {word}" for count, word in numbers if count)
+
+
+def completeness_total(tables: Sequence[ExactTable]) -> str:
+    """The share of all questions that each variant's search decided, over all tables."""
+    parts = []
+    for name in tables[0].variants if tables else ():
+        counts = [count for table in tables if (count := table.counted(name)).total]
+        total = sum(count.total for count in counts)
+        if total:
+            decided = sum(count.decided for count in counts)
+            parts.append(f"{name} {percent_text(decided / total)} of {total:,}")
+    return f"Decided of all questions asked: {', '.join(parts)}." if parts else ""

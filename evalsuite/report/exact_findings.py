@@ -1,0 +1,181 @@
+"""What exact verification says in words: what is decided, where variants differ, what bounds leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evalsuite.report.bounds import Compared
+from evalsuite.report.exact import BOUNDS, DISTANCE, GAP, UNDECIDED, UPPER, VERIFIED, ExactTable
+from evalsuite.report.exact_answer import completeness_sentence, cost_sentence, proofs_sentence, replaced_sentence
+from evalsuite.report.exact_distance import Distance, distance_text
+from evalsuite.report.exact_text import line_scale
+from evalsuite.report.numerals import Scale
+from evalsuite.report.quantization_findings import listed
+from evalsuite.report.statistics import mean_interval
+from evalsuite.report.swap_text import interval_text
+
+RULE = (
+    "Verified accuracy is exact where nothing is undecided; otherwise it is a lower limit of how robust a network is, "
+    "and what is not violated an upper one. A variant can be verified more because it is more robust (what is not "
+    "violated rises too) or because more of it can be decided: read both. Only the distances are adjusted for their "
+    "number; single radii are not, and neighbouring radii nearly repeat each other. “Not resolved” means that these "
+    "seeds cannot tell."
+)
+
+
+@dataclass(frozen=True)
+class ExactFinding:
+    """What one step says; `workload` is its label."""
+
+    workload: str
+    headline: str
+    sentences: tuple[str, ...]
+
+
+def finding(table: ExactTable, distances: Sequence[Distance]) -> ExactFinding:
+    """Robustness first, then what was decided, what bounds leave open, distances, cost and proofs."""
+    if not table.radii:
+        reasons = dict.fromkeys(table.reason(name) for name in table.variants)
+        return ExactFinding(table.label, "Nothing was verified exactly.", tuple(reasons))
+    own = [each for each in distances if each.table is table]
+    sentences = [
+        replaced_sentence([table], own), completeness_sentence(table), *_variant_sentences(table), _gap_sentence(table),
+        _distance_sentence(table, own), cost_sentence(table), proofs_sentence(table), _lack_sentence(table),
+    ]  # fmt: skip
+    return ExactFinding(table.label, headline(table), tuple(each for each in sentences if each))
+
+
+def headline(table: ExactTable) -> str:
+    """How many differences in verified accuracy are resolved, and how many would be by chance."""
+    cells = [cell for name in table.others for _, cell in tested(table, name, VERIFIED)]
+    if not cells:
+        return f"No verified accuracy can be compared with {table.baseline}'s over several seeds{_why(table)}."
+    tones = [cell.tone for cell in cells if cell.resolved]
+    told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
+    count = f"{len(tones)} ({told})" if tones else "None"
+    return (
+        f"{count} of {len(cells)} testable difference{'s' * (len(cells) != 1)} in verified accuracy to "
+        f"{table.baseline} resolved (of so many, {0.05 * len(cells):.1f} would be resolved by chance)."
+    )
+
+
+def _why(table: ExactTable) -> str:
+    if not _measured(table, table.baseline):
+        return f" ({table.baseline}: {table.reason(table.baseline)})"
+    if table.seeds < 2:
+        return " (one seed)"
+    same = [
+        name
+        for name in table.others
+        if any((cell := table.compared(name, VERIFIED, at)).difference and cell.difference.constant
+               for at in table.radii)
+    ]  # fmt: skip
+    return ": the differences are the same in every seed" if same else ""
+
+
+def _measured(table: ExactTable, variant: str) -> bool:
+    return bool(table.counted(variant).total) or any(table.values(variant, VERIFIED, at) for at in table.radii)
+
+
+def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Compared]]:
+    """The radii whose difference has an interval of some width."""
+    cells = [(radius, table.compared(variant, metric, radius)) for radius in table.radii]
+    return [(radius, cell) for radius, cell in cells if cell.tested]
+
+
+def _variant_sentences(table: ExactTable) -> list[str]:
+    """Where each variant is verified more or less, and whether what is not violated agrees."""
+    scale = line_scale(
+        table.compared(name, metric, radius)
+        for name in table.variants for metric in (VERIFIED, UPPER, UNDECIDED) for radius in table.radii
+    )  # fmt: skip
+    sentences, quiet = [], []
+    for variant in table.others:
+        verified = tested(table, variant, VERIFIED)
+        if not verified:
+            continue
+        moved = [(radius, cell) for radius, cell in verified if cell.resolved]
+        if not moved:
+            quiet.append(variant)
+            continue
+        parts = [
+            f"at {'' if table.stepped else 'ε = '}{table.radius(radius)} {_way(cell)} {_told(cell, scale)}"
+            f"{_robust(table, variant, radius, cell)}"
+            for radius, cell in moved
+        ]
+        rest = len(verified) - len(moved)
+        more = f"; not resolved at {rest} other radi{'us' if rest == 1 else 'i'}" if rest else ""
+        sentences.append(f"{variant}, verified accuracy: {'; '.join(parts)}{more}.")
+    if quiet:
+        sentences.append(f"{listed(quiet)}: no difference in verified accuracy to {table.baseline} is resolved.")
+    return sentences
+
+
+def _way(cell: Compared) -> str:
+    return "higher" if cell.difference and cell.difference.mean > 0 else "lower"
+
+
+def _told(cell: Compared, scale: Scale) -> str:
+    return interval_text(cell.difference, scale) if cell.difference else ""
+
+
+def _robust(table: ExactTable, variant: str, radius: float, cell: Compared) -> str:
+    """Whether a resolved difference is of robustness: what is not violated must say the same."""
+    names = (variant, table.baseline)
+    if not any(value > 0 for name in names for value in table.values(name, UNDECIDED, radius).values()):
+        return ""
+    upper = table.compared(variant, UPPER, radius)
+    if upper.resolved and upper.tone == cell.tone:
+        return " (what is not violated too)"
+    return " (what is not violated is not shown to differ so: this may be of what can be decided only)"
+
+
+def _gap_sentence(table: ExactTable) -> str:
+    """Each variant's largest gap, and how many differences of it are resolved."""
+    if not any(table.values(each, BOUNDS, at) for each in table.variants for at in table.radii):
+        return ""
+    parts = []
+    for variant in table.variants:
+        gaps = {at: list(table.values(variant, GAP, at).values()) for at in table.radii}
+        means = {at: mean_interval(each, magnitude=1.0).mean for at, each in gaps.items() if each}
+        if means:
+            at = max(means, key=lambda each: means[each])
+            parts.append(f"{variant} {100 * means[at]:.1f} pp (at {table.radius(at)})" if means[at] else f"{variant} 0")
+    cells = [cell for name in table.others for _, cell in tested(table, name, GAP)]
+    more, less = (sum(cell.resolved and _way(cell) == way for cell in cells) for way in ("higher", "lower"))
+    head = f"Left on the table by bounds alone, at most: {', '.join(parts)}"
+    if not cells:
+        return f"{head}."
+    told = f"{more} larger and {less} smaller" if more or less else "none"
+    return (
+        f"{head}; of {len(cells)} testable difference{'s' * (len(cells) != 1)} to {table.baseline}'s gap {told} "
+        "resolved."
+    )
+
+
+def _distance_sentence(table: ExactTable, distances: Sequence[Distance]) -> str:
+    cells = [table.compared(name, DISTANCE) for name in table.variants]
+    if not any(cell.mean for cell in cells):
+        return ""
+    scale = line_scale(cells, "input")
+    base = cells[0].mean
+    head = "Mean adversarial distance proven" + (f", {table.baseline} {scale.number(base.mean)}" if base else "")
+    own = [each for each in distances if each.p_holm is not None]
+    if not own:
+        return (
+            f"{head}; no difference can be tested." if base else f"{head}: none for {table.baseline} to compare with."
+        )
+    words = {"better": "larger", "worse": "smaller", "": "not resolved"}
+    told = ", ".join(f"{each.cell.variant} {distance_text(each, scale)} {words[each.tone]}" for each in own)
+    return f"{head}; differences, in the input's units: {told}."
+
+
+def _lack_sentence(table: ExactTable) -> str:
+    """Which variants have no verdict at all, and why."""
+    reasons: dict[str, list[str]] = {}
+    for name in table.variants:
+        if not _measured(table, name):
+            reasons.setdefault(table.reason(name), []).append(name)
+    told = "; ".join(f"{listed(names)}: {reason}" for reason, names in reasons.items())
+    return f"Without a verdict: {told}." if told else ""

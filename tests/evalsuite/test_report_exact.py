@@ -1,0 +1,412 @@
+"""The report's section on exact verification: counts by hand, intervals against scipy, what is said and what is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy.stats import ttest_1samp
+from test_report import Page
+from test_report_sample import write_run
+
+from evalsuite.contract import Direction, Metric, Verdict
+from evalsuite.report import write_report
+from evalsuite.report.canvas import looks
+from evalsuite.report.content import Content
+from evalsuite.report.exact import GAP, VERIFIED, Counted, ExactTable
+from evalsuite.report.exact_figures import LEAST, _cactus, curve_points, exact_figures
+from evalsuite.report.exact_findings import ExactFinding
+from evalsuite.report.exact_text import gap_grid, verdicts_grid, verified_grid
+from evalsuite.report.grids import Grid
+from evalsuite.report.record import Record, read_record
+from evalsuite.results import Row, Status, failure_row, read_results, row_of
+
+HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
+HOLDS, VIOLATED, UNKNOWN, TIMEOUT = Verdict.HOLDS, Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.TIMEOUT
+SAMPLE = Path(__file__).parents[2] / "reports" / "sample"
+UNITS = {
+    "undecided_fraction": ("fraction", LOWER), "violated_fraction": ("fraction", LOWER),
+    "exactness_gap": ("fraction", NEUTRAL), "nodes": ("count", LOWER), "solver_calls": ("count", LOWER),
+    "unstable_neurons": ("count", LOWER), "par2": ("s", LOWER), "solve_time": ("s", LOWER),
+    "adversarial_distance": ("input", HIGHER), "adversarial_distance_upper": ("input", HIGHER),
+    "proofs_checked": ("count", HIGHER), "proof_bytes": ("bytes", LOWER), "search_nodes": ("count", LOWER),
+}  # fmt: skip
+BASE = (0.60, 0.66, 0.63)
+
+
+def job(variant: str, seed: int, step: str = "smt", workload: str = "w") -> dict[str, object]:
+    return {"workload": workload, "variant": variant, "seed": seed, "step": step, "stage": "smt",
+            "key": f"{workload}{variant}{seed}{step}"}  # fmt: skip
+
+
+def rows_of(name: str, variants: Mapping[str, Sequence[float | None]], *, step: str = "smt", workload: str = "w",
+            method: str = "search", **setting: Any) -> list[Row]:  # fmt: skip
+    """One metric of the seeds 0, 1, ...; a seed with None has no row."""
+    unit, direction = UNITS.get(name, ("fraction", HIGHER))
+    return [
+        row_of(Metric(name, value, unit, direction, {**setting, "method": method}, timing=unit == "s"),
+               job(variant, seed, step, workload))
+        for variant, every in variants.items() for seed, value in enumerate(every) if value is not None
+    ]  # fmt: skip
+
+
+def verified(variants: Mapping[str, Sequence[float | None]], eps: float = 0.125, **more: Any) -> list[Row]:
+    return rows_of("verified_accuracy", variants, eps=eps, **more)
+
+
+def said(variant: str, seed: int, verdicts: Sequence[tuple[Verdict, str, float | None]], *, step: str = "smt",
+         method: str = "search", **setting: float) -> list[Row]:  # fmt: skip
+    """Verdicts of the samples 0, 1, ... with what decided them and their seconds."""
+    told = {**(setting or {"eps": 0.125}), "method": method}
+    rows = []
+    for sample, (verdict, reason, seconds) in enumerate(verdicts):
+        metric = Metric("robustness", None, "verdict", NEUTRAL, told, sample=sample, verdict=verdict, reason=reason)
+        rows.append(row_of(metric, job(variant, seed, step)))
+        if seconds is not None:
+            timed = Metric("query_seconds", seconds, "s", LOWER, told, sample=sample, timing=True)
+            rows.append(row_of(timed, job(variant, seed, step)))
+    return rows
+
+
+def content_of(folder: Path, rows: list[Row], **entries: Any) -> Content:
+    return Content(read_results(write_run(folder, rows)), Record(entries), "gelu")
+
+
+def table_of(folder: Path, rows: list[Row], **entries: Any) -> ExactTable:
+    (table,) = content_of(folder, rows, **entries).verified.tables
+    return table
+
+
+def finding_of(folder: Path, rows: list[Row]) -> ExactFinding:
+    return content_of(folder, rows).verified.findings[-1]
+
+
+def marked(grid: Grid | None) -> list[list[str]]:
+    assert grid is not None
+    return [[cell.marked for cell in row] for row in grid.rows]
+
+
+def near(values: Sequence[float], *by: float) -> tuple[float, ...]:
+    return tuple(value + each for value, each in zip(values, by, strict=True))
+
+
+def swapped(variant: str, seeds: int = 3) -> list[Row]:
+    """What tells that ReLU took GELU's place."""
+    return [
+        row_of(Metric("swap_drop", 0.1, "fraction", LOWER), job(variant, seed) | {"step": "accuracy",
+                                                                              "stage": "accuracy"})
+        for seed in range(seeds)
+    ]  # fmt: skip
+
+
+FIVE = [(HOLDS, "bounds", 0.02), (HOLDS, "search", 0.7), (VIOLATED, "falsifier", 0.01), (UNKNOWN, "rounding", 0.1),
+        (TIMEOUT, "time limit", 5.0)]  # fmt: skip
+
+
+def test_verdicts_are_counted_over_seeds_and_radii(tmp_path: Path) -> None:
+    rows = [*verified({"gelu": (0.4, 0.4), "relu": (1.0, None)}), *verified({"gelu": (0.2, 0.2)}, eps=0.25)]
+    rows += [*said("gelu", 0, FIVE), *said("gelu", 1, FIVE[:3]), *said("gelu", 0, FIVE[2:], eps=0.25)]
+    rows += said("relu", 0, [(HOLDS, "bounds", 0.1)] * 2)
+    table = table_of(tmp_path, rows)
+    assert table.counted("gelu", 0.125) == Counted(4, 2, 1, 1, 2, {"bounds": 2, "falsifier": 2, "search": 2})
+    assert table.counted("gelu") == Counted(4, 3, 2, 2, 2, {"bounds": 2, "falsifier": 3, "search": 2})
+    assert marked(verdicts_grid(table)) == [
+        ["1/8", "4 · 2 · 2 of 8, 1 timed out", "2 · 0 · 0 of 2, 1 of 2 seeds"],
+        ["1/4", "0 · 1 · 2 of 3, 1 timed out, 1 of 2 seeds", "absent: no row of it in this run"],
+        ["all", "4 · 3 · 4 of 11, 2 timed out", "2 · 0 · 0 of 2, 1 of 2 seeds"],
+    ]
+    frame = verdicts_grid(table).frame
+    assert frame is not None
+    own = frame[(frame["variant"] == "gelu") & (frame["radius"] == 0.125)].iloc[0]
+    assert (own["holds"], own["by_bounds"], own["by_falsifier"], own["by_search"]) == (4, 2, 2, 2)
+
+
+def test_differences_in_verified_accuracy_against_scipy(tmp_path: Path) -> None:
+    other = near(BASE, 0.11, 0.05, 0.09)
+    cell = table_of(tmp_path, verified({"gelu": BASE, "relu": other})).compared("relu", VERIFIED, 0.125)
+    interval = ttest_1samp(np.subtract(other, BASE), 0.0).confidence_interval(0.95)
+    assert cell.difference is not None
+    assert (cell.difference.low, cell.difference.high) == pytest.approx((interval.low, interval.high))
+    assert cell.tone == "better"
+
+
+def test_the_upper_limit_is_shown_only_where_something_is_undecided(tmp_path: Path) -> None:
+    rows = [*verified({"gelu": BASE}), *verified({"gelu": BASE}, eps=0.25)]
+    for eps, share in ((0.125, 0.0), (0.25, 0.1)):
+        rows += rows_of("undecided_fraction", {"gelu": (share,) * 3}, eps=eps)
+        rows += rows_of("violated_fraction", {"gelu": (0.3 - share,) * 3}, eps=eps)
+    shown = [(row[0], row[1], row[2]) for row in marked(verified_grid(table_of(tmp_path, rows)))]
+    assert [row[:2] for row in shown] == [
+        ("1/8", "verified"), ("1/4", "verified"), ("1/4", "not violated"), ("1/4", "undecided"),
+    ]  # fmt: skip
+    assert shown[2][2] == "80.0 ± 0"
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_gap_is_what_bounds_leave_open(tmp_path: Path, given: bool) -> None:
+    rows = verified({"gelu": BASE, "relu": BASE})
+    rows += rows_of("bounds_accuracy", {"gelu": near(BASE, -0.3, -0.2, -0.25), "relu": BASE}, eps=0.125)
+    if given:
+        rows += rows_of("exactness_gap", {"gelu": (0.3, 0.2, 0.25), "relu": (0.0, 0.0, 0.0)}, eps=0.125)
+    table = table_of(tmp_path, rows)
+    assert table.values("gelu", GAP, 0.125) == pytest.approx({0: 0.3, 1: 0.2, 2: 0.25})
+    cell = table.compared("relu", GAP, 0.125)
+    assert cell.resolved
+    assert cell.tone == ""
+    assert [row[1] for row in marked(gap_grid(table))] == ["by bounds alone", "gap"]
+    told = " ".join(content_of(tmp_path / "told", rows).verified.findings[-1].sentences)
+    assert "at most: gelu 25.0 pp (at 1/8), relu 0; of 1 testable difference to gelu's gap 0 larger and 1" in told
+    assert gap_grid(table_of(tmp_path / "none", verified({"gelu": BASE}))) is None
+
+
+def test_more_that_is_decided_is_not_more_robust(tmp_path: Path) -> None:
+    up = near(BASE, 0.10, 0.11, 0.09)
+    undecided = rows_of("undecided_fraction", {"gelu": (0.2, 0.2, 0.2), "relu": (0.1, 0.1, 0.1)}, eps=0.125)
+    rows = [*verified({"gelu": BASE, "relu": up}), *undecided]
+    violated: dict[str, Sequence[float]] = {"gelu": [0.8 - each for each in BASE], "relu": [0.9 - each for each in up]}
+    same = finding_of(tmp_path / "same", [*rows, *rows_of("violated_fraction", violated, eps=0.125)])
+    assert "1 (1 better) of 1 testable difference in verified accuracy" in same.headline
+    assert any("this may be of what can be decided only" in each for each in same.sentences)
+    violated["relu"] = near(violated["gelu"], -0.16, -0.15, -0.15)
+    both = finding_of(tmp_path / "both", [*rows, *rows_of("violated_fraction", violated, eps=0.125)])
+    assert any("higher +10.0 pp [7.5, 12.5] (what is not violated too)." in each for each in both.sentences)
+    violated["relu"] = near(violated["gelu"], 0.05, 0.06, 0.04)
+    against = finding_of(tmp_path / "against", [*rows, *rows_of("violated_fraction", violated, eps=0.125)])
+    assert any("this may be of what can be decided only" in each for each in against.sentences)
+
+
+def test_what_is_not_resolved_is_said_so(tmp_path: Path) -> None:
+    found = finding_of(tmp_path, verified({"gelu": BASE, "relu": near(BASE, 0.05, -0.05, 0.01)}))
+    assert found.headline.startswith("None of 1 testable difference in verified accuracy to gelu resolved")
+    assert "relu: no difference in verified accuracy to gelu is resolved." in found.sentences
+    single = finding_of(tmp_path / "one", verified({"gelu": (0.5,), "relu": (0.6,)}))
+    assert single.headline.startswith("No verified accuracy can be compared with gelu's over several seeds")
+    constant = finding_of(tmp_path / "constant", verified({"gelu": (0.5, 0.5), "relu": (0.75, 0.75)}))
+    assert "the differences are the same in every seed" in constant.headline
+
+
+@pytest.mark.parametrize(
+    ("gaps", "answer"),
+    [(((0.1, 0.11, 0.09),), "Yes, where resolved: verified accuracy 1 higher"),
+     (((-0.1, -0.11, -0.09),), "No, it costs some where resolved: verified accuracy 1 lower"),
+     (((0.1, 0.11, 0.09), (-0.1, -0.11, -0.09)), "It depends: verified accuracy 1 higher, 1 lower"),
+     (((0.1, -0.1, 0.0),), "Not shown either way: verified accuracy 1 not resolved"),
+     # One of twelve is what chance gives in every second run.
+     (((0.1, 0.11, 0.09), *(((0.1, -0.1, 0.0),) * 11)), "Not shown either way: verified accuracy 1 higher, 11 not")],
+)  # fmt: skip
+def test_whether_relu_in_the_place_of_gelu_helps(tmp_path: Path, gaps: Sequence[Sequence[float]], answer: str) -> None:
+    rows = swapped("annealed")
+    for i, each in enumerate(gaps):
+        rows += verified({"gelu": BASE, "annealed": near(BASE, *each)}, eps=(i + 1) / 16)
+    rows += [*said("gelu", 0, FIVE[:1], eps=1 / 16), *said("annealed", 0, FIVE[:1], eps=1 / 16)]
+    first = finding_of(tmp_path, rows).sentences[0]
+    assert f"(annealed) help exact verification? {answer}" in first
+    assert f"{0.05 * len(gaps):.1f} would be resolved by chance" in first
+
+
+def test_distances_are_adjusted_by_holm(tmp_path: Path) -> None:
+    base = (0.050, 0.052, 0.049, 0.051)
+    gaps = {"relu": (0.010, 0.012, 0.009, 0.011), "annealed": (0.003, 0.001, 0.004, 0.002), "flat": (0.1,) * 4}
+    rows = verified({"gelu": (0.5,) * 4})
+    distances = {"gelu": base, **{name: near(base, *each) for name, each in gaps.items()}}
+    rows += rows_of("adversarial_distance", distances)
+    rows += rows_of("adversarial_distance_upper", {"gelu": near(base, *(0.001,) * 4)})
+    section = content_of(tmp_path, rows).verified
+    found = {each.cell.variant: each for each in section.distances}
+    first, second = (ttest_1samp(gaps[name], 0.0).pvalue for name in ("relu", "annealed"))
+    assert found["relu"].p_holm == pytest.approx(2 * first)
+    assert found["annealed"].p_holm == pytest.approx(max(2 * first, second))
+    assert found["flat"].p_holm is None  # The same in every seed is no test.
+    assert (found["relu"].tone, found["annealed"].tone) == ("better", "better")
+    (grid,) = [each for each in section.grids if each.name == "adversarial-distance"]
+    assert [row[1].text for row in grid.rows] == ["proven", "counterexample"]
+    tones = dict(zip(grid.columns[2:], (cell.tone for cell in grid.rows[0][2:]), strict=True))
+    assert tones == {"gelu": "", "relu": "better", "annealed": "better", "flat": ""}
+    (told,) = [each for each in section.findings[-1].sentences if "adversarial distance" in each]
+    assert "relu +0.011" in told
+    assert told.count("larger") == 2
+
+
+def test_two_p_values_that_holm_leaves_unresolved(tmp_path: Path) -> None:
+    base, gaps = (0.05, 0.06, 0.05, 0.07), (0.004, 0.0005, 0.003, 0.0035)
+    p = ttest_1samp(gaps, 0.0).pvalue
+    assert 0.025 < p < 0.05
+    same = {name: near(base, *gaps) for name in ("relu", "annealed")}
+    section = content_of(tmp_path, rows_of("adversarial_distance", {"gelu": base, **same})).verified
+    assert [(each.tone, each.p_holm) for each in section.distances] == [("", pytest.approx(2 * p))] * 2
+
+
+def integers(variant: str, seed: int, scale: float, share: float) -> list[Row]:
+    setting = {"eps": 2 * scale, "steps": 2}
+    rows = said(variant, seed, [(HOLDS, "bounds", None)], step="smt-int", method="integer", **setting)
+    for name, value in (("verified_accuracy", share), ("search_nodes", 7.0)):
+        unit, direction = UNITS.get(name, ("fraction", HIGHER))
+        rows.append(row_of(Metric(name, value, unit, direction, {**setting, "method": "integer"}),
+                           job(variant, seed, "smt-int")))  # fmt: skip
+    clean = Metric("clean_accuracy", 0.9, "fraction", HIGHER, {"method": "integer"})
+    return [*rows, row_of(clean, job(variant, seed, "smt-int"))]
+
+
+def integer_rows() -> list[Row]:
+    """Each network with a grid of its own: the same steps are other radii."""
+    return [
+        row
+        for i, variant in enumerate(("gelu", "relu"))
+        for seed in range(3)
+        for row in integers(variant, seed, 0.01 + 0.001 * i + 0.0001 * seed, BASE[seed] + i * (0.1 + 0.01 * seed))
+    ]
+
+
+STEPS = [{"name": "int8", "stage": "quantize"}, {"name": "smt-int", "stage": "smt", "after": "int8"}]
+
+
+def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> None:
+    content = content_of(tmp_path, integer_rows(), steps=STEPS)
+    (table,) = content.verified.tables
+    assert (table.label, table.radii, table.method) == ("w, in integers, after int8", (2.0,), "integer")
+    assert table.radius(2.0) == "2 steps (ε = 0.02 to 0.022)"
+    cell = table.compared("relu", VERIFIED, 2.0)
+    assert cell.difference is not None
+    assert (cell.difference.n, cell.difference.mean) == (3, pytest.approx(0.11))
+    assert table.over_radii("gelu", "nodes") == {0: 7.0, 1: 7.0, 2: 7.0}
+    assert marked(verdicts_grid(table))[0][:2] == ["2 (0.02 to 0.022)", "3 · 0 · 0 of 3"]
+    assert [row[1] for row in marked(verified_grid(table))] == ["correct", "verified"]
+    # A line of one network's own radius compares with nothing.
+    assert set(content.compared["setting"]) > set(content.whole["setting"]) == {"", "method=integer"} - {""}
+    assert list(content.verdicts["eps"]) == ["2 grid steps"] * 2
+
+
+def test_grid_steps_in_float32_read_as_fractions_of_255(tmp_path: Path) -> None:
+    scale = float(np.float32(1 / 255))
+    table = table_of(tmp_path, [*integers("gelu", 0, scale, 0.5), *integers("gelu", 1, scale, 0.5)])
+    assert table.radius(2.0) == "2 steps (ε = 2/255)"
+
+
+def test_two_methods_of_one_workload_have_tables_of_their_own(tmp_path: Path) -> None:
+    rows = [*verified({"gelu": BASE}), *verified({"gelu": BASE}, step="smt-z3", method="z3")]
+    tables = content_of(tmp_path, rows).verified.tables
+    assert [(each.label, each.method) for each in tables] == [("w, smt", "search"), ("w, smt-z3", "z3")]
+    assert [each.workload for each in content_of(tmp_path / "told", rows).verified.findings] == ["w, smt", "w, smt-z3"]
+
+
+def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
+    rows = [*verified({"gelu": (0.5,), "relu": (0.5,)}), *said("gelu", 0, FIVE[:2]), *said("relu", 0, FIVE[:2])]
+    rows += [
+        *rows_of("proofs_checked", {"relu": (2,)}, eps=0.125),
+        *rows_of("proof_bytes", {"relu": (3000,)}, eps=0.125),
+    ]
+    lack = Metric("proofs_checked", None, "count", HIGHER, {"eps": 0.125, "method": "search"}, reason="GELU has none")
+    rows.append(row_of(lack, job("gelu", 0)))
+    section = content_of(tmp_path, rows).verified
+    (grid,) = [each for each in section.grids if each.name == "exact-proofs"]
+    assert marked(grid) == [["w", "0 of 2 GELU has none", "2 of 2 1.50 kB each"]]
+    told = "Of what holds, with a proof checked apart from the prover: relu all 2; gelu none of 2 (GELU has none)."
+    assert told in section.findings[-1].sentences
+
+
+def test_cost_splits_what_was_decided(tmp_path: Path) -> None:
+    rows = [*verified({"gelu": (0.4,)}), *said("gelu", 0, FIVE), *rows_of("par2", {"gelu": (2.166,)}, eps=0.125)]
+    rows += rows_of("nodes", {"gelu": (12.0,)}, eps=0.125)
+    (grid,) = [each for each in content_of(tmp_path, rows).verified.grids if each.name == "exact-cost"]
+    assert grid.columns == ("workload", "variant", "decided", "bounds · attack · search", "PAR-2", "median", "nodes")
+    assert marked(grid) == [["w", "gelu", "3 of 5 (60.0 %)", "1 · 1 · 1", "2.17 s", "20.0 ms", "12"]]
+    sentences = content_of(tmp_path / "told", rows).verified.findings[-1].sentences
+    assert "Decided of the questions asked: gelu 60.0 % (2 open)." in sentences
+    assert "PAR-2 of a question, a clock reading without a verdict: gelu 2.17 s (12 nodes)." in sentences
+
+
+def test_clocks_have_no_verdict(tmp_path: Path) -> None:
+    rows = verified({"gelu": BASE, "relu": BASE})
+    rows += rows_of("par2", {"gelu": (1.0, 1.1, 0.9), "relu": (0.1, 0.12, 0.09)}, eps=0.125)
+    section = content_of(tmp_path, rows).verified
+    (grid,) = section.details
+    assert [cell.tone for row in grid.rows for cell in row] == [""] * 4
+    assert "Δ" not in " ".join(cell.plain for row in grid.rows for cell in row)
+    ratio = math.exp(np.mean(np.log([0.1 / 1.0, 0.12 / 1.1, 0.09 / 0.9])))
+    assert any(f"relu 103 ms (×{ratio:.2g})" in each for each in section.findings[-1].sentences)
+
+
+def test_the_cactus_is_of_decided_questions_in_the_order_of_their_seconds(tmp_path: Path) -> None:
+    assert curve_points([(0.5, True), (5.0, False), (0.0, True), (0.2, True)]) == ([1, 2, 3], [LEAST, 0.2, 0.5])
+    rows = [*verified({"gelu": (0.4, 0.4)}), *said("gelu", 0, FIVE), *said("gelu", 1, FIVE[:1])]
+    table = table_of(tmp_path, rows, steps=[{"name": "smt", "stage": "smt", "options": {"query_time_limit": 5.0}}])
+    assert sorted(table.times["gelu"]) == sorted(
+        (seconds, v in (HOLDS, VIOLATED)) for v, _, seconds in [*FIVE, FIVE[0]]
+    )
+    axes = Figure().subplots()
+    _cactus(axes, table, looks(["gelu"]))
+    lines = axes.get_lines()
+    assert [list(each) for each in lines[0].get_data()] == [[1, 2, 3, 4], [0.01, 0.02, 0.02, 0.7]]
+    assert list(lines[2].get_xdata()) == [6, 6]  # All asked.
+    assert list(lines[3].get_ydata()) == [5.0, 5.0]  # The limit.
+    (drawing,) = exact_figures(table)
+    assert "no verdicts" in drawing.caption
+    assert "dashed" not in drawing.caption
+
+
+def test_figures_have_the_panels_that_there_are_data_for(tmp_path: Path) -> None:
+    rows = [*verified({"gelu": BASE}), *verified({"gelu": BASE}, eps=0.25)]
+    (drawing,) = exact_figures(table_of(tmp_path, rows))
+    assert "Verified accuracy" in drawing.caption
+    assert "clock" not in drawing.caption
+    assert exact_figures(table_of(tmp_path / "one", verified({"gelu": BASE}))) == []
+
+
+def test_what_failed_says_why(tmp_path: Path) -> None:
+    rows = [failure_row(job("gelu", seed), Status.UNSUPPORTED, "no exact encoding") for seed in range(2)]
+    section = content_of(tmp_path / "all", rows).verified
+    assert section.findings == [ExactFinding("w", "Nothing was verified exactly.", ("unsupported: no exact encoding",))]
+    assert [marked(grid) for grid in section.grids] == [[["–", "unsupported: no exact encoding"]]]
+    more = [*rows, *verified({"relu": (0.5, 0.6)}), *said("relu", 0, FIVE[:3])]
+    found = finding_of(tmp_path / "one", more)
+    assert "(gelu: unsupported: no exact encoding)" in found.headline
+    assert "Without a verdict: gelu: unsupported: no exact encoding." in found.sentences
+    assert "Complete: every question of relu was decided (3 in all)." in found.sentences
+
+
+def test_without_an_exact_step_there_is_nothing(tmp_path: Path) -> None:
+    rows = [row_of(Metric("accuracy", 0.9, "fraction", HIGHER), job("gelu", 0) | {"stage": "accuracy"})]
+    section = content_of(tmp_path, rows).verified
+    assert (section.tables, section.grids, section.details, section.findings, section.rule) == ([], [], [], [], "")
+    write_report(write_run(tmp_path / "page", rows, {"baseline": "gelu"}))
+    assert "Exact verification" not in (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
+
+
+def test_committed_rows_without_times_and_nodes_render() -> None:
+    content = Content(read_results(SAMPLE), read_record(SAMPLE), "gelu")
+    section = content.verified
+    assert {each.workload for each in section.tables} == {"digits-mlp", "digits-cnn"}
+    table = section.tables[0]
+    frame = content.frame
+    own = frame[(frame["stage"] == "smt") & (frame["workload"] == table.workload) & frame["sample"].notna()]
+    for variant in table.variants:
+        verdicts = own[(own["variant"] == variant) & (own["metric"] == "robustness")]["verdict"]
+        assert table.counted(variant).holds == int((verdicts == "holds").sum())
+        assert table.counted(variant).total == len(verdicts)
+    assert {grid.name for grid in section.grids} >= {"exact-cost", f"{table.name}-verdicts", f"{table.name}-verified"}
+
+
+def test_the_section_is_in_every_document_and_the_same_each_time(tmp_path: Path) -> None:
+    rows = [*swapped("relu"), *integer_rows(), *said("gelu", 0, FIVE), *said("relu", 0, FIVE)]
+    for eps in (0.125, 0.25):
+        rows += verified({"gelu": BASE, "relu": near(BASE, 0.1, 0.11, 0.09)}, eps=eps)
+        rows += rows_of("bounds_accuracy", {"gelu": near(BASE, *(-0.2,) * 3)}, eps=eps)
+    rows += rows_of("adversarial_distance", {"gelu": BASE, "relu": near(BASE, 0.1, 0.11, 0.09)})
+    folder = write_run(tmp_path, rows, {"baseline": "gelu", "steps": STEPS})
+    written = {path: path.read_bytes() for path in write_report(folder)}
+    assert {path: path.read_bytes() for path in write_report(folder)} == written
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert "Exact verification" in page.text
+    assert "What was decided, by what, and what it cost, in integers, after int8" in page.text
+    assert "## Exact verification" in (folder / "report.md").read_text(encoding="utf-8")
+    names = {path.name for path in (folder / "tables").iterdir()}
+    wanted = {"exact-cost.csv", "w-smt-search-verdicts.csv", "w-smt-search-verified.csv", "w-smt-search-gap.csv",
+              "w-smt-int-integer-verified.csv", "adversarial-distance.tex"}  # fmt: skip
+    assert wanted <= names
+    for name in ("w-smt-search-verdicts.tex", "w-smt-search-verified.tex", "exact-cost.tex"):
+        assert "?" not in (folder / "tables" / name).read_text(encoding="utf-8").split("%", 2)[-1]
