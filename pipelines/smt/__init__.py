@@ -1,62 +1,93 @@
-"""The `smt` stage: exact verification with Z3, after an exact reduction that settles most properties without it."""
+"""The `smt` stage: exact verification with evidence, by certified branch and bound or by Z3."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from evalsuite import Bench, Network, Outcome
 
 # Z3 counts steps in 32 bits, which is about six hours of them.
 _LONGEST = 20_000.0
+MethodName = Literal["search", "z3"]
 
 
 @dataclass(frozen=True)
 class Smt:
-    """Exact robustness verdicts: falsifier, exact affine reduction, then Z3 over the rationals.
+    """Exact robustness verdicts with proofs: falsifier, exact bounds, then certified branch and bound, or Z3.
 
-    A property holds if the label's logit is greater than every other one for every real input in the box, computed
-    without rounding from the float32 weights. It is violated if a float32 input in the box has a margin <= 0, both
-    without rounding and in torch and ONNX Runtime. That it holds says nothing of float32 rounding, except that no
-    overflow can happen in the box; where a float32 counterexample turns up all the same, the verdict is unknown.
+    A property of a ReLU network holds if the label's logit is greater than every other one for every real input in the
+    box, computed without rounding from the float32 weights. It is violated if a float32 input in the box has a margin
+    <= 0, both without rounding and in torch and ONNX Runtime. That it holds says nothing of float32 rounding, except
+    that no overflow can happen in the box; where a float32 counterexample turns up all the same, it is unknown.
+
+    Of a network with curved activations, as GELU, `holds` is proven over the reals by sound lines of the activations,
+    in exact arithmetic; `violated` is a float32 input whose margin in float64 is below -1e-9, and that torch and ONNX
+    Runtime misclassify. Of an integer network the integers of its ONNX file are verified, in steps of its input's grid.
+
+    Every query ends by a count of its nodes, or of Z3's steps, that a usual machine reaches before `query_time_limit`:
+    so the verdicts are the same everywhere.
 
     Args:
         eps: L-infinity radii, in the units of the inputs.
         samples: how many test samples, from the first on.
-        query_time_limit: seconds of solver per property. Z3's deterministic step counter normally stops it earlier.
-        max_neurons: networks with more ReLUs are refused.
+        query_time_limit: seconds per property.
+        method: "search", certified branch and bound, or "z3", of ReLU networks alone.
+        proofs: whether what holds of a ReLU network is written as proof files and re-checked; of method "search".
+        distance: whether to bracket the least L-infinity distance of a counterexample, by bisection.
+        distance_samples: of how many samples.
+        distance_tolerance: width of the bracket.
+        steps: radii of an integer network, in steps of its input's grid.
+        integer_time_limit: seconds per property of an integer network.
+        max_neurons: networks with more activations are refused.
         max_inputs: networks with more inputs are refused.
     """
 
-    version: ClassVar[str] = "1"
-    libraries: ClassVar[tuple[str, ...]] = ("torch", "z3-solver", "onnx", "onnxruntime")
+    version: ClassVar[str] = "2"
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "numpy", "highspy", "z3-solver", "onnx", "onnxruntime")
+    takes_deployed: ClassVar[bool] = True
 
     eps: tuple[float, ...] = (0.03125,)
     samples: int = 20
     query_time_limit: float = 5.0
+    method: MethodName = "search"
+    proofs: bool = True
+    distance: bool = False
+    distance_samples: int = 5
+    distance_tolerance: float = 0.00390625
+    steps: tuple[int, ...] = (2, 4, 8)
+    integer_time_limit: float = 20.0
     max_neurons: int = 256
     max_inputs: int = 128
 
     def __post_init__(self) -> None:
-        if not self.eps:
-            raise ValueError("eps must name at least one radius, got ()")
-        for radius in self.eps:
-            if not (radius >= 0 and math.isfinite(radius)):
-                raise ValueError(f"eps must be finite and >= 0, got {radius}")
-        if len(set(self.eps)) < len(self.eps):
-            raise ValueError(f"eps must not repeat a radius, got {self.eps}")
-        if not 0 < self.query_time_limit <= _LONGEST:
-            raise ValueError(f"query_time_limit must be > 0 and <= {_LONGEST:g} s, got {self.query_time_limit}")
-        for name in ("samples", "max_neurons", "max_inputs"):
+        for name in ("eps", "steps"):
+            radii = getattr(self, name)
+            if not radii:
+                raise ValueError(f"{name} must name at least one radius, got ()")
+            for radius in radii:
+                if not (radius >= 0 and math.isfinite(radius)):
+                    raise ValueError(f"{name} must be finite and >= 0, got {radius}")
+            if len(set(radii)) < len(radii):
+                raise ValueError(f"{name} must not repeat a radius, got {radii}")
+        for name in ("query_time_limit", "integer_time_limit"):
+            if not 0 < getattr(self, name) <= _LONGEST:
+                raise ValueError(f"{name} must be > 0 and <= {_LONGEST:g} s, got {getattr(self, name)}")
+        if self.method not in get_args(MethodName):
+            raise ValueError(f"method must be 'search' or 'z3', got {self.method!r}")
+        if not 0 < self.distance_tolerance < math.inf:
+            raise ValueError(f"distance_tolerance must be finite and > 0, got {self.distance_tolerance}")
+        for name in ("samples", "distance_samples", "max_neurons", "max_inputs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
 
     def run(self, network: Network, bench: Bench) -> Outcome:
-        """Verdicts per sample and eps, their fractions, and counterexamples.json.
+        """Verdicts per sample and radius, their shares and cost; counterexamples.json, and proofs.zip.
 
         Raises:
-            Unsupported: a layer is not piecewise linear or not known, or the network is too large.
+            Unsupported: a layer is neither affine nor an activation with sound lines, or, by Z3, not piecewise linear;
+                the network is too large; or its ONNX file is not of integers throughout.
         """
         from pipelines.smt.measuring import measure
 

@@ -1,23 +1,22 @@
-"""The stage's run: every property of every eps decided, and the metrics and counterexamples of that."""
+"""The stage's run: every property of every eps settled, and the metrics, proofs and counterexamples of that."""
 
 from __future__ import annotations
 
-import copy
 import json
 import math
-import statistics
 import time
 from collections.abc import Sequence
-from fractions import Fraction
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, Unsupported, Verdict, falsify
-from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import Decider, Decision
-from pipelines.smt.dyadic import nearest
-from pipelines.smt.exact_network import ExactNetwork, reach, read
+from evalsuite import Bench, Metric, Network, Outcome, Property, falsify
+from pipelines.smt.distances import distances
+from pipelines.smt.evidence import Evidence, without_proofs
+from pipelines.smt.methods import Method, Search, Settled, method_for
+from pipelines.smt.rows import rows, setting_of
 
 if TYPE_CHECKING:
     from pipelines.smt import Smt
@@ -28,80 +27,65 @@ _SOLVING_SHARE = 0.8
 
 def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
     """See `Smt.run`."""
+    if network.deployed is not None or network.integer is not None:
+        return _of_integers(options, network, bench)
     deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
-    exact = read(network)
-    _check_size(options, exact)
-    _check_reading(exact, network, bench.properties(0.0, options.samples))
-    judge = Judge(network, exact, bench.seed)
-    decider = Decider(exact, judge, limit=options.query_time_limit, deadline=deadline)
+    method = method_for(options, network, bench, deadline)
+    evidence = _evidence(options, method, network, bench)
     metrics: list[Metric] = []
     counterexamples: list[dict[str, Any]] = []
     for eps in options.eps:
         properties = bench.properties(eps, options.samples)
-        started = time.perf_counter()
-        suspects = falsify(network.module, properties, seed=bench.seed)
-        decisions = [decider.decide(each, suspect) for each, suspect in zip(properties, suspects, strict=True)]
-        seconds = time.perf_counter() - started
-        metrics += _metrics(properties, decisions, seconds)
-        counterexamples += _counterexamples(network, properties, decisions)
+        settled = _settled(method, evidence, network, properties, bench.seed)
+        setting = setting_of(eps, method.name)
+        metrics += rows(properties, settled, options.query_time_limit, setting)
+        if options.proofs:
+            metrics += evidence.metrics(setting) if evidence else without_proofs(method.name, setting)
+        counterexamples += _counterexamples(network, properties, settled)
+    if options.distance:
+        metrics += distances(options, method, network, bench)
     path = bench.folder / "counterexamples.json"
     path.write_text(json.dumps(counterexamples), encoding="utf-8")
-    return Outcome(metrics, {"counterexamples": path})
+    written: dict[str, Path] = {"proofs": evidence.path} if evidence and evidence.path.exists() else {}
+    return Outcome(metrics, {"counterexamples": path, **written})
 
 
-def _check_size(options: Smt, exact: ExactNetwork) -> None:
-    inputs = exact.maps[0].weight.shape[1]
-    if inputs > options.max_inputs:
-        raise Unsupported(f"{inputs} inputs; max_inputs is {options.max_inputs}")
-    if exact.neurons > options.max_neurons:
-        raise Unsupported(f"{exact.neurons} ReLU neurons; max_neurons is {options.max_neurons}")
+def _of_integers(options: Smt, network: Network, bench: Bench) -> Outcome:
+    from pipelines.smt.integer.measuring import COUNTEREXAMPLES, measure_integer
+
+    metrics = measure_integer(
+        network, bench, steps=options.steps, samples=options.samples, seconds=options.integer_time_limit,
+        path=network.integer,
+    )  # fmt: skip
+    return Outcome(metrics, {"counterexamples": bench.folder / COUNTEREXAMPLES})
 
 
-@torch.no_grad()
-def _check_reading(exact: ExactNetwork, network: Network, points: Sequence[Property]) -> None:
-    """A hook or a changed forward would make the weights mean something else: compare before believing anything."""
-    module = copy.deepcopy(network.module).double()
-    for each in points:
-        computed = module(each.lower[None])[0]
-        inputs = [Fraction(value) for value in each.lower.flatten().tolist()]
-        expected = torch.tensor([nearest(value) for value in exact.logits(inputs)], dtype=torch.float64)
-        if not torch.allclose(computed, expected, rtol=1e-9, atol=1e-12 * reach(network, each)):
-            raise Unsupported("the network computes something else than its layers in order: has it hooks?")
+def _evidence(options: Smt, method: Method, network: Network, bench: Bench) -> Evidence | None:
+    if not (options.proofs and isinstance(method, Search)):
+        return None
+    return Evidence(bench.folder, network, method.exact, method.limits.deadline)
 
 
-def _metrics(properties: Sequence[Property], decisions: Sequence[Decision], seconds: float) -> list[Metric]:
-    setting: dict[str, str | float] = {"eps": properties[0].eps, "method": "smt"}
-    count = len(decisions)
-
-    def share(*verdicts: Verdict) -> float:
-        return sum(each.verdict in verdicts for each in decisions) / count
-
-    def total(name: str, value: float, unit: str, direction: Direction, *, timing: bool = False) -> Metric:
-        return Metric(name, value, unit, direction, setting, timing=timing)
-
-    unstable = statistics.fmean(each.unstable_neurons for each in decisions)
-    calls = sum(each.solver_calls for each in decisions)
-    rows = [
-        Metric(
-            "robustness", None, "verdict", Direction.NEUTRAL, setting,
-            sample=property_.sample, verdict=each.verdict, reason=each.reason,
-        )
-        for property_, each in zip(properties, decisions, strict=True)
-    ]  # fmt: skip
-    return [
-        *rows,
-        total("verified_accuracy", share(Verdict.HOLDS), "fraction", Direction.HIGHER),
-        total("violated_fraction", share(Verdict.VIOLATED), "fraction", Direction.LOWER),
-        total("undecided_fraction", share(Verdict.UNKNOWN, Verdict.TIMEOUT), "fraction", Direction.LOWER),
-        total("unstable_neurons", unstable, "count", Direction.LOWER),
-        total("solver_calls", calls, "count", Direction.LOWER),
-        total("solve_time", seconds / count, "s", Direction.LOWER, timing=True),
-    ]
+def _settled(
+    method: Method, evidence: Evidence | None, network: Network, properties: list[Property], seed: int
+) -> list[Settled]:
+    """The falsifier runs on all at once: each has an equal part of its seconds."""
+    started = time.perf_counter()
+    suspects = falsify(network.module, properties, seed=seed)
+    part = (time.perf_counter() - started) / len(properties)
+    found = []
+    for property_, suspect in zip(properties, suspects, strict=True):
+        settled = method.settle(property_, suspect)
+        settled = replace(settled, seconds=settled.seconds + part)
+        settled = settled if evidence is None else evidence.check(property_, settled)
+        # The trees of a search are large, and needed no more.
+        found.append(replace(settled, decided=None))
+    return found
 
 
 @torch.no_grad()
 def _counterexamples(
-    network: Network, properties: Sequence[Property], decisions: Sequence[Decision]
+    network: Network, properties: Sequence[Property], settled: Sequence[Settled]
 ) -> list[dict[str, Any]]:
     return [
         {
@@ -111,7 +95,7 @@ def _counterexamples(
             "input": each.counterexample.tolist(),
             "logits": [_written(each) for each in network.module(each.counterexample[None])[0].tolist()],
         }
-        for property_, each in zip(properties, decisions, strict=True)
+        for property_, each in zip(properties, settled, strict=True)
         if each.counterexample is not None
     ]
 

@@ -1,0 +1,98 @@
+"""The minimal adversarial distances of the first samples, as metrics."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from evalsuite import Bench, Direction, Metric, Network, Property, Verdict, falsify
+from pipelines.smt.deciding import JOB_ENDS
+from pipelines.smt.methods import Method, Settled
+from pipelines.smt.minimal import Distance, minimal_distance, nearest_above
+
+if TYPE_CHECKING:
+    from pipelines.smt import Smt
+
+# Beyond this many undecided radii of one sample the bisection would go on among radii as hard as those.
+_MOST_UNDECIDED = 2
+_UNIT = "input"
+_NONE_FOUND = "no counterexample found"
+
+
+def distances(options: Smt, method: Method, network: Network, bench: Bench) -> list[Metric]:
+    """Of the first `distance_samples` samples: the greatest radius proven, and the nearest counterexample's distance.
+
+    Both are 0 where the input itself is misclassified. Radii of up to half the domain's width are looked at.
+    """
+    lowest, highest = bench.data.domain
+    greatest = (highest - lowest) / 2
+    properties = bench.properties(0.0, options.distance_samples)
+    setting = {"method": method.name}
+    if not 0 < greatest < math.inf:
+        return [_mean("adversarial_distance", [], setting, f"the domain {bench.data.domain} has no width to search in")]
+    found: list[Distance] = []
+    for each in properties:
+        left = method.limits.deadline - time.monotonic()
+        if left <= 0:
+            break
+        center = bench.data.test.inputs[each.sample]
+        questions = _Questions(method, network, bench.seed)
+        found.append(
+            minimal_distance(
+                questions.decide, center, sample=each.sample, label=each.label, domain=bench.data.domain,
+                greatest=greatest, tolerance=options.distance_tolerance, seconds=left,
+            )
+        )  # fmt: skip
+    return _metrics(properties, found, setting)
+
+
+class _Questions:
+    """One sample's, to the falsifier and the method."""
+
+    def __init__(self, method: Method, network: Network, seed: int) -> None:
+        self._method, self._network, self._seed = method, network, seed
+        self._undecided = 0
+
+    def decide(self, property_: Property) -> Settled:
+        """The verdict; unknown without a look once too many had none."""
+        if self._undecided >= _MOST_UNDECIDED:
+            return Settled(Verdict.UNKNOWN, "too many radii were undecided")
+        (suspect,) = falsify(self._network.module, [property_], seed=self._seed)
+        settled = self._method.settle(property_, suspect)
+        self._undecided += settled.verdict not in (Verdict.HOLDS, Verdict.VIOLATED)
+        return settled
+
+
+def _metrics(properties: Sequence[Property], found: Sequence[Distance], setting: dict[str, str]) -> list[Metric]:
+    late = "" if len(found) == len(properties) else JOB_ENDS
+    lower = [max(0.0, -nearest_above(-(each.holds or Fraction(0)))) for each in found]
+    upper = [None if each.violated is None else nearest_above(each.violated) for each in found]
+    reasons = ["" if each.decided else f"{each.undecided} of {each.questions} radii undecided" for each in found]
+    metrics: list[Metric] = []
+    for property_, low, high, reason in zip(properties, lower, upper, reasons, strict=False):
+        sample, none = property_.sample, reason or _NONE_FOUND
+        metrics += [
+            Metric("adversarial_distance", low, _UNIT, Direction.HIGHER, setting, sample=sample, reason=reason),
+            Metric(
+                "adversarial_distance_upper", high, _UNIT, Direction.HIGHER, setting, sample=sample,
+                reason=none if high is None else reason,
+            ),
+        ]  # fmt: skip
+    known = [each for each in upper if each is not None]
+    unknown = late or ("" if len(known) == len(found) else _NONE_FOUND + f" of {len(found) - len(known)} samples")
+    seconds = [each.seconds for each in found]
+    clock = statistics.fmean(seconds) if seconds else None
+    return [
+        *metrics,
+        _mean("adversarial_distance", [] if late else lower, setting, late),
+        _mean("adversarial_distance_upper", [] if unknown else known, setting, unknown),
+        Metric("distance_seconds", clock, "s", Direction.LOWER, setting, timing=True, reason=late),
+    ]
+
+
+def _mean(name: str, values: Sequence[float], setting: dict[str, str], reason: str) -> Metric:
+    return Metric(name, statistics.fmean(values) if values else None, _UNIT, Direction.HIGHER, setting, reason=reason)

@@ -1,0 +1,210 @@
+"""The stage's methods under one roof: each settles a property of one network within its limits, whatever happens."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import torch
+
+from evalsuite import Bench, Network, Property, Replay, Unsupported, Verdict
+from pipelines.smt.counterexample import Judge
+from pipelines.smt.deciding import CRASHED, JOB_ENDS, OVERFLOW, ROUNDING_ONLY, Decider
+from pipelines.smt.dyadic import nearest
+from pipelines.smt.exact_network import Affine, ExactNetwork, reach, read
+from pipelines.smt.search import CurvedDecider, Decided, decide
+from pipelines.smt.search.curved_network import read_curved
+
+if TYPE_CHECKING:
+    from pipelines.smt import Smt
+
+# Nodes per second of the limit. A core makes about three times as many of 64 inputs and 64 neurons, so that on a usual
+# machine the count ends a query and not the clock: the same verdicts everywhere.
+_RATE = 100
+BY_BOUNDS = "bounds"
+_OUT_OF_TIME = "query_time_limit of {limit:g} s reached"
+_OUT_OF_NODES = "{nodes} nodes, the count for a query_time_limit of {limit:g} s, reached"
+_STANDING = " with {neurons} unstable neurons; the margin is at least {margin:.2g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What is known of one property.
+
+    Args:
+        verdict: of the property.
+        reason: which step gave it, or why there is none.
+        unstable_neurons: how many the search could split; None where the query did not get there.
+        nodes: of the search; None where the method has none.
+        solver_calls: linear programs, or questions to Z3.
+        counterexample: of the shape of an input, where violated.
+        decided: what a proof can be written of.
+        seconds: of the query.
+    """
+
+    verdict: Verdict
+    reason: str
+    unstable_neurons: int | None = None
+    nodes: int | None = None
+    solver_calls: int = 0
+    counterexample: torch.Tensor | None = None
+    decided: Decided | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of each query, in seconds; none begins after `deadline`, on the clock of `time.monotonic`."""
+
+    seconds: float
+    deadline: float
+
+    @property
+    def nodes(self) -> int:
+        """The count that stands for the seconds."""
+        return math.ceil(self.seconds * _RATE)
+
+    def left(self) -> float:
+        """Seconds for a query that begins now."""
+        return min(self.seconds, self.deadline - time.monotonic())
+
+
+class Method(ABC):
+    """Settles properties of one network; `name` is that of the rows' setting."""
+
+    name: str
+    limits: Limits
+
+    @abstractmethod
+    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
+        """The verdict within `seconds`, which are > 0; `suspect` is a falsifier's counterexample, if it has one."""
+
+    def settle(self, property_: Property, suspect: torch.Tensor | None) -> Settled:
+        """The verdict; also where the query breaks down, or the job's time is over.
+
+        Raises:
+            RuntimeError: bounds, search and exact evaluation contradict each other, which is a bug.
+        """
+        left = self.limits.left()
+        if left <= 0:
+            return Settled(Verdict.TIMEOUT, JOB_ENDS)
+        started = time.perf_counter()
+        try:
+            settled = self.query(property_, suspect, left)
+        except Unsupported as error:
+            settled = Settled(Verdict.UNSUPPORTED, str(error))
+        except (ArithmeticError, ValueError, MemoryError, RecursionError) as error:
+            settled = Settled(Verdict.UNKNOWN, CRASHED.format(reason=f"{type(error).__name__}: {error}"[:200]))
+        return replace(settled, seconds=time.perf_counter() - started)
+
+    def undecided(self, nodes: int, neurons: int, margin: Fraction) -> str:
+        """Why a search came to an end without a verdict, and how far it came."""
+        if time.monotonic() >= self.limits.deadline:
+            return JOB_ENDS
+        counted = nodes >= self.limits.nodes
+        reached = (_OUT_OF_NODES if counted else _OUT_OF_TIME).format(nodes=nodes, limit=self.limits.seconds)
+        return reached + _STANDING.format(neurons=neurons, margin=nearest(margin))
+
+
+class Search(Method):
+    """Certified branch and bound of ReLU networks."""
+
+    name = "search"
+
+    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits) -> None:
+        self.exact, self._judge, self.limits = exact, judge, limits
+
+    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
+        """See `Method`."""
+        nodes = self.limits.nodes
+        found = decide(self.exact, property_, self._judge, seconds=seconds, nodes=nodes, suspect=suspect)
+        neurons, reason = found.unstable_neurons, found.reason
+        if found.verdict is Verdict.TIMEOUT:
+            reason = self.undecided(found.nodes, neurons, found.margin)
+        calls, point = found.programs, found.counterexample
+        return Settled(found.verdict, reason, neurons, found.nodes, calls, point, found)
+
+
+class CurvedSearch(Method):
+    """The same of networks with curved activations."""
+
+    name = "search"
+
+    def __init__(self, network: Network, limits: Limits) -> None:
+        self._network, self.limits = network, limits
+        self._replay = Replay(network)
+        self._decider = CurvedDecider(network, self._replay)
+
+    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
+        """See `Method`."""
+        found = self._decider.decide(property_, seconds=seconds, nodes=self.limits.nodes, suspect=suspect)
+        verdict, reason = found.verdict, found.reason
+        if verdict is Verdict.TIMEOUT:
+            reason = self.undecided(found.nodes, found.neurons, found.margin)
+        elif verdict is Verdict.HOLDS and suspect is not None and self._replay.confirms(property_, suspect):
+            verdict, reason = Verdict.UNKNOWN, ROUNDING_ONLY
+        elif verdict is Verdict.HOLDS and not reach(self._network, property_) < torch.finfo(torch.float32).max:
+            verdict, reason = Verdict.UNKNOWN, OVERFLOW
+        return Settled(verdict, reason, found.neurons, found.nodes, found.programs, found.counterexample)
+
+
+class Z3(Method):
+    """Exact bounds, then questions to Z3, in a process of its own."""
+
+    name = "z3"
+
+    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits) -> None:
+        self.limits = limits
+        self._decider = Decider(exact, judge, limit=limits.seconds, deadline=limits.deadline)
+
+    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
+        """See `Method`."""
+        found = self._decider.decide(property_, suspect)
+        neurons, calls = found.unstable_neurons, found.solver_calls
+        return Settled(found.verdict, found.reason, neurons, None, calls, found.counterexample)
+
+
+def method_for(options: Smt, network: Network, bench: Bench, deadline: float) -> Method:
+    """The method that `options` name, for this network.
+
+    Raises:
+        Unsupported: the method cannot take the network, or it is too large.
+    """
+    limits = Limits(options.query_time_limit, deadline)
+    try:
+        exact = read(network)
+    except Unsupported:
+        if options.method == "z3":
+            raise
+        _check_size(options, read_curved(network).maps, "")
+        return CurvedSearch(network, limits)
+    _check_size(options, exact.maps, "ReLU ")
+    _check_reading(exact, network, bench.properties(0.0, options.samples))
+    judge = Judge(network, exact, bench.seed)
+    return Z3(exact, judge, limits) if options.method == "z3" else Search(exact, judge, limits)
+
+
+def _check_size(options: Smt, maps: Sequence[Affine], kind: str) -> None:
+    inputs, neurons = maps[0].weight.shape[1], sum(each.bias.shape[0] for each in maps[:-1])
+    if inputs > options.max_inputs:
+        raise Unsupported(f"{inputs} inputs; max_inputs is {options.max_inputs}")
+    if neurons > options.max_neurons:
+        raise Unsupported(f"{neurons} {kind}neurons; max_neurons is {options.max_neurons}")
+
+
+@torch.no_grad()
+def _check_reading(exact: ExactNetwork, network: Network, points: Sequence[Property]) -> None:
+    """A hook or a changed forward would make the weights mean something else: compare before believing anything."""
+    module = copy.deepcopy(network.module).double()
+    for each in points:
+        computed = module(each.lower[None])[0]
+        inputs = [Fraction(value) for value in each.lower.flatten().tolist()]
+        expected = torch.tensor([nearest(value) for value in exact.logits(inputs)], dtype=torch.float64)
+        if not torch.allclose(computed, expected, rtol=1e-9, atol=1e-12 * reach(network, each)):
+            raise Unsupported("the network computes something else than its layers in order: has it hooks?")

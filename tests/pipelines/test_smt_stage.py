@@ -1,0 +1,337 @@
+"""The `smt` stage as a whole: both methods, evidence, distances, curved and integer networks, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, Metric, Network, Outcome, Property, Unsupported, Verdict, falsify
+from evalsuite.testing import check_stage
+from evalsuite.verification.proofs import check_proof
+from pipelines.smt import MethodName, Smt
+from pipelines.smt.counterexample import Judge
+from pipelines.smt.deciding import JOB_ENDS, ROUNDING_ONLY
+from pipelines.smt.evidence import Evidence
+from pipelines.smt.exact_network import read
+from pipelines.smt.methods import CurvedSearch, Limits, Search
+from pipelines.smt.rows import rows, setting_of
+from tests.pipelines.test_smt import absolute, bench_of, box, diagonal, linear, of, random_network
+from tests.pipelines.test_smt_integer import written
+
+CENTER = torch.tensor([[0.75, 0.5]])
+
+
+def row(outcome: Outcome, name: str, **wanted: object) -> Metric:
+    """The one row of that name, setting and sample (by default of no sample)."""
+    sample = wanted.pop("sample", None)
+    found = [
+        each
+        for each in outcome.metrics
+        if each.name == name and each.sample == sample and wanted.items() <= dict(each.setting).items()
+    ]
+    assert len(found) == 1, f"{name}: {found}"
+    return found[0]
+
+
+def curved(widths: tuple[int, ...], seed: int, activation: type[nn.Module] = nn.GELU) -> Network:
+    made = random_network(list(widths), seed)
+    with torch.no_grad():
+        for each in made.module.parameters():
+            each.mul_(3)
+    layers = [activation() if isinstance(each, nn.ReLU) else each for each in made.module.children()]
+    return of(*layers, inputs=widths[0], classes=widths[-1])
+
+
+# logits (relu(x0), relu(x1)) at (3/4, 1/2): a tie at distance 1/8.
+@pytest.mark.parametrize("method", ["search", "z3"])
+def test_a_network_by_hand(method: MethodName, tmp_path: Path) -> None:
+    stage = Smt(eps=(0.0625, 0.25), method=method, distance=True, distance_tolerance=2**-6)
+    outcome = stage.run(diagonal(), bench_of(CENTER, torch.tensor([0]), tmp_path))
+    small, large = ({"eps": eps, "method": method} for eps in (0.0625, 0.25))
+    for setting, verdict, value in ((small, Verdict.HOLDS, 1.0), (large, Verdict.VIOLATED, 0.0)):
+        assert row(outcome, "robustness", **setting, sample=0).verdict is verdict
+        assert row(outcome, "verified_accuracy", **setting).value == value
+        assert row(outcome, "violated_fraction", **setting).value == 1 - value
+        assert row(outcome, "bounds_accuracy", **setting).value == value
+        assert row(outcome, "exactness_gap", **setting).value == 0.0
+        clock = row(outcome, "query_seconds", **setting, sample=0)
+        assert clock.timing
+        assert 0 < (clock.value or 0) <= stage.query_time_limit
+        assert not clock.reason
+        assert row(outcome, "par2", **setting).value == clock.value
+    for sample in (0, None):
+        low, high = (
+            row(outcome, name, method=method, sample=sample).value or 0
+            for name in ("adversarial_distance", "adversarial_distance_upper")
+        )
+        assert 0.125 - 2**-6 <= low < 0.125 <= high <= low + 2**-6
+    checked = row(outcome, "proofs_checked", **small)
+    if method == "search":
+        assert (checked.value, row(outcome, "proofs_checked", **large).value) == (1, 0)
+        assert row(outcome, "proof_bytes", **large).reason == "nothing holds"
+    else:
+        assert (checked.value, set(outcome.artefacts)) == (None, {"counterexamples"})
+
+
+def test_misclassified_inputs_are_at_distance_zero(tmp_path: Path) -> None:
+    outcome = Smt(distance=True).run(diagonal(), bench_of(CENTER, torch.tensor([1]), tmp_path))
+    values = [row(outcome, f"adversarial_distance{end}", method="search").value for end in ("", "_upper")]
+    assert values == [0.0, 0.0]
+    assert math.copysign(1, values[0] or 0.0) == 1
+
+
+def test_proofs_in_the_archive_prove_what_the_rows_say(tmp_path: Path) -> None:
+    network = random_network([3, 10, 10, 3], 18)
+    inputs = torch.rand(6, 3, generator=torch.Generator().manual_seed(1))
+    labels = network.module(inputs).argmax(1)
+    outcome = Smt(eps=(0.05, 0.7)).run(network, bench_of(inputs, labels, tmp_path))
+    holds = {(each.setting["eps"], each.sample) for each in outcome.metrics if each.verdict is Verdict.HOLDS}
+    reasons = {each.reason for each in outcome.metrics if each.verdict is Verdict.HOLDS}
+    assert reasons == {"bounds", "search"}
+    with zipfile.ZipFile(outcome.artefacts["proofs"]) as archive:
+        content = archive.read("network.onnx")
+        names = [name for name in archive.namelist() if name != "network.onnx"]
+        assert set(names) == {f"eps-{eps}/sample-{sample}.json" for eps, sample in holds}
+        sizes = []
+        for eps, sample in holds:
+            text = archive.read(f"eps-{eps}/sample-{sample}.json")
+            sizes.append((eps, len(text)))
+            statement = check_proof(json.loads(text), content)
+            ends = [(float(low), float(high)) for low, high in statement.box]
+            box_ = Property.robustness(inputs[sample or 0], sample=0, label=0, eps=float(eps), domain=(-10.0, 10.0))
+            assert ends == list(zip(box_.lower.tolist(), box_.upper.tolist(), strict=True))
+            label = int(labels[sample or 0])
+            others = [{label: 1, other: -1} for other in range(3) if other != label]
+            assert [coefficients for coefficients, _ in statement.rows] == others
+    for eps in (0.05, 0.7):
+        own = [size for at, size in sizes if at == eps]
+        assert row(outcome, "proofs_checked", eps=eps).value == len(own)
+        assert row(outcome, "proof_bytes", eps=eps).value == pytest.approx(sum(own) / len(own))
+    gap = row(outcome, "exactness_gap", eps=0.7).value or 0
+    bounds, verified = (row(outcome, name, eps=0.7).value or 0 for name in ("bounds_accuracy", "verified_accuracy"))
+    assert verified == pytest.approx(bounds + gap)
+    assert gap > 0
+
+
+def test_what_the_checker_refuses_does_not_hold(tmp_path: Path) -> None:
+    network = absolute(1.0, 0.0, 0.25)
+    exact = read(network)
+    search = Search(exact, Judge(network, exact, 0), Limits(5.0, time.monotonic() + 60))
+    property_ = box([-1.0], [0.5])
+    settled = search.settle(property_, None)
+    evidence = Evidence(tmp_path, network, exact, time.monotonic() + 60)
+    assert evidence.check(property_, settled).verdict is Verdict.HOLDS
+    assert settled.decided is not None
+    leaf = next(settled.decided.trees[0].leaves())
+    leaf.proven += 1
+    refused = evidence.check(property_, settled)
+    assert (refused.verdict, "refuses its proof" in refused.reason) == (Verdict.UNKNOWN, True)
+    checked, size = evidence.metrics(setting_of(0.75, "search"))
+    assert (checked.value, checked.reason[:16]) == (1, "1 of 2 without: ")
+    assert (size.value or 0) > 0
+    with zipfile.ZipFile(evidence.path) as archive:
+        assert len(archive.namelist()) == 2
+    other = Evidence(tmp_path, diagonal(), read(diagonal()), time.monotonic() + 60)
+    other._exact = exact  # as where a batch normalisation was folded: the file says another network
+    assert other.check(property_, search.settle(property_, None)).verdict is Verdict.HOLDS
+    assert "number by number" in other.metrics(setting_of(0.75, "search"))[0].reason
+
+
+def test_networks_with_batch_normalisation_hold_without_proof_files(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(4)
+    norm(torch.randn(64, 4) * 3 + 1)
+    network = of(nn.Linear(2, 4), norm, nn.ReLU(), nn.Linear(4, 2), inputs=2, classes=2)
+    label = network.module(CENTER).argmax(1)
+    outcome = Smt(eps=(0.001,)).run(network, bench_of(CENTER, label, tmp_path))
+    assert row(outcome, "robustness", sample=0).verdict is Verdict.HOLDS
+    checked = row(outcome, "proofs_checked")
+    assert checked.value == 0
+    assert checked.reason.startswith("1 of 1 without")
+
+
+@pytest.mark.parametrize("activation", [nn.GELU, nn.SiLU])
+def test_curved_networks_get_verdicts(activation: type[nn.Module], tmp_path: Path) -> None:
+    network = curved((3, 6, 3), 4, activation)
+    inputs = torch.rand(6, 3, generator=torch.Generator().manual_seed(2))
+    labels = network.module(inputs).argmax(1)
+    stage = Smt(eps=(0.05, 1.0), distance=True, distance_samples=1, distance_tolerance=0.1)
+    outcome = stage.run(network, bench_of(inputs, labels, tmp_path))
+    verdicts = {each.verdict for each in outcome.metrics if each.name == "robustness"}
+    assert verdicts >= {Verdict.HOLDS, Verdict.VIOLATED}
+    spread = torch.rand(3000, 3, generator=torch.Generator().manual_seed(3)) * 2 - 1
+    for each in outcome.metrics:
+        if each.verdict is Verdict.HOLDS:
+            around = inputs[each.sample or 0] + float(each.setting["eps"]) * spread
+            assert bool((network.module(around).argmax(1) == labels[each.sample or 0]).all())
+    assert row(outcome, "unstable_neurons", eps=0.05).value == 6
+    assert "of ReLU networks" in row(outcome, "proofs_checked", eps=0.05).reason
+    low = row(outcome, "adversarial_distance", method="search", sample=0).value or 0
+    high = row(outcome, "adversarial_distance_upper", method="search", sample=0).value or 0
+    assert 0 < low < high
+    (found,) = falsify(
+        network.module,
+        [Property.robustness(inputs[0], sample=0, label=int(labels[0]), eps=low, domain=(-10.0, 10.0))],
+        seed=1,
+    )
+    assert found is None
+
+
+def test_an_error_of_float_rounding_of_a_curved_network_is_unknown(tmp_path: Path) -> None:
+    # 2**24 + 1 is no float32: there the margin is 0, and exactly it is 1
+    big = 2.0**24
+    network = of(linear([[1.0]], [big]), nn.GELU(), linear([[1.0], [0.0]], [-big, 0.0]), inputs=1, classes=2)
+    outcome = Smt(eps=(0.0,)).run(network, bench_of(torch.tensor([[1.0]]), torch.tensor([0]), tmp_path))
+    about = row(outcome, "robustness", sample=0)
+    assert (about.verdict, about.reason) == (Verdict.UNKNOWN, ROUNDING_ONLY)
+
+
+def test_numbers_beyond_float64_end_a_query_and_not_the_run(tmp_path: Path) -> None:
+    layers: list[nn.Module] = []
+    for _ in range(9):
+        layers += [linear([[3e38]], [0.0]), nn.GELU()]
+    network = of(*layers, linear([[1.0], [0.5]], [0.0, 0.0]), inputs=1, classes=2)
+    stage = Smt(eps=(0.1,), query_time_limit=2.0)
+    outcome = stage.run(network, bench_of(torch.tensor([[0.75]]), torch.tensor([0]), tmp_path))
+    about, clock = (row(outcome, name, sample=0) for name in ("robustness", "query_seconds"))
+    assert about.verdict in (Verdict.UNKNOWN, Verdict.UNSUPPORTED)
+    assert about.reason
+    assert clock.reason == f"censored: {about.reason}"
+    assert (clock.value, row(outcome, "par2").value) == (2.0, 4.0)
+    assert row(outcome, "undecided_fraction").value == 1.0
+
+
+def test_the_count_of_nodes_ends_queries_alike() -> None:
+    network = curved((4, 12, 12, 3), 3)
+    center = torch.rand(4, generator=torch.Generator().manual_seed(5))
+    label = int(network.module(center[None]).argmax())
+    property_ = Property.robustness(center, sample=0, label=label, eps=0.2, domain=(-10.0, 10.0))
+    search = CurvedSearch(network, Limits(0.1, time.monotonic() + 600))
+    first, second = (search.query(property_, None, 600.0) for _ in range(2))
+    assert first == second
+    assert (first.verdict, first.nodes) == (Verdict.TIMEOUT, 11)
+    reached = "11 nodes, the count for a query_time_limit of 0.1 s, reached with 24 unstable neurons; the margin is at"
+    assert first.reason.startswith(reached)
+
+
+def test_no_query_begins_when_the_time_is_over(tmp_path: Path) -> None:
+    place = replace(bench_of(CENTER, torch.tensor([0]), tmp_path), time_limit=1e-3)
+    outcome = Smt(distance=True, query_time_limit=3.0).run(diagonal(), place)
+    about = row(outcome, "robustness", sample=0)
+    assert (about.verdict, about.reason) == (Verdict.TIMEOUT, JOB_ENDS)
+    assert row(outcome, "par2").value == 6.0
+    for name in ("unstable_neurons", "adversarial_distance", "adversarial_distance_upper", "distance_seconds"):
+        assert row(outcome, name).value is None
+        assert row(outcome, name).reason
+
+
+def test_proofs_that_are_late_are_told(tmp_path: Path) -> None:
+    network = absolute(1.0, 0.0, 0.25)
+    exact = read(network)
+    search = Search(exact, Judge(network, exact, 0), Limits(5.0, time.monotonic() + 60))
+    late = Evidence(tmp_path, network, exact, time.monotonic())
+    settled = search.settle(box([-1.0], [0.5]), None)
+    assert late.check(box([-1.0], [0.5]), settled) is settled
+    assert late.metrics(setting_of(0.75, "search"))[0].reason == "1 of 1 without: the job's time limit was near"
+
+
+def test_the_cost_of_what_is_undecided_counts_twice() -> None:
+    exact = read(diagonal())
+    search = Search(exact, Judge(diagonal(), exact, 0), Limits(5.0, time.monotonic() + 60))
+    property_ = Property.robustness(CENTER[0], sample=0, label=0, eps=0.0625, domain=(0.0, 1.0))
+    settled = search.settle(property_, None)
+    given = [
+        replace(settled, seconds=1.0),
+        replace(settled, verdict=Verdict.VIOLATED, reason="falsifier", seconds=6.0),
+        replace(settled, verdict=Verdict.TIMEOUT, reason="too slow", seconds=5.5, nodes=8),
+        replace(settled, reason="search", seconds=2.0, nodes=4),
+    ]
+    properties = [replace(property_, sample=index) for index in range(4)]
+    found = Outcome(rows(properties, given, 5.0, setting_of(0.0625, "search")))
+    assert row(found, "par2").value == pytest.approx((1 + 5 + 10 + 2) / 4)
+    assert row(found, "solve_time").value == pytest.approx(14.5 / 4)
+    assert [row(found, "query_seconds", sample=i).value for i in range(4)] == [1.0, 5.0, 5.0, 2.0]
+    assert [row(found, "query_seconds", sample=i).reason for i in (1, 2)] == ["", "censored: too slow"]
+    shares = ("verified_accuracy", "violated_fraction", "undecided_fraction", "bounds_accuracy", "exactness_gap")
+    assert [row(found, name).value for name in shares] == [0.5, 0.25, 0.25, 0.25, 0.25]
+    assert row(found, "nodes").value == 3.0
+
+
+def test_methods_agree(tmp_path: Path) -> None:
+    verdicts = []
+    methods: tuple[MethodName, ...] = ("search", "z3")
+    network = random_network([4, 16, 16, 3], 3)
+    inputs = torch.rand(5, 4, generator=torch.Generator().manual_seed(7))
+    labels = network.module(inputs).argmax(1)
+    for method in methods:
+        stage = Smt(eps=(0.1, 0.2), method=method, proofs=False, query_time_limit=20.0)
+        outcome = stage.run(network, bench_of(inputs, labels, tmp_path))
+        verdicts.append([each.verdict for each in outcome.metrics if each.name == "robustness"])
+        nodes = [each.value for each in outcome.metrics if each.name == "nodes"]
+        assert len(nodes) == (2 if method == "search" else 0)
+    assert verdicts[0] == verdicts[1]
+    assert set(verdicts[0]) == {Verdict.HOLDS, Verdict.VIOLATED}
+
+
+def test_integer_networks_are_verified_in_steps(tmp_path: Path) -> None:
+    path = written(tmp_path / "integer.onnx", (3, 6, 3), 0)
+    network = Network("n", nn.Linear(3, 3), (3,), 3, deployed=tmp_path / "fake_quantized.onnx", integer=path)
+    inputs = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+    place = replace(bench_of(inputs, torch.tensor([0, 1, 2, 0]), tmp_path), folder=tmp_path)
+    place = replace(place, data=replace(place.data, domain=(0.0, 1.0)))
+    outcome = Smt(steps=(0, 3), samples=3).run(network, place)
+    about = [each for each in outcome.metrics if each.name == "robustness"]
+    assert [(each.sample, each.setting["steps"]) for each in about] == [(i, s) for s in (0, 3) for i in range(3)]
+    assert {each.setting["method"] for each in about} == {"integer"}
+    violated = [each for each in about if each.verdict is Verdict.VIOLATED]
+    assert len(json.loads(outcome.artefacts["counterexamples"].read_text())) == len(violated) > 0
+
+
+def test_a_file_that_is_not_of_integers_is_refused_by_name(tmp_path: Path) -> None:
+    from evalsuite import export_onnx
+
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
+    path = tmp_path / "float.onnx"
+    export_onnx(module, (2,), path)
+    network = Network("n", module, (2,), 2, deployed=path)
+    with pytest.raises(Unsupported, match="holds FLOAT"):
+        Smt().run(network, bench_of(CENTER, torch.tensor([0]), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "cvc5"}, "method must be 'search' or 'z3', got 'cvc5'"),
+        ({"distance_tolerance": 0.0}, "distance_tolerance must be finite and > 0, got 0.0"),
+        ({"distance_samples": 0}, "distance_samples must be >= 1, got 0"),
+        ({"steps": ()}, "steps must name at least one radius"),
+        ({"steps": (2, -1)}, "steps must be finite and >= 0, got -1"),
+        ({"steps": (2, 2)}, "steps must not repeat a radius"),
+        ({"integer_time_limit": 0.0}, "integer_time_limit must be > 0 and <= 20000 s, got 0.0"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        Smt(**options)  # type: ignore[arg-type]
+
+
+def test_curved_digits(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+    trained, place = network("digits-mlp", "gelu"), bench("digits-mlp")
+    outcome = Smt(eps=(0.015625,), samples=6).run(trained, place)
+    assert (row(outcome, "verified_accuracy").value or 0) > 0.5
+    with pytest.raises(Unsupported, match="64 neurons; max_neurons is 63"):
+        Smt(max_neurons=63).run(trained, place)
+
+
+@pytest.mark.timeout(120)
+def test_conformance_by_z3_and_with_distances() -> None:
+    check_stage(Smt(samples=2, method="z3", distance=True, distance_samples=1, query_time_limit=0.5))
