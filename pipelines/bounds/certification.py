@@ -228,7 +228,10 @@ class Certification:
         if refused:
             return [self._rows.no_radius(method, refused[0])]
         radii = search(
-            correct, {eps: each.holds for eps, each in self._grid.items()}, self._options.radius_steps, certified
+            correct,
+            {eps: (each.holds, each.late) for eps, each in self._grid.items()},
+            self._options.radius_steps,
+            certified,
         )
         return self._rows.radii(radii, method, time.monotonic() - began)
 

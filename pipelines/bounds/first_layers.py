@@ -54,6 +54,8 @@ class FirstLayer:
 
     def _slack(self, regions: Regions) -> torch.Tensor:
         """(properties, outputs): what rounding does to weights that are differences, and to bounds made of them."""
-        reach = torch.maximum(regions.lower.abs(), regions.upper.abs()).flatten(1)[:, self.columns]
-        sums = (reach * self.weight.abs()).sum(2) + self.bias.abs() * (2 * reach.sum(2) + 1)
+        reach = torch.maximum(regions.lower.abs(), regions.upper.abs()).flatten(1)
+        # The bias may have absorbed the weight of any input, also of those that seem to have none.
+        absorbed = self.bias.abs() * (2 * reach.sum(1, keepdim=True) + 1)
+        sums = (reach[:, self.columns] * self.weight.abs()).sum(2) + absorbed
         return (2 * self.inputs + 16) * _UNIT * sums

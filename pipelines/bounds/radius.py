@@ -19,7 +19,7 @@ class Radii:
 
     Args:
         proven: (samples,) float64, the greatest radius that was certified; 0 where the sample is misclassified.
-        late: (samples,) bool, where the search ended early.
+        late: (samples,) bool, where the search ended early, or a radius of the grid above it was not tried in time.
         beyond: (samples,) bool, where the greatest radius of the grid holds, and so nothing was searched.
     """
 
@@ -53,23 +53,26 @@ class Radii:
         ]  # fmt: skip
 
 
-def search(correct: torch.Tensor, grid: Mapping[float, torch.Tensor], steps: int, certified: Certified) -> Radii:
+def search(
+    correct: torch.Tensor, grid: Mapping[float, tuple[torch.Tensor, torch.Tensor]], steps: int, certified: Certified
+) -> Radii:
     """The greatest certified radius of each sample, by the grid and then by bisection.
 
     Whether a ball is proven is not monotone in its radius, so each radius that counts was certified itself.
 
     Args:
         correct: (samples,) bool, which are classified as labelled; of the others the radius is 0.
-        grid: of each radius, which samples hold, (samples,) bool.
+        grid: of each radius, which samples hold, and which were not tried in time, both (samples,) bool.
         steps: of the bisection between the greatest radius that holds and the next one of the grid.
         certified: certifies some of the samples, each at a radius of its own.
     """
     radii = torch.tensor(sorted(grid), dtype=torch.float64)
-    holds = torch.stack([grid[each] for each in sorted(grid)])
+    holds, missing = (torch.stack([grid[each][i] for each in sorted(grid)]) for i in (0, 1))
     lower = (radii[:, None] * holds).amax(0)
     above = torch.where(radii[:, None] > lower, radii[:, None], torch.inf)
     upper = torch.where(correct, above.amin(0), lower)
-    beyond = correct & upper.isinf()
+    beyond = correct & holds[-1]
+    untried = correct & (missing & (radii[:, None] == upper)).any(0)
     late = torch.zeros_like(correct)
     for _ in range(steps):
         middle = lower + (upper - lower) / 2
@@ -80,4 +83,4 @@ def search(correct: torch.Tensor, grid: Mapping[float, torch.Tensor], steps: int
         lower[open_] = torch.where(proven, middle[open_], lower[open_])
         upper[open_] = torch.where(proven, upper[open_], middle[open_])
         late[open_] = missed
-    return Radii(lower, late, beyond)
+    return Radii(lower, late | untried, beyond)

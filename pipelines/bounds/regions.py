@@ -18,6 +18,8 @@ _STEPS = 8
 # Elements treated at once: temporaries stay in the processor's cache.
 _PART = 2**18
 _UNIT = 2.0**-52
+# More than what the length of a row lacks where its squares underflow.
+_FAINT = 2.0**-500
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class Regions:
             some = slice(None) if columns is None else slice(at, at + width)
             row, middle = rows[:, at : at + width], center[:, some]
             found = _least(row, low[:, some] - middle, high[:, some] - middle, self.radius[:, None])
+            if self.center is not None:  # which may lie far outside of the box, where the sums cancel
+                found = found - (2 * row.shape[2] + 16) * _UNIT * (row.abs() * middle.abs()).sum(2)
             parts.append(found + (row * middle).sum(2))
         return torch.cat(parts, 1)
 
@@ -103,7 +107,7 @@ class Regions:
 
 def _least(rows: torch.Tensor, low: torch.Tensor, high: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
     """(batch, k): lower bounds of rows.d for |d| <= radius and low <= d <= high."""
-    size = rows.norm(dim=2)
+    size = rows.norm(dim=2) + _FAINT
     corner = torch.where(rows > 0, low, high)
     boxed = (rows * corner).sum(2)
     if bool(radius.isinf().all()):

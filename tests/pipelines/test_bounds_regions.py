@@ -180,3 +180,13 @@ def test_balls_are_bounded_soundly_and_within_their_boxes(kind: str, patches: bo
             assert (high - low <= 2 * eps * weight.norm(dim=1) + 1e-8).all()
         assert (found["crown"].margins >= found["ibp"].margins).all()
         assert (found["alpha-crown"].margins >= found["crown"].margins).all()
+
+
+def test_a_center_far_outside_of_the_box_and_rows_whose_squares_underflow() -> None:
+    ends = torch.tensor([[-0.25], [0.5], [-(2.0**30)], [2.0**30 + 0.25]], dtype=torch.float64)
+    far = Regions(ends[0:1], ends[1:2], ends[2:3], ends[3])
+    row = torch.tensor([[[0.1], [-0.1], [1e-170], [-1e-170]]], dtype=torch.float64)
+    least = far.least(row)[0]
+    # The ball's end is at 0.25; its coordinate is exact.
+    for bound, weight in zip(least.tolist(), row.flatten().tolist(), strict=True):
+        assert bound <= min(weight * -0.25, weight * 0.25)

@@ -10,8 +10,15 @@ from pipelines.bounds.radius import search
 GRID = (0.125, 0.25, 0.5)
 
 
-def of_limits(limits: list[float], grid: tuple[float, ...] = GRID) -> dict[float, torch.Tensor]:
-    return {eps: torch.tensor([eps <= each for each in limits]) for eps in grid}
+Grid = dict[float, tuple[torch.Tensor, torch.Tensor]]
+
+
+def in_time(holds: dict[float, torch.Tensor]) -> Grid:
+    return {eps: (each, torch.zeros_like(each)) for eps, each in holds.items()}
+
+
+def of_limits(limits: list[float], grid: tuple[float, ...] = GRID) -> Grid:
+    return in_time({eps: torch.tensor([eps <= each for each in limits]) for eps in grid})
 
 
 def test_each_sample_has_a_bracket_of_its_own() -> None:
@@ -43,7 +50,7 @@ def test_a_proof_that_is_not_monotone_never_counts_what_was_not_certified() -> N
     def certified(which: list[int], eps: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.tensor([proven[eps[0]]]), torch.tensor([False])
 
-    radii = search(torch.tensor([True]), {eps: torch.tensor([proven[eps]]) for eps in GRID}, 4, certified)
+    radii = search(torch.tensor([True]), in_time({eps: torch.tensor([proven[eps]]) for eps in GRID}), 4, certified)
     assert radii.proven.tolist() == [0.328125]
 
 
@@ -62,10 +69,22 @@ def test_a_search_without_time_keeps_the_grid() -> None:
 
 
 def test_a_radius_of_zero_is_a_radius_too() -> None:
-    grid = {0.0: torch.tensor([True, False]), 0.5: torch.tensor([False, False])}
+    grid = in_time({0.0: torch.tensor([True, False]), 0.5: torch.tensor([False, False])})
 
     def certified(which: list[int], eps: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.tensor([each <= 0.25 for each in eps]), torch.zeros(len(which), dtype=torch.bool)
 
     radii = search(torch.tensor([True, False]), grid, 1, certified)
     assert radii.proven.tolist() == [0.25, 0.0]
+
+
+def test_a_radius_that_was_not_tried_is_told_and_the_greatest_only_where_it_holds() -> None:
+    def certified(which: list[int], eps: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ones(len(which), dtype=torch.bool), torch.zeros(len(which), dtype=torch.bool)
+
+    both = torch.tensor([True, True])
+    alone = search(both, in_time({0.0: torch.tensor([False, True])}), 2, certified)
+    assert alone.beyond.tolist() == [False, True]
+    grid = of_limits([0.3, 0.3])
+    grid[0.5] = (grid[0.5][0], torch.tensor([True, False]))
+    assert search(both, grid, 2, certified).late.tolist() == [True, False]
