@@ -7,6 +7,7 @@ network computes what the network computes. All is float64.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch
 from torch import nn
 
 from pipelines.bounds.curved import OPERATOR, BoundCurved, numbered, operator
+from pipelines.bounds.factors import factors, norm_bounds, norm_nodes
 from pipelines.bounds.first_layers import FirstLayer
 from pipelines.bounds.regions import Regions
+from pipelines.bounds.spread import Norm
 from pipelines.bounds.surroundings import LEGACY, at_home
 
 # Names that differ between the releases: the argument, the option and the method.
@@ -34,7 +37,7 @@ _CONSTANTS = ("BoundParams", "BoundBuffers", "BoundConstant")
 # How often a matrix of one layer's outputs by another's is held at once, measured: for both sides, and in between; and
 # what patches of a chain of layers come to at the most.
 _COPIES, _PATCHES = 10, 4
-_FIXED_LINES = ("BoundMaxPool", "BoundMul", "BoundReciprocal", "BoundSqrt")
+_FIXED_LINES = ("BoundMaxPool", "BoundMul", "BoundReciprocal", "BoundSoftmax", "BoundSqrt")
 
 with at_home():
     # The library switches these off for the whole process when it is imported.
@@ -45,6 +48,14 @@ with at_home():
 
     torch._C._jit_set_profiling_executor(_executor)
     torch._C._jit_set_profiling_mode(_profiling)
+
+# Release 0.3 has neither the products nor a LayerNorm that attention comes with.
+if LEGACY:
+    _OPERATORS: dict[str, Any] = {}
+    _spelling: Callable[[], AbstractContextManager[Any]] = nullcontext
+else:
+    from pipelines.bounds.attention import OPERATORS as _OPERATORS
+    from pipelines.bounds.attention import Spelling as _spelling
 
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -67,7 +78,8 @@ class _Box(PerturbationLpNorm):  # type: ignore[misc]
             rows = A.flatten(2)
         else:
             return boxed  # the identity: a ball reaches as far as its box in each input
-        if rows.shape[2] != prod(x.shape[1:]):
+        # Where most inputs are fixed the library leaves them out.
+        if self.sparse or rows.shape[2] != prod(x.shape[1:]):
             return boxed
         balled = -sign * self._regions.least(-sign * rows)
         return (torch.maximum if sign == -1 else torch.minimum)(boxed, balled.view_as(boxed))
@@ -115,8 +127,9 @@ class Engine:
         }  # fmt: skip
         self._input_shape = input_shape
         self._layers: list[FirstLayer] | None = None
-        with at_home():
-            made = {OPERATOR: operator(numbered(module))}
+        self._intervals: tuple[Pairs, dict[str, tuple[torch.Tensor, torch.Tensor]]] | None = None
+        with at_home(), _spelling():
+            made = {OPERATOR: operator(numbered(module)), **_OPERATORS}
             self._module = _Module(module, example, bound_opts=options, custom_ops=made)
             self._module.known = {}
             self._module.eval()
@@ -124,7 +137,7 @@ class Engine:
     @staticmethod
     def operators(module: nn.Module, input_shape: tuple[int, ...]) -> list[tuple[str, Any]]:
         """The ONNX operators of the traced `module`, with their attributes."""
-        with at_home():
+        with at_home(), _spelling():
             numbered(module)
             parsed = parse_module(module, (torch.zeros(1, *input_shape, dtype=torch.float64),))[0]
         return [(each.op, each.attr) for each in parsed]
@@ -162,6 +175,16 @@ class Engine:
         self.forward(x)
         return [each.inputs[0].forward_value.detach() for each in self._activations]
 
+    def norms_at(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """What LayerNorms divide at the inputs `x`, in the order of `norms`."""
+        self.forward(x)
+        return [centered.forward_value.detach() for centered, _ in norm_nodes(self._module)]
+
+    @property
+    def norms(self) -> list[Norm]:
+        """Bounds of what LayerNorms divide, as far as the last `bound` left them; all of them or none."""
+        return norm_bounds(self._module)
+
     def _box(self, regions: Regions) -> tuple[Any, ...]:
         return (BoundedTensor((regions.lower + regions.upper) / 2, _Box(regions)),)
 
@@ -174,7 +197,7 @@ class Engine:
         `method` is "ibp", "forward", "crown-ibp" or "crown"; `reference` are bounds of the activations' inputs that
         CROWN's are intersected with.
         """
-        given = {} if reference is None else {"reference_bounds": self._by_name(reference)}
+        given = {} if reference is None else {"reference_bounds": self._by_name(reference) | self._beside(reference)}
         known = self._known(regions)
         try:
             self._module.known = known
@@ -184,7 +207,13 @@ class Engine:
             self._module.known = {}
         inputs = [each.inputs[0] for each in self._activations]
         lower, upper = self._narrowed(regions, rows, found[0], found[1]) if known else found[:2]
-        return lower, upper, [(each.lower.detach(), each.upper.detach()) for each in inputs]
+        pairs = [(each.lower.detach(), each.upper.detach()) for each in inputs]
+        self._intervals = (pairs, factors(self._module)) if method == "ibp" else None
+        return lower, upper, pairs
+
+    def _beside(self, reference: Pairs) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """What came with `reference`, if it is of the last call."""
+        return self._intervals[1] if self._intervals is not None and self._intervals[0] is reference else {}
 
     def optimize(
         self,

@@ -81,13 +81,36 @@ def stand_in(found: Found) -> nn.Module:
 
 def shape_of(found: Found) -> Shape:
     """The shape of an activation module at its present parameters. Raises ValueError where there is no single row."""
+    _refuse_more_than_the_row(found)
     if isinstance(found.module, nn.Softplus):
         beta = float(found.module.beta)
         return Shape(found.traits, (beta,), threshold=float(found.module.threshold) / beta)
-    # A third party's module that a census knows by its values matches no row.
-    traits = found.traits.of(found.module) if found.traits.matches(found.module) else found.traits
+    traits = found.traits.of(found.module)
     hardness = tuple(float(each) for each in traits.hardness(found.module).detach().double().flatten())
     return Shape(traits, hardness)
+
+
+def _refuse_more_than_the_row(found: Found) -> None:
+    """Raise ValueError where the module may compute something else than its row, which stands in its place.
+
+    A proof can't rest on the samples by which a census knows others' modules, nor on what a subclass inherits.
+    """
+    module, row = found.module, found.traits
+    cure = f"put {type(row.make(1)).__name__} there, or the operations themselves"
+    if not (row.matches(module) or _is_softplus(row, module)):
+        raise ValueError(f"it is known as {row.name} by its values at some points only; {cure}")
+    if _has_its_own_forward(module, row):
+        raise ValueError(f"it is a {row.name} with a forward of its own; {cure}")
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise ValueError("it has forward hooks; remove them")
+
+
+def _has_its_own_forward(module: nn.Module, row: Activation) -> bool:
+    def owner(kind: type) -> type:
+        return next(each for each in kind.__mro__ if "forward" in vars(each))
+
+    known = owner(type(module)).__module__.split(".")[0] in ("torch", "evalsuite")
+    return "forward" in vars(module) or not (known or owner(type(module)) is owner(type(row.make(1))))
 
 
 def _fold_norms(sequence: nn.Sequential) -> None:

@@ -31,6 +31,8 @@ _FAILURES = (
 Worked = TypeVar("Worked")
 # Random points of each region at which bounds are checked, half of them corners of its box.
 _CHECKED = 32
+# A bound of rounding errors, in logits, beyond which boxes are not worth their time.
+_BLURRED = 1e3
 
 
 class Distrusted(Unsupported):
@@ -71,14 +73,26 @@ class Propagation:
         self._module = prepared(network.module)
         self._rounding = Rounding(network.module)
         modes = (True, False) if plain_windows(self._module, network.input_shape) and patches else (False,)
+        self._refuse_blurred()
         self._engine, self.optimizes, self.patches = self._converted(modes)
         generator = torch.Generator().manual_seed(0)
         points = torch.rand((2, *network.input_shape), generator=generator, dtype=torch.float64)
         seen = self._engine.inputs_at(points)
         # The conversion merges evaluations that are equal; then the bounds of activations serve for nothing.
-        self._ordered = self._rounding.in_order(points, [(each, each) for each in seen])
+        self._ordered, self._normed = self._rounding.in_order(points, seen, self._engine.norms_at(points))
         self.layers = layer_names(self._reference, points, seen)
         self.batch = self._engine.batch(memory, _LARGEST_BATCH)
+
+    @torch.no_grad()
+    def _refuse_blurred(self) -> None:
+        """Raise Unsupported where the rounding of a single input can't be bounded well enough to prove anything."""
+        points = torch.stack([torch.full(self._network.input_shape, each).double() for each in (0.25, 0.75)])
+        errors, logits = self._rounding.errors(points, points)[0], self._reference(points)
+        least = (errors / (1 + logits.abs().amax(1, keepdim=True))).amin().item()
+        if _BLURRED < least < torch.inf:
+            raise Unsupported(
+                f"no useful bounds of float32 rounding: for a single input {least:.1g} times the greatest logit"
+            )
 
     def _engine_for(self, patches: bool) -> Engine:
         return Engine(self._module, self._network.input_shape, self._iterations, patches=patches)
@@ -93,8 +107,8 @@ class Propagation:
             try:
                 engine = self._engine_for(patches)
                 self._compare(engine, low)
-                for method in ("ibp", "crown"):
-                    inputs = engine.bound(small, rows, method)[2]
+                intervals = engine.bound(small, rows, "ibp")[2]
+                inputs = engine.bound(small, rows, "crown", intervals)[2]
             except _FAILURES as error:
                 failure = error
                 continue
@@ -142,7 +156,8 @@ class Propagation:
     def _propagated(self, properties: list[Property], method: str) -> Margins:
         regions, rows = Regions.of(properties), rows_of(properties, self._network.classes)
         lower, upper, inputs = self._by(method, regions, rows)
-        single, double = self._rounding.errors(regions.lower, regions.upper, inputs if self._ordered else None)
+        norms = self._engine.norms if self._normed else None
+        single, double = self._rounding.errors(regions.lower, regions.upper, inputs if self._ordered else None, norms)
         slack = torch.einsum("bkc,bc->bk", rows.abs(), double)
         lower, upper = _or_nothing(lower - slack, -torch.inf), _or_nothing(upper + slack, torch.inf)
         self._check(regions, rows, lower, upper)

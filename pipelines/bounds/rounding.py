@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from evalsuite import Activation, Found, Unsupported, interval
+from pipelines.bounds.attention_rounding import attention as _attention  # noqa: F401  teaches its rules
 from pipelines.bounds.curved import Shape
 from pipelines.bounds.layer_norm import layer_norm as _layer_norm  # noqa: F401  teaches its rule
 from pipelines.bounds.preparing import shape_of, with_stand_ins
-from pipelines.bounds.spread import TINY, UNIT, Recording, Run, Spread, between
+from pipelines.bounds.spread import TINY, UNIT, Norm, Recording, Run, Spread, between
 
 # For each of: scaling, exp, erf or tanh, sums, products and a division, and the errors of hardness and parameters.
 _UNITS = 32
@@ -93,29 +94,35 @@ class Rounding:
         self._widest = max([1.0, *[shape[0] / shape[1] for shape in shapes]])
 
     @torch.no_grad()
-    def in_order(self, points: torch.Tensor, inputs: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
-        """Whether `inputs`, bounds for boxes that are `points`, are what the activations get, one after another."""
-        seen: list[torch.Tensor] = []
-        run = Recording(None, torch.zeros(len(points), dtype=torch.bool), seen)
+    def in_order(
+        self, points: torch.Tensor, inputs: list[torch.Tensor], norms: list[torch.Tensor] | None = None
+    ) -> tuple[bool, bool]:
+        """Whether `inputs` at `points` are what the activations get, one after another, and `norms` what norms divide.
+
+        Each (batch, *shape), for points (batch, *input_shape).
+        """
+        run = Recording(None, None, torch.zeros(len(points), dtype=torch.bool), [], [])
         self._module(between(points, points, torch.zeros_like(points), run))
-        return len(seen) == len(inputs) and all(
-            low.shape == value.shape and torch.allclose(low, value, rtol=1e-6, atol=1e-6)
-            for (low, _), value in zip(inputs, seen, strict=True)
-        )
+        return _equal(inputs, run.seen), _equal(norms or [], run.divided)
 
     @torch.no_grad()
     def errors(
-        self, lower: torch.Tensor, upper: torch.Tensor, inputs: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+        self,
+        lower: torch.Tensor,
+        upper: torch.Tensor,
+        inputs: list[tuple[torch.Tensor, torch.Tensor]] | None = None,
+        norms: list[Norm] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """How far the logits can be off, in float32 (infinite where it may overflow) and in float64 bounds of them.
 
         Each (batch, classes), for the boxes' ends (batch, *input_shape); `inputs` are bounds of each activation's
-        input, in the order of their evaluation: they make the errors smaller.
+        input, in the order of their evaluation, and `norms` the same of norms: they make the errors smaller.
 
         Raises:
             Unsupported: a function without rule, named.
         """
-        run = Run(None if inputs is None else deque(inputs), torch.zeros(len(lower), dtype=torch.bool))
+        known, found = None if inputs is None else deque(inputs), None if norms is None else deque(norms)
+        run = Run(known, found, torch.zeros(len(lower), dtype=torch.bool))
         run.reached(torch.maximum(lower.abs(), upper.abs()))
         logits = self._module(between(lower, upper, torch.zeros_like(lower), run))
         if not isinstance(logits, Spread):
@@ -123,3 +130,10 @@ class Rounding:
         error = logits.error.nan_to_num(torch.inf, torch.inf)
         single = error.masked_fill(run.overflow[:, None], torch.inf)
         return single, error * _FLOAT64 * self._widest
+
+
+def _equal(given: list[torch.Tensor], seen: list[torch.Tensor]) -> bool:
+    return len(given) == len(seen) and all(
+        each.shape == value.shape and torch.allclose(each, value, rtol=1e-6, atol=1e-6)
+        for each, value in zip(given, seen, strict=True)
+    )

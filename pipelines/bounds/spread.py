@@ -7,57 +7,21 @@ A sum of n products, in any order, is off by at most (n + 2) u / (1 - (n + 2) u)
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from evalsuite import Unsupported
+from pipelines.bounds.runs import Norm, Recording, Run
+
+__all__ = ["TINY", "UNIT", "Norm", "Recording", "Run", "Spread", "between", "exact", "teach", "units"]
 
 UNIT = 2.0**-24
-_GREATEST = torch.finfo(torch.float32).max
 # What a product loses by underflow, at the most, also where subnormal numbers are flushed to zero.
 TINY = 2.0**-126
 _NORM_UNITS = 16
-
-
-@dataclass(slots=True)
-class Run:
-    """One evaluation over boxes.
-
-    Args:
-        known: bounds of the activations' inputs that are still to come, in the order of their evaluation; or None.
-        overflow: (batch,) bool: where a float32 value, or a partial sum, can be infinite.
-    """
-
-    known: deque[tuple[torch.Tensor, torch.Tensor]] | None
-    overflow: torch.Tensor
-
-    def reached(self, magnitude: torch.Tensor) -> None:
-        """Mark where a magnitude is beyond float32."""
-        self.overflow = self.overflow | (~(magnitude * 1.001 < _GREATEST)).reshape(len(self.overflow), -1).any(1)
-
-    def narrowed(self, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The interval of an activation's input within what is known of it."""
-        if self.known is None:
-            return lower, upper
-        low, high = self.known.popleft()
-        return torch.minimum(torch.maximum(lower, low), high), torch.maximum(torch.minimum(upper, high), low)
-
-
-@dataclass(slots=True)
-class Recording(Run):
-    """A run that notes the lower ends of the activations' inputs in `seen`."""
-
-    seen: list[torch.Tensor]
-
-    def narrowed(self, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The interval as it is."""
-        self.seen.append(lower)
-        return lower, upper
 
 
 class Spread(torch.Tensor):
@@ -107,7 +71,8 @@ class Spread(torch.Tensor):
         return Spread.of(center, radius, error, self.run)
 
 
-def _units(count: int) -> float:
+def units(count: int) -> float:
+    """n u / (1 - n u): how far n roundings in a row are off, relatively, at the most."""
     return count * UNIT / (1 - count * UNIT) if count * UNIT < 0.5 else float("inf")
 
 
@@ -127,7 +92,7 @@ def _sums(
     exact(weight)
     center, radius, error = x.parts()
     reach = apply(x.magnitude(), size, None if bias is None else bias.abs())
-    moved = apply(error, size, None) + _units(count + 2) * reach + (count + 2) * TINY
+    moved = apply(error, size, None) + units(count + 2) * reach + (count + 2) * TINY
     x.run.reached(reach)
     return Spread.of(apply(center, weight, bias), apply(radius, size, None), moved, x.run)
 
@@ -190,7 +155,7 @@ def _average(pool: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
         pooled = x.each(lambda part: pool(part, *window, **named))
         magnitude = x.magnitude()
         count = magnitude[0, 0].numel()  # no window has more
-        error = pooled.error + _units(count + 2) * pool(magnitude, *window, **named) + (count + 2) * TINY
+        error = pooled.error + units(count + 2) * pool(magnitude, *window, **named) + (count + 2) * TINY
         x.run.reached(count * magnitude)
         return Spread.of(pooled.parts()[0], pooled.radius, error, x.run)
 

@@ -203,3 +203,53 @@ def test_a_row_that_is_wrong_for_its_module_is_caught(monkeypatch: pytest.Monkey
     monkeypatch.setattr(preparing, "GATES", (wrong,))
     with pytest.raises(Unsupported, match="computes another function"):
         Propagation(network(nn.Tanh(), nn.Tanh(), 1.0))
+
+
+class Clipped(nn.GELU):
+    """GELU by inheritance alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clamp(max=1.05)
+
+
+class Dented(nn.Module):
+    """GELU wherever a census looks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        down, up = x.clamp(12.02, 13), x.clamp(13, 13.98)
+        return nn.functional.gelu(x) - 4 * (down - 12.02) + 4 * (up - 13)
+
+
+class Plain(nn.GELU):
+    """A name of its own, and nothing else."""
+
+
+def hooked() -> nn.Module:
+    module = nn.GELU()
+    module.register_forward_hook(lambda _module, _inputs, y: y.clamp(max=1.05))
+    return module
+
+
+def patched() -> nn.Module:
+    module = nn.GELU()
+    module.forward = lambda x: nn.functional.gelu(x).clamp(max=1.05)  # type: ignore[method-assign]
+    return module
+
+
+@pytest.mark.parametrize(
+    ("activation", "told"),
+    [
+        (Clipped(), r"1 \(Clipped\): it is a gelu with a forward of its own; put GELU there"),
+        (patched(), r"1 \(GELU\): it is a gelu with a forward of its own"),
+        (hooked(), r"1 \(GELU\): it has forward hooks; remove them"),
+        (Dented(), r"1 \(Dented\): it is known as gelu by its values at some points only"),
+    ],
+)
+def test_an_activation_that_does_more_than_its_row_is_refused_by_path(activation: nn.Module, told: str) -> None:
+    with pytest.raises(Unsupported, match=told):
+        Propagation(network(activation, nn.ReLU(), 1.0))
+
+
+def test_a_subclass_that_only_has_another_name_is_taken() -> None:
+    subject = network(Plain(), nn.ReLU(), 1.0)
+    assert_sound(subject, Propagation(subject).bounds(boxes(0.1), "crown"), boxes(0.1))

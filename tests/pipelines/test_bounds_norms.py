@@ -114,9 +114,9 @@ def test_attention_is_refused_by_path() -> None:
         Propagation(subject)
 
 
-def test_a_vision_transformer_is_refused_by_path(network: MakeNetwork) -> None:
-    names = r"norm_attention \(LayerNorm" if LEGACY else r"blocks\.0\.attention \(Attention\)"
-    with pytest.raises(Unsupported, match=names):
+def test_a_vision_transformer_is_refused_by_path_or_for_its_rounding(network: MakeNetwork) -> None:
+    told = r"norm_attention \(LayerNorm" if LEGACY else "no useful bounds of float32 rounding"
+    with pytest.raises(Unsupported, match=told):
         Propagation(network("digits-vit", "gelu", epochs=1))
 
 

@@ -1,0 +1,55 @@
+"""What norms and attention divide, take roots of and multiply, found among auto_LiRPA's nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelines.bounds.spread import Norm
+from pipelines.bounds.surroundings import LEGACY
+
+# The operators of LayerNorm and attention that are no lines; release 0.3 has none of them here.
+_CURVED = () if LEGACY else ("BoundMatMul", "BoundMul", "BoundReciprocal", "BoundSoftmax", "BoundSqr", "BoundSqrt")
+# What the root of a LayerNorm is taken of, back to the square of x - mean.
+_SQUARES = ("BoundAdd", "BoundReduceMean", "BoundSqr")
+
+
+def factors(module: nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Bounds of the arguments of these operators, by node: CROWN's may leave an operator's domain, intervals do not."""
+    inputs = [given for each in module.children() if type(each).__name__ in _CURVED for given in _inputs(each)]
+    return {each.name: (each.lower, each.upper) for each in inputs if each.perturbed and each.lower is not None}
+
+
+def norm_nodes(module: nn.Module) -> list[tuple[Any, Any]]:
+    """For each LayerNorm the nodes of x - mean and of variance + epsilon; none at all where one looks otherwise."""
+    found = []
+    for root in module.children():
+        if type(root).__name__ != "BoundSqrt":
+            continue
+        node: Any = root
+        chain: list[Any] = []
+        while len(chain) < len(_SQUARES) and _inputs(node):
+            node = _inputs(node)[0]
+            chain.append(node)
+        if tuple(type(each).__name__ for each in chain) != _SQUARES:
+            return []
+        found.append((_inputs(node)[0], chain[0]))
+    return found
+
+
+def norm_bounds(module: nn.Module) -> list[Norm]:
+    """Bounds of what LayerNorms divide, where the last propagation left them for all of them; else none."""
+    pairs = norm_nodes(module)
+    if any(each.lower is None or each.upper is None for pair in pairs for each in pair):
+        return []
+    return [
+        Norm(centered.lower, centered.upper, squares.lower.clamp(min=0).sqrt(), squares.upper.clamp(min=0).sqrt())
+        for centered, squares in pairs
+    ]
+
+
+def _inputs(node: Any) -> list[Any]:
+    found: list[Any] = node.inputs
+    return found

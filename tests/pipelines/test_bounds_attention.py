@@ -1,0 +1,265 @@
+"""Attention: bounded soundly under auto_LiRPA 0.7 by our own softmax, refused by path where it is not."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evalsuite import Network, Property, Unsupported
+from evalsuite.plugins import load
+from pipelines.bounds.embedding import embedded
+from pipelines.bounds.propagation import Propagation
+from pipelines.bounds.rounding import Rounding
+from pipelines.bounds.softmax import softmax_lines, softmax_range
+from pipelines.bounds.surroundings import LEGACY, at_home
+
+METHODS = ("ibp", "crown-ibp", "crown")
+modern = pytest.mark.skipif(
+    LEGACY, reason="auto_LiRPA 0.3 has no sound bounds of LayerNorm, nor of attention's products"
+)
+
+
+class Mixed(nn.Module):
+    """One block of attention over positions made of one input, with a norm, a residual sum and a mean where asked."""
+
+    def __init__(self, positions: int, heads: int, size: int, *, causal: bool, norm: bool, act: nn.Module) -> None:
+        super().__init__()
+        width = heads * size
+        self.positions, self.heads, self.causal = positions, heads, causal
+        self.first, self.mix, self.out = (
+            nn.Linear(4, positions * width),
+            nn.Linear(width, 3 * width),
+            nn.Linear(width, width),
+        )
+        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
+        self.act, self.last = act, nn.Linear(width, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).unflatten(1, (self.positions, -1))
+        parts = [
+            each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in self.mix(self.norm(h)).chunk(3, dim=-1)
+        ]
+        mixed = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=self.causal)
+        y: torch.Tensor = self.last(self.act(h + self.out(mixed.transpose(1, 2).flatten(-2))).mean(1))
+        return y
+
+
+def attending(seed: int) -> Network:
+    """Geometries and gains by the seed."""
+    torch.manual_seed(seed)
+    act = (nn.GELU, nn.ReLU, nn.SiLU)[seed % 3]()
+    module = Mixed(
+        2 + seed % 4, 1 + seed % 3, 1 + seed % 2 + seed // 2 % 2, causal=seed % 5 == 0, norm=seed % 2 == 1, act=act
+    ).eval()
+    for each in module.parameters():
+        each.data *= (1.0, 2.0, 4.0)[seed // 3 % 3]
+    return Network("attending", module, (4,), 3)
+
+
+def points_of(subject: Network, region: Property, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Corners, inner points, and for each logit up and down where gradient ascent ends."""
+    share = torch.rand(count, *subject.input_shape, generator=generator, dtype=torch.float64)
+    share[::2] = share[::2].round()
+    module, width = copy.deepcopy(subject.module).double(), region.upper - region.lower
+    climbed = [share]
+    for sign in (1, -1):
+        for logit in range(subject.classes):
+            at = share[:32].clone()
+            for _ in range(20):
+                at.requires_grad_()
+                up = torch.autograd.grad(module(region.lower + at * width)[:, logit].sum(), at)[0]
+                at = (at.detach() + 0.1 * sign * up.sign()).clamp(0, 1)
+            climbed.append(at)
+    return region.lower + torch.cat(climbed) * width
+
+
+def assert_sound(subject: Network, eps: float, count: int, methods: tuple[str, ...] = METHODS) -> int:
+    """All logits lie within the bounds, and float32's within the allowance; how many points were tried."""
+    generator, tried = torch.Generator().manual_seed(1), 0
+    regions = [
+        Property.robustness(
+            torch.rand(subject.input_shape, generator=generator), sample=i, label=i, eps=eps, domain=(0.0, 1.0)
+        )
+        for i in range(2)
+    ]
+    exact, points = (
+        copy.deepcopy(subject.module).double(),
+        [points_of(subject, each, count, generator) for each in regions],
+    )
+    propagation = Propagation(subject)
+    for method in methods:
+        found = propagation.bounds(regions, method)
+        assert found.lower.isfinite().all()
+        for i, (each, x) in enumerate(zip(regions, points, strict=True)):
+            others = [j for j in range(subject.classes) if j != each.label]
+            with torch.no_grad():
+                logits, single = exact(x), x.float()
+                off = subject.module(single).double() - exact(single.double())
+            assert ((found.lower[i] <= logits) & (logits <= found.upper[i])).all()
+            assert ((off[:, [each.label]] - off[:, others]).abs() <= found.allowance[i]).all()
+            tried += len(x)
+    return tried
+
+
+@modern
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_attention_is_bounded_soundly(seed: int) -> None:
+    assert_sound(attending(seed), 0.05, 1000)
+
+
+@pytest.mark.slow
+@modern
+@pytest.mark.parametrize("seed", range(24))
+def test_attention_is_bounded_soundly_in_many_points(seed: int) -> None:
+    for eps in (0.02, 0.1, 0.4):
+        assert assert_sound(attending(seed), eps, 10_000) >= 60_000
+
+
+@modern
+def test_crown_is_tighter_than_intervals_and_close_to_the_truth() -> None:
+    subject = attending(1)
+    region = Property.robustness(torch.full((4,), 0.5), sample=0, label=0, eps=0.01, domain=(0.0, 1.0))
+    propagation = Propagation(subject)
+    crown, intervals = (propagation.bounds([region], method) for method in ("crown", "ibp"))
+    assert ((crown.lower >= intervals.lower) & (crown.upper <= intervals.upper)).all()
+    corners = torch.cartesian_prod(*[torch.tensor([0.49, 0.51], dtype=torch.float64)] * 4)
+    with torch.no_grad():
+        true = copy.deepcopy(subject.module).double()(corners)
+    assert (crown.upper - crown.lower).max() < 3 * (true.amax(0) - true.amin(0)).max()
+
+
+def boxes(seed: int, count: int, wide: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Random boxes of logits (boxes, n), and points (points, boxes, n) in them, half of them corners."""
+    generator = torch.Generator().manual_seed(seed)
+    middle = wide * torch.randn(50, count, generator=generator, dtype=torch.float64)
+    width = wide * torch.rand(50, count, generator=generator, dtype=torch.float64) ** 3
+    share = torch.rand(2000, 50, count, generator=generator, dtype=torch.float64)
+    share[::2] = share[::2].round()
+    return middle - width, middle + width, middle + (2 * share - 1) * width
+
+
+@pytest.mark.parametrize("wide", [1e-9, 0.1, 3.0, 40.0, 1000.0])
+@pytest.mark.parametrize("causal", [False, True])
+def test_ranges_and_lines_of_softmax_hold(wide: float, causal: bool) -> None:
+    for count in (1, 2, 7):
+        lower, upper, points = boxes(count, count, wide)
+        seen = torch.ones(50, count, dtype=torch.bool).tril() if causal else None
+        values = (points if seen is None else points.masked_fill(~seen, -torch.inf)).softmax(-1)
+        least, most = softmax_range(lower, upper, seen)
+        assert ((least <= values) & (values <= most)).all()
+        below, above = softmax_lines(lower, upper, seen)
+        assert (below.value(points) <= values).all()
+        assert (values <= above.value(points)).all()
+
+
+def test_the_range_of_softmax_is_reached() -> None:
+    lower, upper = torch.tensor([0.0, -1.0, 2.0]).double(), torch.tensor([1.0, 3.0, 2.5]).double()
+    least, most = softmax_range(lower, upper)
+    assert least[0].item() == pytest.approx(torch.tensor([0.0, 3.0, 2.5]).double().softmax(0)[0].item(), rel=1e-9)
+    assert most[1].item() == pytest.approx(torch.tensor([0.0, 3.0, 2.0]).double().softmax(0)[1].item(), rel=1e-9)
+
+
+def test_lines_of_softmax_of_nothing_known_are_constants() -> None:
+    wide = torch.tensor([[-torch.inf, 0.0], [torch.nan, 0.0]]).double()
+    below, above = softmax_lines(wide, wide + 1)
+    points = torch.tensor([[-300.0, 0.5]]).double()
+    assert (below.value(points) <= 0).all()
+    assert (above.value(points) >= 1).all()
+
+
+class Softmaxed(nn.Module):
+    """softmax (x, 0), of which the first, less 0.054 x."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        both = x @ torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        y: torch.Tensor = both.softmax(-1) @ torch.tensor([[1.0], [0.0]], dtype=torch.float64) - 0.054 * x
+        return y
+
+
+@modern
+def test_the_librarys_own_lines_of_softmax_exclude_values() -> None:
+    # It takes log (p + 1e-8) for log p, where p is 1e-13 at x = -30; the line then goes far below 0.
+    with at_home():
+        from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
+
+        low, high = torch.tensor([[-30.0]]).double(), torch.tensor([[5.0]]).double()
+        box = BoundedTensor((low + high) / 2, PerturbationLpNorm(norm=math.inf, x_L=low, x_U=high))
+        module = Softmaxed()
+        theirs = BoundedModule(module, low).compute_bounds(x=(box,), method="CROWN")[1].item()
+    assert theirs < module(low).item() - 0.5
+    ends = [torch.cat([each, torch.zeros_like(each)], 1) for each in (low, high)]
+    above = softmax_lines(*ends)[1]
+    for x in torch.linspace(-30, 5, 50, dtype=torch.float64):
+        point = torch.stack([x, torch.zeros_like(x)])[None]
+        assert above.value(point)[0, 0] >= point.softmax(-1)[0, 0]
+
+
+@modern
+def test_the_librarys_own_interval_of_softmax_excludes_values() -> None:
+    # The second entry of softmax (x, 0.1) is 0.52 at x = 0; it adds 1e-12 to a sum that is 1e-26.
+    with at_home():
+        from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
+
+        low, high = torch.tensor([[0.0, 0.0]]).double(), torch.tensor([[60.0, 0.1]]).double()
+        box = BoundedTensor((low + high) / 2, PerturbationLpNorm(norm=math.inf, x_L=low, x_U=high))
+        theirs = BoundedModule(nn.Softmax(-1), low).compute_bounds(x=(box,), method="IBP")[1][0, 1].item()
+    value = torch.stack([low[0, 0], high[0, 1]]).softmax(-1)[1].item()
+    assert theirs < 1e-9 < value <= softmax_range(low, high)[1][0, 1]
+
+
+class Masked(nn.Module):
+    """Attention with a mask of its own."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__()
+        self.first, self.last, self.named = nn.Linear(4, 6), nn.Linear(6, 3), named
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).reshape(-1, 1, 2, 3)
+        y: torch.Tensor = self.last(functional.scaled_dot_product_attention(h, h, h, **self.named).flatten(1))
+        return y
+
+
+@pytest.mark.parametrize("named", [{"attn_mask": torch.zeros(2, 2)}, {"scale": -1.0}])
+def test_other_attention_is_refused_by_path(named: dict[str, Any]) -> None:
+    subject = Network("masked", nn.Sequential(Masked(**named)).eval(), (4,), 3)
+    with pytest.raises(Unsupported, match=r"in 0 \(Masked\)"):
+        Propagation(subject)
+
+
+@modern
+def test_a_query_that_is_its_own_key_is_bounded_soundly() -> None:
+    torch.manual_seed(0)
+    assert_sound(Network("same", nn.Sequential(Masked(scale=2.0)).eval(), (4,), 3), 0.3, 2000)
+
+
+@pytest.mark.skipif(not LEGACY, reason="auto_LiRPA 0.7 bounds LayerNorm and attention")
+@pytest.mark.parametrize("name", ["digits-vit", "text-gpt"])
+def test_transformers_are_refused_by_path_under_the_old_release(name: str) -> None:
+    workload = load("workloads", name).target()
+    module = workload.build(lambda _: nn.GELU()).eval()
+    subject = Network(name, module, (1, 8, 8), 10)
+    if name == "text-gpt":
+        subject = embedded(Network(name, module, (64,), 256, vocabulary=256), torch.zeros(1, 64, dtype=torch.long))[0]
+    with pytest.raises(Unsupported, match=r"blocks\.0\.norm_attention \(LayerNorm"):
+        Propagation(subject)
+
+
+def test_the_rounding_of_attention_covers_float32() -> None:
+    torch.manual_seed(0)
+    for gain in (1.0, 30.0):
+        module = Mixed(5, 2, 3, causal=False, norm=False, act=nn.ReLU()).eval()
+        module.mix.weight.data *= gain
+        center = torch.randn(1, 4).double()
+        with torch.no_grad():
+            single = Rounding(module).errors(center - 1e-3, center + 1e-3)[0]
+            x = (center + 2e-3 * (torch.rand(2000, 4).double() - 0.5)).float()
+            off = module(x).double() - copy.deepcopy(module).double()(x.double())
+        assert (off.abs() <= single).all()
+        assert single.max() < 1e5 * off.abs().max()
