@@ -1,18 +1,16 @@
 """The checker of proof files: it believes nothing that it does not recompute.
 
 It needs Python and `onnx` alone: copied anywhere, check_proof(json.load(PROOF), bytes of the ONNX file) says what is.
-A proof says that rows c . y + d are > 0 for all real inputs of a box, y being the outputs that the ReLU network in the
-ONNX file has without any rounding. It splits the box by signs of pre-activations z (on: z >= 0, off: z <= 0), and
-chooses multipliers p for the parts. On the way from a row back to the inputs, q max(z, 0) is replaced by p z + r, with
-r the least value of q max(z, 0) - p z for z in an interval: at 0 or an end of it. Any p is sound. What is left is
-linear in the inputs, and least in a corner of the box. So are the intervals found. (arXiv 1803.06567, 2103.06624.)
+A proof says that rows c . y + d are > 0 for all real inputs of a box, y being the ONNX file's outputs without rounding.
+It splits the box by signs of pre-activations z (on: z >= 0, off: z <= 0), and chooses multipliers p. From a row back to
+the inputs, q max(z, 0) is replaced by p z + r, r being the least of q max(z, 0) - p z in z's interval: at 0 or an end.
+Any p is sound. What is left is linear in the inputs. So are the intervals found. (arXiv 1803.06567, 2103.06624.)
 """
 
 import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from operator import mul
@@ -115,6 +113,7 @@ class _Check:  # bounds of rows, for one network and box; `neurons` are by layer
     layers: list[Layer]
     exponent: int
     box: list[tuple[Fraction, Fraction]]
+    words: list[int]  # of each layer's longest weight, of 60 bits
     neurons: Known = field(default_factory=dict)
     work: int = 0
 
@@ -123,7 +122,7 @@ class _Check:  # bounds of rows, for one network and box; `neurons` are by layer
         (coefficients, total), e = row, _exponent(row[0].values())
         q = [int(coefficients.get(i, 0) * 2**e) for i in range(len(self.layers[top][-1]))]
         for depth, layer in reversed([*enumerate(self.layers[: top + 1])]):
-            self.work += len(layer) * sum(1 + each.bit_length() // 60 for each in q)
+            self.work += self.words[depth] * len(layer) * sum(1 + each.bit_length() // 60 for each in q)
             _require(self.work <= _WORK, f"takes more than {_WORK} products to check")
             e += self.exponent
             total += Fraction(sum(map(mul, q, layer[-1])), 2**e)
@@ -131,13 +130,14 @@ class _Check:  # bounds of rows, for one network and box; `neurons` are by layer
             q, e = [sum(map(mul, q, column)) << (finer - e) for column in layer[:-1]], finer
             for i in range(len(q) if depth else 0):
                 low, up, *shares = split[key] if (key := (depth - 1, i)) in split else self.neurons[key]
-                p = int(chosen[key] * 2**e) if key in chosen else (q[i] >> _SHARE) * shares[q[i] <= 0]
+                usual = (q[i] >> _SHARE) * shares[q[i] <= 0]
+                p = int(chosen[key] * 2**e) if key in chosen else usual
+                _require(p != usual or key not in chosen, f"the p of neuron {[*key]} is what is taken without it")
                 q[i], total = p, total + min(Fraction(0), -p * low, (q[i] - p) * up) / 2**e
         ends = [(each * low / 2**e, each * up / 2**e) for each, (low, up) in zip(q, self.box, strict=True)]
         return sum((min(pair) for pair in ends), total), sum((low / 2 + up / 2 for low, up in ends), total)
 
-    def check_intervals(self, stated: Any) -> None:
-        """Of all neurons."""
+    def check_intervals(self, stated: Any) -> None:  # of all neurons
         _compare([*map(len, stated)], [len(layer[-1]) for layer in self.layers[:-1]], "neurons: their number")
         for depth, i in [(depth, i) for depth, layer in enumerate(stated) for i in range(len(layer))]:
             low, up = (s * self.bound(depth, ({i: Fraction(s)}, Fraction(0)), {}, {})[0] for s in (1, -1))
@@ -145,8 +145,7 @@ class _Check:  # bounds of rows, for one network and box; `neurons` are by layer
             share = math.floor(2**_SHARE * up / (up - low)) if low < 0 < up else 2**_SHARE * (low >= 0)
             self.neurons[depth, i] = min(low, 0), max(up, 0), 2**_SHARE * (low >= 0 or up > -low), share
 
-    def check_tree(self, tree: Any, place: str, row: Row, split: Known) -> list[Fraction]:
-        """The bounds of its leaves."""
+    def check_tree(self, tree: Any, place: str, row: Row, split: Known) -> list[Fraction]:  # of its leaves
         chosen: Known = {}
         for depth, index, number in [[*tree["neuron"], "0"]] if "neuron" in tree else tree["p"]:
             low, up, *_ = self.neurons.get((depth, index), (Fraction(0), Fraction(0)))
@@ -166,7 +165,7 @@ class _Check:  # bounds of rows, for one network and box; `neurons` are by layer
         return [bound]
 
 
-def check_proof(proof: Mapping[str, Any], onnx_bytes: bytes) -> Statement:
+def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
     """What the proof proves of the network in the bytes of an ONNX file. Raises ProofError if that is nothing."""
     place, sha256 = "network", hashlib.sha256(onnx_bytes).hexdigest()
     try:
@@ -184,7 +183,8 @@ def check_proof(proof: Mapping[str, Any], onnx_bytes: bytes) -> Statement:
         _require(rows and known, f"property: needs rows, with coefficients != 0 of outputs < {outputs}")
         texts = [{"coefficients": {str(i): _text(c) for i, c in row.items()}, "constant": _text(d)} for row, d in rows]
         _compare(proof["property"], {"rows": texts}, "property")
-        place, check, bounds = "neurons", _Check(layers, exponent, box), list[list[Fraction]]()
+        words = [1 + max(each.bit_length() for row in layer for each in row) // 60 for layer in layers]
+        place, check, bounds = "neurons", _Check(layers, exponent, box, words), list[list[Fraction]]()
         check.check_intervals(list.copy(proof["neurons"]))
         for tree, row in zip(proof["trees"], rows, strict=True):
             place = f"trees[{len(bounds)}]"

@@ -16,25 +16,36 @@ def smt(
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds.")] = 60.0,
     proof: Annotated[Path | None, typer.Option(metavar="JSON", help="Where the proof of an unsat goes.")] = None,
 ) -> None:
-    """Decide a VNN-LIB property by exact branch and bound: sat with a witness, unsat with a proof, or unknown."""
+    """Decide a VNN-LIB property by exact branch and bound: sat with a witness, unsat with a proof, or unknown.
+
+    A conjunction is refuted only by one of its constraints alone, so that some stay unknown. The exit code is 2
+    where nothing was decided for a fault in the files, and also where the answer stands but its proof was not written.
+    """
     if not 0 < timeout < math.inf:
         _stop(f"--timeout is a number of seconds > 0, got {timeout:g}")
     from evalsuite import Unsupported
     from pipelines.smt.querying import answer
 
+    if proof is not None and (not proof.parent.is_dir() or proof.is_dir()):
+        print("error")
+        _stop(f"{proof}: No such file can be written: name one in a folder that exists")
     try:
         found = answer(onnx, vnnlib, timeout)
-        written = "" if proof is None else found.write(proof)
     except (Unsupported, ValueError) as error:
         print("error")
         _stop(str(error))
     except OSError as error:
         print("error")
-        _stop(f"{error.filename}: {error.strerror}; name files that can be read, and written")
+        _stop(f"{error.filename}: {error.strerror}; name files that can be read")
     print(found.lines())
     print(f"{found.reason}; {found.nodes} nodes; {found.seconds:.2f} s", file=sys.stderr)
-    if written:
-        print(written, file=sys.stderr)
+    if proof is None:
+        return
+    sys.stdout.flush()
+    try:
+        print(found.write(proof), file=sys.stderr)
+    except (Unsupported, OSError) as error:
+        _stop(f"the answer stands, but its proof was not written: {error}")
 
 
 def _stop(message: str) -> NoReturn:

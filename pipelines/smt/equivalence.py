@@ -35,7 +35,7 @@ class Equivalence:
         claim: what it is about, in words.
         reason: how it was decided, or why not.
         bound: a proven bound of the greatest absolute difference of two logits in the box; None where none is asked.
-        found: the greatest one seen at a float32 input of the box.
+        found: the greatest one seen at a float32 input of the box; None where it holds no such input.
         point: that input, where the verdict is violated.
         seconds: taken.
     """
@@ -77,10 +77,11 @@ def same_outputs(
 
     def result(verdict: Verdict, reason: str, bound: Fraction, at: torch.Tensor | None = None) -> Equivalence:
         seen = found if at is None or at is point else suspects.difference(at)
-        return Equivalence(verdict, claim, reason, float(bound), float(seen), at, time.monotonic() - started)
+        shown = None if seen is None else float(seen)
+        return Equivalence(verdict, claim, reason, float(bound), shown, at, time.monotonic() - started)
 
     bound = Fraction(delta) - least
-    if found > delta:
+    if found is not None and found > delta:
         return result(Verdict.VIOLATED, "sampled", bound, point)
     if least >= 0:
         return result(Verdict.HOLDS, "bounds", bound)
@@ -163,6 +164,7 @@ class _Suspects:
     def __init__(self, pair: tuple[ExactNetwork, ExactNetwork], delta: Fraction, box: Property) -> None:
         self._pair, self._delta, self._box = pair, delta, box
         self._lower, self._upper = (each[0] for each in float32_box([box]))
+        self._empty = bool((self._lower > self._upper).any())
 
     def difference(self, point: torch.Tensor) -> Fraction:
         """The greatest absolute difference of two logits at a float32 point, exactly."""
@@ -174,15 +176,17 @@ class _Suspects:
         """The nearest float32 point of the box, if it differs by more than delta."""
         rounded = torch.from_numpy(np.array(point)).float().reshape(self._lower.shape)
         rounded = rounded.clamp(self._lower, self._upper)
-        return rounded if self.difference(rounded) > self._delta else None
+        return rounded if self._box.contains(rounded) and self.difference(rounded) > self._delta else None
 
     def near(self, point: Sequence[Fraction]) -> torch.Tensor | None:
         """The same of a rational point."""
         return self.confirmed(np.array([float(value) for value in point]))
 
     @torch.no_grad()
-    def greatest(self, one: Network, other: Network) -> tuple[Fraction, torch.Tensor]:
-        """The greatest difference among random points and corners of the box, and where it is."""
+    def greatest(self, one: Network, other: Network) -> tuple[Fraction, torch.Tensor] | tuple[None, None]:
+        """The greatest difference among random points and corners of the box, and where it is; None without any."""
+        if self._empty:
+            return None, None
         generator = torch.Generator().manual_seed(self._box.sample)
         share = torch.rand(_SAMPLES, *self._lower.shape, generator=generator)
         share[::2] = share[::2].round()

@@ -51,7 +51,7 @@ def same_class(network: Network, quantized: IntegerNetwork, box: Property, *, se
     def result(verdict: Verdict, reason: str, point: torch.Tensor | None = None) -> Equivalence:
         return Equivalence(verdict, claim, reason, None, None, point, time.monotonic() - started)
 
-    point = both.differing(asked, query)
+    point = None if both.empty() else both.differing(asked, query)
     if point is not None:
         return result(Verdict.VIOLATED, "two classes at a float32 input", point)
     if not _float_class_proven(network, asked):
@@ -90,7 +90,13 @@ class _Both:
     quantized: IntegerNetwork
     box: Property
 
+    def empty(self) -> bool:
+        """Whether the box holds no float32 input."""
+        lower, upper = float32_box([self.box])
+        return bool((lower > upper).any())
+
     def middle(self) -> torch.Tensor:
+        """A float32 input in the middle of the box, or next to it where the box holds none."""
         lower, upper = float32_box([self.box])
         return ((lower + upper) / 2).clamp(lower, upper)[0]
 
@@ -112,7 +118,7 @@ class _Both:
         near = torch.from_numpy(self.quantized.input.real(integers)).float().reshape(self.box.lower.shape)
         point = near.clamp(lower[0], upper[0])
         back = self.quantized.input.integers(point.flatten().numpy())
-        return point if np.array_equal(back, integers) else None
+        return point if self.box.contains(point) and np.array_equal(back, integers) else None
 
     def differing(self, asked: Property, query: Query) -> torch.Tensor | None:
         """An input with two classes: random ones, then on the lines from the middle to inputs of another class."""

@@ -46,7 +46,7 @@ def swapped_within(network: Network, box: Property, *, delta: float, seconds: fl
 
     lower, upper = box.lower[None], box.upper[None]
     worst = bounds.certify(lower, upper).disruption
-    if found > delta + _DOUBT:
+    if found is not None and found > delta + _DOUBT:
         return result(Verdict.VIOLATED, "gradient ascent", float(worst.max()))
     proven = 0.0
     while len(worst):
@@ -78,9 +78,14 @@ def _halved(lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, tor
     return torch.cat([low, right]).reshape(shape), torch.cat([left, high]).reshape(shape)
 
 
-def _ascend(bounds: SwapBounds, box: Property) -> tuple[float, torch.Tensor]:
-    """The greatest absolute difference that projected gradient ascent finds at float32 points, and where."""
+def _ascend(bounds: SwapBounds, box: Property) -> tuple[float, torch.Tensor] | tuple[None, None]:
+    """The greatest absolute difference that projected gradient ascent finds at float32 points, and where.
+
+    None where the box holds no float32 point.
+    """
     lower, upper = float32_box([box])
+    if bool((lower > upper).any()):
+        return None, None
     generator = torch.Generator().manual_seed(box.sample)
     share = torch.rand(_STARTS, *box.lower.shape, generator=generator)
     x = (lower + share * (upper - lower)).clamp(lower, upper)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -18,14 +18,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from evalsuite import Unsupported, Verdict, open_onnx, read_vnnlib, run_onnx
+from evalsuite import Unsupported, Verdict, read_vnnlib
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.search import Decided, decide_rows, write_proof
+from pipelines.smt.search.attack import Descent, Relu
 from pipelines.smt.search.chain import read_chain
+from pipelines.smt.witnesses import Witness, Witnesses
 
+_STARTS, _STEPS = 7, 40  # of the falsifier of conjunctions
 _WORDS = {Verdict.HOLDS: "unsat", Verdict.VIOLATED: "sat", Verdict.TIMEOUT: "timeout"}
-Witness = tuple[list[float], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,11 @@ def answer(onnx: Path, vnnlib: Path, seconds: float) -> Answered:
     started = time.monotonic()
     content = onnx.read_bytes()
     network = _network(content, onnx)
-    specification = read_vnnlib(vnnlib)
+    try:
+        specification = read_vnnlib(vnnlib, _checking(started + seconds))
+    except _OutOfTimeError:
+        reason = "the time limit is reached while the property is read"
+        return Answered("timeout", reason, None, (), network, content, 0, time.monotonic() - started)
     has = network.maps[0].weight.shape[1], network.maps[-1].bias.shape[0]
     if (specification.inputs, specification.outputs) != has:
         asked = f"{specification.inputs} X_i and {specification.outputs} Y_i"
@@ -94,21 +100,40 @@ def answer(onnx: Path, vnnlib: Path, seconds: float) -> Answered:
         rows = [_Row(dict(each.terms), -each.bound) for each in case.constraints]
         boxes.setdefault(case.box, []).append(rows)
     try:
-        replay = _Replay(content, specification)
+        replay = Witnesses(content, specification)
+        differing = replay.differing(network)
     except Exception as error:  # of ONNX Runtime, which documents none
-        raise Unsupported(f"{onnx}: ONNX Runtime does not run it: {error}") from error
+        raise Unsupported(f"{onnx}: ONNX Runtime does not run it: {' '.join(str(error).split())}") from error
+    if differing is not None:
+        raise Unsupported(f"{onnx}: {differing}")
     queries = [_Query(network, box, replay, started + seconds) for box in boxes]
     decided: list[Decided] = []
+    last: Decided | None = None
     for query, cases in zip(queries, boxes.values(), strict=True):
-        decided.append(query.decide(cases))
-        if decided[-1].verdict is not Verdict.HOLDS:
+        last = query.decide(cases)
+        if last is None:
             break
-    last = decided[-1]
+        decided.append(last)
+        if last.verdict is not Verdict.HOLDS:
+            break
     spent, nodes = time.monotonic() - started, sum(query.nodes for query in queries)
-    word = _WORDS.get(last.verdict, "unknown")
+    word = "timeout" if last is None else _WORDS.get(last.verdict, "unknown")
+    reason = "the time limit is reached" if last is None else last.reason
     return Answered(
-        word, last.reason, replay.witness if word == "sat" else None, tuple(decided), network, content, nodes, spent
+        word, reason, replay.witness if word == "sat" else None, tuple(decided), network, content, nodes, spent
     )
+
+
+class _OutOfTimeError(Exception):
+    """Ends the reading of a property."""
+
+
+def _checking(deadline: float) -> Callable[[], None]:
+    def check() -> None:
+        if time.monotonic() > deadline:
+            raise _OutOfTimeError
+
+    return check
 
 
 def _network(content: bytes, path: Path) -> ExactNetwork:
@@ -140,39 +165,25 @@ def _affine(rows: Sequence[_Row], outputs: int) -> Affine:
     return Affine(Dyadic(units, 0), Dyadic(constants, 0))
 
 
-class _Replay:
-    """Runs points in ONNX Runtime on the CPU; remembers the last one that satisfies the specification exactly."""
-
-    def __init__(self, content: bytes, specification: Any) -> None:
-        self._session = open_onnx(content)
-        self._shape = [each if isinstance(each, int) else 1 for each in self._session.get_inputs()[0].shape]
-        self._specification = specification
-        self.witness: Witness | None = None
-
-    def satisfies(self, point: torch.Tensor) -> bool:
-        """Whether the flat float32 `point` lies in a box and its float32 outputs satisfy the constraints."""
-        inputs = [float(each) for each in point]
-        outputs = [float(each) for each in run_onnx(self._session, point.reshape(self._shape)).flatten()]
-        if not self._specification.satisfied(inputs, outputs):
-            return False
-        self.witness = inputs, outputs
-        return True
-
-
 class _Query:
     """The searches of one box, until `deadline` on the clock of `time.monotonic`; it is their `Suspects` too."""
 
-    def __init__(self, network: ExactNetwork, box: Any, replay: _Replay, deadline: float) -> None:
+    def __init__(self, network: ExactNetwork, box: Any, replay: Witnesses, deadline: float) -> None:
         self._network, self._replay, self._deadline = network, replay, deadline
         # The least float64 box around it: what holds there holds in the box.
         self._lower, self._upper = (Dyadic.of(end.numpy()) for end in box.outer())
         self._inner = box.inner()
         self.nodes = 0
 
-    def decide(self, cases: Sequence[Sequence[_Row]]) -> Decided:
-        """Whether each case has a row that is > 0 in the whole box; what is searched last proves it of all."""
+    def decide(self, cases: Sequence[Sequence[_Row]]) -> Decided | None:
+        """Whether each case has a row that is > 0 in the whole box; what is searched last proves it of all.
+
+        None where the deadline is reached between two searches.
+        """
         rows = []
         for case in cases:
+            if time.monotonic() >= self._deadline:
+                return None
             for number, row in enumerate(case):
                 # A case of several constraints holds if any of their rows is > 0 everywhere.
                 if len(case) > 1:
@@ -180,12 +191,29 @@ class _Query:
                     if found.verdict is Verdict.VIOLATED or (
                         number == len(case) - 1 and found.verdict is not Verdict.HOLDS
                     ):
-                        return found
+                        return self._together(case, found)
                     if found.verdict is not Verdict.HOLDS:
                         continue
                 rows.append(row)
                 break
         return self._search(rows)
+
+    def _together(self, case: Sequence[_Row], found: Decided) -> Decided:
+        """`found`, or a point where no row of the case is positive: what satisfies a conjunction."""
+        if found.verdict is Verdict.VIOLATED:
+            return found
+        lower, upper = self._lower.floats(), self._upper.floats()
+        maps, rows = self._network.maps, _affine(case, self._network.classes)
+        descent = Descent(maps, [Relu()] * (len(maps) - 1), (lower, upper), np.arange(len(lower)), rows)
+        generator = np.random.default_rng(0)
+        for share in (np.full(len(lower), 0.5), *generator.random((_STARTS, len(lower)))):
+            for point in descent.together(lower + share * (upper - lower), _STEPS):
+                if time.monotonic() >= self._deadline:
+                    return found
+                witness = self.confirmed(point)
+                if witness is not None:
+                    return replace(found, verdict=Verdict.VIOLATED, reason="falsifier", counterexample=witness)
+        return found
 
     def _search(self, rows: Sequence[_Row], share: float = 1.0) -> Decided:
         left = max((self._deadline - time.monotonic()) * share, 1e-3)

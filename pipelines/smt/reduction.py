@@ -7,6 +7,8 @@ the outputs of the unstable neurons, layer by layer. Bounds replace each a by a 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,6 +23,8 @@ from pipelines.smt.exact_network import Affine, ExactNetwork
 # An upper line's slope may be any number in [0, 1], as its intercept is computed from it: few bits keep it fast. Proof
 # files state how these lines are chosen: who changes them changes the format.
 _SLOPE_BITS = 12
+# Products of exact numbers between two looks at the clock: a fraction of a second.
+_BLOCK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,14 @@ def reduce_network(network: ExactNetwork, property_: Property) -> Reduced:
 
 
 def label_margins(classes: int, label: int) -> Affine:
-    """The label's logit minus each other one, as rows over the logits."""
+    """The label's logit minus each other one, as rows over the logits.
+
+    Raises ValueError where there is no such label, or no other one.
+    """
+    if classes < 2:
+        raise ValueError("there is no row to prove: a network with one output is robust to everything")
+    if not 0 <= label < classes:
+        raise ValueError(f"label must be >= 0 and < {classes}, got {label}")
     others = [index for index in range(classes) if index != label]
     units = np.full((len(others), classes), 0, dtype=object)
     units[:, label] = 1
@@ -120,8 +131,20 @@ def label_margins(classes: int, label: int) -> Affine:
     return Affine(Dyadic(units, 0), Dyadic.zeros(len(others)))
 
 
-def reduce_rows(network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> Reduced:
-    """The same for any linear rows over the outputs, on the box [lower, upper], each (inputs,)."""
+class OutOfTimeError(Exception):
+    """The deadline is reached before the bounds are computed."""
+
+
+def reduce_rows(
+    network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine, deadline: float = math.inf
+) -> Reduced:
+    """The same for any linear rows over the outputs, on the box [lower, upper], each (inputs,).
+
+    Raises:
+        OutOfTimeError: the clock of `time.monotonic` is beyond `deadline`.
+        ValueError: the box is not one of the network's inputs.
+    """
+    check_box(network.maps[0], lower, upper)
     widths = upper - lower
     free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
     widths = widths[free].shortened()
@@ -131,45 +154,85 @@ def reduce_rows(network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affin
     layers: list[Unstable] = []
     bounds: list[Bounds] = []
     for depth, following in enumerate(network.maps[1:]):
-        found = _bounds(forms, layers, widths)
-        unstable, outputs = _relu(forms, found, depth)
-        layers += [unstable] if unstable is not None else []
+        found = _bounds(forms, layers, widths, deadline)
+        kept, unstable = _relu(forms, found, depth)
+        outputs = _product(following.weight, kept, deadline)
+        if unstable is not None:
+            layers.append(unstable)
+            outputs = side_by_side([outputs, following.weight[:, unstable.index]])
         bounds.append(found)
-        forms = _add_constant(following.weight @ outputs, following.bias).shortened()
-    margins = _add_constant(rows.weight @ forms, rows.bias).shortened()
-    least = least_values(margins, layers, widths)
+        forms = _add_constant(outputs, following.bias).shortened()
+    margins = _add_constant(_product(rows.weight, forms, deadline), rows.bias).shortened()
+    least = least_values(margins, layers, widths, deadline)
     return Reduced(lower, free, widths, tuple(layers), margins, least, tuple(bounds))
 
 
-def _bounds(forms: Dyadic, layers: Sequence[Unstable], widths: Dyadic) -> Bounds:
+def bound_rows(network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> Reduced:
+    """What interval arithmetic alone knows, which is quick: no neurons to split, and margins that are their bounds."""
+    check_box(network.maps[0], lower, upper)
+    widths = upper - lower
+    free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
+    low, high = lower, upper
+    bounds: list[Bounds] = []
+    for each in (*network.maps, rows):
+        plus, minus = each.weight.above_zero(), each.weight.below_zero()
+        if bounds:
+            low, high = (low.above_zero(), high.above_zero()) if each is not rows else (low, high)
+        low, high = plus @ low + minus @ high + each.bias, plus @ high + minus @ low + each.bias
+        bounds.append(Bounds(low.shortened(), high.shortened()))
+    constant = side_by_side([low[:, None], Dyadic.zeros(low.shape[0], len(free))])
+    return Reduced(lower, free, widths[free].shortened(), (), constant, low, tuple(bounds[:-2]))
+
+
+def check_box(first: Affine, lower: Dyadic, upper: Dyadic) -> None:
+    """Raises ValueError where the box [lower, upper] is not one of the first map's inputs."""
+    inputs = first.weight.shape[1]
+    if lower.shape != (inputs,) or upper.shape != (inputs,):
+        raise ValueError(f"a box of {lower.shape} and {upper.shape} ends, for a network of {inputs} inputs")
+    if (lower - upper).above_zero().units.any():
+        raise ValueError("the box is reversed: lower > upper")
+
+
+def _bounds(forms: Dyadic, layers: Sequence[Unstable], widths: Dyadic, deadline: float) -> Bounds:
     count = forms.shape[0]
     both = Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
-    least = least_values(both, layers, widths)
+    least = least_values(both, layers, widths, deadline)
     return Bounds(least[:count].shortened(), -least[count:].shortened())
 
 
-def _relu(forms: Dyadic, bounds: Bounds, depth: int) -> tuple[Unstable | None, Dyadic]:
-    """The layer's unstable neurons, and the forms of all its outputs over the columns that these extend."""
+def _relu(forms: Dyadic, bounds: Bounds, depth: int) -> tuple[Dyadic, Unstable | None]:
+    """The forms of the layer's outputs, 0 where not stable, and its unstable neurons, which extend the columns."""
     positive = np.array(bounds.lower.units >= 0, dtype=bool)
     split = np.flatnonzero(~positive & np.array(bounds.upper.units > 0, dtype=bool))
     kept = Dyadic(np.where(positive[:, None], forms.units, 0), forms.exponent)
     if not len(split):
-        return None, kept
-    outputs = np.full((forms.shape[0], len(split)), 0, dtype=object)
-    outputs[split, np.arange(len(split))] = 1
+        return kept, None
     lower, upper = bounds.lower[split].shortened(), bounds.upper[split].shortened()
-    return Unstable(forms[split].shortened(), lower, upper, depth, split), side_by_side([kept, Dyadic(outputs, 0)])
+    return kept, Unstable(forms[split].shortened(), lower, upper, depth, split)
 
 
-def least_values(rows: Dyadic, layers: Sequence[Unstable], widths: Dyadic) -> Dyadic:
+def least_values(rows: Dyadic, layers: Sequence[Unstable], widths: Dyadic, deadline: float = math.inf) -> Dyadic:
     """A lower bound of each row over the box, (rows,): neurons replaced by lines, last layer first."""
     for layer in reversed(layers):
         before = layer.forms.shape[1]
         below, above, intercept = layer.lines()
         raised, lowered = rows[:, before:].above_zero(), rows[:, before:].below_zero()
         slopes = (raised * below + lowered * above).shortened()
-        rows = _add_constant(rows[:, :before] + slopes @ layer.forms, lowered @ intercept).shortened()
+        made = _product(slopes, layer.forms, deadline)
+        rows = _add_constant(rows[:, :before] + made, lowered @ intercept).shortened()
     return rows[:, 0] + rows[:, 1:].below_zero() @ widths
+
+
+def _product(left: Dyadic, right: Dyadic, deadline: float) -> Dyadic:
+    """left @ right, in blocks of rows between which the clock is looked at."""
+    rows, columns = left.shape[0], right.shape[1]
+    size = max(1, _BLOCK // max(1, right.units.size))
+    found = np.full((rows, columns), 0, dtype=object)
+    for start in range(0, rows, size):
+        if time.monotonic() > deadline:
+            raise OutOfTimeError
+        found[start : start + size] = np.dot(left.units[start : start + size], right.units)
+    return Dyadic(found, left.exponent + right.exponent)
 
 
 def _add_constant(rows: Dyadic, constant: Dyadic) -> Dyadic:

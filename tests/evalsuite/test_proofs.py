@@ -250,21 +250,21 @@ def real() -> list[tuple[Net, Json]]:
 
 
 def hinge(rest: float = 0.25) -> tuple[Net, Json]:
-    """y = |x| + rest on [-1, 1/2], by a neuron for each sign, and its proof, worked out by hand for rest = 1/4."""
+    """y = |x| + rest on [-1/2, 1], by a neuron for each sign, and its proof, worked out by hand for rest = 1/4."""
     net = Net([(as32([[1], [-1]]), as32([0, 0])), (as32([[1, 1]]), as32([rest]))])
     proof = {
         "format": "evalsuite-proof/1",
         "network": {"sha256": hashlib.sha256(net.onnx()).hexdigest(), "inputs": 1, "layers": [2, 1]},
-        "box": {"lower": ["-1"], "upper": ["1p-1"]},
+        "box": {"lower": ["-1p-1"], "upper": ["1"]},
         "property": {"rows": [{"coefficients": {"0": "1"}, "constant": "0"}]},
-        "neurons": [[{"lower": "-1", "upper": "1p-1"}, {"lower": "-1p-1", "upper": "1"}]],
+        "neurons": [[{"lower": "-1p-1", "upper": "1"}, {"lower": "-1", "upper": "1p-1"}]],
         # x >= 0: the first neuron is x, by default; p = 1 for the second gives -x with r = 0, and x - x + 1/4 is left.
-        # x <= 0: the first neuron is 0, by default; p = 0 for the second gives 0 with r = 0, and 1/4 is left.
+        # x <= 0: the first neuron is 0, by default, and so is p for the second, with r = 0, and 1/4 is left.
         "trees": [
             {
                 "neuron": [0, 0],
                 "on": {"bound": "1p-2", "middle": "1p-2", "p": [[0, 1, "1"]]},
-                "off": {"bound": "1p-2", "middle": "1p-2", "p": [[0, 1, "0"]]},
+                "off": {"bound": "1p-2", "middle": "1p-2", "p": []},
             }
         ],
     }
@@ -280,7 +280,7 @@ def test_a_proof_by_hand() -> None:
     statement = check_proof(proof, net.onnx())
     assert statement.sha256 == proof["network"]["sha256"]
     assert statement.layers == [2, 1]
-    assert statement.box == [(Fraction(-1), Fraction(1, 2))]
+    assert statement.box == [(Fraction(-1, 2), Fraction(1))]
     assert statement.rows == [({0: Fraction(1)}, ZERO)]
     assert statement.bounds == [Fraction(1, 4)]
     assert statement.leaves == 2
@@ -328,7 +328,7 @@ ON = ("trees", 0, "on")
         (("network", "sha256"), "0" * 64, "network is "),
         (("network", "layers"), [2, 1.0], "network is "),
         (("network", "inputs"), True, "network is "),
-        (("box", "lower", 0), "1", "box: needs 1 ends, lower <= upper"),
+        (("box", "lower", 0), "2", "box: needs 1 ends, lower <= upper"),
         (("box", "lower", 0), "-4p-2", "box: '-4p-2' is not m or mp-e in lowest terms"),
         (("box", "lower", 0), "-1.0", "box: '-1.0' is not"),
         (("box", "lower", 0), "-0", "box: '-0' is not"),
@@ -338,7 +338,7 @@ ON = ("trees", 0, "on")
         (("box", "lower", 0), -1, "box: malformed: TypeError"),
         (("box", "lower", 0), float("nan"), "box: malformed: TypeError"),
         (("box", "lower"), ["-1", "-1"], "box: malformed: ValueError"),
-        (("box", "lower"), "1", "box: needs"),
+        (("box", "lower"), "2", "box: needs"),
         (("box", "middle"), [], "box is "),
         (("property", "rows"), [], "property: needs rows"),
         (("property", "rows", 0, "coefficients"), {}, "property: needs rows"),
@@ -348,7 +348,7 @@ ON = ("trees", 0, "on")
         (("property", "rows", 0, "coefficients"), {"00": "1"}, "property is "),
         (("property", "rows", 0, "more"), "0", "property is "),
         (("property", "rows", 0, "constant"), "1p-3", r"trees\[0\].on is .*recomputed .*3p-3"),
-        (("neurons", 0, 1, "upper"), "3", r"neurons\[0\]\[1\] is .*recomputed .*\"upper\":\"1\""),
+        (("neurons", 0, 1, "upper"), "3", r"neurons\[0\]\[1\] is .*recomputed .*\"upper\":\"1p-1\""),
         (("neurons", 0, 1, "below"), "1", r"neurons\[0\]\[1\] is "),
         (("neurons", 0), [], "neurons: their number is"),
         (("neurons",), [[], []], "neurons: their number is"),
@@ -360,7 +360,9 @@ ON = ("trees", 0, "on")
         ((*ON, "p"), {}, r"trees\[0\].on is "),
         ((*ON, "p"), [[0, 1]], r"trees\[0\]: malformed"),
         ((*ON, "p"), [[0, 1, "1"], [0, 1, "1"]], r"trees\[0\].on is "),
-        ((*ON, "p"), [[0, 1, "1"], [0, 0, "1"]], r"trees\[0\].on is "),
+        ((*ON, "p"), [[0, 1, "1"], [0, 0, "1p-1"]], r"trees\[0\].on is "),
+        ((*ON, "p"), [[0, 1, "0"]], r"trees\[0\]: the p of neuron \[0, 1\] is what is taken without it"),
+        ((*ON, "p"), [[0, 0, "1"], [0, 1, "1"]], r"trees\[0\]: the p of neuron \[0, 0\] is what is taken"),
         ((*ON, "p", 0, 1), 2, r"trees\[0\].on: neuron \[0, 2\] is not open"),
         ((*ON, "p", 0, 1), -1, r"trees\[0\].on: neuron \[0, -1\] is not open"),
         ((*ON, "p", 0, 1), 1.0, r"trees\[0\].on is "),
@@ -369,7 +371,7 @@ ON = ("trees", 0, "on")
         ((*ON, "p", 0, 0), 1, r"trees\[0\].on: neuron \[1, 1\] is not open"),
         ((*ON, "p", 0, 2), "1p-1", r"trees\[0\].on is "),
         ((*ON, "p", 0, 2), None, r"trees\[0\]: malformed: TypeError"),
-        (("trees", 0, "neuron"), [0, 1], r"trees\[0\].on is "),
+        (("trees", 0, "neuron"), [0, 1], r"trees\[0\]: the p of neuron \[0, 1\] is what is taken"),
         (("trees", 0, "neuron"), [0, 7], r"trees\[0\]: neuron \[0, 7\] is not open"),
         (("trees", 0, "neuron"), [0, 0, 0], r"trees\[0\]: malformed"),
         (("trees", 0, "neuron"), None, r"trees\[0\]: malformed"),

@@ -219,7 +219,10 @@ def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
         (["--onnx", "m.onnx", "--vnnlib", "two.vnnlib"], "declares 2 X_i"),
         (["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--timeout", "0"], "--timeout is a number of seconds > 0"),
         (["--onnx", "exp.onnx", "--vnnlib", "p.vnnlib"], "Exp"),
-        (["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--proof", "none/p.json"], "none/p.json: No such file"),
+        (
+            ["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--proof", "none/p.json"],
+            "none/p.json: No such file can be written",
+        ),
     ],
 )
 def test_errors_name_the_culprit(

@@ -105,6 +105,7 @@ def gap(part: Intervals) -> float:
     return float((lines.above_slope[2] - lines.below_slope[2]) * middle + lines.above_start[2] - lines.below_start[2])
 
 
+@pytest.mark.slow
 def test_a_known_distance() -> None:
     # logits (gelu(x), gelu(1/2)) by the bias: equal at x = 1/2, as gelu rises from -0.75 on
     half = float(torch.nn.functional.gelu(torch.tensor(0.5, dtype=torch.float64)))
@@ -130,6 +131,7 @@ def test_too_close_to_call_is_no_verdict() -> None:
     assert root < decided.margin <= 0
 
 
+@pytest.mark.slow
 def test_relu_by_intervals_and_by_phases_agree() -> None:
     seen = set()
     for seed in (4, 36):

@@ -93,10 +93,12 @@ def test_a_proof_by_hand() -> None:
     (leaf,) = proof["trees"]
     assert 0 < value(leaf["bound"]) <= Fraction(1, 4)
     # |x| >= p x for p between -1 and 1, whichever two numbers make it up
-    (_, _, first), (_, _, second) = leaf["p"]
-    assert [each[:2] for each in leaf["p"]] == [[0, 0], [0, 1]]
-    assert 0 <= value(first) <= 1
-    assert 0 <= value(second) <= 1
+    listed = {(layer, index): value(number) for layer, index, number in leaf["p"]}
+    assert listed
+    # without a p, the lines below are taken: 0 where the lower end is farther from 0, 1 where the upper one is
+    assert all(0 <= each <= 1 for each in ({(0, 0): Fraction(0), (0, 1): Fraction(1)} | listed).values())
+    assert listed.get((0, 0)) != 0
+    assert listed.get((0, 1)) != 1
 
 
 def test_only_what_holds_has_a_proof() -> None:

@@ -45,8 +45,9 @@ def decide(
     """Whether the class can change in the box, within `seconds`.
 
     Raises:
-        RuntimeError: bounds and evaluation contradict each other, which is a bug.
+        ValueError: label or box are not of this network.
     """
+    query.check(network)
     started = time.monotonic()
     limits = Limits(started + seconds, most_nodes)
     region = enter(network, query.lower, query.upper)

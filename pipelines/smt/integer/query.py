@@ -37,6 +37,20 @@ class Query:
         """How many inputs the box holds."""
         return math.prod((self.upper - self.lower + 1).tolist())
 
+    def check(self, network: IntegerNetwork) -> None:
+        """Raises ValueError where label or box are not of this network."""
+        if network.classes < 2:
+            raise ValueError("a network with one output is robust to everything: there is no other class")
+        if not 0 <= self.label < network.classes:
+            raise ValueError(f"label must be >= 0 and < {network.classes}, got {self.label}")
+        if len(self.lower) != network.inputs:
+            raise ValueError(f"a box of {len(self.lower)} integers, for a network of {network.inputs} inputs")
+        grid = network.input
+        outside = np.flatnonzero((self.lower < grid.low) | (self.upper > grid.high))
+        if len(outside):
+            ends = f"[{self.lower[outside[0]]}, {self.upper[outside[0]]}]"
+            raise ValueError(f"input {outside[0]}: {ends} is not within the grid's [{grid.low}, {grid.high}]")
+
     def needed(self, other: int) -> int:
         """The least difference of logits, the label's minus that of class `other`, that keeps the class."""
         return 0 if self.first_wins and self.label < other else 1
@@ -53,7 +67,7 @@ class Query:
         """Every input of the box, in chunks (points, inputs)."""
         free = np.flatnonzero(self.lower < self.upper)
         ranges = [range(int(self.lower[i]), int(self.upper[i]) + 1) for i in free]
-        grids = np.array(list(product(*ranges)), dtype=np.int64).reshape(-1, len(free))
+        grids = np.array(list(product(*ranges)), dtype=np.int64).reshape(self.points, len(free))
         points = np.tile(self.lower, (len(grids), 1))
         points[:, free] = grids
         return [points[start : start + chunk] for start in range(0, len(points), chunk)]

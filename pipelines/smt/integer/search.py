@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from dataclasses import dataclass
 from itertools import count
@@ -26,6 +27,8 @@ _DOUBT = 1e-3
 _TRIED = 4
 _ENDLESS = 2**62
 _GREATEST_GAIN = 2**BITS
+# Parts of so few inputs are evaluated rather than bounded.
+_FEW = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +59,7 @@ def search(network: IntegerNetwork, query: Query, region: Region, other: int, le
 
 class _Search:
     def __init__(self, network: IntegerNetwork, query: Query, other: int, limits: Limits) -> None:
-        self._network, self._limits = network, limits
+        self._network, self._limits, self._query, self._other = network, limits, query, other
         self._row = margin_rows(network.classes, query.label, [other])
         self._needed = query.needed(other)
         self._seeker = _Seeker(network, query, other, limits)
@@ -75,6 +78,11 @@ class _Search:
             if time.monotonic() >= self._limits.deadline:
                 return Searched(Verdict.TIMEOUT, proven, self._nodes)
             heapq.heappop(queue)
+            if _points(node.region) <= _FEW:
+                found = self._enumerated(node.region)
+                if found is not None:
+                    return Searched(Verdict.VIOLATED, proven, self._nodes, found)
+                continue
             found = None if node.solution is None else self._seeker.seek(node.region, node.solution)
             if found is not None:
                 return Searched(Verdict.VIOLATED, proven, self._nodes, found)
@@ -82,6 +90,13 @@ class _Search:
                 if _ceiling(child.bound) < self._needed:
                     heapq.heappush(queue, (child.bound, -next(order), child))
         return Searched(Verdict.HOLDS, self._needed, self._nodes)
+
+    def _enumerated(self, part: Region) -> Integers | None:
+        """An input of the part without the margin that is needed, which violates the query; None if all have it."""
+        (points,) = Query(part.lower, part.upper, self._query.label).all_points(_FEW)
+        logits = self._network.logits(points)
+        low = np.flatnonzero(logits[:, self._query.label] - logits[:, self._other] < self._needed)
+        return points[low[0]] if len(low) else None
 
     def _node(self, part: Region, parent: _Node | None) -> _Node:
         self._nodes += 1
@@ -146,6 +161,11 @@ class _Node:
     solution: Guide | None
 
 
+def _points(part: Region) -> int:
+    """How many inputs it has."""
+    return math.prod((part.upper - part.lower + 1).tolist())
+
+
 def _ceiling(bound: int) -> int:
     """The least integer not below bound x 2^-BITS: margins are integers."""
     return -(-bound >> BITS)
@@ -158,15 +178,9 @@ def _gain(node: _Node, children: list[_Node]) -> float:
 
 
 def _split_input(network: IntegerNetwork, node: _Node) -> list[Region]:
-    """Halves of the box: across the input whose value in the program is farthest from an integer, else the widest.
-
-    Raises:
-        RuntimeError: the part is a single point, whose bounds must have been exact: a bug.
-    """
+    """Halves of the box: across the input whose value in the program is farthest from an integer, else the widest."""
     part, solution = node.region, node.solution
     widths = part.upper - part.lower
-    if not widths.any():
-        raise RuntimeError("a single input is left, but its bound is not what the network computes")
     weights = np.abs(network.layers[0].weight).max(0) + 1
     distance = np.zeros(len(widths)) if solution is None else np.abs(solution.inputs - np.rint(solution.inputs))
     inexact = solution is not None and bool((distance > _NEGLIGIBLE).any())

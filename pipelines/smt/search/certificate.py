@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.dyadic import Dyadic, end_to_end
 from pipelines.smt.reduction import Reduced, Unstable
 
 Phases = NDArray[np.int8]  # of all unstable neurons, first layer first: 0 open, 1 on, -1 off
@@ -47,6 +47,20 @@ def linear_bound(reduced: Reduced, row: int, phases: Phases, chosen: Dyadic | No
         form = _raised(form, rest).shortened()
         end = start
     return form
+
+
+def defaults(reduced: Reduced, row: int, phases: Phases, chosen: Dyadic | None = None) -> Dyadic:
+    """What each p is where it is not chosen, given that those of later layers are: (unstable neurons,)."""
+    form = reduced.margins[row]
+    end = len(phases)
+    found: list[Dyadic] = []
+    for layer in reversed(reduced.layers):
+        start, before = end - len(layer.index), layer.forms.shape[1]
+        found.append(_defaults(layer, phases[start:end], form[before:]))
+        p = found[-1] if chosen is None else chosen[start:end]
+        form = (form[:before] + p @ layer.forms).shortened()
+        end = start
+    return end_to_end([*reversed(found), Dyadic.zeros(0)])
 
 
 def _defaults(layer: Unstable, phases: Phases, q: Dyadic) -> Dyadic:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -12,44 +14,49 @@ from onnx import numpy_helper
 from evalsuite import Unsupported
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.search.program import Floats
 
-_SHAPING = ("Flatten", "Reshape", "Identity")
+# Operators, and the values that their attributes may have.
+_OPERATORS: dict[str, dict[str, tuple[float, ...]]] = {
+    "Gemm": {"alpha": (1.0,), "beta": (1.0,), "transA": (0,), "transB": (0, 1)},
+    "MatMul": {},
+    "Add": {},
+    "Relu": {},
+    "Flatten": {"axis": (1,)},
+    "Reshape": {"allowzero": (0, 1)},
+    "Identity": {},
+}
+_OLDEST = 7  # before it, Gemm and Add had broadcasting rules of their own
+# One rounding of float32, with room for those in its libraries' orders of summation.
+_ROUNDING, _TINY, _GREATEST = 2.0**-22, 2.0**-100, 2.0**126
 
 
 def read_chain(content: bytes) -> ExactNetwork:
     """The exact maps of a chain of Gemm, or MatMul and Add, with a Relu between each two.
 
     Raises:
-        Unsupported: the file has other operators, or they are no such chain.
+        Unsupported: the file has other operators, or they are no such chain from its one input to its one output.
     """
-    graph = onnx.load_model_from_string(content).graph
+    model = onnx.load_model_from_string(content)
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise Unsupported(f"not a valid ONNX file: {' '.join(str(error).split())[:200]}") from error
+    _check_file(model)
+    graph = model.graph
     values = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
-    maps: list[Affine] = []
-    pending: Affine | None = None
-    current = next(each.name for each in graph.input if each.name not in values)
+    inputs = [each for each in graph.input if each.name not in values]
+    if len(inputs) != 1 or len(graph.output) != 1:
+        raise Unsupported(f"{len(inputs)} inputs and {len(graph.output)} outputs; a proof needs one of each")
+    kind = inputs[0].type.tensor_type
+    batch, *sizes = [each.dim_value for each in kind.shape.dim] or [0]
+    if kind.elem_type != onnx.TensorProto.FLOAT or batch not in (0, 1) or not sizes or min(sizes) < 1:
+        shape = [each.dim_param or each.dim_value for each in kind.shape.dim]
+        raise Unsupported(f"input '{inputs[0].name}' has shape {shape}; a proof needs float32 (1, fixed sizes)")
+    reading = _Reading(values, inputs[0].name, math.prod(sizes), len(sizes) == 1)
     for node in graph.node:
-        given = list(node.input)
-        if current not in given:
-            raise Unsupported(f"a proof needs a chain of layers; node '{node.name}' ({node.op_type}) is beside it")
-        current = node.output[0]
-        if node.op_type == "Relu" and pending is not None:
-            maps.append(pending)
-            pending = None
-        elif node.op_type in ("Gemm", "MatMul") and pending is None:
-            pending = _affine(node, values)
-        elif node.op_type == "Add" and pending is not None and _is_bare(pending):
-            (bias,) = (values[each] for each in given if each in values)
-            pending = Affine(pending.weight, _exact(bias.ravel()))
-        elif node.op_type not in _SHAPING or maps or pending is not None:
-            raise Unsupported(f"a proof needs Gemm and Relu in turn; node '{node.name}' is {node.op_type}")
-    if pending is None:
-        raise Unsupported("a proof needs a network that ends with an affine layer")
-    return ExactNetwork((*maps, pending))
-
-
-def _is_bare(affine: Affine) -> bool:
-    """Whether nothing was added to the products yet."""
-    return not affine.bias.units.any()
+        reading.take(node)
+    return reading.network(graph.output[0].name)
 
 
 def equal(first: ExactNetwork, second: ExactNetwork) -> bool:
@@ -64,21 +71,117 @@ def equal(first: ExactNetwork, second: ExactNetwork) -> bool:
     return all(a.shape == b.shape and not (a - b).units.any() for a, b in pairs)
 
 
-def _affine(node: onnx.NodeProto, values: dict[str, NDArray[Any]]) -> Affine:
-    options = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-    if (
-        node.input[1] not in values
-        or options.get("transA", 0)
-        or {options.get(n, 1.0) for n in ("alpha", "beta")} != {1.0}
-    ):
-        raise Unsupported(f"a proof needs plain Gemm; node '{node.name}' scales, transposes or multiplies two inputs")
-    weight = values[node.input[1]]
-    # Gemm's B and MatMul's second factor are (inputs, outputs), unless transposed.
-    weight = weight if options.get("transB", 0) else weight.T
-    if len(node.input) < 3:
-        return Affine(_exact(weight), Dyadic.zeros(weight.shape[0]))
-    bias = np.broadcast_to(values[node.input[2]].ravel(), (weight.shape[0],))
-    return Affine(_exact(weight), _exact(bias))
+def in_float32(network: ExactNetwork, points: Floats) -> tuple[Floats, Floats]:
+    """The outputs at float32 `points` (points, inputs), and by how much those of an evaluation in float32 may differ.
+
+    The error is a running bound of first order (Higham, Accuracy and Stability, section 3.3), infinite or NaN where
+    float32 may overflow.
+    """
+    state, error = points, np.zeros_like(points)
+    with np.errstate(all="ignore"):
+        for depth, each in enumerate(network.maps):
+            weight, bias = each.weight.floats().T, each.bias.floats()
+            state = np.maximum(state, 0.0) if depth else state
+            size = np.abs(state) @ np.abs(weight) + np.abs(bias)
+            size[size > _GREATEST] = np.inf
+            error = error @ np.abs(weight) + (len(weight) + 2) * (_ROUNDING * size + _TINY)
+            state = state @ weight + bias
+    return state, error
+
+
+def _check_file(model: onnx.ModelProto) -> None:
+    if model.functions:
+        raise Unsupported(f"the file defines functions of its own, as '{model.functions[0].name}'")
+    version = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
+    if version < _OLDEST:
+        raise Unsupported(f"operators of version {version}; a proof needs {_OLDEST} or later")
+    for tensor in model.graph.initializer:
+        if tensor.data_location or tensor.external_data:
+            raise Unsupported(f"constant '{tensor.name}' lies outside the file")
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What was read of the chain, up to the tensor `current` of `width` numbers, which is a vector if `flat`."""
+
+    values: dict[str, NDArray[Any]]
+    current: str
+    width: int
+    flat: bool
+    maps: list[Affine] = field(default_factory=list)
+    pending: Affine | None = None
+    bare: bool = False  # a MatMul, to which a bias may be added
+
+    def network(self, output: str) -> ExactNetwork:
+        if self.pending is None:
+            raise Unsupported("a proof needs a network that ends with an affine layer")
+        if output != self.current:
+            raise Unsupported(f"the output '{output}' is not the chain's last tensor '{self.current}'")
+        return ExactNetwork((*self.maps, self.pending))
+
+    def take(self, node: onnx.NodeProto) -> None:
+        """The next node."""
+        self._check(node)
+        if node.op_type in ("Gemm", "MatMul"):
+            self._affine(node)
+        elif node.op_type == "Add":
+            if self.pending is None or not self.bare:
+                _refuse(node, "adds to something else than a MatMul")
+            self.pending, self.bare = Affine(self.pending.weight, self._bias(node, 1)), False
+        elif node.op_type == "Relu":
+            if self.pending is None:
+                _refuse(node, "a proof needs Gemm and Relu in turn")
+            self.maps.append(self.pending)
+            self.pending = None
+        elif node.op_type != "Identity":
+            self._shaping(node)
+        self.current = node.output[0]
+
+    def _check(self, node: onnx.NodeProto) -> None:
+        known = None if node.domain not in ("", "ai.onnx") else _OPERATORS.get(node.op_type)
+        if known is None:
+            named = f"{node.domain}.{node.op_type}".lstrip(".")
+            raise Unsupported(f"a proof needs Gemm and Relu in turn; node '{node.name}' is {named}")
+        if not node.input or node.input[0] != self.current:
+            raise Unsupported(f"a proof needs a chain of layers; node '{node.name}' ({node.op_type}) is beside it")
+        for name in node.input[1:]:
+            if name not in self.values:
+                _refuse(node, f"its input '{name}' is no constant of the file")
+        names = [each.name for each in node.attribute]
+        for each in node.attribute:
+            value = onnx.helper.get_attribute_value(each)
+            if value not in known.get(each.name, ()) or names.count(each.name) > 1:
+                _refuse(node, f"{each.name} = {value} is not read")
+
+    def _affine(self, node: onnx.NodeProto) -> None:
+        if self.pending is not None:
+            _refuse(node, "a proof needs Gemm and Relu in turn")
+        weight = self.values[node.input[1]]
+        # Gemm's B and MatMul's second factor are (inputs, outputs), unless transposed.
+        turned = any(each.name == "transB" and each.i == 1 for each in node.attribute)
+        if not self.flat or weight.ndim != 2 or weight.shape[1 if turned else 0] != self.width:
+            _refuse(node, f"must take a vector of {self.width} numbers, and its weights are {weight.shape}")
+        exact = _exact(weight if turned else weight.T)
+        self.width, self.bare = exact.shape[0], node.op_type == "MatMul"
+        bias = self._bias(node, 2) if len(node.input) > 2 else Dyadic.zeros(self.width)
+        self.pending = Affine(exact, bias)
+
+    def _bias(self, node: onnx.NodeProto, place: int) -> Dyadic:
+        bias = self.values[node.input[place]]
+        if bias.shape not in ((self.width,), (1, self.width)):
+            _refuse(node, f"a bias of shape {bias.shape} for {self.width} outputs; a proof needs one of each")
+        return _exact(bias.ravel())
+
+    def _shaping(self, node: onnx.NodeProto) -> None:
+        if node.op_type == "Reshape":
+            target = self.values[node.input[1]].tolist()
+            if target not in [[0, -1], [0, self.width], [1, -1], [1, self.width], [-1, self.width]]:
+                _refuse(node, f"reshapes to {target}; a proof needs (batch, {self.width})")
+        self.flat = True
+
+
+def _refuse(node: onnx.NodeProto, why: str) -> NoReturn:
+    raise Unsupported(f"node '{node.name or node.output[0]}' ({node.op_type}): {why}")
 
 
 def _exact(values: NDArray[Any]) -> Dyadic:

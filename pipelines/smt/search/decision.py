@@ -15,7 +15,7 @@ from evalsuite import Property, Unsupported, Verdict, float32_box
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, ExactNetwork
-from pipelines.smt.reduction import Reduced, label_margins, reduce_rows
+from pipelines.smt.reduction import OutOfTimeError, Reduced, bound_rows, label_margins, reduce_rows
 from pipelines.smt.search.attack import Descent, Relu
 from pipelines.smt.search.certificate import Phases
 from pipelines.smt.search.exploring import Finding, Limits
@@ -27,8 +27,11 @@ from pipelines.smt.search.tree import Node
 
 ROUNDING_ONLY = "a float32 input is misclassified by rounding only; holds in exact arithmetic"
 OVERFLOW = "holds in exact arithmetic, but float32 may overflow in the box"
+TOO_MANY = "{} unstable neurons, and at most {} are searched"
 # A part takes a few kB until it is closed.
 _MOST_NODES = 200_000
+# Beyond it one linear program takes gigabytes.
+_MOST_NEURONS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,10 @@ def decide_rows(
         raise ValueError("there is no row to prove: a network with one output is robust to everything")
     started = time.monotonic()
     limits = Limits(started + seconds, nodes)
-    reduced = reduce_rows(exact, lower, upper, rows)
+    try:
+        reduced = reduce_rows(exact, lower, upper, rows, limits.deadline)
+    except OutOfTimeError:
+        return _unbounded(exact, lower, upper, rows, known, time.monotonic() - started)
     trees = _roots(reduced)
     if known is not None:
         if all(tree.closed for tree in trees):
@@ -132,12 +138,28 @@ def decide_rows(
         outcome = _Outcome(Verdict.VIOLATED, "falsifier", known)
     elif all(tree.closed for tree in trees):
         outcome = _Outcome(Verdict.HOLDS, "bounds")
+    elif reduced.unstable_neurons > _MOST_NEURONS:
+        outcome = _Outcome(Verdict.UNKNOWN, TOO_MANY.format(reduced.unstable_neurons, _MOST_NEURONS))
     else:
         # Beyond float64 the linear programs are no guide; nothing else rests on them.
         with np.errstate(all="ignore"):
             outcome = _search(exact, reduced, trees, rows, suspects, limits)
     spent = nodes - limits.nodes, outcome.programs, time.monotonic() - started
     return Decided(outcome.verdict, outcome.reason, rows, reduced, tuple(trees), outcome.counterexample, *spent)
+
+
+def _unbounded(
+    exact: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine, known: torch.Tensor | None, seconds: float
+) -> Decided:
+    """What is known where the time did not suffice for bounds."""
+    reduced = bound_rows(exact, lower, upper, rows)
+    trees = tuple(_roots(reduced))
+    if known is not None:
+        return Decided(Verdict.VIOLATED, "falsifier", rows, reduced, trees, known, 0, 0, seconds)
+    # Not proven even if interval arithmetic proves it: a proof file has the bounds that were not reached.
+    for tree in trees:
+        tree.closed = False
+    return Decided(Verdict.TIMEOUT, Finding.OUT_OF_TIME.value, rows, reduced, trees, None, 0, 0, seconds)
 
 
 @dataclass(frozen=True, slots=True)

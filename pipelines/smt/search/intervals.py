@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
 from pipelines.smt.dyadic import Dyadic, side_by_side
 from pipelines.smt.exact_network import Affine
+from pipelines.smt.reduction import check_box
 from pipelines.smt.search.curved_network import Curve, CurvedNetwork, Lines
 from pipelines.smt.search.program import Floats, Optimum, Program, Walls
 
@@ -84,6 +86,7 @@ class IntervalSpace:
     """
 
     def __init__(self, network: CurvedNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> None:
+        check_box(network.maps[0], lower, upper)
         self._curves: list[Curve] = []
         widths = upper - lower
         self.free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
@@ -104,9 +107,17 @@ class IntervalSpace:
         self._margins = _plus(rows.weight @ forms, rows.bias).shortened()
         self.root = _joined(parts)
         self.least = self._least(self._margins, layers).fractions()
-        program = self._widths.floats(), self._forms, self._margins.floats(), self.root.walls()
-        self.program = Program(*program)
         self.row = 0
+
+    @cached_property
+    def program(self) -> Program:
+        """The linear program over the whole box; bounds alone need none."""
+        return Program(self._widths.floats(), self._forms, self._margins.floats(), self.root.walls())
+
+    @property
+    def calls(self) -> int:
+        """How many programs were solved."""
+        return self.program.calls if "program" in self.__dict__ else 0
 
     def aim(self, row: int) -> None:
         """Take margin `row` from now on."""

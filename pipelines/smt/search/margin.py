@@ -79,7 +79,7 @@ class MarginSearch(Exploration[Phases]):
             self.close(node, found.duals)
         if node.closed:
             return None
-        vertex = solve_vertex(self._reduced, self._row, node.part)
+        vertex = solve_vertex(self._reduced, self._row, node.part, limits.deadline)
         if vertex is None:
             return limits.reached() or Finding.NUMERICAL
         if vertex.value > 0:

@@ -133,27 +133,29 @@ class Program:
         free, count, walls = self._free, self._neurons, self._walls.over(self._spans)
         forms = self._forms[:, 1:] * self._columns / self._spans[:, None]
         constants = self._forms[:, 0] / self._spans
-        eye, none = np.eye(count), np.zeros((count, count))
-        matrix = np.block(
-            [
-                [-forms[:, :free], eye, -forms[:, free:], eye, -eye],
-                [np.zeros((count, free)), -np.diag(walls.below_slope), eye, none, none],
-                [np.zeros((count, free)), -np.diag(walls.above_slope), eye, none, none],
-            ]
-        )
+        ones, own = np.ones(count), np.arange(count)
+        # Rows, columns and values of each part: a matrix in full would take gigabytes.
+        held = np.nonzero(forms)
+        columns = np.where(held[1] < free, held[1], held[1] + count)
+        z, a = free + own, free + count + own
+        parts = [(held[0], columns, -forms[held]), (own, z, ones), (own, a + count, ones), (own, a + 2 * count, -ones)]
+        for start, slopes in ((count, walls.below_slope), (2 * count, walls.above_slope)):
+            sloped = np.flatnonzero(slopes)
+            parts += [(start + sloped, z[sloped], -slopes[sloped]), (start + own, a, ones)]
+        rows, places, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+        order = np.lexsort((places, rows))
         endless = np.full(count, highspy.kHighsInf)
         program = highspy.HighsLp()
-        program.num_col_, program.num_row_ = matrix.shape[1], matrix.shape[0]
-        program.col_cost_ = np.zeros(matrix.shape[1])
+        program.num_col_, program.num_row_ = free + 4 * count, 3 * count
+        program.col_cost_ = np.zeros(free + 4 * count)
         program.col_lower_ = np.concatenate([np.zeros(free), walls.lower, walls.least, np.zeros(2 * count)])
         program.col_upper_ = np.concatenate([np.ones(free), walls.upper, walls.most, endless, endless])
         program.row_lower_ = np.concatenate([constants, walls.below_start, -endless])
         program.row_upper_ = np.concatenate([constants, endless, walls.above_start])
-        rows, columns = np.nonzero(matrix)
         program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        program.a_matrix_.start_ = np.searchsorted(rows, np.arange(matrix.shape[0] + 1)).astype(np.int32)
-        program.a_matrix_.index_ = columns.astype(np.int32)
-        program.a_matrix_.value_ = matrix[rows, columns]
+        program.a_matrix_.start_ = np.searchsorted(rows[order], np.arange(3 * count + 1)).astype(np.int32)
+        program.a_matrix_.index_ = places[order].astype(np.int32)
+        program.a_matrix_.value_ = values[order]
         return program
 
     def _move(self, walls: Walls) -> None:

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalsuite import Unsupported
+import numpy as np
+
+from evalsuite import ProofError, Unsupported, check_proof
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.reduction import Bounds, Reduced
-from pipelines.smt.search.certificate import Phases, linear_bound
+from pipelines.smt.search.certificate import Phases, certify, defaults, linear_bound
 from pipelines.smt.search.chain import equal, read_chain
 from pipelines.smt.search.decision import Decided
 from pipelines.smt.search.tree import Node
@@ -25,6 +27,9 @@ from pipelines.smt.search.tree import Node
 FORMAT = "evalsuite-proof/1"
 # A checker reads nested JSON: a tree must not be deeper than it allows.
 _DEEPEST = 250
+_LAYERS, _DIGITS, _GREATEST_EXPONENT = 64, 4000, 9999
+_GREATEST_WHOLE = 10**_DIGITS
+_NUDGES = range(4, 256, 4)
 
 
 def proof_of(decided: Decided, exact: ExactNetwork, content: bytes) -> dict[str, Any]:
@@ -37,6 +42,8 @@ def proof_of(decided: Decided, exact: ExactNetwork, content: bytes) -> dict[str,
     """
     if not all(tree.is_closed() for tree in decided.trees):
         raise ValueError(f"only what holds has a proof, and the verdict is {decided.verdict.value}: {decided.reason}")
+    if len(exact.maps) > _LAYERS:
+        raise Unsupported(f"the network has {len(exact.maps)} affine layers, and a proof file holds {_LAYERS}")
     if not equal(read_chain(content), exact):
         raise Unsupported("the ONNX file does not say the network that was verified, number by number")
     reduced, rows = decided.reduced, decided.rows
@@ -57,8 +64,16 @@ def proof_of(decided: Decided, exact: ExactNetwork, content: bytes) -> dict[str,
 
 
 def write_proof(decided: Decided, exact: ExactNetwork, content: bytes, path: Path) -> None:
-    """`proof_of` as a JSON file. Raises as `proof_of`."""
-    path.write_text(canonical(proof_of(decided, exact, content)) + "\n", encoding="ascii")
+    """`proof_of` as a JSON file, once the checker accepts it. Raises as `proof_of`, or OSError.
+
+    Raises Unsupported also where the checker refuses it, as for the work that it takes.
+    """
+    text = canonical(proof_of(decided, exact, content))
+    try:
+        check_proof(json.loads(text), content)
+    except ProofError as error:
+        raise Unsupported(f"the proof was refused by its checker: {error}") from error
+    path.write_text(text + "\n", encoding="ascii")
 
 
 def canonical(body: dict[str, Any]) -> str:
@@ -67,10 +82,18 @@ def canonical(body: dict[str, Any]) -> str:
 
 
 def _text(unit: int, exponent: int) -> str:
-    """The number unit * 2**-exponent in lowest terms."""
+    """The number unit * 2**-exponent in lowest terms.
+
+    Raises Unsupported where it has more digits than a proof file holds.
+    """
     if not unit:
         return "0"
     shift = min(exponent, (unit & -unit).bit_length() - 1)
+    if exponent - shift > _GREATEST_EXPONENT or abs(unit) >> shift >= _GREATEST_WHOLE:
+        raise Unsupported(
+            f"a number of the proof has more than {_DIGITS} digits or {_GREATEST_EXPONENT} binary places,"
+            " which is what a proof file holds"
+        )
     return f"{unit >> shift}p-{exponent - shift}" if exponent > shift else str(unit >> shift)
 
 
@@ -96,27 +119,70 @@ class _Writing:
     row: int
     places: list[tuple[int, int]]
 
-    def tree(self, node: Node[Phases], depth: int = _DEEPEST) -> dict[str, Any]:
+    def tree(self, root: Node[Phases]) -> dict[str, Any]:
+        found = self._tree(root, (), None, _DEEPEST)
+        if found is None:
+            raise RuntimeError("a part of the box was closed by a bound that is not > 0")
+        return found
+
+    def _tree(
+        self, node: Node[Phases], lifted: tuple[int, ...], nudged: tuple[int, int] | None, depth: int
+    ) -> dict[str, Any] | None:
+        """None where a bound is not > 0, as may be of parts without the splits `lifted`, or with a p `nudged`."""
         if node.split is None or node.halves is None:
-            return self._leaf(node)
+            return self._leaf(node, lifted, nudged)
         if depth <= 0:
             raise Unsupported(f"the search's tree is deeper than {_DEEPEST} splits, more than a proof file holds")
-        on, off = (self.tree(half, depth - 1) for half in node.halves)
-        # Equal halves: the split was of no use, and what they say holds without it.
-        return on if on == off else {"neuron": list(self.places[node.split]), "on": on, "off": off}
+        on = self._tree(node.halves[0], lifted, nudged, depth - 1)
+        off = self._tree(node.halves[1], lifted, None, depth - 1)
+        if on is None or off is None:
+            return None
+        if on == off:
+            # Mostly the split was of no use. Else the halves prove the same by defaults that differ with the phase.
+            merged = self._tree(node.halves[0], (*lifted, node.split), nudged, depth)
+            if merged is not None:
+                return merged
+            on = self._unlike(node.halves[0], node.split, lifted, off, depth - 1)
+        return {"neuron": list(self.places[node.split]), "on": on, "off": off}
 
-    def _leaf(self, node: Node[Phases]) -> dict[str, Any]:
-        bound = _text(node.proven.numerator, node.proven.denominator.bit_length() - 1)
-        (middle,) = _texts(self._middle(linear_bound(self.reduced, self.row, node.part, node.chosen)))
-        return {"bound": bound, "middle": middle, "p": [] if node.chosen is None else self._listed(node.chosen)}
+    def _unlike(
+        self, half: Node[Phases], neuron: int, lifted: tuple[int, ...], other: dict[str, Any], depth: int
+    ) -> dict[str, Any]:
+        """The half with another p of `neuron` in its first leaf: a format in which halves differ asks for that."""
+        for bits in _NUDGES:
+            found = self._tree(half, lifted, (neuron, bits), depth)
+            if found not in (None, other):
+                return found
+        raise Unsupported("both halves of a split are proven by the same numbers, and no others were found")
+
+    def _leaf(
+        self, node: Node[Phases], lifted: tuple[int, ...], nudged: tuple[int, int] | None
+    ) -> dict[str, Any] | None:
+        phases, chosen = node.part.copy(), node.chosen
+        phases[list(lifted)] = 0
+        if nudged is not None:
+            neuron, bits = nudged
+            chosen = defaults(self.reduced, self.row, phases, None) if chosen is None else chosen
+            step = np.full(len(phases), 0, dtype=object)
+            step[neuron] = 1
+            chosen = chosen + Dyadic(step, bits)
+        # What the search closed the part by is stated as it is: the checker recomputes it.
+        as_found = not lifted and nudged is None
+        least = node.proven if as_found else certify(self.reduced, self.row, phases, chosen)
+        if least <= 0:
+            return None
+        (middle,) = _texts(self._middle(linear_bound(self.reduced, self.row, phases, chosen)))
+        bound = _text(least.numerator, least.denominator.bit_length() - 1)
+        return {"bound": bound, "middle": middle, "p": [] if chosen is None else self._listed(phases, chosen)}
 
     def _middle(self, form: Dyadic) -> Dyadic:
         """The linear bound's value in the middle of the box, (1,): unlike its least value, it moves with every p."""
         rise = form[1:] @ self.reduced.widths
         return form[[0]] + Dyadic(rise.units.reshape(1), rise.exponent + 1)
 
-    def _listed(self, chosen: Dyadic) -> list[list[int | str]]:
-        """Layers from the last to the first, and within a layer from the first neuron on."""
+    def _listed(self, phases: Phases, chosen: Dyadic) -> list[list[int | str]]:
+        """Those that are not the defaults: layers from the last to the first, and within a layer from the first on."""
         texts, places = _texts(chosen), self.places
-        order = sorted(range(len(places)), key=lambda each: (-places[each][0], places[each][1]))
+        differ = (chosen - defaults(self.reduced, self.row, phases, chosen)).units
+        order = sorted(np.flatnonzero(differ != 0).tolist(), key=lambda each: (-places[each][0], places[each][1]))
         return [[*places[each], texts[each]] for each in order]

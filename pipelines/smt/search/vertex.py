@@ -6,6 +6,8 @@ checked: a value that comes out is the optimum, to the last digit, also where th
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -35,8 +37,11 @@ class Vertex:
         return Dyadic(units, bits)
 
 
-def solve_vertex(reduced: Reduced, row: int, phases: Phases) -> Vertex | None:
-    """The least margin where all phases are fixed; None where no input has them, or floats propose no optimal basis."""
+def solve_vertex(reduced: Reduced, row: int, phases: Phases, deadline: float = math.inf) -> Vertex | None:
+    """The least margin where all phases are fixed.
+
+    None where no input has them, floats propose no optimal basis, or the time, on the clock of `time.monotonic`, is up.
+    """
     inputs, margin = _affine(reduced, row, phases)
     widths = reduced.widths.fractions()
     proposed = _basis(inputs, margin, widths, phases)
@@ -46,8 +51,8 @@ def solve_vertex(reduced: Reduced, row: int, phases: Phases) -> Vertex | None:
     moving = [index for index, value in enumerate(point) if value is None]
     matrix = [[inputs[each][1 + index] for index in moving] for each in active]
     fixed = [value or Fraction(0) for value in point]
-    solved = _solve(matrix, [-_at(inputs[each], fixed) for each in active])
-    duals = _solve([list(column) for column in zip(*matrix, strict=True)], [margin[1 + index] for index in moving])
+    solved = _solve(matrix, [-_at(inputs[each], fixed) for each in active], deadline)
+    duals = _solve(_turned(matrix), [margin[1 + index] for index in moving], deadline)
     if solved is None or duals is None:
         return None
     for index, value in zip(moving, solved, strict=True):
@@ -124,8 +129,12 @@ def _at(form: Row, point: Row) -> Fraction:
     return form[0] + sum((factor * value for factor, value in zip(form[1:], point, strict=True)), Fraction(0))
 
 
-def _solve(matrix: list[Row], right: Row) -> Row | None:
-    """The solution of a square system by elimination; None where it is singular."""
+def _turned(matrix: list[Row]) -> list[Row]:
+    return [list(column) for column in zip(*matrix, strict=True)]
+
+
+def _solve(matrix: list[Row], right: Row, deadline: float) -> Row | None:
+    """The solution of a square system by elimination; None where it is singular, or the time is up."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for column in range(len(rows)):
         pivot = next((index for index in range(column, len(rows)) if rows[index][column]), None)
@@ -135,6 +144,8 @@ def _solve(matrix: list[Row], right: Row) -> Row | None:
         first = [value / rows[column][column] for value in rows[column]]
         rows[column] = first
         for index, row in enumerate(rows):
+            if time.monotonic() > deadline:
+                return None
             if index != column and row[column]:
                 rows[index] = [value - row[column] * part for value, part in zip(row, first, strict=True)]
     return [row[-1] for row in rows]
