@@ -165,10 +165,13 @@ def test_nothing_is_left_where_the_owner_is_killed() -> None:
 def test_an_interrupted_question_leaves_no_answer_for_the_next_one() -> None:
     solver = Solver()
     ask(solver, NEVER)
+    # A shell's background jobs ignore interrupts, and so would what they start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         ask(solver, HARD, "QF_BV", seconds=20)
+    signal.signal(signal.SIGINT, before)
     assert ask(solver, SMALL, variables=("x",)).values == ("1/6",)
     solver.close()
 
