@@ -134,6 +134,7 @@ def test_a_second_run_is_all_from_the_cache_and_says_the_same(workshop: Workshop
     assert (workshop.folder / "other/artefacts/digits-mlp/gelu/0/train/network/module.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_two_runs_without_a_common_cache_give_the_same_numbers(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n  - slow\n")
     workshop.run(recipe, "--jobs", 2)
@@ -181,6 +182,7 @@ def test_a_cached_outcome_that_cannot_be_read_is_measured_again(workshop: Worksh
     assert "(0 from the cache)" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_network_that_comes_out_differently_takes_its_measurements_with_it(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - slow\n", HEAD.replace(", gelu-swap", ""))
     workshop.run(recipe)
@@ -248,6 +250,7 @@ def test_ctrl_c_keeps_what_was_measured(workshop: Workshop) -> None:
     assert workshop.run(recipe).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_lost_cache_costs_only_the_networks_that_are_needed_again(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n")
     workshop.run(recipe)

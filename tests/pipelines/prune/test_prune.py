@@ -45,6 +45,7 @@ def mlp(*widths: int) -> nn.Sequential:
     ("workload", "kind", "variant"),
     [("digits-mlp", DigitsMLP, "gelu"), *(("digits-cnn", DigitsCNN, variant) for variant in VARIANTS)],
 )
+@pytest.mark.slow
 def test_every_variant(
     network: MakeNetwork, bench: MakeBench, tmp_path: Path, workload: str, kind: type, variant: str
 ) -> None:
@@ -127,6 +128,7 @@ def test_the_teacher_is_the_unpruned_network(network: MakeNetwork, bench: MakeBe
     assert divergence(taught.module) < divergence(untaught.module)
 
 
+@pytest.mark.slow
 def test_units_and_heads_of_a_transformer(network: MakeNetwork, bench: MakeBench, tmp_path: Path) -> None:
     trained, there = network("digits-vit", "gelu", epochs=1), bench("digits-vit", epochs=1)
     outcome = Prune(sparsity=0.5, heads=0.5, importance="taylor", fine_tune_epochs=0).run(trained, there)
@@ -246,6 +248,7 @@ def test_a_network_that_onnx_cannot_express_is_still_pruned(bench: MakeBench) ->
     assert outcome.network.module.hidden.out_features == 4
 
 
+@pytest.mark.slow
 def test_dropout_draws_from_the_seed(bench: MakeBench) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10)).eval()

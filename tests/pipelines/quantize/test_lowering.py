@@ -234,6 +234,7 @@ def test_a_wrong_integer_is_found_where_it_is(network: MakeNetwork, bench: MakeB
     assert found.disagreements[0].describe().startswith("quantize_layer_3: ")
 
 
+@pytest.mark.slow
 def test_transformers_have_named_islands(network: MakeNetwork, bench: MakeBench) -> None:
     made, data = network("digits-vit", "relu"), bench("digits-vit").data
     quantized = of_network(made, data.calibration.inputs, 8, False, "float")

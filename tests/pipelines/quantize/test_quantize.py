@@ -82,6 +82,7 @@ def test_four_bits_run(network: MakeNetwork, bench: MakeBench, variant: str) -> 
         assert np.abs(weight).max() == 2**3 - 1
 
 
+@pytest.mark.slow
 def test_fewer_bits_cost_accuracy(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "relu"), bench("digits-mlp")
     coarse = values(Quantize(weight_bits=2, act_bits=2).run(made, room))
@@ -90,6 +91,7 @@ def test_fewer_bits_cost_accuracy(network: MakeNetwork, bench: MakeBench) -> Non
     assert fine["accuracy"] > coarse["accuracy"]
 
 
+@pytest.mark.slow
 def test_placement_decides_whether_convolutions_before_gelu_are_integer(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-cnn", "gelu"), bench("digits-cnn")
     post = Quantize().run(made, room)
@@ -149,6 +151,7 @@ def test_one_linear_layer_by_hand(tmp_path: Path) -> None:
     assert any(each.dtype == np.uint8 and each.size == 1 and int(each.item()) == zero_point for each in stored)
 
 
+@pytest.mark.slow
 def test_only_calibration_data_decide(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-cnn", "relu"), bench("digits-cnn")
     Quantize().run(made, room)
@@ -373,6 +376,7 @@ def test_every_arm_has_the_same_rows(
     assert rows["gelu"] == rows["relu"]
 
 
+@pytest.mark.slow
 def test_islands_leave_rows_with_reasons(network: MakeNetwork, bench: MakeBench) -> None:
     """Attention has no operator in the opset of QONNX: that file is missing, and all else is there."""
     outcome = Quantize(qonnx=True).run(network("digits-vit", "relu"), bench("digits-vit"))
