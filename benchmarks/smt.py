@@ -1,6 +1,8 @@
 """Exact verification on 120 queries: how many are decided, and how long each contender takes.
 
-python -m benchmarks.smt [--limit 60] [--plain-limit 10] [--samples 8] [contender ...]
+python -m benchmarks.smt [--limit 60] [--plain-limit 10] [--samples 8] [--hard] [contender ...]
+
+Bounds decide most of the 120; with --hard, the radii are those at which they leave much to a search.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pipelines.smt.encoding import BEST, Encoding, Finding
 from pipelines.smt.exact_network import ExactNetwork, read
 from pipelines.smt.limits import Limits
 from pipelines.smt.plain import ask_plainly
+from pipelines.smt.reduction import reduce_network
 
 # Workload, options, radii: 8 test samples of each radius make 120 queries.
 Asked = tuple[str, dict[str, str], tuple[float, ...]]
@@ -36,6 +39,14 @@ QUERIES: tuple[Asked, ...] = (
     ("digits-tiny-mlp", {"hidden": "32"}, (0.05, 0.1)),
     ("digits-tiny-mlp", {"hidden": "64"}, (0.08,)),
     ("digits-tiny-mlp", {"hidden": "32-32"}, (0.05,)),
+)
+HARD: tuple[Asked, ...] = (
+    ("iris-mlp", {}, (0.15, 0.25)),
+    ("digits-tiny-mlp", {"hidden": "16"}, (0.1, 0.15)),
+    ("digits-tiny-mlp", {"hidden": "16-16"}, (0.08, 0.1)),
+    ("digits-tiny-mlp", {"hidden": "32"}, (0.1, 0.12)),
+    ("digits-tiny-mlp", {"hidden": "64"}, (0.1,)),
+    ("digits-tiny-mlp", {"hidden": "32-32"}, (0.07,)),
 )
 _DECIDED = (Verdict.HOLDS, Verdict.VIOLATED)
 
@@ -87,9 +98,12 @@ def by_z3(query: Query, limit: float, encoding: Encoding = BEST) -> tuple[Verdic
     return decision.verdict, decision.solver_calls > 0
 
 
-def by_z3_plainly(query: Query, limit: float) -> tuple[Verdict, bool]:
-    """Z3 alone."""
-    found = ask_plainly(query.exact, query.property_, limits=Limits(seconds=limit)).finding
+def by_z3_plainly(query: Query, limit: float, *, bounded: bool = False) -> tuple[Verdict, bool]:
+    """Z3 alone, or told by bounds which neurons keep their sign."""
+    started = time.monotonic()
+    bounds = reduce_network(query.exact, query.property_).bounds if bounded else ()
+    limits = Limits(seconds=max(0.01, limit - (time.monotonic() - started)))
+    found = ask_plainly(query.exact, query.property_, limits=limits, bounds=bounds).finding
     words = {Finding.IMPOSSIBLE: Verdict.HOLDS, Finding.POSSIBLE: Verdict.VIOLATED}
     return words.get(found, Verdict.TIMEOUT), True
 
@@ -107,8 +121,10 @@ CONTENDERS: dict[str, Contender] = {
     "search": by_search,
     "z3": by_z3,
     **{f"z3:{each.value}": partial(by_z3, encoding=each) for each in Encoding},
+    "bounded": partial(by_z3_plainly, bounded=True),
     "plain": by_z3_plainly,
 }
+_PLAIN = ("plain", "bounded")
 
 
 def run(
@@ -125,7 +141,7 @@ def run(
     for query in queries(samples, asked):
         for name, tally in tallies.items():
             started = time.perf_counter()
-            verdict, searched = CONTENDERS[name](query, plain_limit if name == "plain" else limit)
+            verdict, searched = CONTENDERS[name](query, plain_limit if name in _PLAIN else limit)
             tally.seconds.append(time.perf_counter() - started)
             tally.verdicts.append(verdict)
             tally.searched.append(searched)
@@ -181,10 +197,11 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=60.0)
     parser.add_argument("--plain-limit", type=float, default=10.0)
     parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--hard", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    tallies = run(given.contenders, given.limit, given.plain_limit, given.samples)
-    report(tallies, {name: given.plain_limit if name == "plain" else given.limit for name in tallies})
+    tallies = run(given.contenders, given.limit, given.plain_limit, given.samples, HARD if given.hard else QUERIES)
+    report(tallies, {name: given.plain_limit if name in _PLAIN else given.limit for name in tallies})
 
 
 if __name__ == "__main__":

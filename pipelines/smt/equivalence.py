@@ -7,6 +7,7 @@ common cancels exactly, and only what differs is bounded.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from evalsuite import Network, Property, Unsupported, Verdict, float32_box
 from pipelines.smt.dyadic import Dyadic, end_to_end
 from pipelines.smt.exact_network import Affine, ExactNetwork, read
-from pipelines.smt.reduction import reduce_rows
+from pipelines.smt.reduction import OutOfTimeError, reduce_rows
 from pipelines.smt.search.decision import decide_rows
 
 _SAMPLES = 256
@@ -34,7 +35,8 @@ class Equivalence:
         verdict: holds, violated, unknown or timeout; of real arithmetic on the float32 weights.
         claim: what it is about, in words.
         reason: how it was decided, or why not.
-        bound: a proven bound of the greatest absolute difference of two logits in the box; None where none is asked.
+        bound: a proven bound of the greatest absolute difference of two logits in the box; None where none is asked,
+            or none was reached in time.
         found: the greatest one seen at a float32 input of the box; None where it holds no such input.
         point: that input, where the verdict is violated.
         seconds: taken.
@@ -68,18 +70,22 @@ def same_outputs(
     claim = f"no logit differs by more than {delta:g}"
     lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (box.lower, box.upper))
     pair = read(one), read(other)
-    exact = differences(*pair, lower, upper)
-    rows = _within(exact.classes, delta)
-    reduced = reduce_rows(exact, lower, upper, rows)
-    least = min(reduced.least.fractions())
     suspects = _Suspects(pair, Fraction(delta), box)
     found, point = suspects.greatest(one, other)
 
-    def result(verdict: Verdict, reason: str, bound: Fraction, at: torch.Tensor | None = None) -> Equivalence:
+    def result(verdict: Verdict, reason: str, bound: Fraction | None, at: torch.Tensor | None = None) -> Equivalence:
         seen = found if at is None or at is point else suspects.difference(at)
-        shown = None if seen is None else float(seen)
-        return Equivalence(verdict, claim, reason, float(bound), shown, at, time.monotonic() - started)
+        proven, shown = (None if each is None else float(each) for each in (bound, seen))
+        return Equivalence(verdict, claim, reason, proven, shown, at, time.monotonic() - started)
 
+    try:
+        exact = differences(*pair, lower, upper, started + seconds)
+        rows = _within(exact.classes, delta)
+        least = min(reduce_rows(exact, lower, upper, rows, started + seconds).least.fractions())
+    except OutOfTimeError:
+        if found is not None and found > delta:
+            return result(Verdict.VIOLATED, "sampled", None, point)
+        return result(Verdict.TIMEOUT, f"time limit of {seconds:g} s reached before any bound", None)
     bound = Fraction(delta) - least
     if found is not None and found > delta:
         return result(Verdict.VIOLATED, "sampled", bound, point)
@@ -95,10 +101,13 @@ def same_outputs(
     return result(decided.verdict, decided.reason, bound, decided.counterexample)
 
 
-def differences(one: ExactNetwork, other: ExactNetwork, lower: Dyadic, upper: Dyadic) -> ExactNetwork:
+def differences(
+    one: ExactNetwork, other: ExactNetwork, lower: Dyadic, upper: Dyadic, deadline: float = math.inf
+) -> ExactNetwork:
     """A network whose outputs are, on the box, one's minus the other's; neurons with equal forms are there once.
 
     Raises:
+        OutOfTimeError: `deadline`, by the clock of `time.monotonic`, is reached.
         Unsupported: they have different numbers of layers, inputs or logits.
     """
     if len(one.maps) != len(other.maps):
@@ -112,7 +121,7 @@ def differences(one: ExactNetwork, other: ExactNetwork, lower: Dyadic, upper: Dy
     for pair in zip(one.maps[:-1], other.maps[:-1], strict=True):
         parts = [_spread(each, at, width) for each, at in zip(pair, places, strict=True)]
         stacked = _stacked(parts)
-        kept, at = _distinct(ExactNetwork((*maps, stacked)), lower, upper)
+        kept, at = _distinct(ExactNetwork((*maps, stacked)), lower, upper, deadline)
         maps.append(Affine(stacked.weight[kept].shortened(), stacked.bias[kept].shortened()))
         split, width = parts[0].bias.shape[0], len(kept)
         places = [at[:split], at[split:]]
@@ -136,10 +145,13 @@ def _stacked(parts: Sequence[Affine]) -> Affine:
     return Affine(Dyadic(weight, exponent), end_to_end([each.bias for each in parts]))
 
 
-def _distinct(network: ExactNetwork, lower: Dyadic, upper: Dyadic) -> tuple[list[int], NDArray[np.intp]]:
+def _distinct(
+    network: ExactNetwork, lower: Dyadic, upper: Dyadic, deadline: float
+) -> tuple[list[int], NDArray[np.intp]]:
     """Outputs of which no two have the same form on the box, and for each output the number of its like among them."""
     count = network.classes
-    forms = reduce_rows(network, lower, upper, Affine(Dyadic.identity(count), Dyadic.zeros(count))).margins
+    identity = Affine(Dyadic.identity(count), Dyadic.zeros(count))
+    forms = reduce_rows(network, lower, upper, identity, deadline).margins
     seen: dict[tuple[int, ...], int] = {}
     kept: list[int] = []
     at: list[int] = []

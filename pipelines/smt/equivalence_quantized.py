@@ -17,7 +17,7 @@ from pipelines.smt.integer.falsifier import attack
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import Query, box_of_property
 from pipelines.smt.integer.steps import Integers
-from pipelines.smt.reduction import label_margins, reduce_rows
+from pipelines.smt.reduction import OutOfTimeError, label_margins, reduce_rows
 
 _SAMPLES = 4096
 _ON_LINE = 512
@@ -54,7 +54,11 @@ def same_class(network: Network, quantized: IntegerNetwork, box: Property, *, se
     point = None if both.empty() else both.differing(asked, query)
     if point is not None:
         return result(Verdict.VIOLATED, "two classes at a float32 input", point)
-    if not _float_class_proven(network, asked):
+    try:
+        proven = _float_class_proven(network, asked, started + seconds)
+    except OutOfTimeError:
+        return result(Verdict.TIMEOUT, f"time limit of {seconds:g} s reached before any bound")
+    if not proven:
         return result(Verdict.UNKNOWN, f"the float network is not proven to give class {label} in the whole box")
     decision: Decision = decide(quantized, query, seconds=max(seconds - (time.monotonic() - started), 1e-3))
     if decision.verdict is not Verdict.VIOLATED:
@@ -66,7 +70,7 @@ def same_class(network: Network, quantized: IntegerNetwork, box: Property, *, se
     return result(Verdict.UNKNOWN, "only integers at the rim have another class, and no float32 input rounds to them")
 
 
-def _float_class_proven(network: Network, asked: Property) -> bool:
+def _float_class_proven(network: Network, asked: Property, deadline: float) -> bool:
     """By exact bounds where all activations are ReLU, else by sound lines in float64; in real arithmetic."""
     try:
         exact = read(network)
@@ -79,7 +83,7 @@ def _float_class_proven(network: Network, asked: Property) -> bool:
             return False
         return bool(found.certified_before[0])
     lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (asked.lower, asked.upper))
-    return not reduce_rows(exact, lower, upper, label_margins(exact.classes, asked.label)).open_margins()
+    return not reduce_rows(exact, lower, upper, label_margins(exact.classes, asked.label), deadline).open_margins()
 
 
 @dataclass(frozen=True, slots=True)

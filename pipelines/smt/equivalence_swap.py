@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import torch
 
 from evalsuite import Network, Property, SwapBounds, Unsupported, Verdict, float32_box
+from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.equivalence import Equivalence
+from pipelines.smt.exact_network import Affine
+from pipelines.smt.reduction import OutOfTimeError
+from pipelines.smt.search.curved_network import read_curved
+from pipelines.smt.search.intervals import IntervalSpace
 
 _STARTS = 16
 _STEPS = 30
-# Of evaluating both networks in float64: what differs by less says nothing.
-_DOUBT = 1e-9
 _MOST_PARTS = 4096
 
 
@@ -21,7 +26,7 @@ def swapped_within(network: Network, box: Property, *, delta: float, seconds: fl
     """Whether no logit of the network differs by more than `delta` from the one before its swap, anywhere in the box.
 
     Bounds of the difference network (`SwapBounds`) are halved along the box's sides until they suffice; `violated`
-    is a float32 input at which both networks, evaluated in float64, differ by more than delta + 1e-9.
+    is a float32 input at which both networks' logits are enclosed, in exact arithmetic, more than delta apart.
 
     Raises:
         Unsupported: the network was not swapped, or a layer or an activation has no rule.
@@ -46,7 +51,7 @@ def swapped_within(network: Network, box: Property, *, delta: float, seconds: fl
 
     lower, upper = box.lower[None], box.upper[None]
     worst = bounds.certify(lower, upper).disruption
-    if found is not None and found > delta + _DOUBT:
+    if point is not None and _proven_apart(network, point, started + seconds) > delta:
         return result(Verdict.VIOLATED, "gradient ascent", float(worst.max()))
     proven = 0.0
     while len(worst):
@@ -63,6 +68,26 @@ def swapped_within(network: Network, box: Property, *, delta: float, seconds: fl
         lower, upper = _halved(lower, upper)
         worst = bounds.certify(lower, upper).disruption
     return result(Verdict.HOLDS, "bounds", proven)
+
+
+def _proven_apart(network: Network, point: torch.Tensor, deadline: float) -> Fraction:
+    """A lower bound of the greatest difference of two logits at a point: what their enclosures leave between them.
+
+    -1 where nothing is known of an activation there, or no time is left.
+    """
+    exact, eye = Dyadic.of(point.double().flatten().numpy()), np.eye(network.classes)
+    both_signs = Affine(Dyadic.of(np.concatenate([eye, -eye])), Dyadic.zeros(2 * network.classes))
+    try:
+        before, after = (
+            IntervalSpace(read_curved(replace(network, module=module)), exact, exact, both_signs, deadline).least
+            for module in (network.unswapped, network.module)
+            if module is not None
+        )
+    except (Unsupported, OutOfTimeError):
+        return Fraction(-1)
+    # Bounds below of each logit, and then of each one's negative.
+    turned = [*after[network.classes :], *after[: network.classes]]
+    return max(one + other for one, other in zip(before, turned, strict=True))
 
 
 def _halved(lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

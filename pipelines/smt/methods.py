@@ -103,13 +103,13 @@ class Method(ABC):
             settled = Settled(Verdict.UNKNOWN, CRASHED.format(reason=f"{type(error).__name__}: {error}"[:200]))
         return replace(settled, seconds=time.perf_counter() - started)
 
-    def undecided(self, nodes: int, neurons: int, margin: Fraction) -> str:
+    def undecided(self, nodes: int, neurons: int, margin: Fraction | None) -> str:
         """Why a search came to an end without a verdict, and how far it came."""
         if time.monotonic() >= self.limits.deadline:
             return JOB_ENDS
         counted = nodes >= self.limits.nodes
         reached = (_OUT_OF_NODES if counted else _OUT_OF_TIME).format(nodes=nodes, limit=self.limits.seconds)
-        return reached + _STANDING.format(neurons=neurons, margin=nearest(margin))
+        return reached if margin is None else reached + _STANDING.format(neurons=neurons, margin=nearest(margin))
 
 
 class Search(Method):

@@ -1,4 +1,4 @@
-"""The plain question: every neuron, no bounds, no reduction. It is what reduction and bounds are measured by."""
+"""The plain question: every neuron, no reduction, with or without bounds. Reduction and search are measured by it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.encoding import Answer, Encoding, answered, between, declared, defined, linear, relu, solve
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.limits import Limits
+from pipelines.smt.reduction import Bounds
 
 
 def ask_plainly(
-    exact: ExactNetwork, property_: Property, *, limits: Limits | None = None, encoding: Encoding = Encoding.OR
+    exact: ExactNetwork,
+    property_: Property,
+    *,
+    limits: Limits | None = None,
+    encoding: Encoding = Encoding.OR,
+    bounds: Sequence[Bounds] = (),
 ) -> Answer:
     """Whether any margin can be <= 0 in the box, exactly; where possible, `offsets` is the whole input itself.
+
+    With `bounds`, one of each hidden layer that hold in the box, neurons that keep their sign there are not split.
 
     Raises:
         ValueError: an encoding with a triangle, which needs bounds.
         Unsupported: the property is an L2 ball.
     """
     names = [f"x{index}" for index in range(property_.lower.numel())]
-    return answered(solve(plain_question(exact, property_, encoding), names, limits or Limits()))
+    return answered(solve(plain_question(exact, property_, encoding, bounds), names, limits or Limits()))
 
 
-def plain_question(exact: ExactNetwork, property_: Property, encoding: Encoding) -> str:
+def plain_question(exact: ExactNetwork, property_: Property, encoding: Encoding, bounds: Sequence[Bounds] = ()) -> str:
     """SMT-LIB declarations and assertions, satisfiable if the property is violated by a real input."""
     if property_.center is not None:
         raise Unsupported("the plain question is of boxes, and this property is an L2 ball")
@@ -39,14 +47,24 @@ def plain_question(exact: ExactNetwork, property_: Property, encoding: Encoding)
     *hidden, last = exact.maps
     for depth, each in enumerate(hidden):
         outputs = []
+        fixed = _signs(bounds[depth]) if bounds else {}
         for index, term in enumerate(_terms(each.weight, each.bias, columns)):
             outputs.append(f"a{depth}_{index}")
+            if index in fixed:
+                lines.append(defined(outputs[-1], term if fixed[index] else "0.0"))
+                continue
             lines.append(defined(f"z{depth}_{index}", term))
             lines += relu(outputs[-1], f"z{depth}_{index}", f"z{depth}_{index}", encoding)
         columns = outputs
     logits = list(_terms(last.weight, last.bias, columns))
     others = [f"(<= {logits[property_.label]} {each})" for i, each in enumerate(logits) if i != property_.label]
     return "\n".join([*lines, f"(assert (or {' '.join(others)} false))"])
+
+
+def _signs(bounds: Bounds) -> dict[int, bool]:
+    """Of each neuron that keeps its sign, whether it is never negative."""
+    ends = enumerate(zip(bounds.lower.units, bounds.upper.units, strict=True))
+    return {index: low >= 0 for index, (low, high) in ends if low >= 0 or high <= 0}
 
 
 def _terms(weight: Dyadic, bias: Dyadic, names: Sequence[str]) -> list[str]:

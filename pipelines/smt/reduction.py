@@ -156,13 +156,13 @@ def reduce_rows(
     for depth, following in enumerate(network.maps[1:]):
         found = _bounds(forms, layers, widths, deadline)
         kept, unstable = _relu(forms, found, depth)
-        outputs = _product(following.weight, kept, deadline)
+        outputs = product(following.weight, kept, deadline)
         if unstable is not None:
             layers.append(unstable)
             outputs = side_by_side([outputs, following.weight[:, unstable.index]])
         bounds.append(found)
-        forms = _add_constant(outputs, following.bias).shortened()
-    margins = _add_constant(_product(rows.weight, forms, deadline), rows.bias).shortened()
+        forms = add_constant(outputs, following.bias).shortened()
+    margins = add_constant(product(rows.weight, forms, deadline), rows.bias).shortened()
     least = least_values(margins, layers, widths, deadline)
     return Reduced(lower, free, widths, tuple(layers), margins, least, tuple(bounds))
 
@@ -218,13 +218,13 @@ def least_values(rows: Dyadic, layers: Sequence[Unstable], widths: Dyadic, deadl
         below, above, intercept = layer.lines()
         raised, lowered = rows[:, before:].above_zero(), rows[:, before:].below_zero()
         slopes = (raised * below + lowered * above).shortened()
-        made = _product(slopes, layer.forms, deadline)
-        rows = _add_constant(rows[:, :before] + made, lowered @ intercept).shortened()
+        made = product(slopes, layer.forms, deadline)
+        rows = add_constant(rows[:, :before] + made, lowered @ intercept).shortened()
     return rows[:, 0] + rows[:, 1:].below_zero() @ widths
 
 
-def _product(left: Dyadic, right: Dyadic, deadline: float) -> Dyadic:
-    """left @ right, in blocks of rows between which the clock is looked at."""
+def product(left: Dyadic, right: Dyadic, deadline: float) -> Dyadic:
+    """left @ right, in blocks of rows between which the clock is looked at; raises OutOfTimeError."""
     rows, columns = left.shape[0], right.shape[1]
     size = max(1, _BLOCK // max(1, right.units.size))
     found = np.full((rows, columns), 0, dtype=object)
@@ -235,5 +235,6 @@ def _product(left: Dyadic, right: Dyadic, deadline: float) -> Dyadic:
     return Dyadic(found, left.exponent + right.exponent)
 
 
-def _add_constant(rows: Dyadic, constant: Dyadic) -> Dyadic:
+def add_constant(rows: Dyadic, constant: Dyadic) -> Dyadic:
+    """Forms over [1, ...] with `constant`, (rows,), added to the first column."""
     return rows + side_by_side([constant[:, None], Dyadic.zeros(rows.shape[0], rows.shape[1] - 1)])

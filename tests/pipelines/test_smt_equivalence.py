@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -15,9 +20,10 @@ from pipelines.quantize.integer.network import INPUT, Dyadic, Grid, IntegerNetwo
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.smt.equivalence import Equivalence, same_outputs
 from pipelines.smt.equivalence_quantized import same_class
-from pipelines.smt.equivalence_swap import swapped_within
+from pipelines.smt.equivalence_swap import _proven_apart, swapped_within
 from pipelines.smt.integer.network import IntegerNetwork as Read
 from pipelines.smt.integer.reading import read_integer_onnx
+from pipelines.smt.search import CurvedDecider
 
 INPUTS, HIDDEN, CLASSES = 5, 7, 3
 
@@ -155,6 +161,52 @@ def test_a_swap_is_decided_on_both_sides_of_its_greatest_difference(eps: float) 
     assert below.bound >= sampled
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e5])
+def test_a_difference_at_a_point_is_enclosed_tightly(scale: float) -> None:
+    network = swapped(3)
+    for module in (network.module, network.unswapped):
+        assert isinstance(module, nn.Sequential)
+        module[4].weight.data *= scale
+    point = torch.linspace(0, 1, INPUTS)
+
+    def logits(module: nn.Module, act: Callable[[Any], Any]) -> list[Any]:
+        state = [mpmath.mpf(value) for value in point.tolist()]
+        for index, layer in enumerate(each for each in module.modules() if isinstance(each, nn.Linear)):
+            state = [act(value) for value in state] if index else state
+            rows = zip(layer.weight.double().tolist(), layer.bias.double().tolist(), strict=True)
+            state = [mpmath.fdot(row, state) + bias for row, bias in rows]
+        return state
+
+    with mpmath.workdps(60):
+        smooth = logits(network.module, lambda x: x * mpmath.ncdf(x))
+        kinked = logits(network.module, lambda x: max(x, mpmath.mpf(0)))
+        true = max(abs(a - b) for a, b in zip(smooth, kinked, strict=True))
+        proven = _proven_apart(network, point, math.inf)
+        assert 0 <= true - mpmath.mpf(proven.numerator) / proven.denominator < 1e-12 * scale
+    assert _proven_apart(network, point, 0.0) == -1
+    # Where the claim is a hair's breadth from the truth, neither side is guessed.
+    spot = Property(0, 0, 0.0, point.double(), point.double())
+    assert swapped_within(network, spot, delta=float(true) * (1 + 1e-6)).verdict is Verdict.HOLDS
+    assert swapped_within(network, spot, delta=float(true) * (1 - 1e-9)).verdict is Verdict.VIOLATED
+
+
+def test_time_limits_hold_before_the_first_bound() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2)]
+    others = [nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2)]
+    one, other = (Network("wide", nn.Sequential(*each).eval(), (64,), 2) for each in (layers, others))
+    asked = Property.robustness(torch.full((64,), 0.5), sample=0, label=0, eps=0.5, domain=(0.0, 1.0))
+    started = time.monotonic()
+    found = same_outputs(one, other, asked, delta=100.0, seconds=0.01)
+    assert (found.verdict, found.bound) == (Verdict.TIMEOUT, None)
+    assert "before any bound" in found.reason
+    assert same_outputs(one, other, asked, delta=0.01, seconds=0.01).verdict is Verdict.VIOLATED
+    curved = nn.Sequential(*[nn.GELU() if isinstance(each, nn.ReLU) else each for each in layers])
+    smooth = CurvedDecider(Network("curved", curved.eval(), (64,), 2)).decide(asked, seconds=0.01)
+    assert (smooth.verdict, smooth.margin) == (Verdict.TIMEOUT, None)
+    assert time.monotonic() - started < 20
+
+
 def test_a_swap_without_time_says_what_is_proven() -> None:
     network, asked = swapped(2), box(0.5, 2)
     roomy = swapped_within(network, asked, delta=100.0)
@@ -224,8 +276,8 @@ def test_classes_of_a_gelu_network_are_proven_too() -> None:
     def asked(label: int, eps: float) -> Property:
         return Property.robustness(center, sample=0, label=label, eps=eps, domain=(0.0, 1.0))
 
-    assert _float_class_proven(smooth, asked(label, 1e-4))
-    assert not _float_class_proven(smooth, asked((label + 1) % CLASSES, 1e-4))
+    assert _float_class_proven(smooth, asked(label, 1e-4), math.inf)
+    assert not _float_class_proven(smooth, asked((label + 1) % CLASSES, 1e-4), math.inf)
 
 
 def test_networks_of_other_sizes_are_refused(quantized: tuple[Network, Read]) -> None:

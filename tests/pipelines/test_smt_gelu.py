@@ -197,8 +197,15 @@ def test_limits_leave_the_best_proven_margin() -> None:
     property_ = Property.robustness(inputs[0], sample=0, label=int(targets[0]), eps=0.3, domain=(0.0, 1.0))
     decided = decider.decide(property_, seconds=1e-9)
     assert (decided.verdict, decided.reason) == (Verdict.TIMEOUT, Finding.OUT_OF_TIME.value)
-    assert decided.margin < 0
-    assert len(decided.margins) == 9
+    assert decided.margin is None
+    few = decider.decide(property_, seconds=60.0, nodes=1)
+    assert few.verdict is Verdict.VIOLATED or (few.verdict, few.reason) == (
+        Verdict.TIMEOUT,
+        Finding.OUT_OF_NODES.value,
+    )
+    assert len(few.margins) == 9
+    assert few.margin is not None
+    assert few.margin < 0
     with pytest.raises(ValueError, match="nodes must be >= 1, got 0"):
         decider.decide(property_, seconds=1.0, nodes=0)
     with pytest.raises(ValueError, match=r"seconds must be > 0, got -1\.0"):

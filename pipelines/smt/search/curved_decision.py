@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
 import torch
 
 from evalsuite import Network, Property, Replay, Unsupported, Verdict, float32_box
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine
-from pipelines.smt.reduction import label_margins
+from pipelines.smt.reduction import OutOfTimeError, label_margins
 from pipelines.smt.search.attack import Descent
 from pipelines.smt.search.curved_network import CurvedNetwork, read_curved
 from pipelines.smt.search.exploring import Exploration, Finding, Limits
@@ -34,7 +35,10 @@ _STEPS_AT_ROOT, _STEPS = 20, 2
 
 @dataclass(frozen=True, slots=True)
 class CurvedDecided:
-    """What the search found; the fields are those of `Decided`, and `margins` the best exact bound of each margin."""
+    """What the search found; the fields are those of `Decided`.
+
+    `margins` are the best exact bounds of each margin, none where the time did not suffice for the first.
+    """
 
     verdict: Verdict
     reason: str
@@ -46,9 +50,9 @@ class CurvedDecided:
     seconds: float
 
     @property
-    def margin(self) -> Fraction:
+    def margin(self) -> Fraction | None:
         """The best exact lower bound of the least margin: > 0 is a proof."""
-        return min(self.margins)
+        return min(self.margins, default=None)
 
 
 class CurvedDecider:
@@ -88,12 +92,16 @@ class CurvedDecider:
         limits = Limits(started + seconds, nodes)
         lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
         rows = label_margins(self._network.classes, property_.label)
-        space = IntervalSpace(self._network, lower, upper, rows)
-        box = lower.floats(), upper.floats()
-        descent = Descent(self._network.maps, self._network.curves, box, space.free, rows)
+        free = np.flatnonzero(np.array((upper - lower).units != 0, dtype=bool))
+        descent = Descent(self._network.maps, self._network.curves, (lower.floats(), upper.floats()), free, rows)
         judge = _Judge(self._replay, property_, descent, self._network, rows)
-        trees = [Node(space.root, least, closed=least > 0) for least in space.least]
         known = suspect if suspect is not None and judge.accepts(suspect) else None
+        try:
+            space = IntervalSpace(self._network, lower, upper, rows, limits.deadline)
+        except OutOfTimeError:
+            neurons = sum(each.bias.shape[0] for each in self._network.maps[:-1])
+            return _unbounded(known, neurons, time.monotonic() - started)
+        trees = [Node(space.root, least, closed=least > 0) for least in space.least]
         if known is None:
             verdict, reason, found = _search(space, trees, descent, judge, limits)
         elif all(tree.closed for tree in trees):
@@ -104,6 +112,13 @@ class CurvedDecider:
         neurons, spent = len(space.root.lower), nodes - limits.nodes
         seconds = time.monotonic() - started
         return CurvedDecided(verdict, reason, margins, found, neurons, spent, space.calls, seconds)
+
+
+def _unbounded(known: torch.Tensor | None, neurons: int, seconds: float) -> CurvedDecided:
+    """What is known where the time did not suffice for bounds."""
+    if known is not None:
+        return CurvedDecided(Verdict.VIOLATED, "falsifier", (), known, neurons, 0, 0, seconds)
+    return CurvedDecided(Verdict.TIMEOUT, Finding.OUT_OF_TIME.value, (), None, neurons, 0, 0, seconds)
 
 
 def _search(

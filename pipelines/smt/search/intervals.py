@@ -7,6 +7,7 @@ for q > 0, or q (line above f) - p z for q < 0. The lines hold for every real z:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,7 +17,7 @@ import numpy as np
 
 from pipelines.smt.dyadic import Dyadic, side_by_side
 from pipelines.smt.exact_network import Affine
-from pipelines.smt.reduction import check_box
+from pipelines.smt.reduction import add_constant, check_box, product
 from pipelines.smt.search.curved_network import Curve, CurvedNetwork, Lines
 from pipelines.smt.search.program import Floats, Optimum, Program, Walls
 
@@ -58,7 +59,7 @@ class _Layer:
         above = Dyadic.of(lines.above_slope), Dyadic.of(lines.above_start)
         return cls(forms, Dyadic.of(lower), Dyadic.of(upper), below, above)
 
-    def through(self, rows: Dyadic, chosen: Dyadic | None) -> Dyadic:
+    def through(self, rows: Dyadic, chosen: Dyadic | None, deadline: float = math.inf) -> Dyadic:
         """Rows over the columns up to this layer's outputs, as rows without these: lower bounds of them."""
         before = self.forms.shape[1]
         raised, lowered = rows[:, before:].above_zero(), rows[:, before:].below_zero()
@@ -71,8 +72,8 @@ class _Layer:
             least = np.minimum(ends[0].at(exponent), ends[1].at(exponent))
             constant = constant + Dyadic(least.sum(axis=1), exponent)
             slopes = Dyadic(np.broadcast_to(chosen.units, slopes.shape), chosen.exponent)
-        rows = rows[:, :before] + slopes.shortened() @ self.forms
-        return _plus(rows, constant).shortened()
+        made = product(slopes.shortened(), self.forms, deadline)
+        return add_constant(rows[:, :before] + made, constant).shortened()
 
 
 class IntervalSpace:
@@ -83,9 +84,17 @@ class IntervalSpace:
         lower: of the box, (inputs,).
         upper: of the box.
         rows: whose values over the outputs are the margins.
+        deadline: by the clock of `time.monotonic`.
+
+    Raises:
+        OutOfTimeError: the deadline is reached before the bounds are computed.
+        Unsupported: numbers beyond what has sound lines.
     """
 
-    def __init__(self, network: CurvedNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> None:
+    def __init__(
+        self, network: CurvedNetwork, lower: Dyadic, upper: Dyadic, rows: Affine, deadline: float = math.inf
+    ) -> None:
+        self._deadline = deadline
         check_box(network.maps[0], lower, upper)
         self._curves: list[Curve] = []
         widths = upper - lower
@@ -102,11 +111,11 @@ class IntervalSpace:
             layers.append(_Layer.of(forms, *ends, lines))
             self._curves += [curve] * forms.shape[0]
             blank = Dyadic.zeros(following.weight.shape[0], forms.shape[1])
-            forms = _plus(side_by_side([blank, following.weight]), following.bias)
+            forms = add_constant(side_by_side([blank, following.weight]), following.bias)
         self._forms = [each.forms for each in layers]
-        self._margins = _plus(rows.weight @ forms, rows.bias).shortened()
+        self._margins = add_constant(rows.weight @ forms, rows.bias).shortened()
         self.root = _joined(parts)
-        self.least = self._least(self._margins, layers).fractions()
+        self.least = self._least(self._margins, layers, deadline=self._deadline).fractions()
         self.row = 0
 
     @cached_property
@@ -169,22 +178,20 @@ class IntervalSpace:
     def _ends(self, forms: Dyadic, layers: Sequence[_Layer]) -> tuple[Floats, Floats]:
         """Bounds of z, rounded outward to floats."""
         both = Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
-        least = self._least(both, layers).floats()
+        least = self._least(both, layers, deadline=self._deadline).floats()
         lower, upper = least[: forms.shape[0]], -least[forms.shape[0] :]
         return np.nextafter(lower, -np.inf), np.nextafter(upper, np.inf)
 
-    def _least(self, rows: Dyadic, layers: Sequence[_Layer], chosen: Dyadic | None = None) -> Dyadic:
+    def _least(
+        self, rows: Dyadic, layers: Sequence[_Layer], chosen: Dyadic | None = None, *, deadline: float = math.inf
+    ) -> Dyadic:
         """Exact lower bounds of the rows over the box, (rows,)."""
         end = sum(each.forms.shape[0] for each in layers)
         for layer in reversed(layers):
             start = end - layer.forms.shape[0]
-            rows = layer.through(rows, None if chosen is None else chosen[start:end])
+            rows = layer.through(rows, None if chosen is None else chosen[start:end], deadline)
             end = start
         return rows[:, 0] + rows[:, 1:].below_zero() @ self._widths
-
-
-def _plus(rows: Dyadic, constant: Dyadic) -> Dyadic:
-    return rows + side_by_side([constant[:, None], Dyadic.zeros(rows.shape[0], rows.shape[1] - 1)])
 
 
 def _cut(lines: Lines, own: slice) -> Lines:
