@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _METRICS = (VERIFIED, VIOLATED, UNDECIDED, BOUNDS, GAP, UNSTABLE, NODES, CALLS, SECONDS, PAR2, DISTANCE,
             DISTANCE_UPPER, PROOFS, PROOF_BYTES, CLEAN)  # fmt: skip
-_RENAMED = {"search_nodes": NODES}
 _DECIDED = (Verdict.HOLDS.value, Verdict.VIOLATED.value)
 
 
@@ -102,10 +101,10 @@ def _found(
     found: dict[tuple[str, str, str, float | None], dict[int, float]] = {}
     sizes: dict[float, list[float]] = {}
     for variant in variants:
-        for metric in (*_METRICS, *_RENAMED):
+        for metric in _METRICS:
             for text, keys in measured.settings(workload, variant, step, metric).items():
                 radius = _radius(keys)
-                place = (keys.get("method", ""), variant, _RENAMED.get(metric, metric), radius)
+                place = (keys.get("method", ""), variant, metric, radius)
                 # Two networks may have different ε for one number of steps, and so different settings.
                 found.setdefault(place, {}).update(measured.values(workload, variant, step, metric, text))
                 if "steps" in keys and radius is not None and "eps" in keys:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 VERDICTS = tuple(verdict.value for verdict in Verdict)
 _OPPOSITE = {Verdict.HOLDS.value: Verdict.VIOLATED.value, Verdict.VIOLATED.value: Verdict.HOLDS.value}
 _COUNT_COLUMNS = ("workload", "step", "variant", "eps", "method")
-_PROPERTY = ("workload", "variant", "seed", "sample", "eps", "norm", "network")
+# What is claimed, by the metric's name, of which inputs and network.
+_PROPERTY = ("workload", "variant", "seed", "sample", "metric", "eps", "norm", "network")
 
 
 class Contradictions(NamedTuple):

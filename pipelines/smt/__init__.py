@@ -23,8 +23,9 @@ class Smt:
     that no overflow can happen in the box; where a float32 counterexample turns up all the same, it is unknown.
 
     Of a network with curved activations, as GELU, `holds` is proven over the reals by sound lines of the activations,
-    in exact arithmetic; `violated` is a float32 input whose margin in float64 is below -1e-9, and that torch and ONNX
-    Runtime misclassify. Of an integer network the integers of its ONNX file are verified, in steps of its input's grid.
+    in exact arithmetic; `violated` is a float32 input whose margin is proven negative by the same bounds, and that
+    torch and ONNX Runtime misclassify. Of an integer network the integers of its ONNX file are verified, in steps of
+    its input's grid.
 
     Every query ends by a count of its nodes, or of Z3's steps, that a usual machine reaches before `query_time_limit`:
     so the verdicts are the same everywhere.
@@ -40,6 +41,7 @@ class Smt:
         distance_tolerance: width of the bracket.
         steps: radii of an integer network, in steps of its input's grid.
         integer_time_limit: seconds per property of an integer network.
+        same_class: whether to decide, too, if an integer network gives the float network's class throughout each box.
         max_neurons: networks with more activations are refused.
         max_inputs: networks with more inputs are refused.
     """
@@ -58,6 +60,7 @@ class Smt:
     distance_tolerance: float = 0.00390625
     steps: tuple[int, ...] = (2, 4, 8)
     integer_time_limit: float = 20.0
+    same_class: bool = False
     max_neurons: int = 256
     max_inputs: int = 128
 

@@ -57,7 +57,7 @@ def same_class(network: Network, quantized: IntegerNetwork, box: Property, *, se
     try:
         proven = _float_class_proven(network, asked, started + seconds)
     except OutOfTimeError:
-        return result(Verdict.TIMEOUT, f"time limit of {seconds:g} s reached before any bound")
+        return result(Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached before any bound")
     if not proven:
         return result(Verdict.UNKNOWN, f"the float network is not proven to give class {label} in the whole box")
     decision: Decision = decide(quantized, query, seconds=max(seconds - (time.monotonic() - started), 1e-3))

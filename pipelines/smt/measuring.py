@@ -16,7 +16,7 @@ from evalsuite import Bench, Metric, Network, Outcome, Property, falsify
 from pipelines.smt.distances import distances
 from pipelines.smt.evidence import Evidence, without_proofs
 from pipelines.smt.methods import Method, Search, Settled, method_for
-from pipelines.smt.rows import rows, setting_of
+from pipelines.smt.rows import effort, rows, setting_of
 
 if TYPE_CHECKING:
     from pipelines.smt import Smt
@@ -38,7 +38,8 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
         properties = bench.properties(eps, options.samples)
         settled = _settled(method, evidence, network, properties, bench.seed)
         setting = setting_of(eps, method.name)
-        metrics += rows(properties, settled, options.query_time_limit, setting)
+        asked = [each.sample for each in properties]
+        metrics += [*rows(asked, settled, options.query_time_limit, setting), *effort(settled, setting)]
         if options.proofs:
             metrics += evidence.metrics(setting) if evidence else without_proofs(method.name, setting)
         counterexamples += _counterexamples(network, properties, settled)
@@ -55,7 +56,7 @@ def _of_integers(options: Smt, network: Network, bench: Bench) -> Outcome:
 
     metrics = measure_integer(
         network, bench, steps=options.steps, samples=options.samples, seconds=options.integer_time_limit,
-        path=network.integer,
+        path=network.integer, same_class=options.same_class,
     )  # fmt: skip
     return Outcome(metrics, {"counterexamples": bench.folder / COUNTEREXAMPLES})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from evalsuite import Direction, Metric, Property, Verdict
+from evalsuite import Direction, Metric, Verdict
 from pipelines.smt.methods import BY_BOUNDS, Settled
 
 Setting = dict[str, str | int | float | bool]
@@ -19,22 +19,34 @@ def setting_of(eps: float, method: str) -> Setting:
     return {"eps": eps, "method": method}
 
 
-def rows(properties: Sequence[Property], settled: Sequence[Settled], limit: float, setting: Setting) -> list[Metric]:
-    """Verdicts and seconds of each property, their shares, and the cost. `limit` is that of a query, in seconds."""
+def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float, setting: Setting) -> list[Metric]:
+    """Verdicts and seconds of each sample, their shares, and the cost. `limit` is that of a query, in seconds."""
     found: list[Metric] = []
-    for property_, each in zip(properties, settled, strict=True):
+    for sample, each in zip(samples, settled, strict=True):
         about = Metric(
             "robustness", None, "verdict", Direction.NEUTRAL, setting,
-            sample=property_.sample, verdict=each.verdict, reason=each.reason,
+            sample=sample, verdict=each.verdict, reason=each.reason,
         )  # fmt: skip
         censored = "" if each.verdict in _DECIDED else f"censored: {each.reason}"
         seconds = limit if censored else min(each.seconds, limit)
         clock = Metric(
             "query_seconds", seconds, "s", Direction.LOWER, setting,
-            sample=property_.sample, timing=True, reason=censored,
+            sample=sample, timing=True, reason=censored,
         )  # fmt: skip
         found += [about, clock]
     return [*found, *_shares(settled, setting), *_cost(settled, limit, setting)]
+
+
+def effort(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
+    """What the solvers of real arithmetic had to do."""
+    neurons = [each.unstable_neurons for each in settled if each.unstable_neurons is not None]
+    unstable = statistics.fmean(neurons) if neurons else None
+    unreached = "" if neurons else _NOT_REACHED
+    calls = sum(each.solver_calls for each in settled)
+    return [
+        Metric("unstable_neurons", unstable, "count", Direction.LOWER, setting, reason=unreached),
+        Metric("solver_calls", calls, "count", Direction.LOWER, setting),
+    ]
 
 
 def _shares(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
@@ -55,17 +67,11 @@ def _shares(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
 
 def _cost(settled: Sequence[Settled], limit: float, setting: Setting) -> list[Metric]:
     """PAR-2 counts what is undecided as twice the limit."""
-    neurons = [each.unstable_neurons for each in settled if each.unstable_neurons is not None]
     nodes = [each.nodes for each in settled if each.nodes is not None]
-    unstable = statistics.fmean(neurons) if neurons else None
-    unreached = "" if neurons else _NOT_REACHED
     par2 = statistics.fmean(min(each.seconds, limit) if each.verdict in _DECIDED else 2 * limit for each in settled)
     time = statistics.fmean(each.seconds for each in settled)
-    calls = sum(each.solver_calls for each in settled)
     return [
-        Metric("unstable_neurons", unstable, "count", Direction.LOWER, setting, reason=unreached),
         *([Metric("nodes", statistics.fmean(nodes), "count", Direction.LOWER, setting)] if nodes else []),
-        Metric("solver_calls", calls, "count", Direction.LOWER, setting),
         Metric("solve_time", time, "s", Direction.LOWER, setting, timing=True),
         Metric("par2", par2, "s", Direction.LOWER, setting, timing=True),
     ]

@@ -34,7 +34,7 @@ UNITS = {
     "exactness_gap": ("fraction", NEUTRAL), "nodes": ("count", LOWER), "solver_calls": ("count", LOWER),
     "unstable_neurons": ("count", LOWER), "par2": ("s", LOWER), "solve_time": ("s", LOWER),
     "adversarial_distance": ("input", HIGHER), "adversarial_distance_upper": ("input", HIGHER),
-    "proofs_checked": ("count", HIGHER), "proof_bytes": ("bytes", LOWER), "search_nodes": ("count", LOWER),
+    "proofs_checked": ("count", HIGHER), "proof_bytes": ("bytes", LOWER),
 }  # fmt: skip
 BASE = (0.60, 0.66, 0.63)
 
@@ -244,7 +244,7 @@ def test_two_p_values_that_holm_leaves_unresolved(tmp_path: Path) -> None:
 def integers(variant: str, seed: int, scale: float, share: float) -> list[Row]:
     setting = {"eps": 2 * scale, "steps": 2}
     rows = said(variant, seed, [(HOLDS, "bounds", None)], step="smt-int", method="integer", **setting)
-    for name, value in (("verified_accuracy", share), ("search_nodes", 7.0)):
+    for name, value in (("verified_accuracy", share), ("nodes", 7.0)):
         unit, direction = UNITS.get(name, ("fraction", HIGHER))
         rows.append(row_of(Metric(name, value, unit, direction, {**setting, "method": "integer"}),
                            job(variant, seed, "smt-int")))  # fmt: skip

@@ -22,6 +22,7 @@ from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import JOB_ENDS, ROUNDING_ONLY
 from pipelines.smt.evidence import Evidence
 from pipelines.smt.exact_network import read
+from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.methods import CurvedSearch, Limits, Search
 from pipelines.smt.rows import rows, setting_of
 from tests.pipelines.test_smt import absolute, bench_of, box, diagonal, linear, of, random_network
@@ -255,8 +256,7 @@ def test_the_cost_of_what_is_undecided_counts_twice() -> None:
         replace(settled, verdict=Verdict.TIMEOUT, reason="too slow", seconds=5.5, nodes=8),
         replace(settled, reason="search", seconds=2.0, nodes=4),
     ]
-    properties = [replace(property_, sample=index) for index in range(4)]
-    found = Outcome(rows(properties, given, 5.0, setting_of(0.0625, "search")))
+    found = Outcome(rows(range(4), given, 5.0, setting_of(0.0625, "search")))
     assert row(found, "par2").value == pytest.approx((1 + 5 + 10 + 2) / 4)
     assert row(found, "solve_time").value == pytest.approx(14.5 / 4)
     assert [row(found, "query_seconds", sample=i).value for i in range(4)] == [1.0, 5.0, 5.0, 2.0]
@@ -292,8 +292,35 @@ def test_integer_networks_are_verified_in_steps(tmp_path: Path) -> None:
     about = [each for each in outcome.metrics if each.name == "robustness"]
     assert [(each.sample, each.setting["steps"]) for each in about] == [(i, s) for s in (0, 3) for i in range(3)]
     assert {each.setting["method"] for each in about} == {"integer"}
+    timed = [each for each in outcome.metrics if each.name in ("query_seconds", "par2")]
+    assert len(timed) == 8
+    assert not {"unstable_neurons", "solver_calls"} & {each.name for each in outcome.metrics}
     violated = [each for each in about if each.verdict is Verdict.VIOLATED]
     assert len(json.loads(outcome.artefacts["counterexamples"].read_text())) == len(violated) > 0
+
+
+def test_an_integer_network_is_compared_with_the_float_network_it_came_from(tmp_path: Path) -> None:
+    path = written(tmp_path / "integer.onnx", (3, 6, 3), 0)
+    inputs = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+    place = bench_of(inputs, torch.tensor([0, 1, 2, 0]), tmp_path)
+    seen = set()
+    for given in range(3):
+        always = nn.Linear(3, 3)
+        with torch.no_grad():
+            always.weight.zero_()
+            always.bias.copy_(9.0 * torch.eye(3)[given])
+        network = Network("n", nn.Sequential(always), (3,), 3, deployed=path, integer=path)
+        outcome = Smt(steps=(0,), samples=4, same_class=True).run(network, place)
+        read = read_integer_onnx(path)
+        own = read.logits(read.input.integers(inputs.numpy())).argmax(1)
+        about = [each for each in outcome.metrics if each.name == "same_class"]
+        expected = [Verdict.HOLDS if label == given else Verdict.VIOLATED for label in own]
+        assert [each.verdict for each in about] == expected
+        seen |= set(expected)
+        names = ("same_class_fraction", "other_class_fraction", "class_undecided_fraction")
+        right = float((own == given).mean())
+        assert [row(outcome, name).value for name in names] == [right, 1 - right, 0.0]
+    assert seen == {Verdict.HOLDS, Verdict.VIOLATED}
 
 
 def test_a_file_that_is_not_of_integers_is_refused_by_name(tmp_path: Path) -> None:

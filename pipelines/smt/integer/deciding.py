@@ -42,14 +42,13 @@ class Decision:
 def decide(
     network: IntegerNetwork, query: Query, *, seconds: float, seed: int = 0, most_nodes: int = _MOST_NODES
 ) -> Decision:
-    """Whether the class can change in the box, within `seconds`.
+    """Whether the class can change in the box, within `seconds` and `most_nodes` regions.
 
     Raises:
         ValueError: label or box are not of this network.
     """
     query.check(network)
     started = time.monotonic()
-    limits = Limits(started + seconds, most_nodes)
     region = enter(network, query.lower, query.upper)
     others = [each for each in range(network.classes) if each != query.label]
     least = margins(network, region, query.label, others)
@@ -66,6 +65,7 @@ def decide(
         return decision(Verdict.VIOLATED, "falsifier", 0, found)
     nodes, undecided = 0, []
     for index in open_[np.argsort(least[open_])].tolist():
+        limits = Limits(started + seconds, most_nodes - nodes)
         searched = search(network, query, region, others[index], int(least[index]), limits)
         nodes += searched.nodes
         least[index] = searched.least
@@ -75,7 +75,9 @@ def decide(
         if searched.verdict is not Verdict.HOLDS:
             undecided.append(searched.verdict)
     if Verdict.TIMEOUT in undecided:
-        return decision(Verdict.TIMEOUT, f"time limit of {seconds:g} s reached; the margin is at least {lowest}", nodes)
+        return decision(
+            Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached; the margin is at least {lowest}", nodes
+        )
     if undecided:
         return decision(Verdict.UNKNOWN, f"{most_nodes} regions looked at; the margin is at least {lowest}", nodes)
     return decision(Verdict.HOLDS, "search", nodes)

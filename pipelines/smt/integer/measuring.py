@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import statistics
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,14 @@ import numpy as np
 import onnxruntime
 
 from evalsuite import Bench, Direction, Metric, Network, Unsupported, Verdict, open_onnx
+from pipelines.smt.integer.agreement import agreement
 from pipelines.smt.integer.deciding import Decision, decide
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import Query, box_of_steps
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.steps import Integers
+from pipelines.smt.methods import Limits, Settled
+from pipelines.smt.rows import rows
 
 COUNTEREXAMPLES = "integer_counterexamples.json"
 _SHARE = 0.8
@@ -34,6 +37,7 @@ def measure_integer(
     samples: int = 20,
     seconds: float = 20.0,
     path: Path | None = None,
+    same_class: bool = False,
 ) -> list[Metric]:
     """Exact verdicts of the integer-only network, and `integer_counterexamples.json` in the bench's folder.
 
@@ -48,6 +52,7 @@ def measure_integer(
         samples: how many test samples, from the first on.
         seconds: per query.
         path: an ONNX file of integers throughout.
+        same_class: whether to decide if the float network has the same class throughout each box of real inputs.
 
     Raises:
         Unsupported: there is no such file, or a node in it has no exact reading, by name.
@@ -70,6 +75,7 @@ def measure_integer(
     for radius in steps:
         decisions = [study.decide(sample, radius, deadline) for sample in range(study.samples)]
         metrics += _metrics(study, radius, decisions)
+        metrics += agreement(network, read, bench, radius, study.samples, seconds, deadline) if same_class else []
         written += study.counterexamples(radius, decisions)
     (bench.folder / COUNTEREXAMPLES).write_text(json.dumps(written), encoding="utf-8")
     return metrics
@@ -135,7 +141,8 @@ class _Study:
         if left <= 0:
             return Decision(Verdict.TIMEOUT, _JOB_ENDS, -(2**31), 0, 0.0)
         query = self.query(sample, radius)
-        decision = decide(self.network, query, seconds=left, seed=self.bench.seed)
+        most_nodes = Limits(self.seconds, math.inf).nodes
+        decision = decide(self.network, query, seconds=left, seed=self.bench.seed, most_nodes=most_nodes)
         if decision.counterexample is not None:
             logits = self.replay(decision.counterexample[None])[0]
             if logits[query.label] > np.delete(logits, query.label).max():
@@ -164,28 +171,5 @@ def _metrics(study: _Study, radius: int, decisions: Sequence[Decision]) -> list[
         "steps": radius,
         "method": "integer",
     }
-    count = len(decisions)
-
-    def share(*verdicts: Verdict) -> float:
-        return sum(each.verdict in verdicts for each in decisions) / count
-
-    def total(name: str, value: float, unit: str, direction: Direction, *, timing: bool = False) -> Metric:
-        return Metric(name, value, unit, direction, setting, timing=timing)
-
-    rows = [
-        Metric(
-            "robustness", None, "verdict", Direction.NEUTRAL, setting,
-            sample=sample, verdict=each.verdict, reason=each.reason,
-        )
-        for sample, each in enumerate(decisions)
-    ]  # fmt: skip
-    return [
-        *rows,
-        total("verified_accuracy", share(Verdict.HOLDS), "fraction", Direction.HIGHER),
-        total("violated_fraction", share(Verdict.VIOLATED), "fraction", Direction.LOWER),
-        total("undecided_fraction", share(Verdict.UNKNOWN, Verdict.TIMEOUT), "fraction", Direction.LOWER),
-        total("search_nodes", statistics.fmean(each.nodes for each in decisions), "count", Direction.LOWER),
-        total("solve_time", statistics.fmean(each.seconds for each in decisions), "s", Direction.LOWER, timing=True),
-        total("median_solve_time", statistics.median(each.seconds for each in decisions), "s", Direction.LOWER,
-              timing=True),
-    ]  # fmt: skip
+    settled = [Settled(each.verdict, each.reason, nodes=each.nodes, seconds=each.seconds) for each in decisions]
+    return rows(range(len(settled)), settled, study.seconds, setting)

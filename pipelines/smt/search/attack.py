@@ -97,6 +97,7 @@ class Descent:
             moved = point - size * width * np.sign(positive[step % len(positive)])
             point = np.clip(moved, self._lower, self._upper)
 
+    @np.errstate(over="ignore", invalid="ignore")  # Beyond float64 it is no guide, and nothing else rests on it.
     def _slope(self, point: Floats, row: int) -> tuple[float, Floats]:
         (weight, bias), *rest = self._maps
         state, steep = weight @ point + bias, []
