@@ -10,7 +10,7 @@ from evalsuite import Bench, Network, Outcome
 
 # Z3 counts steps in 32 bits, which is about six hours of them.
 _LONGEST = 20_000.0
-MethodName = Literal["search", "z3"]
+MethodName = Literal["search", "z3", "marabou", "portfolio"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Smt:
         eps: L-infinity radii, in the units of the inputs.
         samples: how many test samples, from the first on.
         query_time_limit: seconds per property.
-        method: "search", certified branch and bound, or "z3", of ReLU networks alone.
+        method: "search", certified branch and bound; "z3" or "marabou" (where maraboupy is installed; its word is no
+            proof, and is believed only under control), both of ReLU networks alone; or "portfolio", the search and then
+            Marabou on what is left open.
         proofs: whether what holds of a ReLU network is written as proof files and re-checked; of method "search".
         distance: whether to bracket the least L-infinity distance of a counterexample, by bisection.
         distance_samples: of how many samples.
@@ -78,7 +80,8 @@ class Smt:
             if not 0 < getattr(self, name) <= _LONGEST:
                 raise ValueError(f"{name} must be > 0 and <= {_LONGEST:g} s, got {getattr(self, name)}")
         if self.method not in get_args(MethodName):
-            raise ValueError(f"method must be 'search' or 'z3', got {self.method!r}")
+            names = ", ".join(map(repr, get_args(MethodName)))
+            raise ValueError(f"method must be one of {names}, got {self.method!r}")
         if not 0 < self.distance_tolerance < math.inf:
             raise ValueError(f"distance_tolerance must be finite and > 0, got {self.distance_tolerance}")
         for name in ("samples", "distance_samples", "max_neurons", "max_inputs"):
@@ -89,8 +92,9 @@ class Smt:
         """Verdicts per sample and radius, their shares and cost; counterexamples.json, and proofs.zip.
 
         Raises:
-            Unsupported: a layer is neither affine nor an activation with sound lines, or, by Z3, not piecewise linear;
-                the network is too large; or its ONNX file is not of integers throughout.
+            Unsupported: a layer is neither affine nor an activation with sound lines, or, by Z3 or Marabou, no ReLU;
+                maraboupy is asked for and not installed; the network is too large; or its ONNX file is not of integers
+                throughout.
         """
         from pipelines.smt.measuring import measure
 

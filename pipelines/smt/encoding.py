@@ -35,7 +35,7 @@ class Encoding(str, Enum):
 
 
 # Of ten hard questions of digits networks, 4 to 10 unstable neurons, seconds in all with rounded / exact coefficients
-# (8 s at most each): or 17 / 43, or-triangle 22 / 51, phase 10 / 44, phase-triangle 22 / 57; if is 2 to 4 times slower.
+# (8 s at most each): or 17 / 43, or-triangle 22 / 51, phase 10 / 44, phase-triangle 22 / 57; if is slower throughout.
 BEST = Encoding.PHASE
 
 

@@ -19,6 +19,7 @@ from pipelines.smt.search.proof import canonical
 ARCHIVE, NETWORK = "proofs.zip", "network.onnx"
 REFUSED = "the search says it holds, but the checker refuses its proof: {error}"
 _LATE = "the job's time limit was near"
+_PEER = "a peer's word has no proof"
 # Zip files know no time before; the same proofs give the same file.
 _DATE = (1980, 1, 1, 0, 0, 0)
 Setting = dict[str, str | int | float | bool]
@@ -47,7 +48,10 @@ class Evidence:
 
         What is found counts for the next `metrics`.
         """
-        if settled.verdict is not Verdict.HOLDS or settled.decided is None:
+        if settled.verdict is not Verdict.HOLDS:
+            return settled
+        if settled.decided is None:
+            self._missing.append(_PEER)
             return settled
         if time.monotonic() >= self._deadline:
             self._missing.append(_LATE)
@@ -98,7 +102,8 @@ class Evidence:
 def without_proofs(method: str, setting: Setting) -> list[Metric]:
     """Why there are none."""
     curved = "proof files are of ReLU networks; what holds here was proven by exact arithmetic on sound lines"
-    reason = "Z3's verdicts come without a proof file" if method == "z3" else curved
+    peers = {"z3": "Z3's verdicts come without a proof file", "marabou": "Marabou's word comes without a proof file"}
+    reason = peers.get(method, curved)
     return [
         Metric("proofs_checked", None, "count", Direction.HIGHER, setting, reason=reason),
         Metric("proof_bytes", None, "bytes", Direction.LOWER, setting, reason=reason),

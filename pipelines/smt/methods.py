@@ -80,6 +80,8 @@ class Method(ABC):
 
     name: str
     limits: Limits
+    counts = True
+    """Whether it counts unstable neurons and calls of a solver."""
 
     @abstractmethod
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
@@ -132,12 +134,10 @@ class Search(Method):
 
 
 class CurvedSearch(Method):
-    """The same of networks with curved activations."""
+    """The same of networks with curved activations, under the `name` that ReLU networks' method has."""
 
-    name = "search"
-
-    def __init__(self, network: Network, limits: Limits) -> None:
-        self._network, self.limits = network, limits
+    def __init__(self, network: Network, limits: Limits, name: str = "search") -> None:
+        self._network, self.limits, self.name = network, limits, name
         self._replay = Replay(network)
         self._decider = CurvedDecider(network, self._replay)
 
@@ -180,13 +180,17 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
     try:
         exact = read(network)
     except Unsupported:
-        if options.method == "z3":
+        if options.method in ("z3", "marabou"):
             raise
         _check_size(options, read_curved(network).maps, "")
-        return CurvedSearch(network, limits)
+        return CurvedSearch(network, limits, options.method)
     _check_size(options, exact.maps, "ReLU ")
     _check_reading(exact, network, bench.properties(0.0, options.samples))
     judge = Judge(network, exact, bench.seed)
+    if options.method in ("marabou", "portfolio"):
+        from pipelines.smt.portfolio import Peer, Portfolio
+
+        return (Peer if options.method == "marabou" else Portfolio)(exact, judge, limits)
     return Z3(exact, judge, limits) if options.method == "z3" else Search(exact, judge, limits)
 
 

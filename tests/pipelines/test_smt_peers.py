@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
@@ -22,8 +23,11 @@ from pipelines.smt.deciding import EXACT_ONLY, ROUNDING_ONLY, Decider
 from pipelines.smt.encoding import Encoding, Finding, answered, ask, question, solve
 from pipelines.smt.exact_network import ExactNetwork, read
 from pipelines.smt.limits import Limits
+from pipelines.smt.methods import Limits as JobLimits
+from pipelines.smt.methods import Search
 from pipelines.smt.peers import Marabou
 from pipelines.smt.plain import ask_plainly, plain_question
+from pipelines.smt.portfolio import Peer, Portfolio
 from pipelines.smt.reduction import reduce_network
 from pipelines.smt.search.decision import decide as decide_by_search
 
@@ -283,6 +287,49 @@ def test_marabou_is_believed_under_control_only() -> None:
     assert reasons[peers.BELIEVED] > 0
     assert reasons[peers.CONTROL.format(answer="unsat")] > 0
     assert reasons[peers.SMALL.split(" like ")[0]] > 0
+
+
+def left_open() -> Iterator[tuple[Portfolio, Property, Verdict]]:
+    """Portfolios whose search may look at one node, which settles nothing, and what a search settles in the end."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        layers = nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)
+        with torch.no_grad():
+            for each in layers[::2]:  # none too small for Marabou to be believed
+                each.weight.copy_(each.weight.sign() * each.weight.abs().clamp(min=1e-3))
+        network = Network("open", nn.Sequential(*layers).eval(), (4,), 3)
+        exact = read(network)
+        judge = Judge(network, exact, 0)
+        label = int(network.module(torch.zeros(1, 4)).argmax())
+        property_ = Property.robustness(torch.zeros(4), sample=0, label=label, eps=0.5, domain=DOMAIN)
+        short = Portfolio(exact, judge, JobLimits(0.01, math.inf))
+        if Search.query(short, property_, None, 60.0).verdict is Verdict.TIMEOUT:
+            yield short, property_, decide_by_search(exact, property_, judge, seconds=60.0).verdict
+
+
+def test_a_portfolio_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
+    portfolio, property_, _ = next(left_open())
+    settled = portfolio.query(property_, None, 60.0)
+    assert settled.verdict is Verdict.TIMEOUT
+    assert "nodes, the count for a query_time_limit of 0.01 s, reached with" in settled.reason
+    assert settled.reason.endswith(peers.MISSING)
+    with pytest.raises(Unsupported, match="maraboupy is not installed: pip install"):
+        Peer(portfolio.exact, portfolio._judge, portfolio.limits)
+
+
+@needs_marabou
+def test_a_portfolio_asks_marabou_what_the_search_leaves_open() -> None:
+    count = 0
+    for portfolio, property_, verdict in left_open():
+        found = portfolio.query(property_, None, 60.0)
+        alone = Peer(portfolio.exact, portfolio._judge, portfolio.limits).query(property_, None, 60.0)
+        assert found.verdict is alone.verdict is verdict
+        assert found.reason == alone.reason
+        assert found.reason.startswith("Marabou: ")
+        assert (found.decided, found.counterexample is None) == (None, verdict is Verdict.HOLDS)
+        count += 1
+    assert count >= 2
 
 
 @needs_marabou

@@ -337,7 +337,7 @@ def test_a_file_that_is_not_of_integers_is_refused_by_name(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "cvc5"}, "method must be 'search' or 'z3', got 'cvc5'"),
+        ({"method": "cvc5"}, "method must be one of 'search', 'z3', 'marabou', 'portfolio', got 'cvc5'"),
         ({"distance_tolerance": 0.0}, "distance_tolerance must be finite and > 0, got 0.0"),
         ({"distance_samples": 0}, "distance_samples must be >= 1, got 0"),
         ({"steps": ()}, "steps must name at least one radius"),
