@@ -159,11 +159,16 @@ PluginName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show t
 
 
 def _print_options(help_: str, target: object) -> None:
-    from evalsuite.plugins import options_of
+    import textwrap
+
+    from evalsuite.plugins import options_of, texts_of
 
     print(help_)
+    texts = texts_of(target)
     for name, kind, default in options_of(target):
         print(f"  {name}: {kind} = {default}")
+        if name in texts:
+            print(textwrap.fill(texts[name], 110, initial_indent="      ", subsequent_indent="      "))
 
 
 def _print_plugins(group: str, name: str | None = None) -> None:
@@ -310,28 +315,44 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None) -> None:
 def check_proof(
     proof: Annotated[Path, typer.Argument(metavar="PROOF.json", help="The proof file.")],
     onnx: Annotated[Path, typer.Option(metavar="FILE", help="The network that it is of: .onnx, as it was verified.")],
+    vnnlib: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A property: does what is proven refute it?")
+    ] = None,
     z3: Annotated[float | None, typer.Option(metavar="S", help="Ask Z3 too, for so many seconds in each row.")] = None,
 ) -> None:
-    """Check a proof file by recomputing it exactly, and say what it proves; exit code 1 if that is nothing."""
-    from evalsuite.verification import proof_files, proofs
+    """Check a proof file by recomputing it exactly, and say what it proves; exit code 1 if that is nothing.
+
+    With --vnnlib, also whether it refutes that property, as an unsat claims; exit code 1 if it does not.
+    """
+    from evalsuite.verification import proof_files, proofs, read_vnnlib
 
     if z3 is not None and not 0 < z3 <= 1e6:
         _stop(f"--z3 is a number of seconds > 0 and <= 1e6, got {z3:g}")
     try:
         network = onnx.read_bytes()
-        statement = proofs.check_proof(proof_files.read_proof(proof), network)
-    except OSError as error:
-        _stop(_unreadable(error))
+        found = proof_files.read_proof(proof)
+        proof_files.check_digest(found, network, proof, onnx)
+        statement = proofs.check_proof(found, network)
+        specification = None if vnnlib is None else read_vnnlib(vnnlib)
     except proofs.ProofError as error:
         print("not proven")
         print(f"evalsuite: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
+    except (OSError, ValueError) as error:
+        _stop(_unreadable(error))
     print(proof_files.described(statement))
-    if z3 is None:
-        return
-    opinions = [proof_files.opinion(statement, network, row, z3) for row in range(len(statement.rows))]
-    print("Z3 on each row: " + ", ".join(opinions))
-    if "contradicts" in opinions:
+    lacking = "" if specification is None else proof_files.missing(statement, specification)
+    if specification is not None:
+        print(f"not proven of {vnnlib}: {lacking}" if lacking else f"{vnnlib}: unsat, every case is refuted by it")
+    opinions = (
+        [] if z3 is None else [proof_files.opinion(statement, network, i, z3) for i in range(len(statement.rows))]
+    )
+    if opinions:
+        counted = (
+            f"{opinions.count(each)} {each}" for each in ("agrees", "contradicts", "undecided") if each in opinions
+        )
+        print(f"Z3, within {z3:g} s on each of {len(opinions)} rows: {', '.join(counted)}")
+    if lacking or "contradicts" in opinions:
         raise typer.Exit(1)
 
 

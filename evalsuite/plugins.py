@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -86,6 +87,13 @@ def options_of(target: object) -> list[tuple[str, str, str]]:
         for each in fields(target)
         if each.init
     ]
+
+
+def texts_of(target: object) -> dict[str, str]:
+    """What each option means: its entry under `Args:` in the class's docstring, in one line; some have none."""
+    _, _, arguments = (inspect.getdoc(target) or "").partition("\nArgs:\n")
+    entries = re.findall(r"^    (\w+): (.+(?:\n {5,}.+)*)", arguments, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -24,17 +24,21 @@ SECONDS, PAR2 = "solve_time", "par2"
 DISTANCE, DISTANCE_UPPER = "adversarial_distance", "adversarial_distance_upper"
 PROOFS, PROOF_BYTES = "proofs_checked", "proof_bytes"
 CLEAN = "clean_accuracy"
+SAME, OTHER, CLASS_OPEN = "same_class_fraction", "other_class_fraction", "class_undecided_fraction"
 QUERY = "query_seconds"
-INTEGER = "integer"
-_FRACTIONS = (VERIFIED, VIOLATED, UNDECIDED, UPPER, BOUNDS, GAP, CLEAN)
+INTEGER, AGREEMENT = "integer", "float and integer"  # Methods of integer networks.
+_FRACTIONS = (VERIFIED, VIOLATED, UNDECIDED, UPPER, BOUNDS, GAP, CLEAN, SAME, OTHER, CLASS_OPEN)
 _WAYS = {VIOLATED: -1, UNDECIDED: -1, GAP: 0, UNSTABLE: 0, NODES: -1, CALLS: -1, SECONDS: 0, PAR2: 0, PROOFS: 0,
-         PROOF_BYTES: 0}  # fmt: skip
+         PROOF_BYTES: 0, OTHER: -1, CLASS_OPEN: -1}  # fmt: skip
 _CLOCKS = (SECONDS, PAR2)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Verdicts of one variant, all seeds and samples together; `by` is what decided -> how many."""
+    """Verdicts of one variant, all seeds and samples together; `by` is what decided -> how many.
+
+    `unsupported` are single questions that a method cannot be asked: open like the others.
+    """
 
     holds: int = 0
     violated: int = 0
@@ -42,6 +46,7 @@ class Counted:
     timeout: int = 0
     seeds: int = 0
     by: Mapping[str, int] = field(default_factory=dict)
+    unsupported: int = 0
 
     @property
     def decided(self) -> int:
@@ -51,7 +56,7 @@ class Counted:
     @property
     def open(self) -> int:
         """Those without."""
-        return self.unknown + self.timeout
+        return self.unknown + self.timeout + self.unsupported
 
     @property
     def total(self) -> int:
@@ -70,7 +75,8 @@ class ExactTable:
     is of all radii. `times` is variant -> seconds of each question and whether that was decided; empty where single
     questions were not timed. `reasons` is (variant, metric) -> why there is no value, an empty metric standing for all.
     `limit` is the seconds a question may take, where recorded. `replaced` are the variants in which ReLU took the place
-    of GELU.
+    of GELU. A table of the method `AGREEMENT` is of the question whether an integer network gives the class of the
+    float network, and has its verdicts and shares only.
     """
 
     workload: str
@@ -98,7 +104,7 @@ class ExactTable:
     @property
     def stepped(self) -> bool:
         """Whether radii are counted in steps of the input's grid."""
-        return self.method == INTEGER
+        return self.method in (INTEGER, AGREEMENT)
 
     @property
     def name(self) -> str:
@@ -167,7 +173,7 @@ class ExactTable:
         return Counted(
             sum(each.holds for each in every), sum(each.violated for each in every),
             sum(each.unknown for each in every), sum(each.timeout for each in every),
-            max((each.seeds for each in every), default=0), by,
+            max((each.seeds for each in every), default=0), by, sum(each.unsupported for each in every),
         )  # fmt: skip
 
     def reason(self, variant: str, metric: str = "") -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
+from evalsuite.report.bounds import Compared
 from evalsuite.report.exact import NODES, PAR2, PROOFS, UNDECIDED, VERIFIED, ExactTable, mean_of
 from evalsuite.report.exact_cost import checked, percent_text, proofs_lack, seconds_text
 from evalsuite.report.exact_distance import Distance
@@ -20,12 +22,12 @@ def completeness_sentence(table: ExactTable) -> str:
         return ""
     if all(not count.open for count in counts.values()):
         total = sum(count.total for count in counts.values())
-        return f"Complete: every question of {listed(counts)} was decided ({total:,} in all)."
+        return f"Complete: every robustness question of {listed(counts)} was decided ({total:,} in all)."
     told = ", ".join(
         f"{name} {percent_text(count.decided / count.total)}" + (f" ({count.open} open)" if count.open else "")
         for name, count in counts.items()
     )
-    return f"Decided of the questions asked: {told}."
+    return f"Decided of the robustness questions asked: {told}."
 
 
 def cost_sentence(table: ExactTable) -> str:
@@ -38,7 +40,7 @@ def cost_sentence(table: ExactTable) -> str:
         if mean is None:
             continue
         count = nodes[name]
-        more = [f"{scale_of('count', [count]).number(count)} nodes"] if count is not None else []
+        more = [f"{scale_of('count', [count]).number(count)} node{'s' * (count != 1)}"] if count is not None else []
         more += [f"×{ratio:.2g}"] if (ratio := _ratio(values, par2[table.baseline])) and name != table.baseline else []
         parts.append(f"{name} {seconds_text(mean)}" + (f" ({', '.join(more)})" if more else ""))
     if not parts:
@@ -69,7 +71,9 @@ def proofs_sentence(table: ExactTable) -> str:
             none.setdefault(proofs_lack(table, name), []).append(f"{name} none of {holds}")
     told = [", ".join(parts)] if parts else []
     told += [", ".join(names) + (f" ({reason})" if reason else "") for reason, names in none.items()]
-    return f"Of what holds, with a proof checked apart from the prover: {'; '.join(told) or 'nothing'}."
+    return (
+        f"Of what holds, with a proof checked apart from the prover: {'; '.join(told) or 'nothing, for nothing holds'}."
+    )
 
 
 def replaced_sentence(tables: Sequence[ExactTable], distances: Sequence[Distance]) -> str:
@@ -96,11 +100,13 @@ def replaced_sentence(tables: Sequence[ExactTable], distances: Sequence[Distance
     single = [cell.tone for metric in cells for cell in cells[metric]]
     chance = 0.05 * len(single)
     # Single radii are not adjusted for their number, distances are.
-    counted = [] if _by_chance(sum(map(bool, single)), len(single)) else [each for each in single if each]
+    few = _by_chance(sum(map(bool, single)), len(single))
+    counted = [] if few else [each for each in single if each]
     tones = [*counted, *(each.tone for each in far)]
     good, bad = tones.count("better"), tones.count("worse")
+    where = "by the distances alone" if few and any(single) else "where resolved"
     answer = "not shown either way" if not good and not bad else "it depends" if good and bad else (
-        "yes, where resolved" if good else "no, it costs some where resolved"
+        f"yes, {where}" if good else f"no, it costs some {where}"
     )  # fmt: skip
     expected = f" (of the {len(single)} at single radii, {chance:.1f} would be resolved by chance)" if single else ""
     return f"Does ReLU in the place of GELU ({listed(variants)}) help exact verification? {answer.capitalize()}: " + (
@@ -113,6 +119,29 @@ def _by_chance(resolved: int, tested: int) -> bool:
     from scipy.stats import binom
 
     return float(binom.sf(resolved - 1, tested, 0.05)) > 0.05
+
+
+def verified_more(cells: Sequence[Compared], baseline: str) -> str:
+    """Which variants are verified more and which less, of cells that can be tested; the answer first."""
+    better, worse = (Counter(cell.variant for cell in cells if cell.tone == tone) for tone in ("better", "worse"))
+    up, down, asked = better.total(), worse.total(), len(cells)
+    none = f"No variant is shown to be verified more than {baseline}"
+    of = f"of {asked} testable difference{'s' * (asked != 1)} in verified accuracy resolved"
+    expected = f"{0.05 * asked:.1f} would be by chance"
+    if not up + down:
+        return f"{none}: none {of} ({expected})."
+    if _by_chance(up + down, asked):
+        told = ", ".join(f"{count} {word}" for count, word in ((up, "higher"), (down, "lower")) if count)
+        head = f"Whether any variant is verified more than {baseline} is not settled" if up else none
+        return f"{head}: {up + down} {of} ({told}), no more than chance can give ({expected})."
+    head = f"Verified more than {baseline}: {_per_variant(better)}" if up else none
+    less = f"; less: {_per_variant(worse)}" if down else ""
+    return f"{head}{less}; {up + down} {of} ({expected})."
+
+
+def _per_variant(counts: Counter[str]) -> str:
+    """ "relu (at 3 radii) and annealed (at 1 radius)", most first."""
+    return listed(f"{name} (at {count} radi{'us' if count == 1 else 'i'})" for name, count in counts.most_common())
 
 
 def _counts(name: str, tones: Sequence[str], ways: tuple[str, str]) -> str:
@@ -132,4 +161,4 @@ def completeness_total(tables: Sequence[ExactTable]) -> str:
         if total:
             decided = sum(count.decided for count in counts)
             parts.append(f"{name} {percent_text(decided / total)} of {total:,}")
-    return f"Decided of all questions asked: {', '.join(parts)}." if parts else ""
+    return f"Decided of all robustness questions asked: {', '.join(parts)}." if parts else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
 
 from evalsuite.report.exact import (
     CALLS,
@@ -21,20 +20,22 @@ from evalsuite.report.exact import (
 from evalsuite.report.exact_text import cell_text, exact_line, frame_of, line_scale, radius_cell, radius_head
 from evalsuite.report.grids import Grid, GridCell
 from evalsuite.report.numerals import scale_of
+from evalsuite.report.quantization_findings import listed
 
 COST_NOTE = (
-    "All radii, seeds and samples of a variant together. What was decided splits into what bounds proved, what the "
-    "attack broke, and what took a search. PAR-2 is the mean of the seconds of a question, an undecided one counting "
-    "twice its limit; where it was not measured, mean time counts it once. The median is of the decided ones. These "
-    "are clock readings of jobs that ran side by side: no verdicts. Nodes and unstable neurons are means over the "
-    "questions; solver calls are all of a network's at one radius. A neuron of a GELU network is curved whether it is "
-    "unstable or not."
+    "Questions of robustness; all radii, seeds and samples of a variant together. What was decided splits into what "
+    "bounds proved, what the attack broke, and what took a search. PAR-2 is the mean of the seconds of a question, an "
+    "undecided one counting twice its limit; where it was not measured, mean time counts it once. The median is of the "
+    "decided ones. These are clock readings of jobs that ran side by side: no verdicts. Nodes and unstable neurons are "
+    "means over the questions; solver calls are all of a network's at one radius. A neuron of a GELU network is curved "
+    "whether it is unstable or not."
 )
 DETAIL_NOTE = (
     "Mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed. Nodes of the search and solver "
     "calls are counted up to where the time was up, so that a variant with more undecided questions looks cheaper than "
     "it is. Unstable neurons have no better way: a curved activation is relaxed either way. Seconds are clock readings "
-    "of jobs that ran side by side, without verdicts."
+    "of jobs that ran side by side, without verdicts. Mean time is shown where it is not PAR-2, which it is where "
+    "everything is decided."
 )
 PROOFS_NOTE = (
     "Of the samples that hold, those whose proof was written to a file and checked again by the separate checker, "
@@ -141,11 +142,13 @@ def searches_grid(table: ExactTable) -> Grid | None:
             if not any(cell.mean for cell in cells):
                 continue
             scale = line_scale(cells, unit)
+            lines += [exact_line(table, metric, radius, cell) for cell in cells]
+            if metric == SECONDS and _is_par2(table, radius):
+                continue
             clock = unit == "s"
             label = f"{name} ({scale.unit})" if clock else name
             texts = (cell_text(cell, table, scale, toned=not clock) for cell in cells)
             rows.append((radius_cell(table, radius), GridCell(label), *texts))
-            lines += [exact_line(table, metric, radius, cell) for cell in cells]
     if not rows:
         return None
     return Grid(
@@ -158,9 +161,19 @@ def searches_grid(table: ExactTable) -> Grid | None:
     )
 
 
+def _is_par2(table: ExactTable, radius: float) -> bool:
+    """Whether mean time says what PAR-2 does: everything was decided."""
+    pairs = [(table.values(each, SECONDS, radius), table.values(each, PAR2, radius)) for each in table.variants]
+    return all(
+        own.keys() == other.keys() and all(math.isclose(own[seed], other[seed], rel_tol=1e-9) for seed in own)
+        for own, other in pairs
+    )
+
+
 def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
     """How many of the samples that hold have a checked proof; None where no proof was asked for."""
     rows, lines = [], []
+    lacks: dict[str, dict[str, None]] = {}
     for table in tables:
         if not table.has(PROOFS):
             continue
@@ -171,10 +184,13 @@ def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
             if not table.counted(variant).total:
                 cells.append(GridCell(table.reason(variant), tone="lack"))
                 continue
-            detail = _each(table, variant, found) if found else proofs_lack(table, variant)
-            cells.append(GridCell(f"{found} of {holds}", detail, repr(found)))
+            if holds and not found and (why := proofs_lack(table, variant)):
+                lacks.setdefault(why, {})[variant] = None
+            size = _bytes(table, variant)
+            told = (f"{found} of {holds}" if found else f"none of {holds}") if holds else "–"
+            cells.append(GridCell(told, f"mean {bytes_text(size / found)}" if found and size else "", repr(found)))
             lines.append({"workload": table.workload, "step": table.step, "after": table.after, "variant": variant,
-                          "holds": holds, "checked": found, "bytes": _total(table, variant, PROOF_BYTES)})  # fmt: skip
+                          "holds": holds, "checked": found, "bytes": size})  # fmt: skip
         rows.append((GridCell(table.label), *cells))
     if not rows:
         return None
@@ -183,14 +199,14 @@ def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
         "Proofs: samples that hold with a checked proof",
         ("workload", *tables[0].variants),
         tuple(rows),
-        PROOFS_NOTE,
+        " ".join([PROOFS_NOTE, *(f"None of {listed(names)}: {why}." for why, names in lacks.items())]),
         frame_of(lines),
     )
 
 
 def checked(table: ExactTable, variant: str) -> int:
     """How many proofs of a variant were checked, over all seeds and radii."""
-    return round(_total(table, variant, PROOFS))
+    return round(math.fsum(each for at in (*table.radii, None) for each in table.values(variant, PROOFS, at).values()))
 
 
 def proofs_lack(table: ExactTable, variant: str) -> str:
@@ -198,14 +214,15 @@ def proofs_lack(table: ExactTable, variant: str) -> str:
     return table.reasons.get((variant, PROOFS), "").partition(": ")[2]
 
 
-def _total(table: ExactTable, variant: str, metric: str) -> float:
-    every: list[Any] = [table.values(variant, metric, each) for each in (*table.radii, None)]
-    return math.fsum(value for each in every for value in each.values())
+def _bytes(table: ExactTable, variant: str) -> float:
+    """Of all checked proofs together: a row has the mean of those of one seed and radius."""
+    places = [
+        (table.values(variant, PROOF_BYTES, each), table.values(variant, PROOFS, each)) for each in (*table.radii, None)
+    ]
+    return math.fsum(mean * count.get(seed, 0.0) for means, count in places for seed, mean in means.items())
 
 
-def _each(table: ExactTable, variant: str, count: int) -> str:
-    size = _total(table, variant, PROOF_BYTES)
-    if not count or not size:
-        return ""
-    scale = scale_of("bytes", [size / count])
-    return f"{scale.number(size / count)} {scale.unit} each"
+def bytes_text(size: float) -> str:
+    """ "3.06 kB"."""
+    scale = scale_of("bytes", [size])
+    return f"{scale.number(size)} {scale.unit}"

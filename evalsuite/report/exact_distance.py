@@ -20,8 +20,10 @@ NOTE = (
     "The least L∞ distance at which a sample is misclassified, by bisection with the exact verdicts, mean over the "
     "samples it was asked of; 0 for one that is misclassified as it is. Proven: the greatest radius that holds, a "
     "lower limit. Counterexample: the nearest one found, an upper limit. Δ is paired with {baseline} by seed, in units "
-    "of the input; p is of the two-sided t test, adjusted by Holm for the {count} tested proven distances of this "
-    "report, and marks what is resolved there."
+    "of the input{tests}."
+)
+TESTS = (
+    "; p is of the two-sided t test, adjusted by Holm for the {count} of this report, and marks what is resolved there"
 )
 
 
@@ -82,9 +84,15 @@ def distance_grid(tables: Sequence[ExactTable], found: Sequence[Distance]) -> Gr
         "Minimal adversarial distance (units of the input)",
         ("workload", "end", *tables[0].variants),
         tuple(rows),
-        NOTE.format(baseline=tables[0].baseline, count=sum(each.p is not None for each in found)),
+        NOTE.format(baseline=tables[0].baseline, tests=_tested_text(found)),
         frame_of(lines),
     )
+
+
+def _tested_text(found: Sequence[Distance]) -> str:
+    count = sum(each.p is not None for each in found)
+    told = f"{count} tested proven distances" if count != 1 else "one tested proven distance"
+    return TESTS.format(count=told) if count else ""
 
 
 def _cell(cell: Compared, table: ExactTable, scale: Scale, distance: Distance | None, lower: bool) -> GridCell:

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 from evalsuite.report.bounds import Compared
 from evalsuite.report.exact import BOUNDS, DISTANCE, GAP, UNDECIDED, UPPER, VERIFIED, ExactTable
-from evalsuite.report.exact_answer import completeness_sentence, cost_sentence, proofs_sentence, replaced_sentence
+from evalsuite.report.exact_agreement import agreement_of, agreement_sentence
+from evalsuite.report.exact_answer import (
+    completeness_sentence,
+    cost_sentence,
+    proofs_sentence,
+    replaced_sentence,
+    verified_more,
+)
 from evalsuite.report.exact_distance import Distance, distance_text
-from evalsuite.report.exact_text import line_scale
+from evalsuite.report.exact_fractions import alike
+from evalsuite.report.exact_text import line_scale, resolved_text, tested, way
 from evalsuite.report.numerals import Scale
 from evalsuite.report.quantization_findings import listed
 from evalsuite.report.statistics import mean_interval
@@ -33,8 +41,8 @@ class ExactFinding:
     sentences: tuple[str, ...]
 
 
-def finding(table: ExactTable, distances: Sequence[Distance]) -> ExactFinding:
-    """Robustness first, then what was decided, what bounds leave open, distances, cost and proofs."""
+def finding(table: ExactTable, distances: Sequence[Distance], agreements: Sequence[ExactTable] = ()) -> ExactFinding:
+    """Robustness first, then what was decided, what bounds leave open, distances, cost and proofs; then classes."""
     if not table.radii:
         reasons = dict.fromkeys(table.reason(name) for name in table.variants)
         return ExactFinding(table.label, "Nothing was verified exactly.", tuple(reasons))
@@ -42,22 +50,20 @@ def finding(table: ExactTable, distances: Sequence[Distance]) -> ExactFinding:
     sentences = [
         replaced_sentence([table], own), completeness_sentence(table), *_variant_sentences(table), _gap_sentence(table),
         _distance_sentence(table, own), cost_sentence(table), proofs_sentence(table), _lack_sentence(table),
+        agreement_sentence(agreement_of(table, agreements)),
     ]  # fmt: skip
     return ExactFinding(table.label, headline(table), tuple(each for each in sentences if each))
 
 
 def headline(table: ExactTable) -> str:
-    """How many differences in verified accuracy are resolved, and how many would be by chance."""
+    """Whether any variant is verified more, or why that cannot be told."""
     cells = [cell for name in table.others for _, cell in tested(table, name, VERIFIED)]
-    if not cells:
-        return f"No verified accuracy can be compared with {table.baseline}'s over several seeds{_why(table)}."
-    tones = [cell.tone for cell in cells if cell.resolved]
-    told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
-    count = f"{len(tones)} ({told})" if tones else "None"
-    return (
-        f"{count} of {len(cells)} testable difference{'s' * (len(cells) != 1)} in verified accuracy to "
-        f"{table.baseline} resolved (of so many, {0.05 * len(cells):.1f} would be resolved by chance)."
-    )
+    if cells:
+        return verified_more(cells, table.baseline)
+    if table.others and alike([table.compared(name, VERIFIED, at) for name in table.variants] for at in table.radii):
+        seeds = "every seed" if table.seeds > 1 else "the one seed"
+        return f"All variants verify the same share at every radius, in {seeds}: nothing to compare."
+    return f"No verified accuracy can be compared with {table.baseline}'s over several seeds{_why(table)}."
 
 
 def _why(table: ExactTable) -> str:
@@ -78,12 +84,6 @@ def _measured(table: ExactTable, variant: str) -> bool:
     return bool(table.counted(variant).total) or any(table.values(variant, VERIFIED, at) for at in table.radii)
 
 
-def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Compared]]:
-    """The radii whose difference has an interval of some width."""
-    cells = [(radius, table.compared(variant, metric, radius)) for radius in table.radii]
-    return [(radius, cell) for radius, cell in cells if cell.tested]
-
-
 def _variant_sentences(table: ExactTable) -> list[str]:
     """Where each variant is verified more or less, and whether what is not violated agrees."""
     scale = line_scale(
@@ -100,20 +100,16 @@ def _variant_sentences(table: ExactTable) -> list[str]:
             quiet.append(variant)
             continue
         parts = [
-            f"at {'' if table.stepped else 'ε = '}{table.radius(radius)} {_way(cell)} {_told(cell, scale)}"
+            f"at {'' if table.stepped else 'ε = '}{table.radius(radius)} {way(cell)} {_told(cell, scale)}"
             f"{_robust(table, variant, radius, cell)}"
             for radius, cell in moved
         ]
         rest = len(verified) - len(moved)
         more = f"; not resolved at {rest} other radi{'us' if rest == 1 else 'i'}" if rest else ""
         sentences.append(f"{variant}, verified accuracy: {'; '.join(parts)}{more}.")
-    if quiet:
+    if quiet and sentences:  # Else the headline says it of all.
         sentences.append(f"{listed(quiet)}: no difference in verified accuracy to {table.baseline} is resolved.")
     return sentences
-
-
-def _way(cell: Compared) -> str:
-    return "higher" if cell.difference and cell.difference.mean > 0 else "lower"
 
 
 def _told(cell: Compared, scale: Scale) -> str:
@@ -135,23 +131,19 @@ def _gap_sentence(table: ExactTable) -> str:
     """Each variant's largest gap, and how many differences of it are resolved."""
     if not any(table.values(each, BOUNDS, at) for each in table.variants for at in table.radii):
         return ""
-    parts = []
+    parts, none = [], True
     for variant in table.variants:
         gaps = {at: list(table.values(variant, GAP, at).values()) for at in table.radii}
         means = {at: mean_interval(each, magnitude=1.0).mean for at, each in gaps.items() if each}
         if means:
             at = max(means, key=lambda each: means[each])
-            parts.append(f"{variant} {100 * means[at]:.1f} pp (at {table.radius(at)})" if means[at] else f"{variant} 0")
-    cells = [cell for name in table.others for _, cell in tested(table, name, GAP)]
-    more, less = (sum(cell.resolved and _way(cell) == way for cell in cells) for way in ("higher", "lower"))
-    head = f"Left on the table by bounds alone, at most: {', '.join(parts)}"
-    if not cells:
-        return f"{head}."
-    told = f"{more} larger and {less} smaller" if more or less else "none"
-    return (
-        f"{head}; of {len(cells)} testable difference{'s' * (len(cells) != 1)} to {table.baseline}'s gap {told} "
-        "resolved."
-    )
+            where = f"{100 * means[at]:.1f} pp at {'' if table.stepped else 'ε = '}{table.radius(at)}"
+            parts.append(f"{variant} {where if means[at] else 0}")
+            none = none and not means[at]
+    if none:
+        return f"Left on the table by bounds alone: nothing of {listed(table.variants)}." if parts else ""
+    told = resolved_text(table, GAP, "gap", ("larger", "smaller"))
+    return f"Left on the table by bounds alone, at most: {', '.join(parts)}" + (f"; of {told}" if told else "") + "."
 
 
 def _distance_sentence(table: ExactTable, distances: Sequence[Distance]) -> str:

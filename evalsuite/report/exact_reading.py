@@ -13,18 +13,22 @@ from evalsuite.report.bounds import Values
 from evalsuite.report.canvas import number
 from evalsuite.report.comparison import root_reason
 from evalsuite.report.exact import (
+    AGREEMENT,
     BOUNDS,
     CALLS,
+    CLASS_OPEN,
     CLEAN,
     DISTANCE,
     DISTANCE_UPPER,
     GAP,
     INTEGER,
     NODES,
+    OTHER,
     PAR2,
     PROOF_BYTES,
     PROOFS,
     QUERY,
+    SAME,
     SECONDS,
     STAGE,
     UNDECIDED,
@@ -42,12 +46,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _METRICS = (VERIFIED, VIOLATED, UNDECIDED, BOUNDS, GAP, UNSTABLE, NODES, CALLS, SECONDS, PAR2, DISTANCE,
-            DISTANCE_UPPER, PROOFS, PROOF_BYTES, CLEAN)  # fmt: skip
+            DISTANCE_UPPER, PROOFS, PROOF_BYTES, CLEAN, SAME, OTHER, CLASS_OPEN)  # fmt: skip
+_STEPPED = (INTEGER, AGREEMENT)
 _DECIDED = (Verdict.HOLDS.value, Verdict.VIOLATED.value)
 
 
 def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record: Record) -> list[ExactTable]:
     """A table for each method of each smt step of each workload; also of a step of which every job failed.
+
+    Those of the method `AGREEMENT` come last, under the labels of the steps that they are of.
 
     Args:
         frame: all rows, those of single samples too.
@@ -67,16 +74,17 @@ def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record:
             limits = record.options.get(step, {})
             for method in list(dict.fromkeys(method for method, _, _, _ in found)) or [""]:
                 values = {key[1:]: each for key, each in found.items() if key[0] == method}
-                limit = number(str(limits.get("integer_time_limit" if method == INTEGER else "query_time_limit")))
+                limit = number(str(limits.get("integer_time_limit" if method in _STEPPED else "query_time_limit")))
                 rows = own[own["method"] == method]
                 made.append(ExactTable(
                     workload, step, method, workload, baseline, variants,
                     tuple(sorted({radius for _, _, radius in values if radius is not None})),
                     record.after.get(step, ""), seeds, values, _verdicts(rows), _times(rows),
                     _reasons(measured, workload, step, variants),
-                    sizes if method == INTEGER else {}, limit if math.isfinite(limit) else None, replaced,
+                    sizes if method in _STEPPED else {}, limit if math.isfinite(limit) else None, replaced,
                 ))  # fmt: skip
-    return _labelled(made)
+    agreements = [each for each in made if each.method == AGREEMENT]
+    return [*_labelled([each for each in made if each.method != AGREEMENT]), *_labelled(agreements)]
 
 
 def _labelled(tables: Sequence[ExactTable]) -> list[ExactTable]:
@@ -110,7 +118,7 @@ def _found(
                 if "steps" in keys and radius is not None and "eps" in keys:
                     sizes.setdefault(radius, []).append(number(keys["eps"]))
     # What a step says once, such as the accuracy of the integer network, may name no method: it goes to the only one.
-    named = {method for method, _, _, _ in found if method}
+    named = {method for method, _, _, _ in found if method not in ("", AGREEMENT)}
     if len(named) == 1:
         (only,) = named
         found = {(method or only, variant, metric, at): each for (method, variant, metric, at), each in found.items()}
@@ -161,6 +169,7 @@ def _verdicts(rows: pd.DataFrame) -> dict[tuple[str, float], Counted]:
         place: Counted(
             counts[Verdict.HOLDS.value], counts[Verdict.VIOLATED.value], counts[Verdict.UNKNOWN.value],
             counts[Verdict.TIMEOUT.value], len(seeds[place]), dict(sorted(reasons.get(place, Counter()).items())),
+            counts[Verdict.UNSUPPORTED.value],
         )
         for place, counts in verdicts.items()
     }  # fmt: skip

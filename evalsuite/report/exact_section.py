@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evalsuite.report.exact import VERIFIED, ExactTable
-from evalsuite.report.exact_answer import completeness_total, replaced_sentence
+from evalsuite.report.exact import AGREEMENT, VERIFIED, ExactTable
+from evalsuite.report.exact_agreement import agreement_grid, agreement_of
+from evalsuite.report.exact_answer import completeness_total, replaced_sentence, verified_more
 from evalsuite.report.exact_cost import cost_grids, proofs_grid, searches_grid
 from evalsuite.report.exact_distance import Distance, distance_grid, distances
-from evalsuite.report.exact_findings import RULE, ExactFinding, finding, tested
+from evalsuite.report.exact_findings import RULE, ExactFinding, finding
+from evalsuite.report.exact_fractions import gap_grid, verified_grid
 from evalsuite.report.exact_reading import exact_tables
-from evalsuite.report.exact_text import gap_grid, verdicts_grid, verified_grid
+from evalsuite.report.exact_text import tested, verdicts_grid
 from evalsuite.report.grids import Grid
 from evalsuite.report.measured import Measured
 from evalsuite.report.record import Record
@@ -27,7 +29,7 @@ OVERALL = "all workloads"
 class ExactSection:
     """What exact verification decides, for each method of each smt step of each workload.
 
-    `grids` are shown, `details` on demand. `rule` says how the findings are read.
+    `tables` are of robustness. `grids` are shown, `details` on demand. `rule` says how the findings are read.
     """
 
     tables: list[ExactTable]
@@ -40,12 +42,16 @@ class ExactSection:
 
 def exact_section(frame: pd.DataFrame, measured: Measured, baseline: str, record: Record) -> ExactSection:
     """See `ExactSection`; everything in it is empty without an smt step."""
-    tables = exact_tables(frame, measured, baseline, record)
+    every = exact_tables(frame, measured, baseline, record)
+    tables = [each for each in every if each.method != AGREEMENT]
+    agreements = [each for each in every if each.method == AGREEMENT]
     found = distances(tables)
     grids: list[Grid | None] = [*cost_grids(tables), distance_grid(tables, found), proofs_grid(tables)]
     for table in tables:
         grids += [verdicts_grid(table), verified_grid(table), gap_grid(table)]
-    findings = [overall(tables, found), *(finding(table, found) for table in tables)]
+        agreement = agreement_of(table, agreements)
+        grids += [agreement_grid(agreement)] if agreement else []
+    findings = [overall(tables, found), *(finding(table, found, agreements) for table in tables)]
     return ExactSection(
         tables,
         found,
@@ -62,11 +68,5 @@ def overall(tables: Sequence[ExactTable], found: Sequence[Distance]) -> ExactFin
     if len(own) < 2:
         return None
     cells = [cell for table in own for name in table.others for _, cell in tested(table, name, VERIFIED)]
-    tones = [cell.tone for cell in cells]
-    headline = (
-        f"Is any variant verified more than {own[0].baseline}? {tones.count('better') + tones.count('worse')} of "
-        f"{len(cells)} differences in verified accuracy resolved ({tones.count('better')} higher, "
-        f"{tones.count('worse')} lower; {0.05 * len(cells):.1f} would be by chance)."
-    )
     sentences = [replaced_sentence(own, found), completeness_total(tables)]
-    return ExactFinding(OVERALL, headline, tuple(each for each in sentences if each))
+    return ExactFinding(OVERALL, verified_more(cells, own[0].baseline), tuple(each for each in sentences if each))

@@ -1,4 +1,4 @@
-"""Exact verification as text: verdicts at each radius, verified accuracy, and what bounds alone leave open."""
+"""Exact verification as text: its cells, what is resolved, and the verdicts at each radius."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.bounds import Compared
 from evalsuite.report.exact import (
-    BOUNDS,
-    CLEAN,
-    GAP,
-    UNDECIDED,
-    UPPER,
-    VERIFIED,
     Counted,
     ExactTable,
 )
@@ -26,16 +20,6 @@ if TYPE_CHECKING:
 VERDICTS_NOTE = (
     "Counts of the samples of all seeds: holds (proven for every input of the ball) · violated (an input of it is "
     "another class) · undecided (the time was up, or the answer is within what rounding or overflow could turn)."
-)
-NOTE = (
-    "Shares of the test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed with its "
-    "own interval. Verified: proven. Not violated: verified or undecided, an upper limit of what is robust; it and "
-    "undecided are shown where anything is undecided. Without undecided samples the verified accuracy is exact."
-)
-GAP_NOTE = (
-    "By bounds alone: what CROWN's bounds in exact arithmetic prove without any search (of curved activations: the "
-    "first relaxation's). Gap: what the search proves beyond that, which bounds leave on the table. It has no better "
-    "way: it also shrinks where the search decides less."
 )
 
 
@@ -75,6 +59,29 @@ def radius_cell(table: ExactTable, radius: float) -> GridCell:
 def radius_head(table: ExactTable) -> str:
     """The head of such a column."""
     return "grid steps (ε)" if table.stepped else "ε"
+
+
+def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Compared]]:
+    """The radii whose difference has an interval of some width."""
+    cells = [(radius, table.compared(variant, metric, radius)) for radius in table.radii]
+    return [(radius, cell) for radius, cell in cells if cell.tested]
+
+
+def way(cell: Compared) -> str:
+    """ "higher" or "lower"."""
+    return "higher" if cell.difference and cell.difference.mean > 0 else "lower"
+
+
+def resolved_text(
+    table: ExactTable, metric: str, what: str = "share", words: tuple[str, str] = ("higher", "lower")
+) -> str:
+    """ "3 testable differences to gelu's share 1 higher and 0 lower resolved"; empty where none can be tested."""
+    cells = [cell for name in table.others for _, cell in tested(table, name, metric)]
+    if not cells:
+        return ""
+    more, less = (sum(cell.resolved and way(cell) == each for cell in cells) for each in ("higher", "lower"))
+    told = f"{more} {words[0]} and {less} {words[1]}" if more or less else "none"
+    return f"{len(cells)} testable difference{'s' * (len(cells) != 1)} to {table.baseline}'s {what} {told} resolved"
 
 
 def exact_line(table: ExactTable, metric: str, radius: float | None, cell: Compared) -> dict[str, Any]:
@@ -122,6 +129,7 @@ def _count_cell(table: ExactTable, variant: str, count: Counted) -> GridCell:
         return GridCell(table.reason(variant), tone="lack")
     notes = [f"of {count.total}"]
     notes += [f"{count.timeout} timed out"] if count.timeout else []
+    notes += [f"{count.unsupported} unsupported"] if count.unsupported else []
     notes += [f"{count.seeds} of {table.seeds} seeds"] if count.seeds < table.seeds else []
     return GridCell(f"{count.holds} · {count.violated} · {count.open}", ", ".join(notes), repr(count.holds))
 
@@ -133,58 +141,5 @@ def _count_line(table: ExactTable, variant: str, radius: float | None, count: Co
         "holds": count.holds, "violated": count.violated, "unknown": count.unknown, "timeout": count.timeout,
         "seeds": count.seeds, "by_bounds": count.by.get("bounds", 0), "by_falsifier": count.by.get("falsifier", 0),
         "by_search": count.decided - count.by.get("bounds", 0) - count.by.get("falsifier", 0),
+        "unsupported": count.unsupported,
     }  # fmt: skip
-
-
-def verified_grid(table: ExactTable) -> Grid | None:
-    """Verified accuracy and its upper limit at each radius; None where nothing was measured."""
-    places: list[tuple[str, float | None, str]] = []
-    if any(table.values(each, CLEAN) for each in table.variants):
-        places.append((CLEAN, None, "correct"))
-    for radius in table.radii:
-        places.append((VERIFIED, radius, "verified"))
-        if any(value > 0 for each in table.variants for value in table.values(each, UNDECIDED, radius).values()):
-            places += [(UPPER, radius, "not violated"), (UNDECIDED, radius, "undecided")]
-    rows, lines = _compared_rows(table, places)
-    if not rows:
-        return None
-    return Grid(
-        f"{table.name}-verified",
-        f"{table.label}, verified accuracy (%, Δ in pp)",
-        (radius_head(table), "samples", *table.variants),
-        tuple(rows),
-        NOTE.format(baseline=table.baseline),
-        frame_of(lines),
-    )
-
-
-def _compared_rows(
-    table: ExactTable, places: Sequence[tuple[str, float | None, str]]
-) -> tuple[list[tuple[GridCell, ...]], list[dict[str, Any]]]:
-    """A row of each metric at a radius, all fractions, on one scale; and the exact numbers."""
-    made = [(metric, at, told, [table.compared(each, metric, at) for each in table.variants])
-            for metric, at, told in places]  # fmt: skip
-    made = [row for row in made if any(cell.mean for cell in row[3])]
-    scale = line_scale(cell for *_, cells in made for cell in cells)
-    rows = [
-        (GridCell("–", sort="-1") if at is None else radius_cell(table, at), GridCell(told),
-         *(cell_text(cell, table, scale) for cell in cells))
-        for _, at, told, cells in made
-    ]  # fmt: skip
-    return rows, [exact_line(table, metric, at, cell) for metric, at, _, cells in made for cell in cells]
-
-
-def gap_grid(table: ExactTable) -> Grid | None:
-    """What bounds prove alone and the search beyond them, at each radius; None where no bounds were compared."""
-    if not any(table.values(each, BOUNDS, at) for each in table.variants for at in table.radii):
-        return None
-    told = ((BOUNDS, "by bounds alone"), (GAP, "gap"))
-    rows, lines = _compared_rows(table, [(metric, at, name) for at in table.radii for metric, name in told])
-    return Grid(
-        f"{table.name}-gap",
-        f"{table.label}, what bounds alone prove, and the exactness gap (%, Δ in pp)",
-        (radius_head(table), "samples", *table.variants),
-        tuple(rows),
-        GAP_NOTE,
-        frame_of(lines),
-    )

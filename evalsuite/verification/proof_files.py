@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from fractions import Fraction
@@ -11,9 +12,14 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.verification.proofs import ProofError, Statement, read_network
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import z3
 
+    from evalsuite.verification.specification import Constraint, Specification
+
 _BYTES, _DEPTH = 2**27, 600
+_SHOWN = 4  # inputs of a box, in words
 _BRACKET = re.compile(rb"[\[{\]}]")
 
 
@@ -36,10 +42,21 @@ def read_proof(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(data.decode("ascii"), object_pairs_hook=_unique, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
-        raise ProofError(f"{path}: {error}") from None
+        raise ProofError(f"{path}: no proof file, which is JSON in ASCII: {error}") from None
     if not isinstance(found, dict):
         raise ProofError(f"{path}: must hold a JSON object, not {type(found).__name__}")
     return found
+
+
+def check_digest(proof: dict[str, Any], network: bytes, path: Path, onnx: Path) -> None:
+    """Raises ProofError where the proof is not of this network: else its layers would be compared one by one."""
+    stated = proof.get("network")
+    named = stated.get("sha256") if isinstance(stated, dict) else None
+    found = hashlib.sha256(network).hexdigest()
+    if isinstance(named, str) and named != found:
+        raise ProofError(
+            f"{path} is of another network than {onnx}: of SHA-256 {named[:12]}..., and this file's is {found[:12]}..."
+        )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -56,21 +73,71 @@ def _refused(text: str) -> Any:
 
 def described(statement: Statement) -> str:
     """What is proven, in words; numbers are rounded to be read."""
-    widths = [upper - lower for lower, upper in statement.box]
-    sizes = "-".join(map(str, (len(widths), *statement.layers)))
+    sizes = "-".join(map(str, (len(statement.box), *statement.layers)))
     lines = [
-        f"proven: for every real input of the box ({len(widths)} inputs, widths {_about(min(widths))}"
-        f" to {_about(max(widths))})",
+        f"proven: for every real input of the box {_box(statement.box)}",
         f"the network {sizes} in the ONNX file with SHA-256 {statement.sha256},",
         "computed without rounding from its float32 weights, has outputs y with",
     ]
     for (coefficients, constant), bound in zip(statement.rows, statement.bounds, strict=True):
-        terms = [f"{_about(factor)} y{index}" for index, factor in sorted(coefficients.items())]
+        terms = [_term(factor, index) for index, factor in sorted(coefficients.items())]
         terms += [_about(constant)] if constant else []
         lines.append(f"  {' + '.join(terms).replace('+ -', '- ')} > 0 (at least {_about(bound)})")
     splits = statement.leaves - len(statement.rows)
-    lines.append(f"by {statement.leaves} parts and {splits} splits. Rounding in float32 is not covered.")
+    by = f"{_counted(statement.leaves, 'part')} and {_counted(splits, 'split')}"
+    lines.append(f"by {by}. Rounding in float32 is not covered.")
     return "\n".join(lines)
+
+
+def _box(box: Sequence[tuple[Fraction, Fraction]]) -> str:
+    """Its ends where they are few, else its size and the first of them."""
+    shown = [f"x{i} in [{_about(low)}, {_about(up)}]" for i, (low, up) in enumerate(box[:_SHOWN])]
+    if len(box) <= _SHOWN:
+        return ", ".join(shown)
+    widths = sorted({_about(up - low) for low, up in box}, key=float)
+    width = f"width {widths[0]}" + (f" to {widths[-1]}" if len(widths) > 1 else "")
+    return f"of {len(box)} inputs ({width}; {', '.join(shown)}, ...)"
+
+
+def _term(factor: Fraction, index: int) -> str:
+    size = "" if abs(factor) == 1 else f"{_about(abs(factor))} "
+    return f"{'-' if factor < 0 else ''}{size}y{index}"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def missing(statement: Statement, specification: Specification) -> str:
+    """What of a property the proven statement does not refute; empty where it refutes every case.
+
+    A case is refuted where its box lies in the proven one and one of its constraints, terms . y <= bound, can't be
+    satisfied there, as terms . y - bound is a positive multiple of a proven row up to a constant, and > 0.
+    """
+    if specification.inputs != len(statement.box) or specification.outputs != statement.layers[-1]:
+        sizes = f"{len(statement.box)} inputs and {statement.layers[-1]} outputs"
+        return f"it declares {specification.inputs} X_i and {specification.outputs} Y_i, and the proof is of {sizes}"
+    for number, case in enumerate(specification.cases, start=1):
+        ends = enumerate(zip(case.box.lower, case.box.upper, statement.box, strict=True))
+        outside = [i for i, (low, up, (least, greatest)) in ends if low < least or up > greatest]
+        if outside:
+            return f"the box of case {number} reaches outside of the proven one at X_{outside[0]}"
+        if not any(_refuted(statement, each) for each in case.constraints):
+            return f"no constraint of case {number} contradicts a proven row"
+    return ""
+
+
+def _refuted(statement: Statement, constraint: Constraint) -> bool:
+    terms = {index: factor for index, factor in constraint.terms if factor}
+    for (row, constant), bound in zip(statement.rows, statement.bounds, strict=True):
+        if not terms or row.keys() != terms.keys():
+            continue
+        scale = terms[min(terms)] / row[min(terms)]
+        # terms . y = scale (row . y) >= scale (bound - constant).
+        proportional = scale > 0 and all(terms[i] == scale * row[i] for i in row)
+        if proportional and scale * (bound - constant) > constraint.bound:
+            return True
+    return False
 
 
 def _about(value: Fraction) -> str:

@@ -18,8 +18,10 @@ def smt(
 ) -> None:
     """Decide a VNN-LIB property by exact branch and bound: sat with a witness, unsat with a proof, or unknown.
 
-    A conjunction is refuted only by one of its constraints alone, so that some stay unknown. The exit code is 2
-    where nothing was decided for a fault in the files, and also where the answer stands but its proof was not written.
+    Of chains of affine layers and Relu; evalsuite verify reads more operators, in float64 and without proofs. A
+    conjunction is refuted only by one of its constraints alone, so that some stay unknown. The answer goes to standard
+    output, the reason to standard error. The exit code is 0 for every answer, unknown and timeout too, and 2 where the
+    files are at fault, or where the answer stands but its proof was not written.
     """
     if not 0 < timeout < math.inf:
         _stop(f"--timeout is a number of seconds > 0, got {timeout:g}")
@@ -28,7 +30,7 @@ def smt(
 
     if proof is not None and (not proof.parent.is_dir() or proof.is_dir()):
         print("error")
-        _stop(f"{proof}: No such file can be written: name one in a folder that exists")
+        _stop(f"{proof}: {'is a folder' if proof.is_dir() else 'its folder does not exist'}; name a file to write")
     try:
         found = answer(onnx, vnnlib, timeout)
     except (Unsupported, ValueError) as error:
@@ -36,14 +38,17 @@ def smt(
         _stop(str(error))
     except OSError as error:
         print("error")
-        _stop(f"{error.filename}: {error.strerror}; name files that can be read")
+        _stop(f"cannot read {error.filename}: {error.strerror}")
     print(found.lines())
-    print(f"{found.reason}; {found.nodes} nodes; {found.seconds:.2f} s", file=sys.stderr)
+    nodes = "1 node" if found.nodes == 1 else f"{found.nodes} nodes"
+    print(f"{found.reason}; {nodes}; {found.seconds:.2f} s", file=sys.stderr)
     if proof is None:
         return
     sys.stdout.flush()
     try:
-        print(found.write(proof), file=sys.stderr)
+        said = found.write(proof)
+        check = f": evalsuite check-proof {proof} --onnx {onnx} --vnnlib {vnnlib}" if found.answer == "unsat" else ""
+        print(f"{said}{check if said.startswith('the proof') else ''}", file=sys.stderr)
     except (Unsupported, OSError) as error:
         _stop(f"the answer stands, but its proof was not written: {error}")
 

@@ -7,9 +7,10 @@ import statistics
 import time
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
-from evalsuite import Bench, Direction, Metric, Network, Property, Verdict, falsify
+from evalsuite import Bench, Direction, Metric, Network, Property, falsify
 from pipelines.smt.deciding import JOB_ENDS
 from pipelines.smt.methods import Method, Settled
 from pipelines.smt.minimal import Distance, minimal_distance, nearest_above
@@ -17,7 +18,7 @@ from pipelines.smt.minimal import Distance, minimal_distance, nearest_above
 if TYPE_CHECKING:
     from pipelines.smt import Smt
 
-# Beyond this many undecided radii of one sample the bisection would go on among radii as hard as those.
+# Of one sample, each of which takes the whole of a query's time.
 _MOST_UNDECIDED = 2
 _UNIT = "input"
 _NONE_FOUND = "no counterexample found"
@@ -40,38 +41,27 @@ def distances(options: Smt, method: Method, network: Network, bench: Bench) -> l
         if left <= 0:
             break
         center = bench.data.test.inputs[each.sample]
-        questions = _Questions(method, network, bench.seed)
         found.append(
             minimal_distance(
-                questions.decide, center, sample=each.sample, label=each.label, domain=bench.data.domain,
-                greatest=greatest, tolerance=options.distance_tolerance, seconds=left,
+                partial(_decided, method, network, bench.seed), center,
+                sample=each.sample, label=each.label, domain=bench.data.domain,
+                greatest=greatest, tolerance=options.distance_tolerance, seconds=left, most_undecided=_MOST_UNDECIDED,
             )
         )  # fmt: skip
     return _metrics(properties, found, setting)
 
 
-class _Questions:
-    """One sample's, to the falsifier and the method."""
-
-    def __init__(self, method: Method, network: Network, seed: int) -> None:
-        self._method, self._network, self._seed = method, network, seed
-        self._undecided = 0
-
-    def decide(self, property_: Property) -> Settled:
-        """The verdict; unknown without a look once too many had none."""
-        if self._undecided >= _MOST_UNDECIDED:
-            return Settled(Verdict.UNKNOWN, "too many radii were undecided")
-        (suspect,) = falsify(self._network.module, [property_], seed=self._seed)
-        settled = self._method.settle(property_, suspect)
-        self._undecided += settled.verdict not in (Verdict.HOLDS, Verdict.VIOLATED)
-        return settled
+def _decided(method: Method, network: Network, seed: int, property_: Property) -> Settled:
+    """What the falsifier and then the method say."""
+    (suspect,) = falsify(network.module, [property_], seed=seed)
+    return method.settle(property_, suspect)
 
 
 def _metrics(properties: Sequence[Property], found: Sequence[Distance], setting: dict[str, str]) -> list[Metric]:
     late = "" if len(found) == len(properties) else JOB_ENDS
     lower = [max(0.0, -nearest_above(-(each.holds or Fraction(0)))) for each in found]
     upper = [None if each.violated is None else nearest_above(each.violated) for each in found]
-    reasons = ["" if each.decided else f"{each.undecided} of {each.questions} radii undecided" for each in found]
+    reasons = ["" if each.decided else _why(each) for each in found]
     metrics: list[Metric] = []
     for property_, low, high, reason in zip(properties, lower, upper, reasons, strict=False):
         sample, none = property_.sample, reason or _NONE_FOUND
@@ -92,6 +82,12 @@ def _metrics(properties: Sequence[Property], found: Sequence[Distance], setting:
         _mean("adversarial_distance_upper", [] if unknown else known, setting, unknown),
         Metric("distance_seconds", clock, "s", Direction.LOWER, setting, timing=True, reason=late),
     ]
+
+
+def _why(found: Distance) -> str:
+    if not found.undecided:
+        return JOB_ENDS
+    return f"{found.undecided} of {found.questions} radii asked about were undecided"
 
 
 def _mean(name: str, values: Sequence[float], setting: dict[str, str], reason: str) -> Metric:

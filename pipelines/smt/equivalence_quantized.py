@@ -51,7 +51,7 @@ def same_class(network: Network, quantized: IntegerNetwork, box: Property, *, se
     def result(verdict: Verdict, reason: str, point: torch.Tensor | None = None) -> Equivalence:
         return Equivalence(verdict, claim, reason, None, None, point, time.monotonic() - started)
 
-    point = None if both.empty() else both.differing(asked, query)
+    point = None if both.empty() else both.differing(asked, query, started + seconds / 2)
     if point is not None:
         return result(Verdict.VIOLATED, "two classes at a float32 input", point)
     try:
@@ -59,7 +59,10 @@ def same_class(network: Network, quantized: IntegerNetwork, box: Property, *, se
     except OutOfTimeError:
         return result(Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached before any bound")
     if not proven:
-        return result(Verdict.UNKNOWN, f"the float network is not proven to give class {label} in the whole box")
+        return result(
+            Verdict.UNKNOWN,
+            f"bounds, without a search, do not prove the float network to give class {label} in the whole box",
+        )
     decision: Decision = decide(quantized, query, seconds=max(seconds - (time.monotonic() - started), 1e-3))
     if decision.verdict is not Verdict.VIOLATED:
         return result(decision.verdict, decision.reason)
@@ -124,7 +127,7 @@ class _Both:
         back = self.quantized.input.integers(point.flatten().numpy())
         return point if self.box.contains(point) and np.array_equal(back, integers) else None
 
-    def differing(self, asked: Property, query: Query) -> torch.Tensor | None:
+    def differing(self, asked: Property, query: Query, deadline: float) -> torch.Tensor | None:
         """An input with two classes: random ones, then on the lines from the middle to inputs of another class."""
         lower, upper = float32_box([self.box])
         generator = torch.Generator().manual_seed(self.box.sample)
@@ -132,7 +135,7 @@ class _Both:
         share[::2] = share[::2].round()
         tried = [(lower + share * (upper - lower)).clamp(lower, upper)]
         (by_gradient,) = falsify(self.network.module, [asked], seed=self.box.sample)
-        by_steps = attack(self.quantized, query, seed=self.box.sample)
+        by_steps = attack(self.quantized, query, seed=self.box.sample, deadline=deadline)
         for end in (by_gradient, None if by_steps is None else self.real(by_steps)):
             if end is not None:
                 line = torch.linspace(0, 1, _ON_LINE).reshape(-1, *[1] * self.box.lower.dim())

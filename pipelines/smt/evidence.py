@@ -10,11 +10,13 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from torch import nn
+
 from evalsuite import Direction, Metric, Network, ProofError, Property, Unsupported, Verdict, check_proof, export_onnx
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.methods import Settled
 from pipelines.smt.search import Decided, proof_of
-from pipelines.smt.search.proof import canonical
+from pipelines.smt.search.proof import OtherNetworkError, canonical
 
 ARCHIVE, NETWORK = "proofs.zip", "network.onnx"
 REFUSED = "the search says it holds, but the checker refuses its proof: {error}"
@@ -50,24 +52,31 @@ class Evidence:
         """
         if settled.verdict is not Verdict.HOLDS:
             return settled
-        if settled.decided is None:
-            self._missing.append(_PEER)
-            return settled
-        if time.monotonic() >= self._deadline:
-            self._missing.append(_LATE)
+        if settled.decided is None or time.monotonic() >= self._deadline:
+            self._missing.append(_PEER if settled.decided is None else _LATE)
             return settled
         try:
             text = self._checked(settled.decided)
         except Unsupported as error:
             self._missing.append(str(error))
-            return settled
+            refused = isinstance(error, OtherNetworkError) and not self._normalised
+            return self._refused(settled, error) if refused else settled
         except ProofError as error:
             self._missing.append(str(error))
-            return replace(settled, verdict=Verdict.UNKNOWN, reason=REFUSED.format(error=str(error)[:300]))
+            return self._refused(settled, error)
         self._sizes.append(len(text))
         with zipfile.ZipFile(self.path, "a") as archive:
             _put(archive, f"eps-{property_.eps!r}/sample-{property_.sample}.json", text)
         return settled
+
+    @staticmethod
+    def _refused(settled: Settled, error: Exception) -> Settled:
+        return replace(settled, verdict=Verdict.UNKNOWN, reason=REFUSED.format(error=str(error)[:300]))
+
+    @property
+    def _normalised(self) -> bool:
+        """Whether the file's numbers differ for a good reason: the exporter folds a batch normalisation in float32."""
+        return any(isinstance(each, nn.BatchNorm1d) for each in self._network.module.modules())
 
     def metrics(self, setting: Setting) -> list[Metric]:
         """How many proofs were accepted since the last call, and their mean size."""

@@ -79,6 +79,7 @@ def read_maps(
     module = network.module
     if type(module) is not nn.Sequential:
         raise Unsupported(f"only nn.Sequential is read exactly, not {type(module).__name__}")
+    _refuse_changed(module)
     shape = network.input_shape
     maps: list[Affine] = []
     activations: list[tuple[str, nn.Module]] = []
@@ -121,8 +122,18 @@ def reach(network: Network, property_: Property) -> float:
     return greatest * 1.001
 
 
+def _refuse_changed(module: nn.Module) -> None:
+    """Raise Unsupported where a layer may compute something else than its type and parameters say."""
+    for path, layer in module.named_modules():
+        where = f"layer '{path}' ({type(layer).__name__})" if path else "the network"
+        if layer._forward_hooks or layer._forward_pre_hooks:
+            raise Unsupported(f"{where} has forward hooks, and may compute something else than its layer: remove them")
+        if "forward" in vars(layer):
+            raise Unsupported(f"{where} has a forward of its own, and may compute something else than its layer")
+
+
 def _layers(module: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    for name, layer in module.named_children():
+    for name, layer in module._modules.items():  # named_children() gives a shared layer once
         if type(layer) is nn.Sequential:
             yield from _layers(layer, f"{prefix}{name}.")
         else:
@@ -136,7 +147,7 @@ def _identity(size: int) -> Affine:
 def _affine(path: str, layer: nn.Module, shape: tuple[int, ...]) -> Affine:
     kind = type(layer)
     if isinstance(layer, LambdaGELU) or (isinstance(layer, nn.GELU) and layer.approximate == "none"):
-        raise Unsupported(f"erf has no exact encoding in Z3; layer '{path}' is {kind.__name__}")
+        raise Unsupported(f"erf has no exact encoding in linear arithmetic; layer '{path}' is {kind.__name__}")
     if kind not in (nn.Linear, nn.BatchNorm1d):
         raise Unsupported(f"no exact encoding of layer '{path}' ({kind.__name__})")
     if len(shape) != 1:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evalsuite import Bench, Metric, Network, Outcome, Property, falsify
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, falsify
 from pipelines.smt.distances import distances
 from pipelines.smt.evidence import Evidence, without_proofs
 from pipelines.smt.methods import Method, Search, Settled, method_for
@@ -44,6 +44,9 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
         if options.proofs:
             metrics += evidence.metrics(setting) if evidence else without_proofs(method.name, setting)
         counterexamples += _counterexamples(network, properties, settled)
+    if options.same_class:
+        reason = "there is no integer network to compare with: a step that quantizes must come before"
+        metrics.append(Metric("same_class_fraction", None, "fraction", Direction.HIGHER, reason=reason))
     if options.distance:
         metrics += distances(options, method, network, bench)
     path = bench.folder / "counterexamples.json"
@@ -57,7 +60,8 @@ def _of_integers(options: Smt, network: Network, bench: Bench) -> Outcome:
 
     metrics = measure_integer(
         network, bench, steps=options.steps, samples=options.samples, seconds=options.integer_time_limit,
-        path=network.integer, same_class=options.same_class,
+        path=network.integer, same_class=options.same_class, max_neurons=options.max_neurons,
+        max_inputs=options.max_inputs,
     )  # fmt: skip
     return Outcome(metrics, {"counterexamples": bench.folder / COUNTEREXAMPLES})
 

@@ -177,6 +177,7 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
         Unsupported: the method cannot take the network, or it is too large.
     """
     limits = Limits(options.query_time_limit, deadline)
+    _check_inputs(options, math.prod(network.input_shape))  # before weights are read, which takes long
     try:
         exact = read(network)
     except Unsupported:
@@ -185,7 +186,7 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
         _check_size(options, read_curved(network).maps, "")
         return CurvedSearch(network, limits, options.method)
     _check_size(options, exact.maps, "ReLU ")
-    _check_reading(exact, network, bench.properties(0.0, options.samples))
+    _check_reading(exact, network, bench.properties(max(options.eps), options.samples))
     judge = Judge(network, exact, bench.seed)
     if options.method in ("marabou", "portfolio"):
         from pipelines.smt.portfolio import Peer, Portfolio
@@ -194,21 +195,25 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
     return Z3(exact, judge, limits) if options.method == "z3" else Search(exact, judge, limits)
 
 
-def _check_size(options: Smt, maps: Sequence[Affine], kind: str) -> None:
-    inputs, neurons = maps[0].weight.shape[1], sum(each.bias.shape[0] for each in maps[:-1])
+def _check_inputs(options: Smt, inputs: int) -> None:
     if inputs > options.max_inputs:
         raise Unsupported(f"{inputs} inputs; max_inputs is {options.max_inputs}")
+
+
+def _check_size(options: Smt, maps: Sequence[Affine], kind: str) -> None:
+    neurons = sum(each.bias.shape[0] for each in maps[:-1])
     if neurons > options.max_neurons:
         raise Unsupported(f"{neurons} {kind}neurons; max_neurons is {options.max_neurons}")
 
 
 @torch.no_grad()
-def _check_reading(exact: ExactNetwork, network: Network, points: Sequence[Property]) -> None:
-    """A hook or a changed forward would make the weights mean something else: compare before believing anything."""
+def _check_reading(exact: ExactNetwork, network: Network, boxes: Sequence[Property]) -> None:
+    """Compare the reading with the module before believing anything, in the middle and at two corners of each box."""
     module = copy.deepcopy(network.module).double()
-    for each in points:
-        computed = module(each.lower[None])[0]
-        inputs = [Fraction(value) for value in each.lower.flatten().tolist()]
-        expected = torch.tensor([nearest(value) for value in exact.logits(inputs)], dtype=torch.float64)
-        if not torch.allclose(computed, expected, rtol=1e-9, atol=1e-12 * reach(network, each)):
-            raise Unsupported("the network computes something else than its layers in order: has it hooks?")
+    for each in boxes:
+        for point in (each.lower, each.lower / 2 + each.upper / 2, each.upper):
+            computed = module(point[None])[0]
+            inputs = [Fraction(value) for value in point.flatten().tolist()]
+            expected = torch.tensor([nearest(value) for value in exact.logits(inputs)], dtype=torch.float64)
+            if not torch.allclose(computed, expected, rtol=1e-9, atol=1e-12 * reach(network, each)):
+                raise Unsupported("the network computes something else than its layers in order")

@@ -61,8 +61,9 @@ def minimal_distance(
     greatest: float = 0.5,
     tolerance: float = 2**-10,
     seconds: float = math.inf,
+    most_undecided: float = math.inf,
 ) -> Distance:
-    """Bisection over radii. Its bracket is true whenever it ends; no question is asked once `seconds` have passed.
+    """Bisection over radii. Its bracket is true whenever it ends, as when `seconds` have passed.
 
     Radii are dyadic with as few bits as the bracket allows, and each box contains the exact ball: its ends are rounded
     outward where float64 does not hold them. An undecided radius is passed over: the search goes on below and above it.
@@ -75,7 +76,8 @@ def minimal_distance(
         domain: see `Property.robustness`.
         greatest: the greatest radius of interest.
         tolerance: of the bracket's width.
-        seconds: for all.
+        seconds: for all; no question is asked afterwards.
+        most_undecided: nor once so many radii were undecided: those between them would be as hard.
 
     Raises:
         ValueError: greatest, tolerance or seconds are not > 0.
@@ -88,7 +90,7 @@ def minimal_distance(
         raise ValueError(f"seconds must be > 0, got {seconds}")
     center = center.detach().double()
     asked = Property.robustness(center, sample=sample, label=label, eps=0.0, domain=domain)
-    return _Search(decide, center, asked, domain, Fraction(tolerance), seconds).run(Fraction(greatest))
+    return _Search(decide, center, asked, domain, Fraction(tolerance), seconds, most_undecided).run(Fraction(greatest))
 
 
 class _Search:
@@ -102,6 +104,7 @@ class _Search:
         domain: tuple[float, float],
         tolerance: Fraction,
         seconds: float,
+        most_undecided: float,
     ) -> None:
         self._decide = decide
         self._center = center
@@ -109,7 +112,7 @@ class _Search:
         self._domain = domain
         self._tolerance = tolerance
         self._started = time.monotonic()
-        self._seconds = seconds
+        self._seconds, self._most_undecided = seconds, most_undecided
         self._holds: Fraction | None = None
         self._violated: Fraction | None = None
         self._counterexample: torch.Tensor | None = None
@@ -127,7 +130,7 @@ class _Search:
         return self._distance(greatest)
 
     def _more_time(self) -> bool:
-        return time.monotonic() - self._started < self._seconds
+        return time.monotonic() - self._started < self._seconds and self._in_vain < self._most_undecided
 
     def _gap(self, greatest: Fraction) -> tuple[Fraction, Fraction] | None:
         """Two neighbours among the radii asked about, further apart than the tolerance: the lowest of those."""

@@ -65,11 +65,16 @@ class Answered:
     def write(self, path: Path) -> str:
         """Write the proof of an unsat, and say so; or say why there is none."""
         if self.answer != "unsat":
-            return f"no proof was written: the answer is {self.answer}"
+            return f"no proof was written: the answer is {self.answer}{_left(path)}"
         if len(self.decided) != 1:
-            return f"no proof was written: the property has {len(self.decided)} boxes, and a proof file is of one"
+            boxes = f"the property has {len(self.decided)} boxes, and a proof file is of one"
+            return f"no proof was written: {boxes}{_left(path)}"
         write_proof(self.decided[0], self.network, self.content, path)
-        return f"the proof is in {path}: evalsuite check-proof {path} --onnx FILE"
+        return f"the proof is in {path}"
+
+
+def _left(path: Path) -> str:
+    return f"; {path} is from before" if path.exists() else ""
 
 
 def answer(onnx: Path, vnnlib: Path, seconds: float) -> Answered:

@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +22,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from evalsuite.verification import proofs
-from evalsuite.verification.proof_files import described, opinion, read_proof
+from evalsuite.verification.proof_files import described, missing, opinion, read_proof
 from evalsuite.verification.proofs import ProofError, Statement, check_proof
+from evalsuite.verification.vnnlib import parse_vnnlib
 
 Vector = list[Fraction]
 Matrix = list[Vector]
@@ -514,7 +515,7 @@ def test_chains_that_are_read(nodes: Any, expected: Any) -> None:
         ([("Gemm", ["w", "b"], {"transA": 1})], {}, "Gemm.transA=1 is not read"),
         ([("Flatten", [], {"axis": 0}), GEMM], {}, "Flatten.axis=0 is not read"),
         ([("Relu", [], {}), GEMM], {}, "node 0 .Relu.: breaks the chain"),
-        ([GEMM, ("Relu", [], {})], {}, "must end with a Gemm, MatMul or Add"),
+        ([GEMM, ("Relu", [], {})], {}, "must end in Gemm, MatMul or Add by 200 nodes"),
         ([GEMM, ("Relu", [], {}), ("Relu", [], {}), GEMM], {}, "node 2 .Relu.: breaks the chain"),
         ([GEMM, GEMM], {}, "node 1 .Gemm.: breaks the chain"),
         ([GEMM, ("Add", ["b"], {})], {}, "node 1 .Add.: breaks the chain"),
@@ -525,7 +526,7 @@ def test_chains_that_are_read(nodes: Any, expected: Any) -> None:
         ([GEMM], {"b": as32([[1], [2]])}, "needs one bias for each output"),
         ([GEMM], {"b": as32([1])}, "needs one bias for each output"),
         ([GEMM], {"w": as32([[1, 2]])}, "must take .batch, 2."),
-        ([GEMM, ("Relu", [], {}), GEMM] * 33, {}, "more than 64|breaks the chain"),
+        ([GEMM, ("Relu", [], {})] * 100 + [GEMM], {}, "must end in Gemm, MatMul or Add by 200 nodes"),
     ],
 )
 def test_other_networks_are_refused_by_name(nodes: Any, tensors: Any, message: str) -> None:
@@ -686,6 +687,13 @@ def test_the_checker_is_short_and_stands_alone(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == "[Fraction(1, 4)]\n", done.stderr
+    words = [sys.executable, "proofs.py", "p.json", "m.onnx"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("Statement(sha256="), done.stderr
+    (tmp_path / "p.json").write_text(json.dumps({**proof, "rows": []}))
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ProofError: proof is" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -711,5 +719,44 @@ def test_what_is_proven_is_said_in_words() -> None:
     said = described(check_proof(proof, net.onnx()))
     assert "network 1-2-1" in said
     assert proof["network"]["sha256"] in said
-    assert "  1 y0 > 0 (at least 0.25)" in said
-    assert "2 parts and 1 splits" in said
+    assert "every real input of the box x0 in [" in said
+    assert "  y0 > 0 (at least 0.25)" in said
+    assert "2 parts and 1 split." in said
+    wide = replace(statement_of(), box=[(ZERO, Fraction(i % 2 + 1)) for i in range(6)])
+    assert "of 6 inputs (width 1 to 2; x0 in [0, 1], x1 in [0, 2], x2 in [0, 1], x3 in [0, 2], ...)" in described(wide)
+    rows = [({0: Fraction(1), 1: Fraction(-1), 2: Fraction(-3, 2)}, Fraction(-1, 2))]
+    assert "  y0 - y1 - 1.5 y2 - 0.5 > 0" in described(replace(wide, rows=rows))
+
+
+def statement_of() -> Statement:
+    """For x0, x1 in [0, 1]: 2 y0 - y1 + 1/4 >= 1/2, and y1 - 3 >= 1."""
+    rows = [({0: Fraction(2), 1: Fraction(-1)}, Fraction(1, 4)), ({1: Fraction(1)}, Fraction(-3))]
+    return Statement("0" * 64, [3, 2], [(ZERO, Fraction(1))] * 2, rows, [Fraction(1, 2), Fraction(1)], 2)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "lacking"),
+    [
+        # 2 y0 - y1 >= 1/4, and y1 >= 4.
+        ("(<= (* 2 Y_0) Y_1)", ""),
+        ("(<= (* 4 Y_0) (+ (* 2 Y_1) 0.499))", ""),
+        ("(<= (* 4 Y_0) (+ (* 2 Y_1) 0.5))", "no constraint of case 1"),
+        ("(<= Y_1 3.999)", ""),
+        ("(< Y_1 3.999)", ""),
+        ("(<= Y_1 4)", "no constraint of case 1"),
+        ("(>= Y_1 3)", "no constraint of case 1"),
+        ("(<= Y_0 0)", "no constraint of case 1"),
+        ("(or (and (<= Y_1 1) (<= Y_0 7)) (and (<= (* 2 Y_0) Y_1)))", ""),
+        ("(or (and (<= Y_1 1)) (and (<= Y_0 1)))", "no constraint of case 2"),
+    ],
+)
+def test_what_is_proven_is_held_against_a_property(outputs: str, lacking: str) -> None:
+    declared = "".join(f"(declare-const {kind}_{i} Real)" for kind in "XY" for i in range(2))
+    box = "".join(f"(assert (>= X_{i} 0.25))(assert (<= X_{i} 1))" for i in range(2))
+    text = f"{declared}{box}(assert {outputs})"
+    assert missing(statement_of(), parse_vnnlib(text)).startswith(lacking)
+    assert bool(missing(statement_of(), parse_vnnlib(text))) == bool(lacking)
+    wider = text.replace("(<= X_1 1)", "(<= X_1 1.0000001)")
+    assert "reaches outside of the proven one at X_1" in missing(statement_of(), parse_vnnlib(wider))
+    more = text.replace("(declare-const Y_0 Real)", "(declare-const Y_0 Real)(declare-const Y_2 Real)")
+    assert "declares 2 X_i and 3 Y_i" in missing(statement_of(), parse_vnnlib(more))

@@ -21,7 +21,8 @@ from evalsuite.report.content import Content
 from evalsuite.report.exact import GAP, VERIFIED, Counted, ExactTable
 from evalsuite.report.exact_figures import LEAST, _cactus, curve_points, exact_figures
 from evalsuite.report.exact_findings import ExactFinding
-from evalsuite.report.exact_text import gap_grid, verdicts_grid, verified_grid
+from evalsuite.report.exact_fractions import gap_grid, verified_grid
+from evalsuite.report.exact_text import verdicts_grid
 from evalsuite.report.grids import Grid
 from evalsuite.report.record import Record, read_record
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
@@ -160,7 +161,7 @@ def test_the_gap_is_what_bounds_leave_open(tmp_path: Path, given: bool) -> None:
     assert cell.tone == ""
     assert [row[1] for row in marked(gap_grid(table))] == ["by bounds alone", "gap"]
     told = " ".join(content_of(tmp_path / "told", rows).verified.findings[-1].sentences)
-    assert "at most: gelu 25.0 pp (at 1/8), relu 0; of 1 testable difference to gelu's gap 0 larger and 1" in told
+    assert "at most: gelu 25.0 pp at ε = 1/8, relu 0; of 1 testable difference to gelu's gap 0 larger and 1" in told
     assert gap_grid(table_of(tmp_path / "none", verified({"gelu": BASE}))) is None
 
 
@@ -170,7 +171,10 @@ def test_more_that_is_decided_is_not_more_robust(tmp_path: Path) -> None:
     rows = [*verified({"gelu": BASE, "relu": up}), *undecided]
     violated: dict[str, Sequence[float]] = {"gelu": [0.8 - each for each in BASE], "relu": [0.9 - each for each in up]}
     same = finding_of(tmp_path / "same", [*rows, *rows_of("violated_fraction", violated, eps=0.125)])
-    assert "1 (1 better) of 1 testable difference in verified accuracy" in same.headline
+    assert same.headline == (
+        "Verified more than gelu: relu (at 1 radius); 1 of 1 testable difference in verified accuracy resolved "
+        "(0.1 would be by chance)."
+    )
     assert any("this may be of what can be decided only" in each for each in same.sentences)
     violated["relu"] = near(violated["gelu"], -0.16, -0.15, -0.15)
     both = finding_of(tmp_path / "both", [*rows, *rows_of("violated_fraction", violated, eps=0.125)])
@@ -182,8 +186,8 @@ def test_more_that_is_decided_is_not_more_robust(tmp_path: Path) -> None:
 
 def test_what_is_not_resolved_is_said_so(tmp_path: Path) -> None:
     found = finding_of(tmp_path, verified({"gelu": BASE, "relu": near(BASE, 0.05, -0.05, 0.01)}))
-    assert found.headline.startswith("None of 1 testable difference in verified accuracy to gelu resolved")
-    assert "relu: no difference in verified accuracy to gelu is resolved." in found.sentences
+    assert found.headline.startswith("No variant is shown to be verified more than gelu: none of 1 testable difference")
+    assert not any("resolved" in each for each in found.sentences)
     single = finding_of(tmp_path / "one", verified({"gelu": (0.5,), "relu": (0.6,)}))
     assert single.headline.startswith("No verified accuracy can be compared with gelu's over several seeds")
     constant = finding_of(tmp_path / "constant", verified({"gelu": (0.5, 0.5), "relu": (0.75, 0.75)}))
@@ -207,6 +211,16 @@ def test_whether_relu_in_the_place_of_gelu_helps(tmp_path: Path, gaps: Sequence[
     first = finding_of(tmp_path, rows).sentences[0]
     assert f"(annealed) help exact verification? {answer}" in first
     assert f"{0.05 * len(gaps):.1f} would be resolved by chance" in first
+
+
+def test_distances_answer_alone_where_single_radii_are_too_few(tmp_path: Path) -> None:
+    rows = [*swapped("annealed"), *said("gelu", 0, FIVE[:1], eps=1 / 16), *said("annealed", 0, FIVE[:1], eps=1 / 16)]
+    rows += verified({"gelu": BASE, "annealed": near(BASE, -0.1, -0.11, -0.09)}, eps=1 / 16)
+    for i in range(11):
+        rows += verified({"gelu": BASE, "annealed": near(BASE, 0.1, -0.1, 0.0)}, eps=(i + 2) / 16)
+    rows += rows_of("adversarial_distance", {"gelu": BASE, "annealed": near(BASE, 0.1, 0.11, 0.09)})
+    first = finding_of(tmp_path, rows).sentences[0]
+    assert "help exact verification? Yes, by the distances alone: verified accuracy 1 lower, 11 not resolved" in first
 
 
 def test_distances_are_adjusted_by_holm(tmp_path: Path) -> None:
@@ -298,13 +312,14 @@ def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
     rows = [*verified({"gelu": (0.5,), "relu": (0.5,)}), *said("gelu", 0, FIVE[:2]), *said("relu", 0, FIVE[:2])]
     rows += [
         *rows_of("proofs_checked", {"relu": (2,)}, eps=0.125),
-        *rows_of("proof_bytes", {"relu": (3000,)}, eps=0.125),
+        *rows_of("proof_bytes", {"relu": (3000,)}, eps=0.125),  # Their mean.
     ]
     lack = Metric("proofs_checked", None, "count", HIGHER, {"eps": 0.125, "method": "search"}, reason="GELU has none")
     rows.append(row_of(lack, job("gelu", 0)))
     section = content_of(tmp_path, rows).verified
     (grid,) = [each for each in section.grids if each.name == "exact-proofs"]
-    assert marked(grid) == [["w", "0 of 2 GELU has none", "2 of 2 1.50 kB each"]]
+    assert marked(grid) == [["w", "none of 2", "2 of 2 mean 3.00 kB"]]
+    assert grid.note.endswith("have no proof files. None of gelu: GELU has none.")
     told = "Of what holds, with a proof checked apart from the prover: relu all 2; gelu none of 2 (GELU has none)."
     assert told in section.findings[-1].sentences
 
@@ -316,7 +331,7 @@ def test_cost_splits_what_was_decided(tmp_path: Path) -> None:
     assert grid.columns == ("workload", "variant", "decided", "bounds · attack · search", "PAR-2", "median", "nodes")
     assert marked(grid) == [["w", "gelu", "3 of 5 (60.0 %)", "1 · 1 · 1", "2.17 s", "20.0 ms", "12"]]
     sentences = content_of(tmp_path / "told", rows).verified.findings[-1].sentences
-    assert "Decided of the questions asked: gelu 60.0 % (2 open)." in sentences
+    assert "Decided of the robustness questions asked: gelu 60.0 % (2 open)." in sentences
     assert "PAR-2 of a question, a clock reading without a verdict: gelu 2.17 s (12 nodes)." in sentences
 
 
@@ -366,7 +381,7 @@ def test_what_failed_says_why(tmp_path: Path) -> None:
     found = finding_of(tmp_path / "one", more)
     assert "(gelu: unsupported: no exact encoding)" in found.headline
     assert "Without a verdict: gelu: unsupported: no exact encoding." in found.sentences
-    assert "Complete: every question of relu was decided (3 in all)." in found.sentences
+    assert "Complete: every robustness question of relu was decided (3 in all)." in found.sentences
 
 
 def test_without_an_exact_step_there_is_nothing(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def absolute(path: Path, rest: float) -> Path:
 
 def proven(found: Answered, model: Path, folder: Path) -> bool:
     said = found.write(folder / "proof.json")
-    assert "check-proof" in said
+    assert said.startswith("the proof is in ")
     statement = check_proof(json.loads((folder / "proof.json").read_text()), model.read_bytes())
     return all(bound > 0 for bound in statement.bounds)
 
@@ -200,8 +200,15 @@ def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "unsat\n")
     checked = run("check-proof", out, "--onnx", model, "--z3", "20")
     assert checked.returncode == 0, checked.stderr
-    assert "1 y0 > 0" in checked.stdout
-    assert "Z3 on each row: agrees" in checked.stdout
+    assert "  y0 > 0 (at least 0.25)" in checked.stdout
+    assert "Z3, within 20 s on each of 1 rows: 1 agrees" in checked.stdout
+    same = run("check-proof", out, "--onnx", model, "--vnnlib", file)
+    assert (same.returncode, f"{file}: unsat, every case is refuted" in same.stdout) == (0, True)
+    wider = property_of(tmp_path / "wider.vnnlib", [("-1", "0.75")], 1, "(<= Y_0 0)")
+    other = run("check-proof", out, "--onnx", model, "--vnnlib", wider)
+    assert (other.returncode, "reaches outside" in other.stdout) == (1, True)
+    foreign = run("check-proof", out, "--onnx", absolute(tmp_path / "foreign.onnx", 0.5))
+    assert (foreign.returncode, "is of another network than" in foreign.stderr) == (1, True)
     out.write_text(out.read_text().replace('"bound":"1', '"bound":"3'))
     refused = run("check-proof", out, "--onnx", model)
     assert (refused.returncode, refused.stdout) == (1, "not proven\n")
@@ -214,14 +221,14 @@ def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--onnx", "none.onnx", "--vnnlib", "p.vnnlib"], "none.onnx: No such file"),
+        (["--onnx", "none.onnx", "--vnnlib", "p.vnnlib"], "cannot read none.onnx: No such file"),
         (["--onnx", "p.vnnlib", "--vnnlib", "p.vnnlib"], "p.vnnlib: not an ONNX network"),
         (["--onnx", "m.onnx", "--vnnlib", "two.vnnlib"], "declares 2 X_i"),
         (["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--timeout", "0"], "--timeout is a number of seconds > 0"),
         (["--onnx", "exp.onnx", "--vnnlib", "p.vnnlib"], "Exp"),
         (
             ["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--proof", "none/p.json"],
-            "none/p.json: No such file can be written",
+            "none/p.json: its folder does not exist; name a file to write",
         ),
     ],
 )

@@ -218,7 +218,7 @@ def test_what_has_no_lines_or_is_no_chain_is_refused() -> None:
         CurvedDecider(of(linear([[1.0]], [0.0]), nn.Softmax(1), linear([[1.0], [0.0]], [0.0, 0.0])))
     hooked = chain([2, 4, 2], 0, nn.GELU)
     hooked.module.register_forward_hook(lambda module, inputs, output: output.flip(1))
-    with pytest.raises(Unsupported, match="has it hooks"):
+    with pytest.raises(Unsupported, match="forward hooks"):
         CurvedDecider(hooked)
 
 

@@ -16,22 +16,26 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from evalsuite import Network, ProofError, Property, Replay, Unsupported, Verdict, check_proof
+from pipelines.smt import Smt
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.equivalence import same_outputs
 from pipelines.smt.equivalence_quantized import same_class
 from pipelines.smt.equivalence_swap import swapped_within
-from pipelines.smt.exact_network import Affine, ExactNetwork, read
+from pipelines.smt.exact_network import Affine, ExactNetwork, read, read_maps
 from pipelines.smt.integer.deciding import decide as decide_integers
 from pipelines.smt.integer.network import Grid, IntegerNetwork, Layer
 from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.steps import tabulate
+from pipelines.smt.methods import Settled
+from pipelines.smt.minimal import minimal_distance
 from pipelines.smt.querying import answer
 from pipelines.smt.reduction import bound_rows, label_margins, reduce_rows
 from pipelines.smt.search import CurvedDecider, Decided, decide_rows, proof_of, write_proof
 from pipelines.smt.search.attack import Descent
 from pipelines.smt.search.chain import read_chain
 from pipelines.smt.search.decision import TOO_MANY
+from tests.pipelines.test_smt import bench_of
 
 EYE, NONE, FIVE = np.eye(2, dtype=np.float32), np.zeros(2, np.float32), np.array([5, 0], np.float32)
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -463,3 +467,92 @@ def test_a_point_that_satisfies_a_conjunction_is_found(tmp_path: Path) -> None:
     assert found.witness[1][1] <= -0.48
     never = property_file(tmp_path / "n.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.25) (<= Y_1 -0.48))")
     assert answer(tmp_path / "m.onnx", never, 20).answer == "unknown"
+
+
+def bump(act: nn.Module, again: nn.Module) -> Network:
+    """Logits (1/2 - 100 (0.001 - |x - 0.37|)+ ..., 0): negative only next to x = 0.37, by the second activation."""
+    first = linear([[1.0], [1.0], [1.0]], [-0.369, -0.37, -0.371])
+    second = linear([[1.0, 0, 0], [0, 1.0, 0], [0, 0, 1.0], [-1000.0, 2000.0, -1000.0]], [0.0, 0.0, 0.0, 1e-6])
+    last = linear([[-600.0, 1200.0, -600.0, -1.0], [0.0, 0.0, 0.0, 0.0]], [0.5, 0.0])
+    return network(first, act, second, again, last)
+
+
+@pytest.mark.parametrize("method", ["search", "z3"])
+def test_an_activation_that_is_there_twice_is_read_twice(method: Any, tmp_path: Path) -> None:
+    act = nn.ReLU()
+    shared = bump(act, act)
+    assert int(shared.module(torch.tensor([[0.37]])).argmax()) == 1
+    bench = bench_of(torch.tensor([[0.0]]), torch.tensor([0]), tmp_path)
+    outcome = Smt(eps=(0.45,), samples=1, method=method).run(shared, bench)
+    (found,) = [each.verdict for each in outcome.metrics if each.name == "robustness"]
+    assert found is not Verdict.HOLDS
+    assert len(read(shared).maps) == len(read_maps(shared, lambda layer: layer is act)[1]) + 1 == 3
+    asked = Property.robustness(torch.tensor([0.0]), sample=0, label=0, eps=0.45, domain=(0.0, 1.0))
+    assert same_outputs(shared, bump(nn.ReLU(), nn.ReLU()), asked).verdict is Verdict.HOLDS
+    with pytest.raises(Unsupported, match="networks of 3 and of 2 affine layers"):
+        same_outputs(shared, bump(nn.ReLU(), nn.Identity()), asked)
+
+
+def test_curves_that_are_there_twice_are_read_twice() -> None:
+    act = nn.GELU()
+    asked = Property.robustness(torch.tensor([0.3]), sample=0, label=0, eps=0.2, domain=(0.0, 1.0))
+    shared, copied = (CurvedDecider(bump(act, each)).decide(asked, seconds=5.0) for each in (act, nn.GELU()))
+    assert shared.margins == copied.margins
+
+
+def test_layers_that_are_changed_from_outside_are_refused() -> None:
+    asked = Property.robustness(torch.tensor([0.3]), sample=0, label=0, eps=0.2, domain=(0.0, 1.0))
+    hooked, root, patched = (bump(nn.ReLU(), nn.ReLU()) for _ in range(3))
+    hooked.module[2].register_forward_hook(lambda *_: None)
+    root.module.register_forward_pre_hook(lambda *_: None)
+    patched.module[1].forward = lambda x: x  # type: ignore[method-assign]
+    for changed, where in ((hooked, "layer '2'"), (root, "the network has"), (patched, "layer '1'")):
+        for refused in (lambda each=changed: read(each), lambda each=changed: same_outputs(each, each, asked)):
+            with pytest.raises(Unsupported, match=where):
+                refused()
+
+
+def jumping(z: Any) -> Any:
+    """Up by 100 where even, down by 100 where odd, and clipped: what a relaxation knows nothing of."""
+    return np.where(z % 2 == 0, np.clip(z + 100, 0, 255), np.clip(z - 100, 0, 255))
+
+
+def test_sums_over_many_layers_of_integers_do_not_wrap_around() -> None:
+    bytes_ = np.array([0]), np.array([255])
+    hidden = Layer("hidden", np.array([[1]]), np.array([0]), jumping, tuple(tabulate(jumping, *bytes_)))
+    weight = np.array([[-64000], [64000]])
+    ends = np.minimum(weight[:, 0] * 255, 0), np.maximum(weight[:, 0] * 255, 0)
+    last = Layer("last", weight, np.zeros(2, dtype=np.int64), np.positive, tuple(tabulate(np.positive, *ends)))
+    for depth in (2, 40, 170):
+        deep = IntegerNetwork((*[hidden] * depth, last), Grid(1 / 255, 0, 0, 255), (1,), "")
+        assert decide_integers(deep, Query(*bytes_, 0), seconds=20).verdict is Verdict.VIOLATED, depth
+
+
+def test_the_search_for_integer_counterexamples_ends_in_time() -> None:
+    generator = np.random.default_rng(0)
+    weights = [generator.integers(-127, 128, shape) for shape in ((96, 96), (10, 96))]
+    ends = [np.stack([w * 0, w * 255]) for w in weights]
+    layers = [
+        Layer(str(i), w, np.zeros(len(w), int), squashed,
+              tuple(tabulate(squashed, e.min(0).sum(1), e.max(0).sum(1))))
+        for i, (w, e) in enumerate(zip(weights, ends, strict=True))
+    ]  # fmt: skip
+    network_ = IntegerNetwork(tuple(layers), Grid(1 / 255, 0, 0, 255), (96,), "")
+    middle = np.full(96, 128)
+    query = Query(middle - 2, middle + 2, int(network_.logits(middle[None]).argmax()))
+    assert decide_integers(network_, query, seconds=1.0).seconds < 3.0
+
+
+def squashed(z: Any) -> Any:
+    return np.clip(z // 4096, 0, 255)
+
+
+def test_radii_that_are_not_asked_about_are_not_counted() -> None:
+    asked = []
+
+    def decide(property_: Property) -> Settled:
+        asked.append(property_.eps)
+        return Settled(Verdict.HOLDS if property_.eps == 0 else Verdict.UNKNOWN, "")
+
+    found = minimal_distance(decide, torch.zeros(2), sample=0, label=0, domain=(0.0, 1.0), most_undecided=2)
+    assert (found.questions, found.undecided, found.decided) == (len(asked), 2, False) == (3, 2, False)

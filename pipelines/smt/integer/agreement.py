@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from evalsuite import Bench, Direction, Metric, Network, Unsupported, Verdict
-from pipelines.smt.deciding import JOB_ENDS
+from pipelines.smt.deciding import CRASHED, JOB_ENDS
 from pipelines.smt.equivalence_quantized import same_class
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.rows import Setting
@@ -38,6 +38,8 @@ def agreement(
             found.append((decided.verdict, decided.reason))
         except Unsupported as error:
             found.append((Verdict.UNSUPPORTED, str(error)))
+        except (ArithmeticError, ValueError, MemoryError, RecursionError) as error:
+            found.append((Verdict.UNKNOWN, CRASHED.format(reason=f"{type(error).__name__}: {error}"[:200])))
     rows = [
         Metric("same_class", None, "verdict", Direction.NEUTRAL, setting, sample=sample, verdict=verdict, reason=reason)
         for sample, (verdict, reason) in enumerate(found)

@@ -59,18 +59,20 @@ def least_values(layers: Sequence[Layer], region: Region, rows: Integers, prices
         TooWide: the numbers are too large.
     """
     prices = prices or _lines(region)
+    # Two sums of each layer and one of the inputs are added, each of which then is within this part of the room.
+    share = 4 * (len(layers) + 3)
     total = np.zeros(len(rows), dtype=np.int64)
     for depth in range(len(layers) - 1, -1, -1):
         layer, runs = layers[depth], region.runs[depth]
         slopes = prices(depth, rows)
-        _check_room(rows, [max(map(abs, each.range)) for each in runs])
-        _check_room(slopes, [max(abs(each.lower), abs(each.upper)) for each in runs])
+        _check_room(rows, [max(map(abs, each.range)) for each in runs], share)
+        _check_room(slopes, [max(abs(each.lower), abs(each.upper)) for each in runs], share)
         total += sum(each.least(rows[:, i], slopes[:, i]) for i, each in enumerate(runs))
-        _check_room(slopes, np.abs(layer.bias).tolist())
-        _check_room(slopes, np.abs(layer.weight).max(1).tolist())
+        _check_room(slopes, np.abs(layer.bias).tolist(), share)
+        _check_room(slopes, np.abs(layer.weight).max(1).tolist(), share)
         total += slopes @ layer.bias
         rows = slopes @ layer.weight
-    _check_room(rows, np.maximum(np.abs(region.lower), np.abs(region.upper)).tolist())
+    _check_room(rows, np.maximum(np.abs(region.lower), np.abs(region.upper)).tolist(), share)
     return np.asarray(total + np.minimum(rows * region.lower, rows * region.upper).sum(1))
 
 
@@ -86,9 +88,8 @@ def _lines(region: Region) -> Prices:
     return prices
 
 
-def _check_room(rows: Integers, sizes: Sequence[int]) -> None:
-    # A few such sums are added: a sixteenth leaves room for them.
-    if (np.abs(rows.astype(np.float64)) @ np.asarray(sizes, dtype=np.float64)).max(initial=0) * 16 >= _ROOM:
+def _check_room(rows: Integers, sizes: Sequence[int], share: int) -> None:
+    if (np.abs(rows.astype(np.float64)) @ np.asarray(sizes, dtype=np.float64)).max(initial=0) * share >= _ROOM:
         raise TooWide
 
 

@@ -60,7 +60,7 @@ def decide(
 
     if not len(open_):
         return decision(Verdict.HOLDS, "bounds")
-    found = attack(network, query, seed=seed)
+    found = attack(network, query, seed=seed, deadline=started + seconds / 2)
     if found is not None:
         return decision(Verdict.VIOLATED, "falsifier", 0, found)
     nodes, undecided = 0, []

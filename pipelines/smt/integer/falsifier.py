@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,8 +17,8 @@ _STEPS = 40
 _STARTS = 3
 
 
-def attack(network: IntegerNetwork, query: Query, *, seed: int) -> Integers | None:
-    """A point (inputs,) of the box with another class, or None, which proves nothing.
+def attack(network: IntegerNetwork, query: Query, *, seed: int, deadline: float = math.inf) -> Integers | None:
+    """A point (inputs,) of the box with another class, or None, which proves nothing; nothing new after `deadline`.
 
     It starts at the middle and at random points, and takes each other class in turn, the nearest first.
     """
@@ -29,7 +32,7 @@ def attack(network: IntegerNetwork, query: Query, *, seed: int) -> Integers | No
     for other in np.argsort(gaps).tolist():
         if other != query.label:
             for start in starts:
-                found = descend(network, query, other, start)
+                found = descend(network, query, other, start, deadline)
                 if found is not None:
                     return found
     return None
@@ -41,10 +44,14 @@ def first_violation(network: IntegerNetwork, query: Query, points: Integers) -> 
     return points[indices[0]] if len(indices) else None
 
 
-def descend(network: IntegerNetwork, query: Query, other: int, start: Integers) -> Integers | None:
+def descend(
+    network: IntegerNetwork, query: Query, other: int, start: Integers, deadline: float = math.inf
+) -> Integers | None:
     """From `start` towards inputs whose logit of class `other` is greatest; a point of another class, or None."""
     x, best = start, float(_smooth_margins(network, start[None], query.label)[0, other])
     for step in range(_LEAPS + _STEPS):
+        if time.monotonic() >= deadline:
+            return None
         moves = _moves(query, x)
         margins = _smooth_margins(network, moves, query.label)[:, other]
         if step < _LEAPS:

@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime
 
 from evalsuite import Bench, Direction, Metric, Network, Unsupported, Verdict, open_onnx
+from pipelines.smt.deciding import JOB_ENDS
 from pipelines.smt.integer.agreement import agreement
 from pipelines.smt.integer.deciding import Decision, decide
 from pipelines.smt.integer.network import IntegerNetwork
@@ -26,7 +27,6 @@ from pipelines.smt.rows import rows
 COUNTEREXAMPLES = "integer_counterexamples.json"
 _SHARE = 0.8
 """The part of the job's time after which no query is begun."""
-_JOB_ENDS = "the job's time limit is near"
 
 
 def measure_integer(
@@ -38,6 +38,8 @@ def measure_integer(
     seconds: float = 20.0,
     path: Path | None = None,
     same_class: bool = False,
+    max_neurons: int = 256,
+    max_inputs: int = 128,
 ) -> list[Metric]:
     """Exact verdicts of the integer-only network, and `integer_counterexamples.json` in the bench's folder.
 
@@ -52,6 +54,8 @@ def measure_integer(
         samples: how many test samples, from the first on.
         seconds: per query.
         path: an ONNX file of integers throughout.
+        max_neurons: networks with more are refused.
+        max_inputs: the same of inputs.
         same_class: whether to decide if the float network has the same class throughout each box of real inputs.
 
     Raises:
@@ -65,6 +69,11 @@ def measure_integer(
         raise Unsupported("there is no ONNX file of an integer network: a step that quantizes must come before")
     content = source.read_bytes()
     read = read_integer_onnx(content)
+    neurons = sum(len(each.bias) for each in read.layers[:-1])
+    if read.inputs > max_inputs:
+        raise Unsupported(f"{read.inputs} inputs; max_inputs is {max_inputs}")
+    if neurons > max_neurons:
+        raise Unsupported(f"{neurons} neurons; max_neurons is {max_neurons}")
     if (read.inputs, read.classes) != (int(np.prod(network.input_shape)), network.classes):
         raise Unsupported(f"the file has {read.inputs} inputs and {read.classes} logits, unlike the network")
     study = _Study(read, open_onnx(content), bench, min(samples, len(bench.data.test)), seconds)
@@ -139,7 +148,7 @@ class _Study:
         """The verdict, its counterexample replayed."""
         left = min(self.seconds, deadline - time.monotonic())
         if left <= 0:
-            return Decision(Verdict.TIMEOUT, _JOB_ENDS, -(2**31), 0, 0.0)
+            return Decision(Verdict.TIMEOUT, JOB_ENDS, -(2**31), 0, 0.0)
         query = self.query(sample, radius)
         most_nodes = Limits(self.seconds, math.inf).nodes
         decision = decide(self.network, query, seconds=left, seed=self.bench.seed, most_nodes=most_nodes)
@@ -171,5 +180,8 @@ def _metrics(study: _Study, radius: int, decisions: Sequence[Decision]) -> list[
         "steps": radius,
         "method": "integer",
     }
-    settled = [Settled(each.verdict, each.reason, nodes=each.nodes, seconds=each.seconds) for each in decisions]
+    settled = [
+        Settled(each.verdict, each.reason, nodes=None if each.reason == JOB_ENDS else each.nodes, seconds=each.seconds)
+        for each in decisions
+    ]
     return rows(range(len(settled)), settled, study.seconds, setting)

@@ -47,12 +47,12 @@ def read_chain(content: bytes) -> ExactNetwork:
     values = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     inputs = [each for each in graph.input if each.name not in values]
     if len(inputs) != 1 or len(graph.output) != 1:
-        raise Unsupported(f"{len(inputs)} inputs and {len(graph.output)} outputs; a proof needs one of each")
+        raise Unsupported(f"{len(inputs)} inputs and {len(graph.output)} outputs; exact reading needs one of each")
     kind = inputs[0].type.tensor_type
     batch, *sizes = [each.dim_value for each in kind.shape.dim] or [0]
     if kind.elem_type != onnx.TensorProto.FLOAT or batch not in (0, 1) or not sizes or min(sizes) < 1:
         shape = [each.dim_param or each.dim_value for each in kind.shape.dim]
-        raise Unsupported(f"input '{inputs[0].name}' has shape {shape}; a proof needs float32 (1, fixed sizes)")
+        raise Unsupported(f"input '{inputs[0].name}' has shape {shape}; exact reading needs float32 (1, fixed sizes)")
     reading = _Reading(values, inputs[0].name, math.prod(sizes), len(sizes) == 1)
     for node in graph.node:
         reading.take(node)
@@ -94,10 +94,13 @@ def _check_file(model: onnx.ModelProto) -> None:
         raise Unsupported(f"the file defines functions of its own, as '{model.functions[0].name}'")
     version = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
     if version < _OLDEST:
-        raise Unsupported(f"operators of version {version}; a proof needs {_OLDEST} or later")
+        raise Unsupported(f"operators of version {version}; exact reading needs {_OLDEST} or later")
     for tensor in model.graph.initializer:
         if tensor.data_location or tensor.external_data:
-            raise Unsupported(f"constant '{tensor.name}' lies outside the file")
+            raise Unsupported(
+                f"constant '{tensor.name}' lies outside the file; export with external_data=False, or write one "
+                "file by onnx.save(onnx.load(FILE), ONE_FILE)"
+            )
 
 
 @dataclass(slots=True)
@@ -114,7 +117,7 @@ class _Reading:
 
     def network(self, output: str) -> ExactNetwork:
         if self.pending is None:
-            raise Unsupported("a proof needs a network that ends with an affine layer")
+            raise Unsupported("exact reading needs a network that ends with an affine layer")
         if output != self.current:
             raise Unsupported(f"the output '{output}' is not the chain's last tensor '{self.current}'")
         return ExactNetwork((*self.maps, self.pending))
@@ -130,7 +133,7 @@ class _Reading:
             self.pending, self.bare = Affine(self.pending.weight, self._bias(node, 1)), False
         elif node.op_type == "Relu":
             if self.pending is None:
-                _refuse(node, "a proof needs Gemm and Relu in turn")
+                _refuse(node, "exact reading needs Gemm and Relu in turn")
             self.maps.append(self.pending)
             self.pending = None
         elif node.op_type != "Identity":
@@ -141,9 +144,14 @@ class _Reading:
         known = None if node.domain not in ("", "ai.onnx") else _OPERATORS.get(node.op_type)
         if known is None:
             named = f"{node.domain}.{node.op_type}".lstrip(".")
-            raise Unsupported(f"a proof needs Gemm and Relu in turn; node '{node.name}' is {named}")
+            raise Unsupported(
+                f"exact reading needs Gemm and Relu in turn; node '{node.name}' is {named} (evalsuite verify "
+                "reads more operators; the stage smt of a recipe decides networks with GELU too)"
+            )
         if not node.input or node.input[0] != self.current:
-            raise Unsupported(f"a proof needs a chain of layers; node '{node.name}' ({node.op_type}) is beside it")
+            raise Unsupported(
+                f"exact reading needs a chain of layers; node '{node.name}' ({node.op_type}) is beside it"
+            )
         for name in node.input[1:]:
             if name not in self.values:
                 _refuse(node, f"its input '{name}' is no constant of the file")
@@ -155,7 +163,7 @@ class _Reading:
 
     def _affine(self, node: onnx.NodeProto) -> None:
         if self.pending is not None:
-            _refuse(node, "a proof needs Gemm and Relu in turn")
+            _refuse(node, "exact reading needs Gemm and Relu in turn")
         weight = self.values[node.input[1]]
         # Gemm's B and MatMul's second factor are (inputs, outputs), unless transposed.
         turned = any(each.name == "transB" and each.i == 1 for each in node.attribute)
@@ -169,14 +177,14 @@ class _Reading:
     def _bias(self, node: onnx.NodeProto, place: int) -> Dyadic:
         bias = self.values[node.input[place]]
         if bias.shape not in ((self.width,), (1, self.width)):
-            _refuse(node, f"a bias of shape {bias.shape} for {self.width} outputs; a proof needs one of each")
+            _refuse(node, f"a bias of shape {bias.shape} for {self.width} outputs; exact reading needs one of each")
         return _exact(bias.ravel())
 
     def _shaping(self, node: onnx.NodeProto) -> None:
         if node.op_type == "Reshape":
             target = self.values[node.input[1]].tolist()
             if target not in [[0, -1], [0, self.width], [1, -1], [1, self.width], [-1, self.width]]:
-                _refuse(node, f"reshapes to {target}; a proof needs (batch, {self.width})")
+                _refuse(node, f"reshapes to {target}; exact reading needs (batch, {self.width})")
         self.flat = True
 
 
@@ -186,8 +194,8 @@ def _refuse(node: onnx.NodeProto, why: str) -> NoReturn:
 
 def _exact(values: NDArray[Any]) -> Dyadic:
     if values.dtype != np.float32:
-        raise Unsupported(f"a proof needs float32 weights, and these are {values.dtype}")
+        raise Unsupported(f"exact reading needs float32 weights, and these are {values.dtype}")
     try:
         return Dyadic.of(values)
     except ValueError as error:
-        raise Unsupported(f"a proof needs finite weights: {error}") from error
+        raise Unsupported(f"exact reading needs finite weights: {error}") from error

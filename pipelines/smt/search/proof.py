@@ -32,20 +32,24 @@ _GREATEST_WHOLE = 10**_DIGITS
 _NUDGES = range(4, 256, 4)
 
 
+class OtherNetworkError(Unsupported):
+    """The ONNX file is not of the network that was verified."""
+
+
 def proof_of(decided: Decided, exact: ExactNetwork, content: bytes) -> dict[str, Any]:
     """The proof that every row of `decided` is > 0, of the network in the ONNX file with that `content`.
 
     Raises:
         ValueError: nothing is proven: the verdict is not `holds`.
-        Unsupported: the file says another network than `exact`, as where a batch normalisation was folded, or has
-            operators that no proof is written of; or a tree is too deep.
+        OtherNetworkError: the file says another network than `exact`, as where a batch normalisation was folded.
+        Unsupported: it has operators that no proof is written of, or a tree is too deep.
     """
     if not all(tree.is_closed() for tree in decided.trees):
         raise ValueError(f"only what holds has a proof, and the verdict is {decided.verdict.value}: {decided.reason}")
     if len(exact.maps) > _LAYERS:
         raise Unsupported(f"the network has {len(exact.maps)} affine layers, and a proof file holds {_LAYERS}")
     if not equal(read_chain(content), exact):
-        raise Unsupported("the ONNX file does not say the network that was verified, number by number")
+        raise OtherNetworkError("the ONNX file does not say the network that was verified, number by number")
     reduced, rows = decided.reduced, decided.rows
     places = [(layer.depth, index) for layer in reduced.layers for index in layer.index.tolist()]
     body = {

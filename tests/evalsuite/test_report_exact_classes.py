@@ -1,0 +1,251 @@
+"""The report on integer networks' classes, folded tables, answers first, and sizes of proofs, by hand or by scipy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ttest_1samp
+from test_report_exact import (
+    BASE,
+    HOLDS,
+    STEPS,
+    TIMEOUT,
+    UNKNOWN,
+    VIOLATED,
+    content_of,
+    finding_of,
+    integer_rows,
+    job,
+    marked,
+    near,
+    rows_of,
+    said,
+    table_of,
+    verified,
+)
+from test_report_sample import write_run
+
+from evalsuite.contract import Direction, Metric, Verdict
+from evalsuite.report import write_report
+from evalsuite.report.content import Content
+from evalsuite.report.exact_cost import searches_grid
+from evalsuite.report.exact_figures import exact_figures
+from evalsuite.report.exact_fractions import verified_grid
+from evalsuite.report.grids import Grid
+from evalsuite.results import Row, row_of
+
+FRACTIONS = {"same_class_fraction": Direction.HIGHER, "other_class_fraction": Direction.LOWER,
+             "class_undecided_fraction": Direction.LOWER}  # fmt: skip
+OPEN = (UNKNOWN, TIMEOUT, Verdict.UNSUPPORTED)
+
+
+def classes(variant: str, seed: int, verdicts: Sequence[Verdict], steps: int = 2, eps: float = 0.02) -> list[Row]:
+    """What the stage says of the classes of one network at one radius."""
+    setting = {"eps": eps, "steps": steps, "method": "float and integer"}
+    place = job(variant, seed, "smt-int")
+    rows = [
+        row_of(Metric("same_class", None, "verdict", Direction.NEUTRAL, setting, sample=i, verdict=each, reason="b"),
+               place)
+        for i, each in enumerate(verdicts)
+    ]  # fmt: skip
+    shares = zip(FRACTIONS.items(), ((HOLDS,), (VIOLATED,), OPEN), strict=True)
+    return rows + [
+        row_of(Metric(name, sum(each in own for each in verdicts) / len(verdicts), "fraction", way, setting), place)
+        for (name, way), own in shares
+    ]
+
+
+def of(holds: int, violated: int = 0, unknown: int = 0, timeout: int = 0, unsupported: int = 0) -> list[Verdict]:
+    return [HOLDS] * holds + [VIOLATED] * violated + [UNKNOWN] * unknown + [TIMEOUT] * timeout + [
+        Verdict.UNSUPPORTED
+    ] * unsupported  # fmt: skip
+
+
+def differing() -> list[Row]:
+    """Each seed with a grid of its own; gelu 5 to 7 of 10, relu 8 or 9, at two radii."""
+    rows = []
+    for seed in range(3):
+        eps = 0.02 + 0.001 * seed
+        rows += classes("gelu", seed, of(5 + seed, 2, 1, 1 - (seed == 2), 1 - (seed > 0)), eps=eps)
+        rows += classes("relu", seed, of(8 + (seed > 0), 1, 1 - (seed > 0)), eps=eps)
+        rows += classes("gelu", seed, of(9, 1), steps=4, eps=2 * eps)
+        rows += classes("relu", seed, of(9, 1), steps=4, eps=2 * eps)
+    return rows
+
+
+def class_grid(content: Content) -> Grid:
+    (grid,) = [each for each in content.verified.grids if each.name == "w-smt-int-same-class"]
+    return grid
+
+
+def test_shares_of_one_class_are_paired_by_seed(tmp_path: Path) -> None:
+    content = content_of(tmp_path, [*integer_rows(), *differing()], steps=STEPS)
+    grid = class_grid(content)
+    assert grid.columns == ("grid steps (ε)", "samples", "gelu", "relu")
+    assert [(row[0].text, row[1].text) for row in grid.rows] == [
+        ("2 (0.02 to 0.022)", "same class"), ("2 (0.02 to 0.022)", "another class"), ("2 (0.02 to 0.022)", "undecided"),
+        ("4 (0.04 to 0.044)", "same class"), ("4 (0.04 to 0.044)", "another class"),
+    ]  # fmt: skip
+    gelu, relu = (0.5, 0.6, 0.7), (0.8, 0.9, 0.9)
+    interval = ttest_1samp(np.subtract(relu, gelu), 0.0).confidence_interval(0.95)
+    low, high = (f"{100 * each:.1f}" for each in interval)
+    assert interval.low > 0
+    assert grid.rows[0][3].detail == f"Δ +26.7 [{low}, {high}]"
+    assert [row[3].tone for row in grid.rows] == ["better", "", "better", "", ""]
+    assert grid.frame is not None
+    own = grid.frame[(grid.frame["metric"] == "same_class_fraction") & (grid.frame["radius"] == 2)]
+    assert list(own["mean"]) == pytest.approx([np.mean(gelu), np.mean(relu)])
+    # What is 0 everywhere has no line in the page, and one in the file.
+    assert set(grid.frame.loc[grid.frame["radius"] == 4, "metric"]) == set(FRACTIONS)
+
+
+def test_boxes_of_one_class_are_counted_in_words(tmp_path: Path) -> None:
+    content = content_of(tmp_path, [*integer_rows(), *differing()], steps=STEPS)
+    (finding,) = content.verified.findings
+    # 18 + 27 and 26 + 27 of 60; 6 + 3 and 3 + 3 broken; single questions that cannot be asked are undecided.
+    assert finding.sentences[-1] == (
+        "Same class as the float network for every real input of the box: gelu 45 of 60 (9 with another class, "
+        "6 undecided), relu 53 of 60 (6 with another class, 1 undecided); of 1 testable difference to gelu's share "
+        "1 higher and 0 lower resolved."
+    )
+    # What is open there does not make robustness less complete.
+    assert "Complete: every robustness question of gelu and relu was decided (6 in all)." in finding.sentences
+
+
+def test_classes_are_no_table_of_robustness(tmp_path: Path) -> None:
+    plain = content_of(tmp_path / "plain", integer_rows(), steps=STEPS).verified
+    section = content_of(tmp_path / "both", [*integer_rows(), *differing()], steps=STEPS).verified
+    assert [each.name for each in section.grids if each.name != "w-smt-int-same-class"] == [
+        each.name for each in plain.grids
+    ]
+    assert [marked(each) for each in section.grids[:-1]] == [marked(each) for each in plain.grids]
+    assert [each.label for each in section.tables] == ["w, in integers, after int8"]
+    assert [marked(each) for each in section.details] == [marked(each) for each in plain.details]
+    assert [each.name for table in section.tables for each in exact_figures(table)] == [
+        each.name for table in plain.tables for each in exact_figures(table)
+    ]
+
+
+def test_tables_without_any_difference_are_folded_and_their_files_kept(tmp_path: Path) -> None:
+    rows = [row for eps, values in ((0.125, BASE), (0.25, BASE), (0.5, near(BASE, *(-0.3,) * 3)))
+            for row in verified({"gelu": values, "relu": values}, eps=eps)]  # fmt: skip
+    rows += [row for seed in range(3) for name in ("gelu", "relu") for row in classes(name, seed, of(9, 1))]
+    rows += integer_rows()
+    folder = write_run(tmp_path, rows, {"baseline": "gelu", "steps": STEPS})
+    grid = verified_grid(content_of(tmp_path / "own", rows[:18]).verified.tables[0])
+    assert grid is not None
+    assert grid.caption == "w, verified accuracy (%): the same for every variant in every seed"
+    assert grid.columns == ("samples", "every variant")
+    half = 100 * (ttest_1samp(BASE, 0.0).confidence_interval(0.95).high - np.mean(BASE))
+    assert marked(grid) == [["verified", f"63.0 ± {half:.1f} at ε = 1/8 and 1/4; 33.0 ± {half:.1f} at ε = 1/2"]]
+    write_report(folder)
+    kept = pd.read_csv(folder / "tables" / "w-smt-search-verified.csv")
+    own = kept[kept["variant"] == "relu"]
+    assert list(own["radius"]) == [0.125, 0.25, 0.5]
+    assert list(own["mean"]) == pytest.approx([0.63, 0.63, 0.33])
+    assert list(own["difference"]) == [0.0] * 3
+    folded = class_grid(content_of(tmp_path / "classes", rows, steps=STEPS))
+    assert marked(folded) == [
+        ["same class", "90.0 ± 0 at 2 grid steps"], ["another class", "10.0 ± 0 at 2 grid steps"],
+    ]  # fmt: skip
+
+
+def test_a_difference_in_one_seed_or_a_missing_seed_folds_nothing(tmp_path: Path) -> None:
+    for name, other in (("moved", (*BASE[:2], 0.64)), ("missing", (*BASE[:2], None)), ("alone", None)):
+        values = {"gelu": BASE} if other is None else {"gelu": BASE, "relu": other}
+        grid = verified_grid(table_of(tmp_path / name, verified(values)))
+        assert grid is not None
+        assert grid.columns == ("ε", "samples", *values)
+
+
+def test_the_headline_begins_with_the_answer(tmp_path: Path) -> None:
+    same = finding_of(tmp_path / "same", verified({"gelu": BASE, "relu": BASE}))
+    assert same.headline == "All variants verify the same share at every radius, in every seed: nothing to compare."
+    less = finding_of(tmp_path / "less", verified({"gelu": BASE, "relu": near(BASE, -0.1, -0.11, -0.09)}))
+    assert less.headline.startswith("No variant is shown to be verified more than gelu; less: relu (at 1 radius); 1 of")
+    quiet = near(BASE, 0.1, -0.1, 0.0)
+    up, down = near(BASE, 0.1, 0.11, 0.09), near(BASE, -0.1, -0.11, -0.09)
+    rows = verified({"gelu": BASE, "relu": up, "annealed": down}) + verified({"gelu": BASE, "relu": up}, eps=0.25)
+    both = finding_of(tmp_path / "both", rows)
+    assert both.headline == (
+        "Verified more than gelu: relu (at 2 radii); less: annealed (at 1 radius); 3 of 3 testable differences in "
+        "verified accuracy resolved (0.2 would be by chance)."
+    )
+    rows = verified({"gelu": BASE, "relu": up})
+    rows += [row for i in range(11) for row in verified({"gelu": BASE, "relu": quiet}, eps=(i + 3) / 16)]
+    chance = finding_of(tmp_path / "chance", rows)
+    assert chance.headline == (
+        "Whether any variant is verified more than gelu is not settled: 1 of 12 testable differences in verified "
+        "accuracy resolved (1 higher), no more than chance can give (0.6 would be by chance)."
+    )
+    rows = verified({"gelu": BASE, "relu": down})
+    rows += [row for i in range(11) for row in verified({"gelu": BASE, "relu": quiet}, eps=(i + 3) / 16)]
+    lower = finding_of(tmp_path / "lower", rows).headline
+    assert lower.startswith("No variant is shown to be verified more than gelu: 1 of 12")
+    assert "resolved (1 lower), no more than chance can give" in lower
+
+
+def test_all_workloads_begin_with_the_answer(tmp_path: Path) -> None:
+    quiet = {"gelu": BASE, "relu": near(BASE, 0.05, -0.05, 0.01)}
+    findings = content_of(tmp_path, [*verified(quiet), *verified(quiet, workload="v")]).verified.findings
+    assert [each.workload for each in findings] == ["all workloads", "w", "v"]
+    assert findings[0].headline == (
+        "No variant is shown to be verified more than gelu: none of 2 testable differences in verified accuracy "
+        "resolved (0.1 would be by chance)."
+    )
+
+
+def test_sizes_of_proofs_are_weighted_by_their_number(tmp_path: Path) -> None:
+    rows = [*verified({"relu": (1.0, 1.0)}), *verified({"relu": (0.5, 0.0)}, eps=0.25)]
+    for eps, counts, sizes in ((0.125, (6, 3), (3000.0, 4000.0)), (0.25, (1, 0), (10000.0, None))):
+        rows += rows_of("proofs_checked", {"relu": counts}, eps=eps)
+        rows += rows_of("proof_bytes", {"relu": sizes}, eps=eps)
+    for seed, holds in ((0, 7), (1, 3)):
+        rows += said("relu", seed, [(HOLDS, "bounds", None)] * holds)
+    (grid,) = [each for each in content_of(tmp_path, rows).verified.grids if each.name == "exact-proofs"]
+    assert (6 * 3000 + 3 * 4000 + 10000) / 10 == 4000
+    assert marked(grid) == [["w", "10 of 10 mean 4.00 kB"]]
+    assert grid.frame is not None
+    assert list(grid.frame["bytes"]) == [40000]
+
+
+def test_why_there_are_no_proofs_is_said_once(tmp_path: Path) -> None:
+    rows = []
+    for workload in ("v", "w"):
+        rows += verified({"gelu": (1.0,), "silu": (1.0,), "relu": (1.0,)}, workload=workload)
+        rows += rows_of("proofs_checked", {"relu": (0,)}, eps=0.125, workload=workload)
+        for name in ("gelu", "silu"):
+            setting = {"eps": 0.125, "method": "search"}
+            lack = Metric("proofs_checked", None, "count", Direction.HIGHER, setting, reason="they are curved")
+            rows.append(row_of(lack, job(name, 0, workload=workload)))
+            told = Metric("robustness", None, "verdict", Direction.NEUTRAL, setting, sample=0, verdict=HOLDS)
+            rows.append(row_of(told, job(name, 0, workload=workload)))
+    rows += said("relu", 0, [(VIOLATED, "falsifier", None)])
+    (grid,) = [each for each in content_of(tmp_path, rows).verified.grids if each.name == "exact-proofs"]
+    assert [row[:3] for row in marked(grid)] == [[name, "none of 1", "none of 1"] for name in ("v", "w")]
+    assert marked(grid)[1][3] == "–"  # Nothing of it holds.
+    assert grid.note.count("they are curved") == 1
+    assert grid.note.endswith("None of gelu and silu: they are curved.")
+
+
+def test_mean_time_is_shown_only_where_it_is_not_par2(tmp_path: Path) -> None:
+    rows = verified({"gelu": (0.5,)}) + verified({"gelu": (0.4,)}, eps=0.25)
+    for eps, par2, mean in ((0.125, 0.2, 0.2), (0.25, 4.0, 2.0)):
+        rows += rows_of("par2", {"gelu": (par2,)}, eps=eps) + rows_of("solve_time", {"gelu": (mean,)}, eps=eps)
+    grid = searches_grid(table_of(tmp_path, rows))
+    assert grid is not None
+    assert [row[:2] for row in marked(grid)] == [["1/8", "PAR-2 (ms)"], ["1/4", "PAR-2 (s)"], ["1/4", "mean time (s)"]]
+    assert grid.frame is not None
+    assert list(grid.frame["metric"]).count("solve_time") == 2
+
+
+def test_single_questions_that_cannot_be_asked_are_open(tmp_path: Path) -> None:
+    rows = [*verified({"gelu": (0.5,)}), *said("gelu", 0, [(HOLDS, "", None), (Verdict.UNSUPPORTED, "no", None)])]
+    found = finding_of(tmp_path, rows)
+    assert "Decided of the robustness questions asked: gelu 50.0 % (1 open)." in found.sentences
+    (grid,) = [each for each in content_of(tmp_path / "x", rows).verified.grids if each.name.endswith("verdicts")]
+    assert marked(grid) == [["1/8", "1 · 0 · 1 of 2, 1 unsupported"]]
