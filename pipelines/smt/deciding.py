@@ -12,7 +12,7 @@ from evalsuite import Property, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.encoding import BEST, Answer, Encoding, Finding, ask
 from pipelines.smt.exact_network import ExactNetwork
-from pipelines.smt.reduction import Reduced, reduce_network
+from pipelines.smt.reduction import OutOfTimeError, Reduced, reduce_network
 
 _ROUNDED_BITS = 10
 # Solver steps per second of the limit. A core makes two to three times as many, so that on a usual machine the count
@@ -82,7 +82,10 @@ class Decider:
         """
         if property_.center is not None:
             raise Unsupported("Z3's question is of boxes, and this property is an L2 ball")
-        reduced = reduce_network(self._exact, property_)
+        try:
+            reduced = reduce_network(self._exact, property_, time.monotonic() + self._allowed.limit)
+        except OutOfTimeError:
+            return self._unbounded(property_, suspect)
         if suspect is not None and self._judge.accepts(property_, suspect):
             if not reduced.open_margins():
                 raise RuntimeError(f"sample {property_.sample}: proven by bounds, but a counterexample is confirmed")
@@ -93,6 +96,14 @@ class Decider:
         if decision.verdict is Verdict.HOLDS and self._judge.may_overflow(property_):
             return Decision(Verdict.UNKNOWN, OVERFLOW, decision.unstable_neurons, decision.solver_calls)
         return decision
+
+    def _unbounded(self, property_: Property, suspect: torch.Tensor | None) -> Decision:
+        """What is known where the time did not suffice for bounds."""
+        neurons = self._exact.neurons
+        if suspect is not None and self._judge.accepts(property_, suspect):
+            return Decision(Verdict.VIOLATED, "falsifier", neurons, 0, suspect)
+        reason = OUT_OF_TIME.format(limit=self._allowed.limit, neurons=f"at most {neurons}")
+        return Decision(Verdict.TIMEOUT, reason, neurons)
 
 
 @dataclass(frozen=True, slots=True)

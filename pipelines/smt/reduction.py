@@ -109,10 +109,10 @@ class Reduced:
         return values
 
 
-def reduce_network(network: ExactNetwork, property_: Property) -> Reduced:
-    """Substitute every stable neuron, bound the margins."""
+def reduce_network(network: ExactNetwork, property_: Property, deadline: float = math.inf) -> Reduced:
+    """Substitute every stable neuron, bound the margins. Raises as `reduce_rows`."""
     lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
-    return reduce_rows(network, lower, upper, label_margins(network.classes, property_.label))
+    return reduce_rows(network, lower, upper, label_margins(network.classes, property_.label), deadline)
 
 
 def label_margins(classes: int, label: int) -> Affine:

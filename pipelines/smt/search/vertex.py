@@ -44,7 +44,7 @@ def solve_vertex(reduced: Reduced, row: int, phases: Phases, deadline: float = m
     """
     inputs, margin = _affine(reduced, row, phases)
     widths = reduced.widths.fractions()
-    proposed = _basis(inputs, margin, widths, phases)
+    proposed = _basis(inputs, margin, widths, phases, deadline)
     if proposed is None:
         return None
     point, active = proposed
@@ -89,7 +89,7 @@ def _through(forms: Dyadic, outputs: Dyadic, width: int) -> Dyadic:
 
 
 def _basis(
-    inputs: list[Row], margin: Row, widths: Row, phases: Phases
+    inputs: list[Row], margin: Row, widths: Row, phases: Phases, deadline: float
 ) -> tuple[list[Fraction | None], list[int]] | None:
     """Each t's end of the box, None where it lies between; and the neurons with z = 0."""
     # In units in which widths and rows are about 1: HiGHS has absolute tolerances, and bases have no units.
@@ -107,6 +107,8 @@ def _basis(
     program.a_matrix_.index_ = np.tile(np.arange(len(widths), dtype=np.int32), len(inputs))
     program.a_matrix_.value_ = matrix[:, 1:].ravel()
     model.passModel(program)
+    if deadline < math.inf:
+        model.setOptionValue("time_limit", max(deadline - time.monotonic(), 1e-3))
     model.run()
     if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
