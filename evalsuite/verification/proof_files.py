@@ -147,6 +147,16 @@ def _about(value: Fraction) -> str:
         return "beyond 1e308" if value > 0 else "beyond -1e308"
 
 
+def told_by_z3(statement: Statement, onnx_bytes: bytes, seconds: float) -> tuple[str, bool]:
+    """Its opinions of all rows in words, and whether it contradicts any; `seconds` are for each row."""
+    said = [opinion(statement, onnx_bytes, row, seconds) for row in range(len(statement.rows))]
+    text = f"Z3, within {seconds:g} s each: agrees on {said.count('agrees')} of {_counted(len(said), 'row')}"
+    for word, verb in (("undecided", "is undecided on"), ("contradicts", "contradicts")):
+        if word in said:
+            text += f", {verb} {said.count(word)}"
+    return text, "contradicts" in said
+
+
 def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -> str:
     """What Z3 says of one row within `seconds`: "agrees", "contradicts" or "undecided".
 

@@ -22,7 +22,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from evalsuite.verification import proofs
-from evalsuite.verification.proof_files import described, missing, opinion, read_proof
+from evalsuite.verification.proof_files import described, missing, opinion, read_proof, told_by_z3
 from evalsuite.verification.proofs import ProofError, Statement, check_proof
 from evalsuite.verification.vnnlib import parse_vnnlib
 
@@ -663,6 +663,9 @@ def test_z3_contradicts_what_is_false() -> None:
     )
     assert opinion(statement, net.onnx(), 0, 20) == "agrees"
     assert opinion(false, net.onnx(), 0, 20) == "contradicts"
+    assert told_by_z3(statement, net.onnx(), 20) == ("Z3, within 20 s each: agrees on 1 of 1 row", False)
+    both = replace(statement, rows=[*statement.rows, ({0: Fraction(1)}, Fraction(-9))], bounds=[ZERO, ZERO])
+    assert told_by_z3(both, net.onnx(), 20) == ("Z3, within 20 s each: agrees on 1 of 2 rows, contradicts 1", True)
 
 
 def test_the_checker_is_short_and_stands_alone(tmp_path: Path) -> None:
@@ -693,7 +696,7 @@ def test_the_checker_is_short_and_stands_alone(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps({**proof, "rows": []}))
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "ProofError: proof is" in done.stderr
+    assert "ProofError: trees[0]: proof is" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -725,7 +728,7 @@ def test_what_is_proven_is_said_in_words() -> None:
     wide = replace(statement_of(), box=[(ZERO, Fraction(i % 2 + 1)) for i in range(6)])
     assert "of 6 inputs (width 1 to 2; x0 in [0, 1], x1 in [0, 2], x2 in [0, 1], x3 in [0, 2], ...)" in described(wide)
     rows = [({0: Fraction(1), 1: Fraction(-1), 2: Fraction(-3, 2)}, Fraction(-1, 2))]
-    assert "  y0 - y1 - 1.5 y2 - 0.5 > 0" in described(replace(wide, rows=rows))
+    assert "  y0 - y1 - 1.5 y2 - 0.5 > 0" in described(replace(wide, rows=rows, bounds=[ZERO]))
 
 
 def statement_of() -> Statement:

@@ -430,7 +430,13 @@ def test_the_readme_shows_the_demo_plugin_as_it_is() -> None:
 def test_options_are_listed_by_name(workshop: Workshop) -> None:
     assert "  seconds: float = 0.3" in workshop.call("stages", "slow").stdout.splitlines()
     assert "  epochs: int = 40" in workshop.call("workloads", "digits-mlp").stdout.splitlines()
-    assert "  start: float = 0.25" in workshop.call("variants", "annealed").stdout.splitlines()
+    told = workshop.call("variants", "annealed").stdout.splitlines()
+    assert told[told.index("  start: float = 0.25") + 1] == "      the share of training after which hardening begins."
+    told = workshop.call("stages", "smt").stdout.splitlines()
+    at = next(index for index, line in enumerate(told) if line.startswith("  method: "))
+    assert told[at + 1].startswith('      "search", certified branch and bound;')
+    assert told[at + 2].startswith("      ")
+    assert all(len(line) <= 110 for line in told)
     wrong = workshop.call("variants", "aneald")
     assert (wrong.returncode, "did you mean 'annealed'?" in wrong.stderr) == (2, True)
 

@@ -201,7 +201,7 @@ def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
     checked = run("check-proof", out, "--onnx", model, "--z3", "20")
     assert checked.returncode == 0, checked.stderr
     assert "  y0 > 0 (at least 0.25)" in checked.stdout
-    assert "Z3, within 20 s on each of 1 rows: 1 agrees" in checked.stdout
+    assert "Z3, within 20 s each: agrees on 1 of 1 row" in checked.stdout
     same = run("check-proof", out, "--onnx", model, "--vnnlib", file)
     assert (same.returncode, f"{file}: unsat, every case is refuted" in same.stdout) == (0, True)
     wider = property_of(tmp_path / "wider.vnnlib", [("-1", "0.75")], 1, "(<= Y_0 0)")
