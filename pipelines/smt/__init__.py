@@ -11,6 +11,7 @@ from evalsuite import Bench, Network, Outcome
 # Z3 counts steps in 32 bits, which is about six hours of them.
 _LONGEST = 20_000.0
 MethodName = Literal["search", "z3", "marabou", "portfolio"]
+EncodingName = Literal["phase", "or", "if", "phase-triangle", "or-triangle", "if-triangle"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Smt:
         method: "search", certified branch and bound; "z3" or "marabou" (where maraboupy is installed; its word is no
             proof, and is believed only under control), both of ReLU networks alone; or "portfolio", the search and then
             Marabou on what is left open.
+        encoding: how Z3 is told of a ReLU: a Boolean for its phase, a disjunction, or if-then-else, each also with the
+            line above the triangle of its bounds.
         proofs: whether what holds of a ReLU network is written as proof files and re-checked; of method "search".
         distance: whether to bracket the least L-infinity distance of a counterexample, by bisection.
         distance_samples: of how many samples.
@@ -56,6 +59,7 @@ class Smt:
     samples: int = 20
     query_time_limit: float = 5.0
     method: MethodName = "search"
+    encoding: EncodingName = "phase"
     proofs: bool = True
     distance: bool = False
     distance_samples: int = 5
@@ -82,6 +86,9 @@ class Smt:
         if self.method not in get_args(MethodName):
             names = ", ".join(map(repr, get_args(MethodName)))
             raise ValueError(f"method must be one of {names}, got {self.method!r}")
+        if self.encoding not in get_args(EncodingName):
+            names = ", ".join(map(repr, get_args(EncodingName)))
+            raise ValueError(f"encoding must be one of {names}, got {self.encoding!r}")
         if not 0 < self.distance_tolerance < math.inf:
             raise ValueError(f"distance_tolerance must be finite and > 0, got {self.distance_tolerance}")
         for name in ("samples", "distance_samples", "max_neurons", "max_inputs"):

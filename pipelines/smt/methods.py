@@ -17,6 +17,7 @@ from evalsuite import Bench, Network, Property, Replay, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import CRASHED, JOB_ENDS, OVERFLOW, ROUNDING_ONLY, Decider
 from pipelines.smt.dyadic import nearest
+from pipelines.smt.encoding import BEST, Encoding
 from pipelines.smt.exact_network import Affine, ExactNetwork, reach, read
 from pipelines.smt.search import CurvedDecider, Decided, decide
 from pipelines.smt.search.curved_network import read_curved
@@ -159,9 +160,9 @@ class Z3(Method):
 
     name = "z3"
 
-    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits) -> None:
+    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits, encoding: Encoding = BEST) -> None:
         self.limits = limits
-        self._decider = Decider(exact, judge, limit=limits.seconds, deadline=limits.deadline)
+        self._decider = Decider(exact, judge, limit=limits.seconds, deadline=limits.deadline, encoding=encoding)
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """See `Method`."""
@@ -192,7 +193,9 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
         from pipelines.smt.portfolio import Peer, Portfolio
 
         return (Peer if options.method == "marabou" else Portfolio)(exact, judge, limits)
-    return Z3(exact, judge, limits) if options.method == "z3" else Search(exact, judge, limits)
+    if options.method == "z3":
+        return Z3(exact, judge, limits, Encoding(options.encoding))
+    return Search(exact, judge, limits)
 
 
 def _check_inputs(options: Smt, inputs: int) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from evalsuite import Bench, Metric, Network, Outcome, Property, Unsupported, Verdict, falsify
 from evalsuite.testing import check_stage
 from evalsuite.verification.proofs import check_proof
-from pipelines.smt import MethodName, Smt
+from pipelines.smt import EncodingName, MethodName, Smt
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import JOB_ENDS, ROUNDING_ONLY
 from pipelines.smt.evidence import Evidence
@@ -268,17 +268,17 @@ def test_the_cost_of_what_is_undecided_counts_twice() -> None:
 
 def test_methods_agree(tmp_path: Path) -> None:
     verdicts = []
-    methods: tuple[MethodName, ...] = ("search", "z3")
+    methods: tuple[tuple[MethodName, EncodingName], ...] = (("search", "phase"), ("z3", "phase"), ("z3", "if-triangle"))
     network = random_network([4, 16, 16, 3], 3)
     inputs = torch.rand(5, 4, generator=torch.Generator().manual_seed(7))
     labels = network.module(inputs).argmax(1)
-    for method in methods:
-        stage = Smt(eps=(0.1, 0.2), method=method, proofs=False, query_time_limit=20.0)
+    for method, encoding in methods:
+        stage = Smt(eps=(0.1, 0.2), method=method, encoding=encoding, proofs=False, query_time_limit=20.0)
         outcome = stage.run(network, bench_of(inputs, labels, tmp_path))
         verdicts.append([each.verdict for each in outcome.metrics if each.name == "robustness"])
         nodes = [each.value for each in outcome.metrics if each.name == "nodes"]
         assert len(nodes) == (2 if method == "search" else 0)
-    assert verdicts[0] == verdicts[1]
+    assert verdicts[0] == verdicts[1] == verdicts[2]
     assert set(verdicts[0]) == {Verdict.HOLDS, Verdict.VIOLATED}
 
 
@@ -338,6 +338,7 @@ def test_a_file_that_is_not_of_integers_is_refused_by_name(tmp_path: Path) -> No
     ("options", "message"),
     [
         ({"method": "cvc5"}, "method must be one of 'search', 'z3', 'marabou', 'portfolio', got 'cvc5'"),
+        ({"encoding": "big-m"}, "encoding must be one of 'phase', 'or', 'if', 'phase-triangle', 'or-triangle', 'if-"),
         ({"distance_tolerance": 0.0}, "distance_tolerance must be finite and > 0, got 0.0"),
         ({"distance_samples": 0}, "distance_samples must be >= 1, got 0"),
         ({"steps": ()}, "steps must name at least one radius"),
