@@ -72,7 +72,7 @@ def _export(network: Network, path: Path, inputs: torch.Tensor) -> tuple[Any, An
         shutil.copyfile(network.deployed, path)
         session = open_onnx(path)
         return onnx.load(str(path)), session, run_onnx(session, inputs)
-    module = fold_hardness(network.module)
+    module = fold_hardness(network.module, network.example(2))
     try:
         model = export_onnx(module, network.input_shape, path, tokens=network.vocabulary is not None)
         session = open_onnx(path)

@@ -130,7 +130,8 @@ class _Repair:
                 self.skipped[path] = reason
                 continue
             # A computed weight (weight_norm) is no parameter, and a shared one is not this layer's alone to scale.
-            alone = uses[id(layer._parameters.get("weight"))] == 1 and not isinstance(layer, _TRANSPOSED)
+            weight = layer._parameters.get("weight")
+            alone = weight is not None and uses[id(weight)] == 1 and not isinstance(layer, _TRANSPOSED)
             handles.append(layer.register_forward_hook(self._hook(path, self.scale and alone)))
         run_on(self.module, inputs)
         for handle in handles:

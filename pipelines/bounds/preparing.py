@@ -9,7 +9,7 @@ from torch import nn
 
 from evalsuite import MISH, SIGMOID, SOFTPLUS, TANH, Activation, Found, Unsupported, census
 from pipelines.bounds.curved import Curved, Shape
-from pipelines.bounds.survey import NORMS
+from pipelines.bounds.survey import NORMS, changed
 
 # Rows for modules that a census does not count as activations.
 GATES: tuple[Activation, ...] = (MISH, SIGMOID, SOFTPLUS, TANH)
@@ -47,9 +47,9 @@ def prepared(module: nn.Module) -> nn.Module:
     _refuse_layers(ready)
     for parent in list(ready.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, (nn.Dropout, nn.Dropout1d, nn.Dropout2d)):
+            if type(child) in (nn.Dropout, nn.Dropout1d, nn.Dropout2d) and not changed(child):
                 setattr(parent, name, nn.Identity())
-        if isinstance(parent, nn.Sequential):
+        if type(parent) is nn.Sequential:
             _fold_norms(parent)
         elif isinstance(parent, nn.Linear) and "bias" not in dict(parent.named_parameters()):
             # With a bias it is traced as one operator, without as a product that could be of two activations.
@@ -116,7 +116,14 @@ def _has_its_own_forward(module: nn.Module, row: Activation) -> bool:
 def _fold_norms(sequence: nn.Sequential) -> None:
     for index in range(1, len(sequence)):
         layer, norm = sequence[index - 1], sequence[index]
-        if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None:
+        plain = type(layer) is nn.Conv2d and type(norm) is nn.BatchNorm2d and not (changed(layer) or changed(norm))
+        # The first two say it again for the type checker.
+        if (
+            isinstance(layer, nn.Conv2d)
+            and isinstance(norm, nn.BatchNorm2d)
+            and plain
+            and norm.running_mean is not None
+        ):
             sequence[index - 1] = nn.utils.fuse_conv_bn_eval(layer, norm)
             sequence[index] = nn.Identity()
 

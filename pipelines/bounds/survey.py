@@ -69,12 +69,16 @@ def survey(module: nn.Module, input_shape: tuple[int, ...]) -> Survey:
     return Survey(sorted(refused), not refused and not joined and all(_is_plain(each) for each in windows))
 
 
+def changed(module: nn.Module) -> bool:
+    """Whether its forward pass may be more than its type says: such a layer is traced as it is, never replaced."""
+    return bool(module._forward_hooks or module._forward_pre_hooks) or "forward" in vars(module)
+
+
 def _without_norms(module: nn.Module) -> nn.Module:
     plainer = copy.deepcopy(module)
     for parent in list(plainer.modules()):
         for name, child in list(parent.named_children()):
-            # A subclass, or a hook, may do more: it is traced as it is.
-            if type(child) in NORMS and not (child._forward_hooks or child._forward_pre_hooks):
+            if type(child) in NORMS and not changed(child):
                 setattr(parent, name, nn.Identity())
     return plainer
 

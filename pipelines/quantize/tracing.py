@@ -71,6 +71,13 @@ def trace(module: nn.Module, input_shape: tuple[int, ...]) -> fx.GraphModule:
     Raises:
         Unsupported: torch.fx cannot trace it, or the graph does not compute what the module does.
     """
+    for path, layer in module.named_modules():
+        # Dropout is left out, BatchNorm folded, and a layer rewritten: what hangs on them would be lost.
+        if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
+            raise Unsupported(
+                f"{path or 'the network'} ({type(layer).__name__}) has forward hooks, or a forward of its own, and may "
+                "compute something else than its layer: remove them"
+            )
     copied = copy.deepcopy(module).eval()
     try:
         # The root itself may be one leaf, which only a parent lets the tracer see.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import types
 from collections.abc import Callable
 
 import pytest
@@ -253,3 +254,44 @@ def test_an_activation_that_does_more_than_its_row_is_refused_by_path(activation
 def test_a_subclass_that_only_has_another_name_is_taken() -> None:
     subject = network(Plain(), nn.ReLU(), 1.0)
     assert_sound(subject, Propagation(subject).bounds(boxes(0.1), "crown"), boxes(0.1))
+
+
+def bent(output: torch.Tensor) -> torch.Tensor:
+    """The identity up to 3.5, and falling steeply behind."""
+    over = (output - 3.5).relu()
+    return output - 8 * over
+
+
+class BentNorm(nn.BatchNorm2d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return bent(nn.BatchNorm2d.forward(self, x))
+
+
+class BentDropout(nn.Dropout):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return bent(x)
+
+
+@pytest.mark.parametrize("kind", ["norm hook", "dropout hook", "norm subclass", "dropout subclass", "norm forward"])
+def test_what_hangs_on_norms_and_dropout_is_not_lost(kind: str) -> None:
+    norm = BentNorm(1) if kind == "norm subclass" else nn.BatchNorm2d(1)
+    drop = BentDropout() if kind == "dropout subclass" else nn.Dropout()
+    module = nn.Sequential(nn.Conv2d(1, 1, 4, bias=False), norm, nn.Flatten(), drop, nn.Linear(1, 2)).eval()
+    signs = torch.tensor([1.0, -1.0]).repeat(8).reshape(1, 1, 4, 4)
+    with torch.no_grad():
+        module[0].weight.copy_(signs)
+        module[4].weight.copy_(torch.tensor([[1.0], [0.0]]))
+        module[4].bias.copy_(torch.tensor([5.0, 0.0]))
+    if kind.endswith("hook"):
+        module[1 if kind == "norm hook" else 3].register_forward_hook(lambda _, __, output: bent(output))
+    if kind == "norm forward":
+        norm.forward = types.MethodType(BentNorm.forward, norm)  # type: ignore[method-assign]
+    point = 0.2999 * signs
+    logits = module(point)[0]
+    assert logits[0] < logits[1]  # in the box, and not of class 0
+    box = Property.robustness(torch.zeros(1, 4, 4), sample=0, label=0, eps=0.3, domain=(-1.0, 1.0))
+    try:
+        bounds = Propagation(Network("bent", module, (1, 4, 4), 2)).bounds([box], "crown")
+    except Unsupported:
+        return
+    assert float(bounds.margins.min()) <= float(logits[0] - logits[1])

@@ -561,3 +561,15 @@ def test_radii_that_are_not_asked_about_are_not_counted() -> None:
 
     found = minimal_distance(decide, torch.zeros(2), sample=0, label=0, domain=(0.0, 1.0), most_undecided=2)
     assert (found.questions, found.undecided, found.decided) == (len(asked), 2, False) == (3, 2, False)
+
+
+@pytest.mark.parametrize("kind", [nn.GELU, nn.LeakyReLU, nn.ReLU])
+def test_a_subclass_of_an_activation_is_not_taken_for_it(kind: Any) -> None:
+    class Capped(kind):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            value: torch.Tensor = super().forward(x).clamp(max=2.0)
+            return value
+
+    capped = network(linear([[1.0]], [0.0]), Capped(), linear([[1.0], [0.0]], [0.0, 2.5]))
+    with pytest.raises(Unsupported, match=r"layer '1' .Capped."):
+        CurvedDecider(capped)

@@ -46,7 +46,7 @@ _VERDICTS = (Verdict.HOLDS, Verdict.VIOLATED, Verdict.TIMEOUT, Verdict.UNSUPPORT
 def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
     """See `ExactPrune.run`."""
     deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
-    given = fold_hardness(network.module)
+    given = fold_hardness(network.module, network.example(2))
     original = _trained(options, given, bench)
     removed = remove_all(original, network.input_shape, bench.data.domain)
     error, size = _compare(original, removed.module, _inputs(bench))

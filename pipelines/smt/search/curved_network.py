@@ -90,6 +90,11 @@ def read_curved(network: Network) -> CurvedNetwork:
 
 
 def _curve(path: str, traits: Activation, module: nn.Module) -> Curve:
+    # A census knows subclasses by their ancestors, and others' modules by their values at some points.
+    if not traits.matches(module) or type(module) is not type(traits.make(1)):
+        raise Unsupported(
+            f"layer '{path}' ({type(module).__name__}) is taken for {traits.name}, but not known to be exactly that"
+        )
     try:
         curve = Curve(traits.of(module), float(traits.hardness(module).detach().double()))
         curve.lines(np.array([-1.0]), np.array([1.0]))

@@ -326,3 +326,18 @@ def test_what_has_no_integer_form_is_an_island_between_grids() -> None:
 def test_nothing_to_quantize() -> None:
     with pytest.raises(Unsupported, match="no linear or convolutional layer"):
         place(trace(nn.Sequential(nn.Flatten()), (1, 8, 8)), Scheme(Bits(8, 8)))
+
+
+def test_what_hangs_on_a_layer_is_refused_by_path() -> None:
+    def network() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.ReLU(), nn.Linear(4, 3)).eval()
+
+    for index in range(3):
+        hooked = network()
+        hooked[index].register_forward_hook(lambda *given: given[2].clamp(-4, 4))
+        with pytest.raises(Unsupported, match=rf"^{index} .* has forward hooks"):
+            trace(hooked, (4,))
+    patched = network()
+    patched[2].forward = lambda x: x.clamp(-4, 4)  # type: ignore[method-assign]
+    with pytest.raises(Unsupported, match=r"^2 .Dropout. has forward hooks, or a forward of its own"):
+        trace(patched, (4,))
