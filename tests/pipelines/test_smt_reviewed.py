@@ -518,6 +518,7 @@ def jumping(z: Any) -> Any:
 
 
 @pytest.mark.slow  # The last layer has millions of steps.
+@pytest.mark.timeout(900)
 def test_sums_over_many_layers_of_integers_do_not_wrap_around() -> None:
     bytes_ = np.array([0]), np.array([255])
     hidden = Layer("hidden", np.array([[1]]), np.array([0]), jumping, tuple(tabulate(jumping, *bytes_)))
