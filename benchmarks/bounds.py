@@ -11,8 +11,8 @@ from torch import nn
 
 from evalsuite import Network, Property, compare_latency, replace
 from evalsuite.plugins import load
-from evalsuite.reluize.variants import VARIANTS
 from evalsuite.run.making import make_network
+from evalsuite.variants import VARIANTS
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.surroundings import LEGACY, at_home
 

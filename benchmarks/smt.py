@@ -19,8 +19,8 @@ import torch
 
 from evalsuite import Network, Property, Verdict, falsify
 from evalsuite.plugins import load
-from evalsuite.reluize.variants import VARIANTS
 from evalsuite.run.making import make_network
+from evalsuite.variants import VARIANTS
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Decider
 from pipelines.smt.encoding import BEST, Encoding, Finding

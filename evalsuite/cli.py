@@ -235,7 +235,7 @@ def activations(
 def variants(name: PluginName = None) -> None:
     """List the variants: how the activation is treated."""
     from evalsuite.plugins import did_you_mean
-    from evalsuite.reluize.variants import VARIANTS
+    from evalsuite.variants import VARIANTS
 
     if name is not None:
         if name not in VARIANTS:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evalsuite.recipe import TRAIN, Part, Recipe, Step
-from evalsuite.reluize.variants import VARIANTS
+from evalsuite.variants import VARIANTS
 
 # What training and every stage build on: a change in it changes what they measure.
 _TRAIN_CODE = (

@@ -16,7 +16,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from evalsuite.contract import Stage
 from evalsuite.plugins import PluginError, did_you_mean, load
-from evalsuite.reluize.variants import VARIANTS
+from evalsuite.variants import VARIANTS
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 TRAIN = "train"  # The name of the making of a network, in rows and in job ids.

@@ -27,8 +27,8 @@ from torch import nn
 
 from evalsuite.conformance import check_declaration, check_outcome, key_of, require
 from evalsuite.contract import Bench, Network, Outcome, Stage, Unsupported
-from evalsuite.reluize.variants import VARIANTS
 from evalsuite.run.making import make_bench, make_network
+from evalsuite.variants import VARIANTS
 from evalsuite.workloads.digits import DigitsMLP
 
 __all__ = ["check_stage"]

@@ -11,8 +11,8 @@ import torch
 
 from evalsuite.contract import Bench, Data, Network
 from evalsuite.plugins import load
-from evalsuite.reluize.variants import VARIANTS
 from evalsuite.run.making import make_bench, make_network
+from evalsuite.variants import VARIANTS
 from evalsuite.workloads import Workload
 
 MakeNetwork = Callable[..., Network]

@@ -16,9 +16,9 @@ from evalsuite.contract import Property
 from evalsuite.networks import load_network
 from evalsuite.plugins import load
 from evalsuite.recipe import read_recipe
-from evalsuite.reluize.variants import VARIANTS
 from evalsuite.report.tables import contradictions
 from evalsuite.results import read_results
+from evalsuite.variants import VARIANTS
 from evalsuite.verification import Replay
 
 RECIPES = Path(__file__).parent.parent / "pipelines" / "recipes"

@@ -21,8 +21,8 @@ from pydantic import TypeAdapter
 
 from evalsuite.contract import Data, Direction, Metric, Network, Outcome, Stage, Unsupported
 from evalsuite.plan import Job
-from evalsuite.reluize.variants import Made
 from evalsuite.results import Row, Status, failure_row, row_of
+from evalsuite.variants import Made
 
 OUTCOME = "outcome.json"
 NETWORK = "network"

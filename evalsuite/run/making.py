@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from evalsuite.contract import Bench, Data, Network
-from evalsuite.reluize.variants import VARIANTS, Made, Setup, Variant
+from evalsuite.variants import VARIANTS, Made, Setup, Variant
 from evalsuite.workloads import Workload
 
 

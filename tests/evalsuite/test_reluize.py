@@ -10,8 +10,8 @@ from evalsuite import Hardening, LambdaGELU, census, fold_hardness, swap_to_relu
 from evalsuite.contract import Split
 from evalsuite.plugins import load
 from evalsuite.reluize.training import fit
-from evalsuite.reluize.variants import VARIANTS, Setup
-from evalsuite.reluize.variants.trained import Annealed
+from evalsuite.variants import VARIANTS, Setup
+from evalsuite.variants.trained import Annealed
 from evalsuite.workloads.options import Budget
 
 

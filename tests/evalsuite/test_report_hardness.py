@@ -278,7 +278,7 @@ def test_many_variants_turn_the_glance_and_split_the_curves(tmp_path: Path) -> N
 
 
 def test_groups_hold_all_variants_and_the_baseline_each_with_its_own_look() -> None:
-    from evalsuite.reluize.variants import VARIANTS
+    from evalsuite.variants import VARIANTS
 
     names = [*VARIANTS]
     found = groups(names)

@@ -15,10 +15,10 @@ from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
 from evalsuite.reluize import schedules
 from evalsuite.reluize.profile import HardnessProfile
-from evalsuite.reluize.variants import VARIANTS, Made, Setup, trained
-from evalsuite.reluize.variants.trained import Annealed, HardSwitch, Learnt, SwishAnnealed
-from evalsuite.reluize.variants.treated import PostHoc, SwapFinetuned, SwapRefit
 from evalsuite.run.making import make_network
+from evalsuite.variants import VARIANTS, Made, Setup, trained
+from evalsuite.variants.trained import Annealed, HardSwitch, Learnt, SwishAnnealed
+from evalsuite.variants.treated import PostHoc, SwapFinetuned, SwapRefit
 
 MakeSetup = Callable[..., Setup]
 LEAVE_RELU = {name for name in VARIANTS if name not in ("gelu", "lambda-gelu", "prelu")}

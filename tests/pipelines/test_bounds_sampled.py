@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from evalsuite import Bench, Network, Property, Unsupported
-from evalsuite.reluize.variants import VARIANTS
+from evalsuite.variants import VARIANTS
 from pipelines.bounds.preparing import activations
 from pipelines.bounds.propagation import Margins, Propagation
 

@@ -3,8 +3,8 @@
 Importing this package imports no heavy library.
 """
 
-from evalsuite.reluize.variants import trained, treated
-from evalsuite.reluize.variants.variant import Made, Setup, Variant
+from evalsuite.variants import trained, treated
+from evalsuite.variants.variant import Made, Setup, Variant
 
 VARIANTS: dict[str, type[Variant]] = {
     "gelu": trained.Gelu,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite.reluize.variants.variant import (
+from evalsuite.variants.variant import (
     Made,
     Setup,
     check_choice,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite.reluize.variants.trained import ORDERS, SCHEDULES
-from evalsuite.reluize.variants.variant import Made, Setup, check_choice, check_target, required, swapped
+from evalsuite.variants.trained import ORDERS, SCHEDULES
+from evalsuite.variants.variant import Made, Setup, check_choice, check_target, required, swapped
 
 if TYPE_CHECKING:
     import torch
