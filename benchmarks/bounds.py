@@ -12,7 +12,7 @@ from torch import nn
 from evalsuite import Network, Property, compare_latency, replace
 from evalsuite.plugins import load
 from evalsuite.run.making import make_network
-from evalsuite.variants import VARIANTS
+from evalsuite.variants import standing
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.surroundings import LEGACY, at_home
 
@@ -50,7 +50,7 @@ def _random(seed: int) -> Network:
 def _trained(name: str) -> tuple[Network, torch.Tensor]:
     workload = load("workloads", name).target()
     data = workload.data()
-    network = make_network(workload, data, VARIANTS["gelu"](), 0, name=name)[0]
+    network = make_network(workload, data, standing("gelu"), 0, name=name)[0]
     return network, data.test.inputs[:20]
 
 

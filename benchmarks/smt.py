@@ -20,7 +20,7 @@ import torch
 from evalsuite import Network, Property, Verdict, falsify
 from evalsuite.plugins import load
 from evalsuite.run.making import make_network
-from evalsuite.variants import VARIANTS
+from evalsuite.variants import standing
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Decider
 from pipelines.smt.encoding import BEST, Encoding, Finding
@@ -79,7 +79,7 @@ def queries(samples: int = 8, asked: Sequence[Asked] = QUERIES, variant: str = "
     for name, options, radii in asked:
         workload = load("workloads", name).target(**options)
         data = workload.data()
-        network = make_network(workload, data, VARIANTS[variant](), 0, name=name)[0]
+        network = make_network(workload, data, standing(variant), 0, name=name)[0]
         exact = read(network)
         judge = Judge(network, exact, 0)
         for eps in radii:

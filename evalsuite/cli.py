@@ -11,6 +11,9 @@ import typer
 from evalsuite.commands import add_commands
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from evalsuite.plugins import Plugin
     from evalsuite.recipe import Recipe
     from evalsuite.run.cache import Cache
 
@@ -171,12 +174,12 @@ def _print_options(help_: str, target: object) -> None:
             print(textwrap.fill(texts[name], 110, initial_indent="      ", subsequent_indent="      "))
 
 
-def _print_plugins(group: str, name: str | None = None) -> None:
+def _print_plugins(group: str, name: str | None = None, find: Callable[[str], Plugin] | None = None) -> None:
     from evalsuite.plugins import PluginError, load, load_all
 
     if name is not None:
         try:
-            plugin = load(group, name)
+            plugin = find(name) if find else load(group, name)
         except PluginError as error:
             _stop(error)
         _print_options(plugin.help, plugin.target)
@@ -234,17 +237,13 @@ def activations(
 @app.command()
 def variants(name: PluginName = None) -> None:
     """List the variants: how the activation is treated."""
-    from evalsuite.plugins import did_you_mean
-    from evalsuite.variants import VARIANTS
+    from evalsuite.plugins import entries
+    from evalsuite.variants import load_variant
 
-    if name is not None:
-        if name not in VARIANTS:
-            _stop(f"unknown variant {name!r}{did_you_mean(name, VARIANTS)}")
-        _print_options((VARIANTS[name].__doc__ or "").splitlines()[0], VARIANTS[name])
-        return
-    width = max(map(len, VARIANTS))
-    for each, cls in VARIANTS.items():
-        print(f"{each:<{width}}  {(cls.__doc__ or '').splitlines()[0]}")
+    _print_plugins("variants", name, load_variant)
+    if name is None:
+        names = ", ".join(entry.name for entry in entries("activations"))
+        print(f"The name of an activation is the variant that is trained with it: {names}.")
 
 
 @app.command()

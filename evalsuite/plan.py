@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from evalsuite.recipe import TRAIN, Part, Recipe, Step
-from evalsuite.variants import VARIANTS
 
 # What training and every stage build on: a change in it changes what they measure.
 _TRAIN_CODE = (
@@ -70,12 +69,12 @@ class Job:
 def jobs_of(recipe: Recipe) -> list[Job]:
     """The jobs in the order of rows: by workload, variant and seed; each job after the one it needs."""
     jobs: list[Job] = []
+    hidden = _hidden_bases(recipe)
     for workload in recipe.workloads:
-        for seed in recipe.seeds:
-            jobs += _hidden_bases(recipe, workload, seed)
+        jobs += [_making(recipe, workload, base, seed, shown=False) for seed in recipe.seeds for base in hidden]
         for variant in recipe.variants:
             for seed in recipe.seeds:
-                jobs += _jobs_of_network(recipe, workload, variant, seed)
+                jobs += [_making(recipe, workload, variant, seed), *_steps(recipe, workload, variant, seed)]
     ordered: dict[str, Job] = {}
     while len(ordered) < len(jobs):  # a variant may stand before its base in the recipe
         before = len(ordered)
@@ -87,31 +86,29 @@ def jobs_of(recipe: Recipe) -> list[Job]:
     return list(ordered.values())
 
 
-def _base_name(recipe: Recipe, variant: Part) -> str:
-    """The name of the recipe's variant that is `variant`'s base as it comes, else the base's own name."""
-    use = variant.target.base
-    return next((part.name for part in recipe.variants if part.use == use and not part.options), use)
+def _hidden_bases(recipe: Recipe) -> list[Part]:
+    """The networks that variants start from, and bases of these, which are no variants of the recipe."""
+    found: list[Part] = []
+    waiting = list(recipe.variants)
+    while waiting:
+        base = recipe.base_of(waiting.pop())
+        if base is not None and base not in (*recipe.variants, *found):
+            found.append(base)
+            waiting.append(base)
+    return found
 
 
-def _hidden_bases(recipe: Recipe, workload: Part, seed: int) -> list[Job]:
-    named = {part.name for part in recipe.variants}
-    bases = {part.target.base: _base_name(recipe, part) for part in recipe.variants if part.target.base}
+def _making(recipe: Recipe, workload: Part, variant: Part, seed: int, *, shown: bool = True) -> Job:
+    base = recipe.base_of(variant)
+    needs = f"{workload.name}/{base.name}/{seed}/{TRAIN}" if base else ""
+    return Job(workload, variant, seed, None, needs, recipe.time_limit, shown)
+
+
+def _steps(recipe: Recipe, workload: Part, variant: Part, seed: int) -> list[Job]:
+    own = f"{workload.name}/{variant.name}/{seed}"
     return [
-        Job(workload, Part(name, use, {}, VARIANTS[use]()), seed, None, "", recipe.time_limit, shown=False)
-        for use, name in bases.items()
-        if name not in named
+        Job(workload, variant, seed, step, f"{own}/{step.after or TRAIN}", step.time_limit) for step in recipe.steps
     ]
-
-
-def _jobs_of_network(recipe: Recipe, workload: Part, variant: Part, seed: int) -> list[Job]:
-    prefix = f"{workload.name}/{variant.name}/{seed}/"
-    base = variant.target.base
-    needs = f"{workload.name}/{_base_name(recipe, variant)}/{seed}/{TRAIN}" if base else ""
-    jobs = [Job(workload, variant, seed, None, needs, recipe.time_limit)]
-    jobs += [
-        Job(workload, variant, seed, step, prefix + (step.after or TRAIN), step.time_limit) for step in recipe.steps
-    ]
-    return jobs
 
 
 def inputs_of(job: Job, network: str) -> dict[str, str]:
@@ -129,7 +126,8 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
         **{f"workload option {key}": repr(value) for key, value in options_of(job.workload).items()},
     }
     if job.step is None:
-        inputs["variant"] = f"{job.variant.use} {job.variant.target.version}"
+        kind = type(job.variant.target)  # not the name: `gelu` and `trained` with GELU are one network
+        inputs["variant"] = f"{_origin(job.variant)}:{kind.__module__}.{kind.__qualname__} {kind.version}"
         inputs |= {f"option {key}": repr(value) for key, value in options_of(job.variant).items()}
         inputs |= {f"library {name}": _version(name) for name in _TRAIN_LIBRARIES}
         inputs["code"] = code_digest(*_TRAIN_CODE, _code_of(job.workload))

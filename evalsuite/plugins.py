@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-GROUPS = ("stages", "workloads", "activations")
+GROUPS = ("stages", "workloads", "variants", "activations")
 
 
 class PluginError(Exception):
@@ -90,10 +90,16 @@ def options_of(target: object) -> list[tuple[str, str, str]]:
 
 
 def texts_of(target: object) -> dict[str, str]:
-    """What each option means: its entry under `Args:` in the class's docstring, in one line; some have none."""
-    _, _, arguments = (inspect.getdoc(target) or "").partition("\nArgs:\n")
-    entries = re.findall(r"^    (\w+): (.+(?:\n {5,}.+)*)", arguments, flags=re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in entries}
+    """What each option means: its entry under `Args:` in the class's docstring, in one line; some have none.
+
+    Options that a class inherits are explained by the class that they come from.
+    """
+    texts: dict[str, str] = {}
+    for each in reversed(inspect.getmro(target) if isinstance(target, type) else ()):
+        _, _, arguments = inspect.cleandoc(each.__doc__ or "").partition("\nArgs:\n")
+        found = re.findall(r"^    (\w+): (.+(?:\n {5,}.+)*)", arguments, flags=re.MULTILINE)
+        texts |= {name: " ".join(text.split()) for name, text in found}
+    return texts
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,8 +15,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from evalsuite.contract import Stage
-from evalsuite.plugins import PluginError, did_you_mean, load
-from evalsuite.variants import VARIANTS
+from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
+from evalsuite.variants import Variant, load_variant, options_for, standing, variant_names
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 TRAIN = "train"  # The name of the making of a network, in rows and in job ids.
@@ -92,6 +92,21 @@ class Recipe:
     time_limit: float
     text: str = field(repr=False)
 
+    def base_of(self, variant: Part) -> Part | None:
+        """Whose network the variant starts from; one that is not among the variants is made, but not shown.
+
+        Raises:
+            PluginError: it is the name of no variant of the recipe, no registered variant and no activation.
+        """
+        name = variant.target.base
+        if not name:
+            return None
+        named = next((part for part in self.variants if part.name == name), None)
+        if named is not None:
+            return named
+        hidden = _part_of({"name": name, "use": name, "options": {}}, load_variant(name), standing(name))
+        return next((part for part in self.variants if part.target == hidden.target), hidden)
+
     @property
     def digest(self) -> str:
         """What makes two recipes the same: all but comments and layout."""
@@ -106,6 +121,10 @@ class Recipe:
             "time_limit": self.time_limit,
         }
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _part_of(given: Mapping[str, Any], plugin: Plugin, target: Any) -> Part:
+    return Part(given["name"], given["use"], given["options"], target, plugin.origin, plugin.version)
 
 
 # pydantic's words for JSON and regular expressions, in a recipe's.
@@ -209,12 +228,30 @@ class _Reader:
             place: Place = ("baseline",) if "baseline" in self._tree else ("variants",)
             cure = f"; add it, or choose another with `baseline:` ({', '.join(names)})"
             self._problem(place, f"the baseline {document.baseline!r} is not among the variants{cure}")
-        if self._problems:
-            raise RecipeError(self._file, self._problems)
-        return Recipe(
+        recipe = Recipe(
             document.name, document.baseline, tuple(p for p in workloads if p), tuple(p for p in variants if p),
             tuple(document.seeds), tuple(s for s in steps if s), document.time_limit, self._text,
         )  # fmt: skip
+        if None not in variants:
+            self._bases(recipe)
+        if self._problems:
+            raise RecipeError(self._file, self._problems)
+        return recipe
+
+    def _bases(self, recipe: Recipe) -> None:
+        """Every base is known, and no network starts from itself."""
+        for index, variant in enumerate(recipe.variants):
+            chain: list[str] = []
+            each: Part | None = variant
+            try:
+                while each is not None and each.name not in chain:
+                    chain.append(each.name)
+                    each = recipe.base_of(each)
+            except PluginError as error:
+                self._problem(("variants", index, "base"), f"base: {error}")
+                continue
+            if each is not None:
+                self._problem(("variants", index), f"starts from itself: {' <- '.join([*chain, each.name])}")
 
     def _document(self) -> _Document | None:
         plain = _plain(self._tree)
@@ -293,19 +330,31 @@ class _Reader:
             self._problem((*place, "use"), str(error))
             return None
         part = self._build(place, plugin.target, group.removesuffix("s"), given)
-        return part and replace(part, origin=plugin.origin, plugin_version=plugin.version)
+        return part and _part_of(given, plugin, part.target)
 
     def _variant(self, place: Place, entry: str | dict[str, Any]) -> Part | None:
         given = self._split(place, entry, _STEP_KEYS[:2])
         if given is None:
             return None
-        cls = VARIANTS.get(given["use"])
-        if cls is None:
-            self._problem((*place, "use"), f"unknown variant {given['use']!r}{did_you_mean(given['use'], VARIANTS)}")
+        use, name = given["use"], given["name"]
+        try:
+            plugin = load_variant(use)
+        except PluginError as error:
+            self._problem((*place, "use"), str(error))
             return None
-        if given["name"] != given["use"] and given["name"] in VARIANTS:
-            self._problem((*place, "name"), f"{given['name']!r} is the name of another variant; choose a new one")
-        return self._build(place, cls, "variant", given)
+        implied = options_for(use)
+        for option in implied.keys() & given["options"].keys():
+            self._problem((*place, option), f"{use!r} says it already; for another one write `use: trained`")
+            return None
+        part = self._build(place, plugin.target, "variant", {**given, "options": {**implied, **given["options"]}})
+        if part is None:
+            return None
+        if not isinstance(part.target, Variant):
+            self._problem((*place, "use"), f"{use!r} is no variant: it lacks `version`, `base`, `executes` or `make`")
+            return None
+        if name != use and name in variant_names() and part.target != standing(name):
+            self._problem((*place, "name"), f"{name!r} is the name of another variant; choose a new one")
+        return _part_of(given, plugin, part.target)
 
     def _build(self, place: Place, cls: Any, kind: str, given: dict[str, Any]) -> Part | None:
         use, options = given["use"], given["options"]

@@ -28,7 +28,7 @@ from torch import nn
 from evalsuite.conformance import check_declaration, check_outcome, key_of, require
 from evalsuite.contract import Bench, Network, Outcome, Stage, Unsupported
 from evalsuite.run.making import make_bench, make_network
-from evalsuite.variants import VARIANTS
+from evalsuite.variants import standing
 from evalsuite.workloads.digits import DigitsMLP
 
 __all__ = ["check_stage"]
@@ -222,7 +222,7 @@ def _content(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], bytes]:
 def _trained() -> tuple[Network, ...]:
     data = _WORKLOAD.data()
     return tuple(
-        make_network(_WORKLOAD, data, VARIANTS[variant](), _SEED, name=f"digits-mlp/{variant}/{_SEED}")[0]
+        make_network(_WORKLOAD, data, standing(variant), _SEED, name=f"digits-mlp/{variant}/{_SEED}")[0]
         for variant in ("gelu", "annealed")
     )
 

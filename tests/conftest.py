@@ -12,7 +12,7 @@ import torch
 from evalsuite.contract import Bench, Data, Network
 from evalsuite.plugins import load
 from evalsuite.run.making import make_bench, make_network
-from evalsuite.variants import VARIANTS
+from evalsuite.variants import standing
 from evalsuite.workloads import Workload
 
 MakeNetwork = Callable[..., Network]
@@ -34,7 +34,7 @@ def _workload(name: str, epochs: int) -> tuple[Workload, Data]:
 def _network(workload_name: str, variant: str, seed: int, epochs: int) -> Network:
     workload, data = _workload(workload_name, epochs)
     name = f"{workload_name}/{variant}/{seed}"
-    return make_network(workload, data, VARIANTS[variant](), seed, name=name)[0]
+    return make_network(workload, data, standing(variant), seed, name=name)[0]
 
 
 @pytest.fixture(scope="session")

@@ -58,6 +58,7 @@ GELU = Activation(
     hardness=unit_hardness,
     onnx="Gelu",
     hardens_to="relu",
+    hardened_by="lambda-gelu",
 )
 
 LAMBDA_GELU = Activation(
@@ -75,5 +76,6 @@ LAMBDA_GELU = Activation(
     hardness=learnt_hardness,
     onnx="Gelu",
     hardens_to="relu",
+    hardened_by="lambda-gelu",
     parameters=("s",),
 )

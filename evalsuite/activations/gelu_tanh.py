@@ -47,4 +47,5 @@ GELU_TANH = Activation(
     hardness=unit_hardness,
     onnx="Gelu",
     hardens_to="relu",
+    hardened_by="lambda-gelu",
 )

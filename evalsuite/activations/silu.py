@@ -53,6 +53,7 @@ SILU = Activation(
     hardness=unit_hardness,
     onnx="",
     hardens_to="relu",
+    hardened_by="swish",
 )
 
 SWISH = Activation(
@@ -70,5 +71,6 @@ SWISH = Activation(
     hardness=learnt_hardness,
     onnx="",
     hardens_to="relu",
+    hardened_by="swish",
     parameters=("s",),
 )

@@ -36,6 +36,8 @@ class Activation:
         limits: the slopes towards minus and plus infinity.
         hardens_to: the activation that f approaches uniformly as lambda grows; "" where there is none, or where that
             depends on learnt parameters.
+        hardened_by: the activation that computes g(lambda x) / lambda with a learnt lambda: how hardening treats this
+            one; its own name where it learns lambda itself, "" where there is none.
         kinks: where g' jumps, ascending; a jump counts neither as an inflection nor as a piece of `shape`.
         parameters: the names of what a module learns; "s" is the raw hardness.
         row_of: the row at a matching module's parameters; None if g has none.
@@ -56,6 +58,7 @@ class Activation:
     onnx: str
     limits: tuple[float, float] = (0.0, 1.0)
     hardens_to: str = ""
+    hardened_by: str = ""
     kinks: tuple[float, ...] = ()
     parameters: tuple[str, ...] = ()
     row_of: Callable[[nn.Module], Activation] | None = None

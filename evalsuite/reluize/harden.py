@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.activations import Found, census
+from evalsuite.activations import Activation, Found, census
 from evalsuite.activations.census import settle_transformers, substitute
 from evalsuite.activations.hardenable import Hardenable
+from evalsuite.activations.recognition import known as known_rows
 from evalsuite.activations.runs import function_name
 from evalsuite.plugins import load
 from evalsuite.reluize.hardening import Hardening
@@ -18,7 +19,18 @@ from evalsuite.reluize.rewrite import modes_in
 from evalsuite.reluize.schedules import Curve
 from evalsuite.reluize.swap import adopt, expose
 
-_HARDENS_AS = {"gelu": "lambda-gelu", "gelu-tanh": "lambda-gelu", "silu": "swish"}
+
+def hardenable_form(name: str) -> str:
+    """The activation whose learnt lambda hardens the one of that name; itself, where it has a lambda to learn.
+
+    Raises:
+        ValueError: there is none.
+    """
+    row: Activation = load("activations", name).target
+    if not row.hardened_by:
+        known = ", ".join(sorted(each.name for each in known_rows() if each.hardened_by))
+        raise ValueError(f"activation {name!r} has no form with a learnable hardness; those with one: {known}")
+    return row.hardened_by
 
 
 def harden(
@@ -81,7 +93,7 @@ def harden(
     replacement = {
         id(found.module): _hardenable(found, prepared, hardness)
         for found in census(prepared)
-        if found.traits.name in _HARDENS_AS
+        if found.traits.hardened_by not in ("", found.traits.name)
     }
     if in_place and id(prepared) in replacement:
         raise ValueError(f"{type(module).__name__} is itself the activation: use in_place=False, or wrap it")
@@ -108,9 +120,9 @@ def _attributes(network: nn.Module) -> list[tuple[nn.Module, str, Any]]:
 
 def _hardenable(found: Found, network: nn.Module, hardness: float) -> nn.Module:
     """The activation's hardenable form, where the network's parameters are and as precise as they."""
-    made: nn.Module = load("activations", _HARDENS_AS[found.traits.name]).target.make(0)
+    made: nn.Module = load("activations", found.traits.hardened_by).target.make(0)
     if not isinstance(made, Hardenable):
-        raise TypeError(f"the activation {_HARDENS_AS[found.traits.name]!r} must make a Hardenable")
+        raise TypeError(f"the activation {found.traits.hardened_by!r} must make a Hardenable")
     like = next((each for each in network.parameters() if each.is_floating_point()), torch.zeros(()))
     made.to(like.device, like.dtype).set_hardness(hardness)
     return made.train(found.module.training)

@@ -1,4 +1,4 @@
-"""The swap: ReLU in place of every activation, wherever and however a network computes it."""
+"""The swap: one activation, mostly ReLU, in place of every other, wherever and however a network computes it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from evalsuite.activations.census import duplicate, identify, settle_transformer
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.recognition import Recognised, known
 from evalsuite.activations.runs import Use, as_call, census_of_operators, census_of_run
+from evalsuite.activations.traits import Activation
 from evalsuite.plugins import did_you_mean
 from evalsuite.reluize.functional import adopt_functions, redirect_calls
 from evalsuite.reluize.rewrite import modes_in, rewrite_formulas
@@ -66,15 +67,21 @@ def adopt(network: nn.Module) -> None:
 
 
 def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] = ()) -> nn.Module:
-    """A copy of `module`, in evaluation mode, with ReLU in place of each known activation.
+    """A copy of `module`, in evaluation mode, with ReLU in place of each known activation: see `swap`."""
+    return swap(module, RELU, example, keep)
+
+
+def swap(module: nn.Module, to: Activation, example: Any = None, keep: Collection[str] = ()) -> nn.Module:
+    """A copy of `module`, in evaluation mode, with the activation `to` in place of each known one.
 
     Without an example only modules are swapped. With one, activations that are called as functions or written by hand
     are swapped too (see `expose`: the latter makes the result an fx.GraphModule), and the result is run once: if any
-    activation other than ReLU is still executed, that is an error. A tanh, sigmoid or erf that is not part of x g(x)
+    activation other than `to` is still executed, that is an error. A tanh, sigmoid or erf that is not part of x g(x)
     (a gate, a pooler, a probability) is no GELU-like activation, and stays.
 
     Args:
         module: any network.
+        to: the row of traits of what is put in; a parameter of its own has its initial value.
         example: inputs: a tensor, a tuple of arguments or a mapping of named ones.
         keep: dotted paths of modules whose activations, and those of modules inside, may stay.
 
@@ -93,26 +100,27 @@ def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] =
             " call eval() on the network before expose() or harden() rewrites its formulas"
         )
     try:
-        swapped = replace(exposed, lambda each: each.module if _is_in(each.path, keep) else _relu(each.module)).eval()
+        swapped = replace(
+            exposed, lambda each: each.module if _is_in(each.path, keep) else _like(exposed, _put(to, each.module))
+        ).eval()
     except ValueError as error:
         raise ValueError(_nothing_found(module, example)) from error
     if example is not None:
-        check_swapped(swapped, example, keep)
+        check_swapped(swapped, example, keep, to=to)
     elif cannot := _of_type(swapped, _RESEMBLING, keep):
         raise ValueError(f"{type(module).__name__}: cannot be swapped: {', '.join(cannot)}; keep= leaves them in place")
     return swapped
 
 
-def check_swapped(module: nn.Module, example: Any, keep: Collection[str] = ()) -> None:
-    """Run `module` and raise ValueError if it executes an activation other than ReLU: operator by operator.
+def check_swapped(module: nn.Module, example: Any, keep: Collection[str] = (), *, to: Activation = RELU) -> None:
+    """Run `module` and raise ValueError if it executes an activation other than `to`: operator by operator.
 
     Args:
         module: a network after the swap.
-        example, keep: see `swap_to_relu`.
+        to, example, keep: see `swap`.
     """
-    args, kwargs = as_call(example)
-    uses = [*census_of_run(module, *args, **kwargs), *census_of_operators(module, *args, **kwargs)]
-    left = sorted({_where(use) for use in uses if _is_left(use) and not _is_in(use.path, keep)})
+    uses = [use for use in _executed(module, example) if not _computes(use, to.name)]
+    left = sorted({_where(use) for use in uses if use.kind != "kept" and not _is_in(use.path, keep)})
     if left:
         raise ValueError(
             f"{type(module).__name__}: still executed after the swap: {'; '.join(left)}. Write them as known"
@@ -120,8 +128,35 @@ def check_swapped(module: nn.Module, example: Any, keep: Collection[str] = ()) -
         )
 
 
-def _is_left(use: Use) -> bool:
-    return use.kind != "kept" and use.function != RELU.name and (use.traits is None or use.traits.name != RELU.name)
+def check_executes(module: nn.Module, activation: str, example: Any) -> None:
+    """Prove by the census and by a run that `module` executes the activation of that name, and no other one.
+
+    Args:
+        module: a network as a workload builds it, or as a variant leaves it.
+        activation: a registered name.
+        example: see `swap`.
+
+    Raises:
+        ValueError: it does not; the text says what is executed, where, and the cure.
+    """
+    executed = _executed(module, example)
+    others = sorted({_where(use) for use in executed if use.kind != "kept" and not _computes(use, activation)})
+    if others or not any(_computes(use, activation) for use in executed):
+        raise ValueError(
+            f"the network is to execute {activation!r}, but a run of it executes"
+            f" {'; '.join(others) or 'no activation'}: let the workload's build() make every activation by the function"
+            " that it is given"
+        )
+
+
+def _executed(module: nn.Module, example: Any) -> list[Use]:
+    """What a run executes: by modules and functions, and operator by operator."""
+    args, kwargs = as_call(example)
+    return [*census_of_run(module, *args, **kwargs), *census_of_operators(module, *args, **kwargs)]
+
+
+def _computes(use: Use, name: str) -> bool:
+    return use.function == name or (use.traits is not None and use.traits.name == name and use.hardness == 1)
 
 
 def _where(use: Use) -> str:
@@ -132,9 +167,14 @@ def _is_in(path: str, places: Collection[str]) -> bool:
     return any(path == place or path.startswith(f"{place}.") for place in places)
 
 
-def _relu(activation: nn.Module) -> nn.Module:
+def _put(to: Activation, activation: nn.Module) -> nn.Module:
     """In place where the activation is: a forward may rely on that, and drop what is returned."""
-    return nn.ReLU(inplace=bool(getattr(activation, "inplace", False)))
+    made = to.make(1)
+    if getattr(activation, "inplace", False):
+        if not hasattr(made, "inplace"):
+            raise ValueError(f"{type(activation).__name__} works in place, which {to.name} cannot; set inplace=False")
+        vars(made)["inplace"] = True
+    return made
 
 
 def _of_type(network: nn.Module, types: tuple[type[nn.Module], ...], keep: Collection[str]) -> list[str]:

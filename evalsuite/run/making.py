@@ -8,7 +8,8 @@ from pathlib import Path
 from torch import nn
 
 from evalsuite.contract import Bench, Data, Network
-from evalsuite.variants import VARIANTS, Made, Setup, Variant
+from evalsuite.reluize.swap import check_executes
+from evalsuite.variants import Made, Setup, Variant, standing
 from evalsuite.workloads import Workload
 
 
@@ -19,11 +20,13 @@ def make_network(
 
     Raises:
         Unsupported: the variant does not apply to the workload.
+        ValueError: the network made does not execute the activation that the variant names.
     """
     setup = Setup(workload, data.train, data.calibration, seed)
     if variant.base and base is None:
-        base = VARIANTS[variant.base]().make(setup, None).module
+        base = make_network(workload, data, standing(variant.base), seed, name=name)[0].module
     made = variant.make(setup, base)
+    check_executes(made.module, variant.executes, data.train.inputs[:2])
     module = made.module.eval()
     return Network(name, module, data.input_shape, data.classes, made.unswapped, data.vocabulary), made
 

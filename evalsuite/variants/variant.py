@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,14 +41,29 @@ class Made:
     profile: list[LayerHardness] = field(default_factory=list)
 
 
+@runtime_checkable
 class Variant(Protocol):
-    """A treatment of the activation. `base` names the variant whose network it starts from; empty: it trains."""
+    """A plugin that treats the activation of a network.
+
+    Write a frozen dataclass: its fields are the options that a recipe may set, its docstring's first line is its help.
+    Register it under the entry-point group `evalsuite.variants`. Import heavy libraries inside `make`. `version` enters
+    the cache key: raise it when the networks change.
+    """
 
     version: ClassVar[str]
-    base: ClassVar[str]
+
+    @property
+    def base(self) -> str:
+        """The variant, or the activation, whose trained network it starts from; "" where it trains its own."""
+        ...
+
+    @property
+    def executes(self) -> str:
+        """The activation of the network that it makes, by its registered name: checked by running the network."""
+        ...
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """Train, or treat `base`.
+        """Train, or treat `base`, which stays as it is.
 
         Raises:
             Unsupported: the variant does not apply to the workload.
@@ -74,23 +89,52 @@ def check_choice(value: str, name: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
+def check_activation_names(variant: object, *options: str) -> None:
+    """Each of these options names a registered activation; none is imported for that.
+
+    Raises:
+        ValueError: one does not; the text says which names are known.
+    """
+    from evalsuite.plugins import did_you_mean, entries
+
+    known = [entry.name for entry in entries("activations")]
+    for option in options:
+        name = getattr(variant, option)
+        if name not in known:
+            raise ValueError(f"{option} must be the name of an activation, got {name!r}{did_you_mean(name, known)}")
+
+
 def train(
     setup: Setup,
-    make: Callable[[int], nn.Module],
+    activation: str,
+    make: Callable[[int], nn.Module] | None = None,
     *,
     hook: Hook | None = None,
     learning_until: float = 1.0,
     step: float | None = None,
 ) -> Made:
-    """Train from the workload's initial weights; `hook` makes what is called before each step."""
+    """Train from the workload's initial weights, after a run has shown that the network executes `activation`.
+
+    Args:
+        activation: its registered name.
+        make: makes each of them, given the number of channels; by default as the row of traits says.
+        hook: makes what is called before each step.
+        learning_until: the share of training within which lambda is learnt, for the profile.
+        step: c, the effective step of lambda.
+
+    Raises:
+        ValueError: the workload's network executes another activation.
+    """
     import torch
 
     from evalsuite.reluize.optimizer import HARDNESS_STEP
     from evalsuite.reluize.profile import HardnessProfile
+    from evalsuite.reluize.swap import check_executes
     from evalsuite.reluize.training import fit
 
     torch.manual_seed(setup.seed)
-    module = setup.workload.build(make)
+    module = setup.workload.build(make or maker(activation))
+    check_executes(module, activation, setup.train.inputs[:2])
     profile = HardnessProfile(module, learning_until=learning_until)
     # The profile first: where hardening begins it shows what was learnt.
     calls: list[Callable[[float], None]] = [profile, *([hook(module)] if hook else [])]
@@ -112,13 +156,22 @@ def maker(name: str) -> Callable[[int], nn.Module]:
     return make
 
 
-def swapped(made: Made) -> Made:
-    from evalsuite.reluize.swap import swap_to_relu
+def swapped(made: Made, to: str = "relu") -> Made:
+    """The same, with the activation of that name in each activation's place."""
+    from evalsuite.plugins import load
+    from evalsuite.reluize.swap import swap
 
-    return Made(swap_to_relu(made.module), made.module, made.train_loss, made.budget, made.profile)
+    return Made(
+        swap(made.module, load("activations", to).target), made.module, made.train_loss, made.budget, made.profile
+    )
 
 
 def required(base: nn.Module | None, name: str) -> nn.Module:
+    """The base's network.
+
+    Raises:
+        ValueError: there is none.
+    """
     if base is None:
         raise ValueError(f"this variant starts from the network of {name!r}")
     return base

@@ -10,8 +10,8 @@ from evalsuite import Hardening, LambdaGELU, census, fold_hardness, swap_to_relu
 from evalsuite.contract import Split
 from evalsuite.plugins import load
 from evalsuite.reluize.training import fit
-from evalsuite.variants import VARIANTS, Setup
-from evalsuite.variants.trained import Annealed
+from evalsuite.variants import Setup, standing
+from evalsuite.variants.annealed import Annealed
 from evalsuite.workloads.options import Budget
 
 
@@ -122,10 +122,8 @@ def test_variants_start_from_the_same_weights_and_see_the_same_batches() -> None
 
     data = workload.data()
     setup = Setup(Recorder(epochs=1, batch_size=64, learning_rate=1e-12), data.train, data.calibration, 3)  # type: ignore[arg-type]
-    trained = [name for name, variant in VARIANTS.items() if not variant.base]
-    assert len(trained) == 7
-    for name in trained:
-        VARIANTS[name]().make(setup, None)
+    for name in ("gelu", "relu", "prelu", "silu", "lambda-gelu", "annealed", "swish-annealed", "hard-switch"):
+        standing(name).make(setup, None)
     assert all(torch.equal(starts[0], each) for each in starts[1:])
     assert orders[0]
     assert all(orders[0] == each for each in orders[1:])

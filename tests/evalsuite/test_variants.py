@@ -12,16 +12,21 @@ from torch import nn
 from evalsuite import Data, LambdaGELU, Unsupported, census
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.networks import load_network, save_network
-from evalsuite.plugins import load
+from evalsuite.plugins import entries, load
 from evalsuite.reluize import schedules
 from evalsuite.reluize.profile import HardnessProfile
 from evalsuite.run.making import make_network
-from evalsuite.variants import VARIANTS, Made, Setup, trained
-from evalsuite.variants.trained import Annealed, HardSwitch, Learnt, SwishAnnealed
-from evalsuite.variants.treated import PostHoc, SwapFinetuned, SwapRefit
+from evalsuite.variants import Made, Setup, annealed, standing
+from evalsuite.variants.annealed import Annealed, SwishAnnealed
+from evalsuite.variants.finetuned import SwapFinetuned
+from evalsuite.variants.hard_switch import HardSwitch
+from evalsuite.variants.learnt import Learnt
+from evalsuite.variants.post_hoc import PostHoc
+from evalsuite.variants.refitted import SwapRefit
 
 MakeSetup = Callable[..., Setup]
-LEAVE_RELU = {name for name in VARIANTS if name not in ("gelu", "lambda-gelu", "prelu")}
+VARIANTS = {name: standing(name) for name in ("relu", *(entry.name for entry in entries("variants")))}
+LEAVE_RELU = {name for name, variant in VARIANTS.items() if variant.executes == "relu"}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +35,7 @@ def prepared() -> tuple[Setup, Data, dict[str, nn.Module]]:
     workload = load("workloads", "digits-mlp").target(epochs=8)
     data = workload.data()
     setup = Setup(workload, data.train, data.calibration, 0)
-    return setup, data, {name: VARIANTS[name]().make(setup, None).module for name in ("gelu", "lambda-gelu", "prelu")}
+    return setup, data, {name: standing(name).make(setup, None).module for name in ("gelu", "lambda-gelu", "prelu")}
 
 
 def accuracy(module: nn.Module, data: Data) -> float:
@@ -41,7 +46,7 @@ def accuracy(module: nn.Module, data: Data) -> float:
 @pytest.mark.parametrize("name", sorted(LEAVE_RELU - {"swap-recalibrated"}))
 def test_what_is_swapped_is_a_relu_network_that_works(prepared, name: str) -> None:
     setup, data, bases = prepared
-    variant = VARIANTS[name]()
+    variant = standing(name)
     made = variant.make(setup, bases.get(variant.base))
     assert {found.traits.name for found in census(made.module)} == {"relu"}
     assert accuracy(made.module, data) > (0.2 if name == "prelu-swap" else 0.8)
@@ -53,7 +58,7 @@ def test_treating_a_network_leaves_it_alone(prepared) -> None:
     before = {key: value.clone() for key, value in bases["gelu"].state_dict().items()}
     for name, variant in VARIANTS.items():
         if variant.base == "gelu" and name != "swap-recalibrated":
-            variant().make(setup, bases["gelu"])
+            variant.make(setup, bases["gelu"])
     after = bases["gelu"].state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
     assert [found.traits.name for found in census(bases["gelu"])] == ["gelu", "gelu"]
@@ -62,13 +67,13 @@ def test_treating_a_network_leaves_it_alone(prepared) -> None:
 def test_recalibration_needs_batchnorm_and_changes_only_its_statistics(prepared) -> None:
     setup, _, bases = prepared
     with pytest.raises(Unsupported, match="no BatchNorm"):
-        VARIANTS["swap-recalibrated"]().make(setup, bases["gelu"])
+        standing("swap-recalibrated").make(setup, bases["gelu"])
     workload = load("workloads", "digits-cnn").target(epochs=1)
     data = workload.data()
     convolutional = Setup(workload, data.train, data.calibration, 0)
-    base = VARIANTS["gelu"]().make(convolutional, None).module
-    swapped = VARIANTS["gelu-swap"]().make(convolutional, base).module.state_dict()
-    again = VARIANTS["swap-recalibrated"]().make(convolutional, base).module.state_dict()
+    base = standing("gelu").make(convolutional, None).module
+    swapped = standing("gelu-swap").make(convolutional, base).module.state_dict()
+    again = standing("swap-recalibrated").make(convolutional, base).module.state_dict()
     changed = {key for key in swapped if not torch.equal(swapped[key], again[key])}
     assert changed
     assert all("running_" in key or "num_batches" in key for key in changed)
@@ -143,21 +148,21 @@ def test_a_profile_of_few_steps_notes_each_place_at_its_own_progress() -> None:
 def test_the_switch_happens_once_and_at_its_place(prepared) -> None:
     setup, data, _ = prepared
     late, never = HardSwitch(start=0.999).make(setup, None), HardSwitch(start=0.0).make(setup, None)
-    relu = VARIANTS["relu"]().make(setup, None)
+    relu = standing("relu").make(setup, None)
     assert torch.equal(never.module(data.test.inputs), relu.module(data.test.inputs))
     assert not torch.equal(late.module(data.test.inputs), relu.module(data.test.inputs))
 
 
 def test_budgets_say_what_was_spent(prepared) -> None:
     setup, _, bases = prepared
-    assert VARIANTS["gelu-swap"]().make(setup, bases["gelu"]).budget == 1.0
+    assert standing("gelu-swap").make(setup, bases["gelu"]).budget == 1.0
     assert SwapFinetuned(share=0.25).make(setup, bases["gelu"]).budget == 1.25
     assert PostHoc().make(setup, bases["gelu"]).budget == 1.1
 
 
 def test_distilling_brings_the_swapped_network_nearer_to_its_teacher(prepared) -> None:
     setup, data, bases = prepared
-    variants = (VARIANTS["gelu-swap"](), SwapRefit(), SwapFinetuned(distill=1.0))
+    variants = (standing("gelu-swap"), SwapRefit(), SwapFinetuned(distill=1.0))
     made = [variant.make(setup, bases["gelu"]).module for variant in variants]
     with torch.no_grad():
         wanted = bases["gelu"](data.validation.inputs)
@@ -197,10 +202,10 @@ def test_impossible_options_are_refused(make: Callable[[], object], text: str) -
 
 def test_variants_know_every_schedule_and_order() -> None:
     # Named twice, since reading a recipe imports no torch.
-    assert tuple(schedules.SCHEDULES) == trained.SCHEDULES
-    assert schedules.ORDERS == trained.ORDERS
+    assert tuple(schedules.SCHEDULES) == annealed.SCHEDULES
+    assert schedules.ORDERS == annealed.ORDERS
 
 
 def test_a_treatment_without_its_base_is_an_error(prepared) -> None:
     with pytest.raises(ValueError, match="starts from the network of 'gelu'"):
-        VARIANTS["gelu-swap"]().make(prepared[0], None)
+        standing("gelu-swap").make(prepared[0], None)

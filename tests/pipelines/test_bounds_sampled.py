@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from evalsuite import Bench, Network, Property, Unsupported
-from evalsuite.variants import VARIANTS
+from evalsuite.plugins import entries
 from pipelines.bounds.preparing import activations
 from pipelines.bounds.propagation import Margins, Propagation
 
@@ -65,6 +65,11 @@ def violations(module: nn.Module, propagation: Propagation, property_: Property,
         slack = 1e-9 * (1 + seen[path].abs())
         wrong |= ((seen[path] < low[row] - slack) | (seen[path] > high[row] + slack)).flatten(1).any(1)
     return int(wrong.sum())
+
+
+# Those that train or swap with other activations than the default's are the recipe's to parametrise.
+REGISTERED = [each.name for each in entries("variants") if each.name not in ("trained", "swapped")]
+VARIANTS = ["gelu", "relu", "prelu", *REGISTERED]
 
 
 @pytest.mark.slow

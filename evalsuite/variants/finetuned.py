@@ -1,0 +1,73 @@
+"""The swap repaired by a short training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from evalsuite.variants.refitted import SwapRefit
+from evalsuite.variants.swapped import Swapped
+from evalsuite.variants.variant import Made, Setup, required
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from evalsuite.reluize.training import Loss
+
+
+def check_shares(variant: object) -> None:
+    """`share` and `rate` are in (0, 1]."""
+    for name in ("share", "rate"):
+        if not 0 < getattr(variant, name) <= 1:
+            raise ValueError(f"{name} must be in (0, 1], got {getattr(variant, name)}")
+
+
+@dataclass(frozen=True)
+class SwapFinetuned(Swapped):
+    """The direct swap, then a short fine-tuning as ReLU network.
+
+    Args:
+        share: its optimizer steps, as a share of the workload's; they come on top of the base's.
+        rate: the learning rate to start from, as a share of the workload's.
+        distill: 0 fine-tunes on the labels; at 1 the loss is the divergence from the unswapped network's logits,
+            and between it is mixed.
+        refit: re-fit the biases in closed form first, as `swap-refit` does.
+    """
+
+    share: float = 0.1
+    rate: float = 0.1
+    distill: float = 0.0
+    refit: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shares(self)
+        if not 0 <= self.distill <= 1:
+            raise ValueError(f"distill must be in [0, 1], got {self.distill}")
+
+    def make(self, setup: Setup, base: nn.Module | None) -> Made:
+        """See `Variant`."""
+        from evalsuite.reluize.training import fit
+
+        kind = SwapRefit if self.refit else Swapped
+        made = kind(self.base, self.to).make(setup, base)
+        loss = fit(
+            made.module, setup.train, setup.workload,
+            seed=setup.seed, share=self.share, rate=self.rate, loss=self._loss(required(base, self.base)),
+        )  # fmt: skip
+        return replace(made, train_loss=loss, budget=1 + self.share)
+
+    def _loss(self, teacher: nn.Module) -> Loss:
+        import torch
+
+        from evalsuite.reluize.repair import distill_loss
+        from evalsuite.reluize.training import cross_entropy
+
+        def mixed(inputs: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                wanted = teacher(inputs)
+            imitation = distill_loss(logits, wanted)
+            return self.distill * imitation + (1 - self.distill) * cross_entropy(inputs, logits, targets)
+
+        return mixed if self.distill else cross_entropy

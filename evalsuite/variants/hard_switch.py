@@ -1,0 +1,54 @@
+"""The switch without hardening: another activation from one step to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from evalsuite.variants.variant import Made, Setup, check_activation_names, check_range, maker, train
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class HardSwitch:
+    """Trained with GELU, then with ReLU from one step to the next, in the same budget.
+
+    Args:
+        start: the share of training after which `to` takes the activation's place.
+        activation: what training begins with.
+        to: what it ends with.
+    """
+
+    version: ClassVar[str] = "1"
+    base: ClassVar[str] = ""
+    start: float = 0.25
+    activation: str = "gelu"
+    to: str = "relu"
+
+    def __post_init__(self) -> None:
+        check_range(self.start, "start", 0, 1)
+        check_activation_names(self, "activation", "to")
+
+    @property
+    def executes(self) -> str:
+        """See `Variant`."""
+        return self.to
+
+    def make(self, setup: Setup, base: nn.Module | None) -> Made:
+        """See `Variant`."""
+        return train(setup, self.activation, hook=self._switch)
+
+    def _switch(self, module: nn.Module) -> Callable[[float], None]:
+        from evalsuite.activations.census import census, substitute
+
+        left = {id(each.module) for each in census(module) if each.traits.name == self.activation}
+
+        def switch(progress: float) -> None:
+            if progress > self.start and left:
+                substitute(module, {each: maker(self.to)(1) for each in left})
+                left.clear()
+
+        return switch

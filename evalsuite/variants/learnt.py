@@ -1,0 +1,70 @@
+"""A learnt hardness that is not hardened: what lambda alone does for training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from evalsuite.variants.variant import Made, Setup, check_activation_names, maker, train
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """Trained with lambda-GELU, lambda learnt and not hardened.
+
+    Args:
+        activation: whose lambda is learnt, "lambda-gelu", "swish" or a third party's; a smooth activation without a
+            lambda, such as "silu", stands for its form with one.
+        temperature: t of lambda = 1 + softplus(s / t).
+        step: c, the effective step of lambda relative to the other parameters'.
+        per_channel: one lambda per channel instead of one per layer.
+        initial: lambda at the start; the default is that of s = 0, 1.69.
+        learn: False keeps lambda at its initial value: what a fixed hardness alone does.
+    """
+
+    version: ClassVar[str] = "1"
+    base: ClassVar[str] = ""
+    activation: str = "lambda-gelu"
+    temperature: float = 0.1
+    step: float = 9.0
+    per_channel: bool = False
+    initial: float | None = None
+    learn: bool = True
+
+    def __post_init__(self) -> None:
+        check_activation_names(self, "activation")
+        for name in ("temperature", "step"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
+        if self.initial is not None and not self.initial > 1:
+            raise ValueError(f"initial must be > 1, got {self.initial}")
+
+    @property
+    def executes(self) -> str:
+        """See `Variant`."""
+        return self.hardenable
+
+    @property
+    def hardenable(self) -> str:
+        """The activation whose lambda is learnt.
+
+        Raises:
+            ValueError: the option's activation has no form with a lambda.
+        """
+        from evalsuite.reluize.harden import hardenable_form
+
+        return hardenable_form(self.activation)
+
+    def layer(self, channels: int) -> nn.Module:
+        """A new activation for that many channels."""
+        kind = type(maker(self.hardenable)(channels))
+        fresh = kind(channels if self.per_channel else None, temperature=self.temperature, hardness=self.initial)
+        fresh.requires_grad_(self.learn)
+        return fresh
+
+    def make(self, setup: Setup, base: nn.Module | None) -> Made:
+        """See `Variant`."""
+        return train(setup, self.hardenable, self.layer, step=self.step)

@@ -1,0 +1,64 @@
+"""Hardening for a network that is trained already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from evalsuite.variants.annealed import ORDERS, SCHEDULES
+from evalsuite.variants.finetuned import check_shares
+from evalsuite.variants.variant import Made, Setup, check_choice, check_target, required, swapped
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class PostHoc:
+    """A trained network hardened in a short fine-tuning, lambda never learnt, then swapped to ReLU.
+
+    Args:
+        base: whose network: a variant of the recipe, a registered variant, or a smooth activation to train with.
+        share: its optimizer steps, as a share of the workload's; they come on top of the base's.
+        rate: the learning rate to start from, as a share of the workload's.
+        target: the final lambda.
+        schedule: "linear", "geometric" or "reciprocal".
+        order: "together", or layer by layer "forward" or "backward".
+    """
+
+    version: ClassVar[str] = "1"
+    executes: ClassVar[str] = "relu"
+    base: str = "gelu"
+    share: float = 0.1
+    rate: float = 0.1
+    target: float = 160.0
+    schedule: str = "linear"
+    order: str = "together"
+
+    def __post_init__(self) -> None:
+        check_shares(self)
+        check_target(self.target)
+        check_choice(self.schedule, "schedule", SCHEDULES)
+        check_choice(self.order, "order", ORDERS)
+
+    def make(self, setup: Setup, base: nn.Module | None) -> Made:
+        """See `Variant`."""
+        from evalsuite.reluize.harden import harden
+        from evalsuite.reluize.profile import HardnessProfile
+        from evalsuite.reluize.training import fit
+
+        hardening = harden(
+            required(base, self.base), start=0.0, in_place=False,
+            target=self.target, schedule=self.schedule, order=self.order,
+        )  # fmt: skip
+        profile = HardnessProfile(hardening.module, learning_until=0.0)
+
+        def before_step(progress: float) -> None:
+            profile(progress)
+            hardening(progress)
+
+        loss = fit(
+            hardening.module, setup.train, setup.workload,
+            seed=setup.seed, share=self.share, rate=self.rate, before_step=before_step,
+        )  # fmt: skip
+        return swapped(Made(hardening.module, train_loss=loss, budget=1 + self.share, profile=profile.finish()))

@@ -1,0 +1,31 @@
+"""The swap repaired by closed-form regression: seconds of work, and no labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from evalsuite.variants.swapped import Swapped
+from evalsuite.variants.variant import Made, Setup, required
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class SwapRefit(Swapped):
+    """The direct swap, then biases re-fitted in closed form on the unlabeled calibration inputs.
+
+    Args:
+        scale: re-fit a scale per unit too.
+    """
+
+    scale: bool = False
+
+    def make(self, setup: Setup, base: nn.Module | None) -> Made:
+        """See `Variant`."""
+        from evalsuite.reluize.repair import refit_bias
+
+        made = super().make(setup, base)
+        original = required(base, self.base)
+        return replace(made, module=refit_bias(made.module, original, setup.calibration.inputs, scale=self.scale))
