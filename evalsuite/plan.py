@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import platform
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -14,16 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from evalsuite import sources
+from evalsuite.plugins import entries
 from evalsuite.recipe import TRAIN, Part, Recipe, Step
 
-# What training and every stage build on: a change in it changes what they measure.
-_TRAIN_CODE = (
-    "evalsuite.activations", "evalsuite.contract", "evalsuite.networks", "evalsuite.reluize", "evalsuite.results",
-    "evalsuite.run.child", "evalsuite.run.making", "evalsuite.workloads",
-)  # fmt: skip
-_STAGE_CODE = (
-    *_TRAIN_CODE, "evalsuite.certificate", "evalsuite.deployment", "evalsuite.relaxations", "evalsuite.verification",
-)  # fmt: skip
+_HARNESS = ("evalsuite.run.child", "evalsuite.run.making", "evalsuite.networks")
 _TRAIN_LIBRARIES = ("torch", "numpy", "scikit-learn", "numba")  # numba: a compiled kernel, where it is installed
 _STAGE_LIBRARIES = ("torch", "numpy", "onnx", "onnxruntime")
 
@@ -123,22 +116,31 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
         "data": _fingerprint(job.workload.target),
         "workload": f"{_origin(job.workload)}:{job.workload.use} {job.workload.target.version}",
         "processor": processor(),
-        **{f"workload option {key}": repr(value) for key, value in options_of(job.workload).items()},
+        **{f"workload {key}": value for key, value in _described(job.workload).items()},
+        "code": sources.digest(*code_of(job)),
     }
     if job.step is None:
         kind = type(job.variant.target)  # not the name: `gelu` and `trained` with GELU are one network
         inputs["variant"] = f"{_origin(job.variant)}:{kind.__module__}.{kind.__qualname__} {kind.version}"
-        inputs |= {f"option {key}": repr(value) for key, value in options_of(job.variant).items()}
+        inputs |= _described(job.variant)
         inputs |= {f"library {name}": _version(name) for name in _TRAIN_LIBRARIES}
-        inputs["code"] = code_digest(*_TRAIN_CODE, _code_of(job.workload))
         return inputs
     stage = job.step.stage
     inputs["stage"] = f"{_origin(job.step.part)}:{job.step.part.use} {stage.version}"
     inputs["time limit"] = repr(job.time_limit)
-    inputs |= {f"option {key}": repr(value) for key, value in options_of(job.step.part).items()}
+    inputs |= _described(job.step.part)
     inputs |= {f"library {name}": _version(name) for name in sorted({*_STAGE_LIBRARIES, *stage.libraries})}
-    inputs["code"] = code_digest(*_STAGE_CODE, _code_of(job.workload), _code_of(job.step.part))
     return inputs
+
+
+def code_of(job: Job) -> tuple[str, ...]:
+    """The modules that the job begins with; with all that these import they are the source that it runs.
+
+    All activations are among them, since a census compares what a network computes with each of them.
+    """
+    treated = job.variant if job.step is None else job.step.part
+    own = (type(part.target).__module__ for part in (job.workload, treated))
+    return *_HARNESS, *(entry.module for entry in entries("activations")), *own
 
 
 def key_of(inputs: Mapping[str, str]) -> str:
@@ -158,15 +160,26 @@ def options_of(part: Part) -> dict[str, Any]:
     return {each.name: getattr(part.target, each.name) for each in fields(part.target)}
 
 
+def _described(part: Part) -> dict[str, str]:
+    """The options as text; of one that names a file, such as a checkpoint, the file's content too."""
+    options = options_of(part)
+    files = {key: Path(value) for key, value in options.items() if isinstance(value, (str, Path)) and str(value)}
+    return {
+        **{f"option {key}": repr(value) for key, value in options.items()},
+        **{f"file of option {key}": sources.content(file) for key, file in files.items() if _is_file(file)},
+    }
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a text too long for a path, say
+        return False
+
+
 def _origin(part: Part) -> str:
     """The distribution a part comes from; a third party's with its version, our own by the digest of its code."""
     return part.origin if part.origin == "evalsuite" else f"{part.origin} {part.plugin_version}"
-
-
-def _code_of(part: Part) -> str:
-    """The module whose source a part's results depend on: a third party's whole package, of ours the part's own."""
-    module = type(part.target).__module__
-    return module if part.origin == "evalsuite" else module.split(".")[0]
 
 
 @cache
@@ -191,22 +204,3 @@ def _version(library: str) -> str:
         return version(library)
     except PackageNotFoundError:
         return "none"
-
-
-@cache
-def code_digest(*modules: str) -> str:
-    """The digest of the source of modules and whole packages, found without importing them.
-
-    A declared version alone would let a changed verifier answer with its old verdicts.
-    """
-    digest = hashlib.sha256(f"python {sys.version_info.major}.{sys.version_info.minor}".encode())
-    for name in modules:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        origin = Path(spec.origin)
-        files = sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
-        for file in files:
-            digest.update(f"{name}:{file.name}".encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -39,6 +41,12 @@ class Plugin:
 
 def entries(group: str) -> list[EntryPoint]:
     """The entry points of `evalsuite.<group>`, by name; nothing is imported."""
+    return _entries(group, tuple(sys.path))
+
+
+@cache
+def _entries(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
+    """Asked often, and slow: the metadata of every installed distribution is read."""
     return sorted(entry_points(group=f"evalsuite.{group}"), key=lambda entry: entry.name)
 
 

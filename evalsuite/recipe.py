@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from evalsuite.contract import Stage
 from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
-from evalsuite.variants import Variant, load_variant, options_for, standing, variant_names
+from evalsuite.variants import load_variant, options_for, standing, variant_names
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 TRAIN = "train"  # The name of the making of a network, in rows and in job ids.
@@ -349,8 +350,9 @@ class _Reader:
         part = self._build(place, plugin.target, "variant", {**given, "options": {**implied, **given["options"]}})
         if part is None:
             return None
-        if not isinstance(part.target, Variant):
-            self._problem((*place, "use"), f"{use!r} is no variant: it lacks `version`, `base`, `executes` or `make`")
+        needed = ("version", "base", "executes", "make")
+        if lacking := [each for each in needed if inspect.getattr_static(part.target, each, None) is None]:
+            self._problem((*place, "use"), f"{use!r} is no variant: it lacks {', '.join(lacking)}")
             return None
         if name != use and name in variant_names() and part.target != standing(name):
             self._problem((*place, "name"), f"{name!r} is the name of another variant; choose a new one")

@@ -15,14 +15,17 @@ import traceback
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
 from evalsuite.contract import Data, Direction, Metric, Network, Outcome, Stage, Unsupported
-from evalsuite.plan import Job
 from evalsuite.results import Row, Status, failure_row, row_of
+from evalsuite.sources import Reading
 from evalsuite.variants import Made
+
+if TYPE_CHECKING:
+    from evalsuite.plan import Job  # what is planned changes no result, so its source enters no key
 
 OUTCOME = "outcome.json"
 NETWORK = "network"
@@ -47,7 +50,8 @@ class Found:
     """What a job's process left behind.
 
     `network` is the digest of the network it hands on, `handover` why it hands on none; `samples` the sizes of the
-    parts of the data, where a network was made; `artefacts` the stage's files by name, relative to its folder.
+    parts of the data, where a network was made; `artefacts` the stage's files by name, relative to its folder; `read`
+    what it read that its key does not know (see `Reading`).
     """
 
     status: Status
@@ -58,6 +62,7 @@ class Found:
     peak_mib: float = 0.0
     samples: dict[str, int] = field(default_factory=dict)
     artefacts: dict[str, str] = field(default_factory=dict)
+    read: dict[str, str] = field(default_factory=dict)
 
     @property
     def final(self) -> bool:
@@ -112,8 +117,11 @@ def perform(assignment: Assignment) -> None:
         seconds = time.perf_counter() - started
         return json.dumps(asdict(replace(found, seconds=round(seconds, 3), peak_mib=round(peak, 1))), allow_nan=False)
 
+    reading = Reading(assignment.scratch, assignment.log.parent, *([assignment.network] if assignment.network else []))
     try:
-        outcome = text(_train(assignment, labels) if assignment.job.step is None else _measure(assignment, labels))
+        with reading:
+            found = _train(assignment, labels) if assignment.job.step is None else _measure(assignment, labels)
+        outcome = text(replace(found, read=reading.digests()))
     except Unsupported as reason:
         outcome = text(_failure(labels, Status.UNSUPPORTED, str(reason) or "no reason given"))
     except Exception as error:

@@ -20,6 +20,7 @@ from evalsuite.run.executor import Executor
 from evalsuite.run.journal import Entry, Journal, read_journal
 from evalsuite.run.progress import Progress
 from evalsuite.run.record import RunRecord, read_record, write_record
+from evalsuite.sources import unchanged
 
 JOURNAL = "journal.jsonl"
 RESULTS = "results.parquet"
@@ -55,15 +56,18 @@ class State:
         return found[0] / NETWORK if found is not None and found[1].network == needed.network else None
 
     def _stored(self, key: str) -> tuple[Path, Found] | None:
-        """A finished job's folder in the cache and its outcome; one that cannot be read is removed."""
+        """A finished job's folder in the cache and its outcome; one that cannot be read or is stale is removed."""
         home = self.cache.find(key)
         if home is None:
             return None
         try:
-            return home, read_outcome(home)
+            found = read_outcome(home)
         except (OSError, ValueError):
+            found = None
+        if found is None or not unchanged(found.read):
             shutil.rmtree(home, ignore_errors=True)
             return None
+        return home, found
 
     def dependents(self, job: str) -> set[str]:
         """The ids of the jobs that take this job's network, and of those that take theirs."""
@@ -78,7 +82,7 @@ class State:
         """The finished entry of a job, from this run's journal or the cache."""
         key = key_of(inputs)
         known = self.before.get(job.id)
-        if known is not None and known.key == key and known.final:
+        if known is not None and known.key == key and known.final and unchanged(known.read):
             return replace(known, cached=True)
         stored = self._stored(key)
         return None if stored is None else _entry(job, key, inputs, stored[1], cached=True)
@@ -103,7 +107,7 @@ def _entry(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached: 
     rows = tuple(replace(row, **job.coordinates, key=key) for row in found.rows)
     return Entry(
         job.id, key, found.status, rows, inputs, found.seconds, found.peak_mib,
-        cached, found.final, found.network, found.handover, found.samples, found.artefacts,
+        cached, found.final, found.network, found.handover, found.samples, found.artefacts, found.read,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,7 +41,6 @@ class Made:
     profile: list[LayerHardness] = field(default_factory=list)
 
 
-@runtime_checkable
 class Variant(Protocol):
     """A plugin that treats the activation of a network.
 

@@ -32,7 +32,8 @@ ALLOWED = {
     "networks": {"activations", "contract", "plugins", "resizing", "workloads"},
     "recipe": {"contract", "plugins", "variants", "workloads"},
     "results": {"contract"},
-    "plan": {"recipe", "variants", "contract"},
+    "sources": set(),
+    "plan": {"contract", "plugins", "recipe", "sources"},
     "run": {
         "activations",
         "contract",
@@ -42,6 +43,7 @@ ALLOWED = {
         "recipe",
         "reluize",
         "results",
+        "sources",
         "variants",
         "workloads",
     },
