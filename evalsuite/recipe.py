@@ -249,7 +249,7 @@ class _Reader:
                     chain.append(each.name)
                     each = recipe.base_of(each)
             except PluginError as error:
-                self._problem(("variants", index, "base"), f"base: {error}")
+                self._problem(("variants", index, "base"), str(error))
                 continue
             if each is not None:
                 self._problem(("variants", index), f"starts from itself: {' <- '.join([*chain, each.name])}")

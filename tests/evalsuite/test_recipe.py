@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from evalsuite.plan import inputs_of, jobs_of
 from evalsuite.recipe import RecipeError, parse_recipe, read_recipe
 
 GOOD = """\
@@ -37,6 +38,30 @@ def test_a_good_recipe_is_read_into_typed_parts() -> None:
     assert recipe.steps[1].stage.sparsity == 0.25
 
 
+def test_any_activation_is_a_variant_a_baseline_and_a_base() -> None:
+    variants = (
+        "[silu, {use: trained, name: soft, activation: elu}, {use: swapped, name: hard, base: mine, to: leaky-relu},"
+    )
+    variants += " {use: swap-refit, name: mine, base: gelu-tanh}]"
+    recipe = parse_recipe(
+        GOOD.replace("[gelu, {use: annealed, name: late, start: 0.5}]", variants) + "baseline: silu\n"
+    )
+    assert recipe.baseline == "silu"
+    assert [part.target.executes for part in recipe.variants] == ["silu", "elu", "leaky-relu", "relu"]
+    jobs = {job.id: job for job in jobs_of(recipe) if job.step is None and job.seed == 0}
+    needs = {name.split("/")[1]: job.needs.split("/")[1] if job.needs else "" for name, job in jobs.items()}
+    assert needs == {"silu": "", "soft": "", "hard": "mine", "mine": "gelu-tanh", "gelu-tanh": ""}
+    assert [job.variant.name for job in jobs.values() if not job.shown] == ["gelu-tanh"]
+
+
+def test_one_network_has_one_key_under_every_name() -> None:
+    other = GOOD.replace("gelu, {use: annealed, name: late, start: 0.5}", "{use: trained, name: mine}")
+    other = other.replace("seeds", "baseline: mine\nseeds")
+    first, second = (jobs_of(parse_recipe(text))[0] for text in (GOOD, other))
+    assert (first.variant.name, second.variant.name) == ("gelu", "mine")
+    assert inputs_of(first, "") == inputs_of(second, "")
+
+
 def test_comments_and_layout_do_not_make_another_recipe() -> None:
     assert parse_recipe(GOOD).digest == parse_recipe("# said\n" + GOOD.replace("[0, 1]", "\n  - 0\n  - 1")).digest
     assert parse_recipe(GOOD).digest != parse_recipe(GOOD.replace("0.25", "0.3")).digest
@@ -53,6 +78,11 @@ def test_comments_and_layout_do_not_make_another_recipe() -> None:
         ("start: 0.5", "start: 1.5", "r.yaml:3:18 variants[1]: start must be in [0, 1), got 1.5"),
         ("name: late", "name: relu", "r.yaml:3:34 variants[1].name: 'relu' is the name of another variant; choose a new one"),
         ("{use: annealed, name: late, start: 0.5}", "gelu", "r.yaml:3:18 variants[1]: the name 'gelu' is taken; give this one its own `name`"),
+        ("gelu, {use: annealed, name: late, start: 0.5}", "gelu, {use: silu, activation: relu}", "r.yaml:3:30 variants[1].activation: 'silu' says it already; for another one write `use: trained`"),
+        ("use: annealed, name: late, start: 0.5", "use: trained, name: silu, activation: relu", "r.yaml:3:33 variants[1].name: 'silu' is the name of another variant; choose a new one"),
+        ("use: annealed, name: late, start: 0.5", "use: trained, activation: silly", "r.yaml:3:18 variants[1]: activation must be the name of an activation, got 'silly'; did you mean 'silu'?"),
+        ("use: annealed, name: late, start: 0.5", "use: swapped, base: geul", "r.yaml:3:33 variants[1].base: unknown variant 'geul'; did you mean 'gelu'?"),
+        ("use: annealed, name: late, start: 0.5", "use: swapped, name: s, base: s", "r.yaml:3:18 variants[1]: starts from itself: s <- s"),
         ("name: late", "name: a/b", "r.yaml:3:34 variants[1].name: a name is letters, digits, '.', '_' and '-', got 'a/b'"),
         ("[0, 1]", "3", "r.yaml:4:1 seeds: must be a list, as in [a, b], got 3"),
         ("[0, 1]", "[]", "r.yaml:4:1 seeds: must not be empty, got []"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ from evalsuite.variants.hard_switch import HardSwitch
 from evalsuite.variants.learnt import Learnt
 from evalsuite.variants.post_hoc import PostHoc
 from evalsuite.variants.refitted import SwapRefit
+from evalsuite.variants.swapped import Swapped
+from evalsuite.variants.trained import Trained
 
 MakeSetup = Callable[..., Setup]
 VARIANTS = {name: standing(name) for name in ("relu", *(entry.name for entry in entries("variants")))}
@@ -209,3 +212,58 @@ def test_variants_know_every_schedule_and_order() -> None:
 def test_a_treatment_without_its_base_is_an_error(prepared) -> None:
     with pytest.raises(ValueError, match="starts from the network of 'gelu'"):
         standing("gelu-swap").make(prepared[0], None)
+
+
+ACTIVATIONS = [entry.name for entry in entries("activations")]
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation_trains_and_is_the_target_and_the_source_of_a_swap(prepared, name: str) -> None:
+    _, data, bases = prepared
+    workload = load("workloads", "digits-mlp").target(epochs=1)
+    trained = make_network(workload, data, Trained(name), 0, name=name)[0]
+    assert {found.traits.name for found in census(trained.module)} == {name}
+    onto = make_network(workload, data, Swapped(to=name), 0, name="x", base=bases["gelu"])[0]
+    assert {found.traits.name for found in census(onto.module)} == {name}
+    away = make_network(workload, data, Swapped(name), 0, name="x", base=trained.module)[0]
+    assert {found.traits.name for found in census(away.module)} == {"relu"}
+
+
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if load("activations", name).target.hardened_by])
+def test_smooth_activations_are_hardened_from_the_start_and_afterwards(prepared, name: str) -> None:
+    setup, _, _ = prepared
+    short = replace(setup, workload=load("workloads", "digits-mlp").target(epochs=1))
+    assert lambdas(Annealed(activation=name, target=20.0).make(short, None)) == pytest.approx([20.0, 20.0], rel=1e-4)
+    base = Trained(name).make(short, None).module
+    assert lambdas(PostHoc(base=name, target=20.0).make(short, base)) == pytest.approx([20.0, 20.0], rel=1e-4)
+    assert {found.traits.name for found in census(SwapRefit(name).make(short, base).module)} == {"relu"}
+
+
+def test_an_activation_without_a_hardness_names_those_with_one(prepared) -> None:
+    with pytest.raises(ValueError, match="'relu' has no form with a learnable hardness; those with one: gelu"):
+        Annealed(activation="relu").make(prepared[0], None)
+
+
+class _Deaf(nn.Sequential):
+    """A network whose author forgot the activation that it was given."""
+
+    def __init__(self, activation: Callable[[int], nn.Module], *, ignores: bool) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 16), nn.GELU() if ignores else activation(16), nn.Linear(16, 10))
+        self.extra = not ignores
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = super().forward(x)
+        return torch.nn.functional.gelu(y) if self.extra else y
+
+
+@pytest.mark.parametrize("ignores", [True, False], ids=["a module", "a function"])
+def test_a_network_that_executes_another_activation_fails_before_it_is_trained(
+    prepared, ignores: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup, data, _ = prepared
+    kind = type(setup.workload)
+    monkeypatch.setattr(kind, "build", lambda self, activation: _Deaf(activation, ignores=ignores))
+    monkeypatch.setattr("evalsuite.reluize.training.fit", lambda *_, **__: pytest.fail("it was trained"))
+    culprit = "GELU at 2" if ignores else r"gelu at \(the network itself\)"
+    with pytest.raises(ValueError, match=f"to execute 'relu', but a run of it executes {culprit}.*let the workload's"):
+        make_network(setup.workload, data, Trained("relu"), 0, name="x")

@@ -1,0 +1,206 @@
+"""What a cached result depends on: one line changed in each package, helper modules, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from evalsuite import sources
+from evalsuite.recipe import parse_recipe
+from evalsuite.run.cache import Cache
+from evalsuite.run.executor import Serial
+from evalsuite.run.progress import Silent
+from evalsuite.run.runner import run_recipe
+
+ROOT = Path(__file__).parents[2]
+RECIPE = """\
+name: test
+workloads: [digits-mlp]
+variants: [gelu, relu, annealed, swap-refit]
+seeds: [0]
+steps: [accuracy, export, quantize, prune, exact-prune, bounds, smt, swap-certificate]
+"""
+TRAINED = {"train gelu", "train relu", "train annealed", "train swap-refit"}
+STAGES = {"accuracy", "export", "quantize", "prune", "exact-prune", "bounds", "smt", "swap-certificate"}
+ALL = TRAINED | STAGES
+# A file, and the jobs that a changed line in it invalidates.
+CHANGES = {
+    "evalsuite/__init__.py": ALL,
+    "evalsuite/contract.py": ALL,
+    "evalsuite/networks.py": ALL,
+    "evalsuite/resizing/fitting.py": ALL,
+    "evalsuite/activations/gelu.py": ALL,
+    "evalsuite/activations/elu.py": ALL,  # a census compares with every activation
+    "evalsuite/workloads/digits.py": ALL,
+    "evalsuite/workloads/mnist.py": set(),
+    "evalsuite/variants/trained.py": ALL,  # what a base is, where none is named
+    "evalsuite/variants/annealed.py": {"train annealed"},
+    "evalsuite/variants/refitted.py": {"train swap-refit"},
+    "evalsuite/variants/post_hoc.py": set(),
+    "evalsuite/reluize/hardening.py": {"train annealed"},
+    "evalsuite/reluize/training.py": ALL,  # stages fine-tune
+    "evalsuite/run/child.py": ALL,
+    "evalsuite/run/runner.py": set(),
+    "evalsuite/deployment.py": {"export", "quantize", "prune", "exact-prune", "bounds", "smt"},
+    "evalsuite/certificate/swap.py": {"exact-prune", "smt", "swap-certificate"},
+    "evalsuite/relaxations/lines.py": {"bounds", "exact-prune", "smt", "swap-certificate"},
+    "evalsuite/verification/attack.py": {"bounds", "smt"},
+    "evalsuite/report/page.py": set(),
+    "evalsuite/integrations/lightning.py": set(),
+    "evalsuite/cli.py": set(),
+    "evalsuite/plan.py": set(),
+    "evalsuite/recipe.py": set(),
+    "pipelines/accuracy.py": {"accuracy"},
+    "pipelines/quantize/placement.py": {"quantize"},
+    "pipelines/prune/selection.py": {"prune", "exact-prune"},
+    "pipelines/bounds/propagation.py": {"bounds"},
+    "pipelines/smt/search/decision.py": {"smt"},
+}
+PROBE = """\
+import json, sys
+from pathlib import Path
+from evalsuite import sources
+from evalsuite.plan import code_of, jobs_of
+from evalsuite.recipe import parse_recipe
+
+jobs = jobs_of(parse_recipe(sys.argv[1]))
+named = {job.step_name if job.step else f"train {job.variant.name}": code_of(job) for job in jobs}
+digests = lambda: {name: sources.digest(*code) for name, code in named.items()}
+assert Path(sources.__file__).parents[1] == Path.cwd()
+before, found = digests(), {}
+for file in json.loads(sys.argv[2]):
+    text = Path(file).read_text()
+    Path(file).write_text(text + "# changed")
+    found[file] = [name for name, digest in digests().items() if digest != before[name]]
+    Path(file).write_text(text)
+print(json.dumps(found))
+"""
+
+
+def test_a_changed_line_invalidates_the_jobs_that_run_it_and_no_others(tmp_path: Path) -> None:
+    for package in sources.OURS:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, RECIPE, json.dumps([*CHANGES])], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = {file: set(names) for file, names in json.loads(done.stdout).items()}
+    assert {file: names for file, names in found.items() if names != CHANGES[file]} == {}
+
+
+def test_the_closure_follows_what_runs_and_stops_at_installed_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "brought/__init__.py": "import torch\nfrom . import near",
+        "brought/near.py": "def late():\n    try:\n        from helpers.deep import thing\n    finally:\n        pass",
+        "brought/apart.py": "",
+        "helpers/deep.py": "import evalsuite.results",  # a namespace package
+        "typed.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import brought\nelse:\n    import other",
+        "other.py": "from evalsuite import harden",
+        "whole.py": "import evalsuite",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sources.closure.cache_clear()
+    brought = sources.closure("brought")
+    assert {"brought", "brought.near", "helpers.deep", "evalsuite.results", "evalsuite"} <= set(brought)
+    assert not {"brought.apart", "torch", "brought.near.late"} & set(brought)
+    assert {"typed", "other", "evalsuite.reluize.harden"} <= set(sources.closure("typed"))
+    assert "brought" not in sources.closure("typed")
+    assert "evalsuite.reluize.harden" in sources.closure("whole")
+    assert "evalsuite.cli" not in sources.closure("whole")
+
+
+def test_reading_hears_what_no_import_statement_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("computed.py", "weights.pt", "own/scratch.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with sources.Reading(tmp_path / "own") as reading:
+        __import__("comp" + "uted")
+        for name in ("weights.pt", "own/scratch.txt"):
+            (tmp_path / name).read_bytes()
+        (tmp_path / "written.txt").write_text("2")
+        (tmp_path / "written.txt").read_bytes()
+    (tmp_path / "later.txt").write_text("3")
+    (tmp_path / "later.txt").read_bytes()
+    read = {name: digest for name, digest in reading.digests().items() if str(tmp_path) in name or "computed" in name}
+    assert set(read) == {"module computed", f"file {tmp_path / 'weights.pt'}"}
+    assert sources.unchanged(read)
+    (tmp_path / "weights.pt").write_text("22")
+    assert not sources.unchanged(read)
+    (tmp_path / "weights.pt").unlink()
+    assert not sources.unchanged(read)
+    (tmp_path / "computed.py").write_text("22")
+    assert not sources.unchanged({"module computed": read["module computed"]})
+    sys.modules.pop("computed")
+
+
+WORKLOAD = """\
+import importlib
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from evalsuite.workloads.tiny import DigitsTinyMLP
+
+
+@dataclass(frozen=True)
+class Brought(DigitsTinyMLP):
+    \"\"\"Digits from a checkpoint, with a helper found by its computed name.\"\"\"
+
+    version: ClassVar[str] = "1"
+    helper: str = "helper"
+    weights: str = ""
+
+    def build(self, activation):
+        module = super().build(activation)
+        scale = importlib.import_module(self.helper).SCALE
+        for file in ("START", self.weights or "START"):
+            module[0].bias.data += torch.load(file, weights_only=True) * scale
+        return module
+"""
+
+
+def test_a_helper_a_checkpoint_and_a_file_named_by_an_option_each_make_a_job_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "brought.py").write_text(WORKLOAD.replace("START", str(tmp_path / "start.pt")))
+    (tmp_path / "helper.py").write_text("SCALE = 1.0")
+    for name in ("start.pt", "option.pt"):
+        torch.save(torch.ones(16), tmp_path / name)
+    metadata = tmp_path / "brought-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[evalsuite.workloads]\nbrought = brought:Brought\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = parse_recipe(
+        f"name: t\nworkloads: [{{use: brought, epochs: 1, weights: {tmp_path / 'option.pt'}}}]\nvariants: [gelu]\n"
+        "seeds: [0]\nsteps: [accuracy]\n"
+    )
+
+    def cached() -> int:
+        record = run_recipe(recipe, tmp_path / "out", Cache(tmp_path / "cache"), Serial(), Silent(), workers=1)
+        assert record.jobs["ok"] == 2
+        return record.jobs["cached"]
+
+    assert [cached(), cached()] == [0, 2]
+    for change in ("helper.py", "start.pt", "option.pt"):
+        if change == "helper.py":
+            (tmp_path / change).write_text("SCALE = 2.0")
+        else:
+            torch.save(torch.zeros(16), tmp_path / change)
+        assert [cached(), cached()] == [0, 2], change
+    sys.modules.pop("helper")
