@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 from evalsuite import Bench, Network, Split, Unsupported
+from evalsuite.workloads.vit import DigitsViT
 from pipelines.prune import Prune
 from pipelines.prune.equality import equality_error
 from pipelines.prune.exact import measuring as exact
@@ -105,6 +106,14 @@ def test_a_network_that_differs_from_itself_is_no_layer_s_fault() -> None:
 
     with pytest.raises(Unsupported, match="even with nothing removed: removing channels changed"):
         remove(Noisy().eval(), on(example(images=False)), HALF)
+
+
+def test_channels_and_heads_are_compared_together() -> None:
+    torch.manual_seed(0)
+    module, probe = DigitsViT().build(lambda _: nn.GELU()).eval(), on(torch.rand(5, 1, 8, 8))
+    pruned = remove(module, probe, Selection(0.5, head_sparsity=0.5))
+    assert {path.rpartition(".")[2] for path in pruned.removed} == {"up", "project_in"}
+    assert pruned.equality_error == equality_error(module, pruned, probe.outputs) < 1e-12
 
 
 @pytest.mark.parametrize(
