@@ -36,7 +36,7 @@ class Prune:
         control: remove nothing, whatever the sparsity, and only fine-tune: what the fine-tuning alone does.
     """
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-pruning", "onnx", "onnxscript", "onnxruntime")
     takes_tokens: ClassVar[bool] = True
     sparsity: float = 0.5

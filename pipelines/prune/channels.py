@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from evalsuite import Unsupported, census
-from pipelines.prune.graph import BATCH_NORM, CONVOLUTION, LAYERS, Graph, Group, explained, items_of, narrowed, trace
+from pipelines.prune.equality import equality_error
+from pipelines.prune.graph import Graph, Group, explained, items_of, narrowed, trace
 from pipelines.prune.importance import channel_scores
+from pipelines.prune.layout import Layout, check_layout
+from pipelines.prune.obstacles import check_weights, operations
 from pipelines.prune.selection import Probe, Pruned, Selection, share_of
+
+
+class _Inexact(Unsupported):
+    """The network without some channels is not the one with these zeroed.
+
+    Args:
+        said: what is wrong with it.
+        doomed: root of each group that lost channels -> these.
+        between: the operations on the channels of these groups.
+    """
+
+    def __init__(self, said: str, doomed: Mapping[str, list[int]], between: str) -> None:
+        super().__init__(f"{', '.join(doomed)}: {said}")
+        self.said, self.doomed, self.between = said, doomed, between
 
 
 def prune(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
     """A copy of `module` without the channels that `selection` removes, in eval mode; every score is of `module`.
 
     Channels that feed an activation may go: hidden units, channels of convolutions. Outputs, what a normalisation
-    across channels or a grouped convolution couples, and layers that share parameters stay as they are.
+    across channels or a grouped convolution couples, and layers that share parameters stay as they are. The outputs of
+    the copy are compared with those of `module` with the removed channels zeroed, in float64: groups of channels whose
+    removal alone makes them differ stay whole, with a note.
 
     Raises:
-        Unsupported: nothing can be pruned, the scores cannot be computed, or torch-pruning cannot follow the network.
+        Unsupported: nothing can be pruned, the scores cannot be computed, torch-pruning cannot follow the network, or
+            the copy computes something else than the zeroed module.
     """
+    check_weights(module)
     parameters = list(module.parameters())
     if parameters and not any(each.requires_grad for each in parameters):
         raise Unsupported("every parameter is frozen; set requires_grad on those that may change")
@@ -32,27 +53,86 @@ def prune(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
         raise Unsupported(
             "no activation module found, so no layer feeds one; activations called as functions are not seen"
         )
-    module = copy.deepcopy(module).eval()
-    with _all_trainable(module):
-        graph = trace(module, probe)
-        before = Layout.of(module, graph.outputs)
-        if not graph.groups:
-            reasons = "".join(f"; {each}" for each in graph.refused)
-            raise Unsupported(
-                f"no prunable layer: no Linear or Conv feeds an activation without also being an output{reasons}"
+    try:
+        return _attempt(module, probe, selection, {})
+    except _Inexact as error:
+        faults = _faults(module, probe, selection, error)
+    return _attempt(module, probe, selection, faults)
+
+
+def _faults(module: nn.Module, probe: Probe, selection: Selection, error: _Inexact) -> dict[str, str]:
+    """The roots of the groups that cannot even go alone, and why: each is removed from a copy of its own.
+
+    Raises:
+        Unsupported: the network already differs from itself, or each group could go alone.
+    """
+    try:
+        equality_error(module, Pruned(module, {}), probe.outputs)
+    except Unsupported as without_pruning:
+        raise Unsupported(f"even with nothing removed: {without_pruning}") from without_pruning
+    faults: dict[str, str] = {}
+    for root, channels in error.doomed.items():
+        try:
+            _attempt(module, probe, selection, {}, {root: channels})
+        except _Inexact as alone:
+            faults[root] = (
+                f"{alone.said}; operations on them: {alone.between or 'none'}; to prune them, replace the one at fault"
             )
-        doomed = _choose(module, graph, probe, selection) if selection.sparsity > 0 else []
-        with explained("cannot prune the network"):
-            removed = _remove(module, graph, doomed)
+    if not faults:
+        raise error
+    return faults
+
+
+def _attempt(
+    module: nn.Module,
+    probe: Probe,
+    selection: Selection,
+    faults: Mapping[str, str],
+    doomed: Mapping[str, list[int]] | None = None,
+) -> Pruned:
+    """`module` without the channels that `selection` chooses, or without `doomed`; the groups in `faults` stay whole.
+
+    Raises:
+        Unsupported: as `prune` says; `_Inexact` where something else than the zeroed network is left.
+    """
+    copied = copy.deepcopy(module).eval()
+    with _all_trainable(copied):
+        graph = _without(trace(copied, probe), faults)
+        if not graph.groups:
+            nothing = "no Linear or Conv feeds an activation without also being an output"
+            raise Unsupported(f"no prunable layer: {'; '.join(graph.refused) or nothing}")
+        if doomed is None:
+            doomed = _choose(copied, graph, probe, selection) if selection.sparsity > 0 else {}
+        pruned = _cut(module, copied, graph, doomed, probe)
     gone = any(selection.gone.get(group.root) for group in graph.groups)
-    if selection.sparsity > 0 and selection.last and not removed and not gone:
+    if selection.sparsity > 0 and selection.last and not pruned.removed and not gone:
         raise Unsupported(
             f"sparsity {selection.sparsity} removes no channel: layers are at most "
             f"{max(each.size for each in graph.groups)} wide; raise sparsity, or lower round_to ({selection.round_to})"
         )
-    pruned = Pruned(module.eval(), removed, graph.refused + _spared(graph.groups, selection))
-    check_layout(pruned, before, probe)
-    return pruned
+    return dataclasses.replace(pruned, notes=graph.refused + _spared(graph.groups, selection))
+
+
+def _without(graph: Graph, faults: Mapping[str, str]) -> Graph:
+    return dataclasses.replace(
+        graph,
+        groups=[group for group in graph.groups if group.root not in faults],
+        refused=graph.refused + [f"{root} keeps its channels: {reason}" for root, reason in faults.items()],
+    )
+
+
+def _cut(module: nn.Module, copied: nn.Module, graph: Graph, doomed: Mapping[str, list[int]], probe: Probe) -> Pruned:
+    """Prune `copied`, whose groups `graph` has, in place, and compare it with `module`."""
+    chosen = [(group, doomed[group.root]) for group in graph.groups if group.root in doomed]
+    between = operations([items_of(graph, *each) for each in chosen])
+    before = Layout.of(copied, graph.outputs)
+    try:
+        with explained("cannot prune the network"):
+            pruned = Pruned(copied, _remove(copied, graph, chosen))
+        check_layout(pruned, before, probe)
+        return dataclasses.replace(pruned, equality_error=equality_error(module, pruned, probe.outputs))
+    except Unsupported as error:
+        raise _Inexact(str(error), doomed, between) from error
 
 
 @contextmanager
@@ -85,8 +165,8 @@ def _all_trainable(module: nn.Module) -> Iterator[None]:
             each.requires_grad_(trainable[name])
 
 
-def _choose(module: nn.Module, graph: Graph, probe: Probe, selection: Selection) -> list[tuple[Group, list[int]]]:
-    """The channels that go from each group, ascending; groups that lose none are left out."""
+def _choose(module: nn.Module, graph: Graph, probe: Probe, selection: Selection) -> dict[str, list[int]]:
+    """Root of a group -> the channels that go, ascending; groups that lose none are left out."""
     scores = channel_scores(module, graph, probe, selection)
     gone = [selection.gone.get(group.root, 0) for group in graph.groups]
     counts = (
@@ -94,11 +174,11 @@ def _choose(module: nn.Module, graph: Graph, probe: Probe, selection: Selection)
         if selection.scope == "global"
         else [len(each) - selection.kept(len(each), lost) for each, lost in zip(scores, gone, strict=True)]
     )
-    return [
-        (group, torch.argsort(each, stable=True)[:count].sort().values.tolist())
+    return {
+        group.root: torch.argsort(each, stable=True)[:count].sort().values.tolist()
         for group, each, count in zip(graph.groups, scores, counts, strict=True)
         if count
-    ]
+    }
 
 
 def _global_counts(scores: list[torch.Tensor], selection: Selection, gone: int) -> list[int]:
@@ -132,15 +212,17 @@ def _global_counts(scores: list[torch.Tensor], selection: Selection, gone: int) 
 def _remove(module: nn.Module, graph: Graph, doomed: list[tuple[Group, list[int]]]) -> dict[str, list[int]]:
     """Prune `module` in place."""
     paths = {layer: path for path, layer in module.named_modules()}
-    removed: dict[str, list[int]] = {}
+    removed: dict[str, set[int]] = {}
+    # Before anything goes: behind a concatenation several groups have channels of one layer, which move up later.
     for group, channels in doomed:
-        items = items_of(graph, group, channels)
-        gone = narrowed(graph, items, paths)
+        gone = narrowed(graph, items_of(graph, group, channels), paths)
         if gone[group.root] != channels:
             raise Unsupported(f"{group.root}: other channels would go with those chosen; something couples them")
-        items.prune()
-        removed.update(gone)
-    return removed
+        for path, lost in gone.items():
+            removed.setdefault(path, set()).update(lost)
+    for group, channels in doomed:
+        items_of(graph, group, channels).prune()
+    return {path: sorted(lost) for path, lost in removed.items()}
 
 
 def _spared(groups: list[Group], selection: Selection) -> list[str]:
@@ -156,57 +238,3 @@ def _spared(groups: list[Group], selection: Selection) -> list[str]:
                 f"than one, or less than a multiple of round_to = {selection.round_to}"
             )
     return spared
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What a module consists of: its modules by path, their widths, the number of weights, the outputs' shape."""
-
-    layers: dict[str, nn.Module]
-    widths: dict[str, int]
-    parameters: int
-    outputs: torch.Size
-
-    @classmethod
-    def of(cls, module: nn.Module, outputs: torch.Size) -> Layout:
-        """The layout of `module` as it is now."""
-        layers = dict(module.named_modules())
-        widths = {path: _width(layer) for path, layer in layers.items() if isinstance(layer, LAYERS)}
-        return cls(layers, widths, sum(each.numel() for each in module.parameters()), outputs)
-
-
-def check_layout(pruned: Pruned, before: Layout, probe: Probe) -> None:
-    """Hold what torch-pruning promises: exactly the removed channels are gone, and the outputs are all there.
-
-    Raises:
-        Unsupported: they are not.
-    """
-    try:
-        with torch.no_grad():
-            outputs = probe.outputs(pruned.module).shape
-    except (MemoryError, OSError):  # the machine's limit, not the network's
-        raise
-    except Exception as error:  # whatever a module's own code says of sizes that it did not expect
-        said = (str(error).splitlines() or [""])[0]
-        raise Unsupported(f"the pruned network does not run: {type(error).__name__}: {said}") from error
-    if outputs != before.outputs:
-        raise Unsupported(f"pruning changed the outputs: shape {tuple(outputs)} instead of {tuple(before.outputs)}")
-    after = Layout.of(pruned.module, outputs)
-    for path, layer in before.layers.items():
-        if after.layers.get(path) is not layer:
-            raise Unsupported(f"torch-pruning replaced {path}")
-    for path, width in before.widths.items():
-        left = width - len(pruned.removed.get(path, []))
-        if after.widths[path] != left:
-            raise Unsupported(f"torch-pruning left {path} {after.widths[path]} channels wide instead of {left}")
-    if pruned.removed and not after.parameters < before.parameters:
-        raise Unsupported(f"torch-pruning removed no parameter: {before.parameters} before, {after.parameters} after")
-
-
-def _width(layer: nn.Module) -> int:
-    """Output channels, by the tensors themselves where there are any: a field alone makes no layer narrower."""
-    if isinstance(layer, BATCH_NORM):
-        return layer.num_features if layer.running_mean is None else len(layer.running_mean)
-    transposed = isinstance(layer, CONVOLUTION) and layer.transposed
-    weight: torch.Tensor = layer.weight  # type: ignore[assignment]
-    return weight.shape[1] * layer.groups if transposed else len(weight)  # type: ignore[operator,return-value]

@@ -24,7 +24,8 @@ def equality_error(unpruned: nn.Module, pruned: Pruned, outputs: Callable[[nn.Mo
 
     The zeroed network multiplies the removed output channels of each layer by 0, which knows nothing of how the
     dependency graph maps channels to the layers behind them. In float64, so that the order of summation does not
-    hide, or fake, a wrongly removed channel.
+    hide, or fake, a wrongly removed channel. Units that are 0 on all inputs would hide one too, so both networks are
+    also compared with each channel that these layers keep raised by its own amount, of the size of their outputs.
 
     Args:
         unpruned: the module that was pruned; it is copied.
@@ -33,15 +34,32 @@ def equality_error(unpruned: nn.Module, pruned: Pruned, outputs: Callable[[nn.Mo
             mode, which cast every real tensor that is handed to them or to their layers: it may hand float32 inputs
             to the module; token indices stay as they are.
 
+    Returns:
+        The error of the networks as they are.
+
     Raises:
         Unsupported: a network does not run, or the pruned one has outputs of another shape or value.
     """
-    zeroed = _in_double(unpruned)
+    zeroed, narrow = _in_double(unpruned), _in_double(pruned.module)
+    sizes: dict[str, tuple[int, float]] = {}
     for path, channels in pruned.removed.items():
-        layer = zeroed.get_submodule(path)
-        layer.register_forward_hook(_zero(channels, 1 if isinstance(layer, _CHANNELS_FIRST) else -1))
+        zeroed.get_submodule(path).register_forward_hook(_zero(channels, sizes, path))
+    error = _error(zeroed, narrow, outputs)
+    generator = torch.Generator().manual_seed(0)
+    for path, (width, greatest) in sizes.items():
+        amounts = (1 + torch.rand(width, generator=generator, dtype=torch.float64)) * (greatest or 1.0)
+        gone = torch.tensor(pruned.removed[path], dtype=torch.long)
+        kept = torch.ones(width, dtype=torch.bool).index_fill(0, gone, False)
+        zeroed.get_submodule(path).register_forward_hook(_raise(amounts * kept))
+        narrow.get_submodule(path).register_forward_hook(_raise(amounts[kept]))
+    if sizes:
+        _error(zeroed, narrow, outputs)
+    return error
+
+
+def _error(zeroed: nn.Module, narrow: nn.Module, outputs: Callable[[nn.Module], torch.Tensor]) -> float:
     expected = _run("the network does not run in float64", outputs, zeroed)
-    actual = _run("the pruned network does not run", outputs, _in_double(pruned.module))
+    actual = _run("the pruned network does not run", outputs, narrow)
     if actual.shape != expected.shape:
         raise Unsupported(
             f"pruning changed the outputs: shape {tuple(actual.shape)} instead of {tuple(expected.shape)}"
@@ -84,8 +102,25 @@ def _run(what: str, outputs: Callable[[nn.Module], torch.Tensor], module: nn.Mod
         raise Unsupported(f"{what}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
 
 
-def _zero(channels: list[int], dimension: int) -> Callable[[nn.Module, object, torch.Tensor], torch.Tensor]:
-    def hook(_module: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
-        return output.index_fill(dimension, torch.tensor(channels, dtype=torch.long), 0.0)
+_Hook = Callable[[nn.Module, object, torch.Tensor], torch.Tensor]
+
+
+def _zero(channels: list[int], sizes: dict[str, tuple[int, float]], path: str) -> _Hook:
+    """Also notes under `path` the number of channels and the greatest of their absolute values."""
+
+    def hook(layer: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+        sizes[path] = output.shape[_dimension(layer)], output.abs().max().item()
+        return output.index_fill(_dimension(layer), torch.tensor(channels, dtype=torch.long), 0.0)
 
     return hook
+
+
+def _raise(amounts: torch.Tensor) -> _Hook:
+    def hook(layer: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+        return output + amounts.view(-1, *[1] * (output.ndim - 2)) if _dimension(layer) == 1 else output + amounts
+
+    return hook
+
+
+def _dimension(layer: nn.Module) -> int:
+    return 1 if isinstance(layer, _CHANNELS_FIRST) else -1

@@ -12,7 +12,7 @@ import torch_pruning as tp
 from torch import nn
 
 from evalsuite import Unsupported, census
-from pipelines.prune.obstacles import coupling, obstacle, shared_parameters
+from pipelines.prune.obstacles import conv1d, coupling, obstacle, shared_parameters
 from pipelines.prune.selection import Probe
 
 CONVOLUTION = nn.modules.conv._ConvNd
@@ -106,13 +106,33 @@ def trace(module: nn.Module, probe: Probe) -> Graph:
             parts = _parts(dependencies, items, paths)
             outputs_of = {part.layer for part in parts if part.output}
             seen |= outputs_of
-            reason = obstacle(dependencies, items, paths, fixed) or coupling(_items(dependencies, layer, [0]))
+            reason = (
+                obstacle(dependencies, items, paths, fixed)
+                or coupling(_items(dependencies, layer, [0]))
+                or _misfit(parts, _width(layer))
+            )
             if reason:
                 refused.append(f"{path} keeps its channels: {reason}")
             else:
                 calls = [call for call, layers in enumerate(feeders) if layers & outputs_of]
                 groups.append(Group(path, layer, _width(layer), parts, calls))
+        refused += conv1d(paths)
         return Graph(dependencies, groups, refused, [_channel_dimension(each) for each in feeders], outputs)
+
+
+def _misfit(parts: list[Part], size: int) -> str:
+    """Which layer cannot have the group's channels, as those behind a mean over channels; else empty."""
+    for part in parts:
+        if isinstance(part.layer, BATCH_NORM):
+            width: Any = part.layer.num_features
+        elif part.output:
+            width = _width(part.layer)
+        else:
+            width = part.layer.in_features if isinstance(part.layer, nn.Linear) else part.layer.in_channels
+        if max(part.channels) >= width or (part.output and size == 1 < width):
+            what = "makes" if part.output else "takes"
+            return f"{part.path} {what} {width} for these {size}; an operation between them regroups or reduces them"
+    return ""
 
 
 def items_of(graph: Graph, group: Group, channels: list[int]) -> tp.Group:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +13,7 @@ from evalsuite import Unsupported
 from pipelines.prune.attention import Attention, find_attentions, linear_at, unknown_attentions
 from pipelines.prune.equality import equality_error
 from pipelines.prune.head_importance import head_scores
+from pipelines.prune.obstacles import check_weights
 from pipelines.prune.selection import Probe, Pruned, Selection, share_of
 
 
@@ -38,12 +40,13 @@ def prune_heads(
         Unsupported: no attention is known, all parameters are frozen, no head can go, the importance has no meaning
             for heads or needs data, or the copy computes something else than the zeroed module.
     """
+    check_weights(module)
     notes = unknown_attentions(module)
     if attentions is None:
         attentions = find_attentions(module)
     copied = copy.deepcopy(module).eval()
     if selection.head_sparsity == 0:
-        return Pruned(copied, {}, notes)
+        return Pruned(copied, {}, notes, 0.0)
     _check_prunable(module, attentions, notes)
     gone = [_heads_gone(attention, selection) for attention in attentions]
     doomed = _doomed(head_scores(copied, attentions, probe, selection), gone, selection)
@@ -54,11 +57,10 @@ def prune_heads(
             removed |= _remove(copied, attention, heads)
     pruned = Pruned(copied, removed, notes)
     try:
-        equality_error(module, pruned, probe.outputs)
+        return dataclasses.replace(pruned, equality_error=equality_error(module, pruned, probe.outputs))
     except Unsupported as error:
         paths = ", ".join(each.path or "the module" for each in attentions)
         raise Unsupported(f"heads of {paths}: {error}") from error
-    return pruned
 
 
 def _check_prunable(module: nn.Module, attentions: Sequence[Attention], notes: list[str]) -> None:

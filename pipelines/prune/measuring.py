@@ -10,9 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, fold_hardness
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, Unsupported, fold_hardness
 from pipelines.prune.cost import runtime_metrics, size_metrics
 from pipelines.prune.narrowing import Narrowed, narrow, probe_of
+from pipelines.prune.obstacles import check_weights
+from pipelines.prune.selection import IGNORED
 
 if TYPE_CHECKING:
     from pipelines.prune import Prune
@@ -23,6 +25,7 @@ _CHUNK = 256
 
 def measure(network: Network, bench: Bench, options: Prune) -> Outcome:
     """Prune and fine-tune a copy of `network`, and hand it on with its metrics; see `Prune` for what is raised."""
+    check_weights(network.module)
     unpruned = fold_hardness(network.module, network.example(2))
     made = narrow(unpruned, probe_of(bench), bench, options)
     test, path = bench.data.test, bench.folder / "pruned.onnx"
@@ -57,14 +60,21 @@ class _Score:
 
 @torch.no_grad()
 def _score(module: nn.Module, split: Split) -> _Score:
-    """Share of right classes, and mean loss in nats, over samples and positions."""
+    """Share of right classes, and mean loss in nats, over samples and positions but for ignored targets.
+
+    Raises:
+        Unsupported: all targets are ignored.
+    """
+    counted = int((split.targets != IGNORED).sum())
+    if not counted:
+        raise Unsupported(f"every target of the test set is {IGNORED}, which is ignored: nothing can be scored")
     right, loss = 0, 0.0
     chunks = (torch.split(each, _CHUNK) for each in (split.inputs, split.targets))
     for inputs, targets in zip(*chunks, strict=True):
         logits = module(inputs).double()
         right += int((logits.argmax(-1) == targets).sum())
         loss += functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum").item()
-    return _Score(right / split.targets.numel(), loss / split.targets.numel())
+    return _Score(right / counted, loss / counted)
 
 
 def _quality(unpruned: nn.Module, made: Narrowed, test: Split) -> list[Metric]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from pipelines.prune.attention import find_attentions
 from pipelines.prune.channels import prune
 from pipelines.prune.equality import equality_error
 from pipelines.prune.heads import prune_heads
-from pipelines.prune.selection import Probe, Pruned, Selection
+from pipelines.prune.selection import IGNORED, Probe, Pruned, Selection
 
 if TYPE_CHECKING:
     from pipelines.prune import Prune
@@ -48,7 +49,7 @@ class Narrowed:
 
 
 def probe_of(bench: Bench) -> Probe:
-    """Runs modules on calibration data."""
+    """Runs modules on calibration data; the loss of a sample is the mean over its targets that are not ignored."""
     calibration = bench.data.calibration
     # Real inputs, with all their positions: of an untypical one a wrong regrouping of heads may not show.
     compared = calibration.inputs[:_COMPARED]
@@ -58,7 +59,9 @@ def probe_of(bench: Bench) -> Probe:
         for inputs, targets in zip(*batches, strict=True):
             logits = module(inputs)
             each = functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
-            yield each.view(len(inputs), -1).mean(1)
+            counted = (targets != IGNORED).view(len(inputs), -1).sum(1)
+            # The losses of ignored targets are 0; a sample of which nothing else is left has no mean.
+            yield each.view(len(inputs), -1).sum(1)[counted > 0] / counted[counted > 0]
 
     return Probe(lambda module: module(compared), losses)
 
@@ -74,7 +77,7 @@ def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> N
     for done in range(options.rounds):
         if not options.control:
             pruned = remove(module, probe, _selection(options, done, bench.seed, gone))
-            error = max(error, equality_error(module, pruned, probe.outputs))
+            error = max(error, pruned.equality_error)
             gone = {path: gone.get(path, 0) + len(lost) for path, lost in pruned.removed.items()} | {
                 path: lost for path, lost in gone.items() if path not in pruned.removed
             }
@@ -96,8 +99,10 @@ def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> N
 def remove(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
     """A copy of `module` without the channels, hidden units and attention heads that `selection` removes.
 
+    It has been compared with `module` with the same channels zeroed: `equality_error` says how far they are apart.
+
     Raises:
-        Unsupported: see `prune` and `prune_heads`.
+        Unsupported: see `prune`, `prune_heads` and `equality_error`.
     """
     if selection.sparsity == 0:
         return prune_heads(module, probe, selection)
@@ -105,7 +110,8 @@ def remove(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
     if selection.head_sparsity == 0:
         return pruned
     fewer = prune_heads(pruned.module, probe, selection)
-    return Pruned(fewer.module, {**pruned.removed, **fewer.removed}, pruned.notes + fewer.notes)
+    both = Pruned(fewer.module, {**pruned.removed, **fewer.removed}, pruned.notes + fewer.notes)
+    return dataclasses.replace(both, equality_error=equality_error(module, both, probe.outputs))
 
 
 def _selection(options: Prune, done: int, seed: int, gone: dict[str, int]) -> Selection:

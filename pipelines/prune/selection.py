@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+# The target of what is no part of the task, as padding: torch's default `ignore_index` of losses.
+IGNORED = -100
+
 
 def share_of(count: int, share: float) -> int:
     """The whole part of `share` of `count`, where 0.29 of 100 is 29 and not 28.999999999999996."""
@@ -68,8 +71,11 @@ class Pruned:
         module: a copy; parameters keep their `requires_grad`.
         removed: dotted path of a layer of the unpruned module -> the output channels that are gone, ascending.
         notes: for people: layers that could not lose as many as asked, and why.
+        equality_error: how far its outputs are from those of the unpruned module with the removed channels zeroed;
+            NaN where they were not compared.
     """
 
     module: nn.Module
     removed: dict[str, list[int]]
     notes: list[str] = field(default_factory=list)
+    equality_error: float = math.nan

@@ -29,7 +29,7 @@ class ExactPrune:
         max_neurons: no question whose answer depends on more hidden units than that is put to the solver.
     """
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "z3-solver")
     proximal: float = 0.0
     epochs: int = 0

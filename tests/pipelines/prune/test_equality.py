@@ -126,6 +126,18 @@ def test_an_activation_that_is_not_zero_at_zero_is_seen() -> None:
         equality_error(module, pruned, lambda each: each(torch.rand(5, 8)))
 
 
+def test_units_that_are_0_on_all_inputs_hide_nothing() -> None:
+    module, inputs = mlp(), torch.rand(5, 8)
+    with torch.no_grad():
+        module[0].bias.fill_(-100.0)
+    pruned = without(module, [1])
+    assert equality_error(module, pruned, lambda each: each(inputs)) < 1e-12
+    with torch.no_grad():
+        pruned.module[2].weight.copy_(pruned.module[2].weight.flip(1))
+    with pytest.raises(Unsupported, match="changed what the network computes by"):
+        equality_error(module, pruned, lambda each: each(inputs))
+
+
 def test_neither_network_changes() -> None:
     module = mlp().train()
     pruned = without(module, [1])

@@ -214,6 +214,8 @@ def test_gpt2_unconverted_says_what_to_do() -> None:
     module = gpt2("sdpa")
     with pytest.raises(Unsupported, match=r"h\.0\.attn: c_attn is a Conv1D, .*convert it with conv1d_to_linear first"):
         prune_heads(module, Probe(causal), Selection(0, head_sparsity=0.5))
+    with pytest.raises(Unsupported, match=r"transformer\.h\.0.* Conv1D, not Linear; convert .*conv1d_to_linear first"):
+        prune(module, Probe(causal), Selection(0.5))
 
 
 def test_attributes_of_gpt2_and_bert() -> None:

@@ -13,9 +13,10 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from evalsuite import LambdaGELU, Unsupported
-from pipelines.prune.channels import Layout, _remove, check_layout, prune
+from pipelines.prune.channels import _remove, prune
 from pipelines.prune.equality import equality_error
 from pipelines.prune.graph import Graph, Group
+from pipelines.prune.layout import Layout, check_layout
 from pipelines.prune.selection import Probe, Pruned, Selection
 
 HALF = Selection(0.5)
@@ -209,7 +210,7 @@ def twice() -> nn.Sequential:
         (
             lambda: chain(parametrizations.weight_norm(nn.Linear(16, 8)), nn.ReLU(), nn.Linear(8, 3)),
             (16,),
-            "0 computes its weights from others; remove the parametrization",
+            "0 computes its weights from others; call torch.nn.utils.parametrize.remove_parametrizations first",
         ),
         (lambda: chain(nn.Linear(16, 8), nn.ReLU()), (16,), "they are outputs of the network"),
         (lambda: chain(nn.Linear(16, 8), nn.ReLU(), nn.BatchNorm1d(8)), (16,), "they are outputs of the network"),
