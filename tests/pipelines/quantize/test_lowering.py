@@ -6,11 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from mobile import SHAPE, mobile
 from torch import fx, nn
 
 from evalsuite import LambdaGELU, Network, Unsupported, fold_hardness, open_onnx
@@ -247,6 +248,31 @@ def test_transformers_have_named_islands(network: MakeNetwork, bench: MakeBench)
     found = compare(quantized, lowered, data.test.inputs[:60])
     assert found.same_class == 60
     assert found.unexplained == 0
+
+
+class Copies:
+    """Hangs on a layer and counts how often that is copied."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Copies:
+        self.count += 1
+        return self
+
+
+def test_a_network_with_squeeze_and_excitation_agrees_and_each_layer_is_copied_once_at_most() -> None:
+    torch.manual_seed(0)
+    quantized = quantize(mobile(), SHAPE, torch.rand(20, *SHAPE), both=True)
+    copies = {name: Copies() for name, layer in quantized.named_children()}
+    for name, each in copies.items():
+        vars(quantized.get_submodule(name))["copies"] = each
+    lowered = lower(quantized, SHAPE)
+    assert len(lowered.islands) == 4
+    copied = {name: each.count for name, each in copies.items() if each.count}
+    assert sorted(copied.values()) == [1] * 4, copied  # the hard sigmoid of each island
+    found = compare(quantized, lowered, torch.rand(50, *SHAPE), precision=torch.float64)
+    assert found.differing == 0
 
 
 @pytest.mark.parametrize(
