@@ -47,7 +47,8 @@ class Quantize:
         equalization: whether neighbouring layers get like ranges first, where ReLU between them allows it.
         tuned: whether to choose the five above by calibration data, among the same candidates for every network.
         qat_epochs: passes of quantization-aware training on the training data, at a tenth of the workload's rate.
-        scales: any number, or powers of two, with which every rescaling is a shift.
+        scales: any number, or powers of two, with which every rescaling is a shift, but those of averages over another
+            number of places than a power of two.
         rounding: how the integer-only network rounds.
         size_budget: greatest share of the 8-bit weights' bytes, 0.25 or more; below 1 the layers' widths are searched.
         sensitivity: whether to measure what each layer costs alone and spares, on calibration data.

@@ -226,6 +226,15 @@ def test_pools_and_norms(bench: MakeBench) -> None:
     assert abs(found["accuracy_drop"]) < 0.05
 
 
+def test_power_of_two_scales_have_every_row(network: MakeNetwork, bench: MakeBench) -> None:
+    outcome = Quantize(scales="power-of-two").run(network("digits-mlp", "relu"), bench("digits-mlp"))
+    differing = {
+        each.setting.get("precision"): each.value for each in outcome.metrics if each.name == "differing_logits"
+    }
+    assert differing[None] == differing["float64"] == 0
+    assert values(outcome)["integer_agreement"] == 1
+
+
 def test_a_channel_without_weights_keeps_its_bias(bench: MakeBench) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
