@@ -32,7 +32,7 @@ from pipelines.quantize.integer.network import Rounding
 from pipelines.quantize.integer_measurement import IntegerStudy
 from pipelines.quantize.mixed_precision import metrics_of_plan, search
 from pipelines.quantize.placement import Bits, Scheme
-from pipelines.quantize.qcdq import export_qcdq
+from pipelines.quantize.qcdq import check_exportable, export_qcdq
 from pipelines.quantize.qonnx import export_qonnx
 from pipelines.quantize.sensitivity import metrics_of_sensitivity, sensitivity
 from pipelines.quantize.tracing import trace
@@ -104,6 +104,7 @@ def quantize(
     bits = Bits(options.weight_bits, options.act_bits)
     scheme = Scheme(bits, before_activations=options.placement == "pre+post", scales=options.scales)
     treatment, treated, metrics = _treat(traced, scheme, inputs, options)
+    check_exportable(treated.network)
 
     def make(asked: Scheme) -> fx.GraphModule:
         placed = replace(scheme, bits=asked.bits, layers=asked.layers)

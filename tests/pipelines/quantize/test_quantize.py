@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -235,6 +236,43 @@ def test_power_of_two_scales_have_every_row(network: MakeNetwork, bench: MakeBen
     assert values(outcome)["integer_agreement"] == 1
 
 
+class Rows(nn.Module):
+    """Attention of torch's between the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.attention, self.head = nn.Linear(8, 8), nn.MultiheadAttention(8, 2), nn.Linear(64, 10)
+        self.attention.batch_first = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x.flatten(1, 2))
+        mixed, _ = self.attention(x, x, x)
+        made: torch.Tensor = self.head((x + mixed).flatten(1))
+        return made
+
+
+def folded() -> nn.Module:
+    """A dilated convolution that keeps the size, and a norm without weights behind a linear layer."""
+    norm = nn.BatchNorm1d(16, affine=False)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.1, 2)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, (3, 2), padding="same", dilation=(2, 3)), nn.ReLU(), nn.Flatten(), nn.Linear(256, 16), norm,
+        nn.ReLU(), nn.Linear(16, 10),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "islands"), [(folded, 0), (Rows, 2)])
+def test_layers_that_files_must_be_rewritten_for(bench: MakeBench, make: Callable[[], nn.Module], islands: int) -> None:
+    torch.manual_seed(0)
+    found = values(Quantize().run(digits(make()), bench("digits-cnn")))
+    assert found["integer_islands"] == islands  # the attention, and what makes rows of an image
+    assert min(found["runtime_agreement"], found["integer_agreement"]) >= 0.99
+    assert abs(found["accuracy_drop"]) < 0.05
+
+
 def test_a_channel_without_weights_keeps_its_bias(bench: MakeBench) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
@@ -267,6 +305,12 @@ def diverged() -> nn.Module:
     return nn.Sequential(nn.Flatten(), linear)
 
 
+def encoder() -> nn.Module:
+    """A layer of torch's transformer on the eight rows of an image."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.Sequential(nn.Flatten(1, 2), layer, nn.Flatten(), nn.Linear(64, 10))
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -278,6 +322,11 @@ def diverged() -> nn.Module:
             ),
             "padding mode 'circular'",
         ),
+        (
+            lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d((4, 3)), nn.Flatten(), nn.Linear(24, 10)),
+            r"layer_1: AdaptiveAvgPool2d makes \(4, 3\) of \(6, 6\) places.*; take an output size that divides",
+        ),
+        (encoder, "1: TransformerEncoderLayer is one layer of torch's, .*; write it with nn.Linear"),
         (dead, "no range"),
         (diverged, "not finite"),
     ],
