@@ -162,6 +162,23 @@ def quantized() -> Iterator[Ratio]:
     yield f"mixed-precision search, mnist-cnn ({measured.first:.1f} s here) / one epoch of training", measured.ratio
 
 
+def lowered() -> Iterator[Ratio]:
+    """`lower` on a network of 40 float islands over one of 10: 4 where it is linear in the graph."""
+    from torch import nn
+
+    from pipelines.quantize.integer.lowering import lower
+    from pipelines.quantize.placement import Bits, Scheme
+    from pipelines.quantize.treatment import quantize
+
+    def network(blocks: int) -> torch.fx.GraphModule:
+        layers = [layer for _ in range(blocks) for layer in (nn.Linear(16, 16), nn.LayerNorm(16))]
+        return quantize(nn.Sequential(*layers), (16,), Scheme(Bits(8, 8)), torch.rand(20, 16))
+
+    many, few = network(40), network(10)
+    measured = compare_latency(lambda: lower(many, (16,)), lambda: lower(few, (16,)), pairs=5, seconds=20)
+    yield f"lower, 40 float islands ({measured.first:.2f} s here) / 10 of them", measured.ratio
+
+
 def pruned() -> Iterator[Ratio]:
     """mnist-cnn in ONNX Runtime: whole over half of its channels, in multiples of 8."""
     from pipelines.prune.channels import prune
@@ -207,6 +224,7 @@ def main() -> None:
         runtime,
         integers,
         quantized,
+        lowered,
         pruned,
         exact_verification,
         start_up,

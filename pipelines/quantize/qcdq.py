@@ -2,25 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
 import torch
 from brevitas.export import export_onnx_qcdq
 from onnx import numpy_helper
-from torch import nn
+from torch import fx, nn
+from torch.backends import mha
+from torch.onnx import OnnxExporterError
 
-from pipelines.quantize.rewriting import fixed_shapes, flat_products
+from evalsuite import Unsupported
+from pipelines.quantize.rewriting import explicit_padding, fixed_shapes, flat_products
+from pipelines.quantize.tracing import layer_of
 
 # Opset 20, that of the float32 file, writes GELU as one operator, so both files run the same kernel. IR 9 came with it.
 _OPSET, _IR = 20, 9
+_ADAPTIVE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
+_WHOLE = (
+    nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
+)  # fmt: skip
+
+
+def check_exportable(quantized: fx.GraphModule) -> None:
+    """Raise Unsupported for what no QCDQ file can hold, or only with all its weights in float; early, by its path."""
+    for node in quantized.graph.nodes:
+        layer = layer_of(quantized, node)
+        if isinstance(layer, _WHOLE):
+            raise Unsupported(
+                f"{node.target}: {type(layer).__name__} is one layer of torch's, whose linear layers and activations"
+                " would all stay in float; write it with nn.Linear, nn.LayerNorm, an activation and"
+                " scaled_dot_product_attention"
+            )
+        if not isinstance(layer, _ADAPTIVE):
+            continue
+        given, made = node.all_input_nodes[0].meta["shape"][2:], node.meta["shape"][2:]
+        if any(size % parts for size, parts in zip(given, made, strict=True)):
+            raise Unsupported(
+                f"{node.target}: {type(layer).__name__} makes {made} of {given} places, by windows of different sizes,"
+                " which ONNX does not have; take an output size that divides the input's, or nn.AvgPool and nn.MaxPool"
+            )
 
 
 def export_qcdq(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) -> None:
     """Write `path`: dynamic batch, input "input", output "logits".
 
     Widths below 8 bits are stored in 8 and clipped.
+
+    Raises:
+        Unsupported: a float island has no operator in ONNX.
     """
+    try:
+        with _attention_in_operators():
+            _export(quantized, input_shape, path)
+    except OnnxExporterError as error:
+        text = str(error).partition("\n")[0].partition("  [Caused by")[0]
+        raise Unsupported(f"QCDQ: {text}; write that layer with operators of ONNX {_OPSET}") from error
+    model = onnx.load(str(path))
+    model.ir_version = _IR
+    fixed_shapes(model, input_shape)
+    flat_products(model, input_shape)
+    explicit_padding(model)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
+
+
+@contextmanager
+def _attention_in_operators() -> Iterator[None]:
+    """Without the fused kernel of nn.MultiheadAttention, for which there is no operator in ONNX."""
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
+
+
+def _export(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) -> None:
     export_onnx_qcdq(
         quantized,
         torch.zeros(2, *input_shape),
@@ -32,12 +92,6 @@ def export_qcdq(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) 
         output_names=["logits"],
         dynamic_axes={"input": {0: "batch"}, "logits": {0: "batch"}},
     )
-    model = onnx.load(str(path))
-    model.ir_version = _IR
-    fixed_shapes(model, input_shape)
-    flat_products(model, input_shape)
-    onnx.checker.check_model(model)
-    onnx.save(model, str(path))
 
 
 def constant_bytes(content: bytes) -> int:

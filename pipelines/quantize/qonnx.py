@@ -11,6 +11,7 @@ from torch import nn
 from torch.onnx.errors import UnsupportedOperatorError
 
 from evalsuite import Unsupported
+from pipelines.quantize.rewriting import explicit_padding
 
 # Opset 13 and IR 8 are what FPGA compilers read; GELU is written as Div, Erf, Add and Mul there.
 _OPSET, _IR = 13, 8
@@ -46,5 +47,6 @@ def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path)
         raise Unsupported(f"QONNX: {str(error).splitlines()[0]}") from error
     model = onnx.load(str(path))
     model.ir_version = _IR
+    explicit_padding(model)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))

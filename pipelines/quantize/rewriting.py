@@ -49,6 +49,23 @@ def flat_products(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
     _drop_unread(model)
 
 
+def explicit_padding(model: onnx.ModelProto) -> None:
+    """Write the places that a convolution pads "same", which ONNX Runtime does not find with a dilation; in place.
+
+    torch, as SAME_UPPER, adds the odd place behind; such convolutions have a stride of 1.
+    """
+    for node in model.graph.node:
+        given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        if node.op_type != "Conv" or given.get("auto_pad") != b"SAME_UPPER":
+            continue
+        reach = zip(given["dilations"], given["kernel_shape"], strict=True)
+        totals = [spacing * (size - 1) for spacing, size in reach]
+        pads = [each // 2 for each in totals] + [each - each // 2 for each in totals]
+        kept = [each for each in node.attribute if each.name not in ("auto_pad", "pads")]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute("pads", pads)])
+
+
 def _affine(model: onnx.ModelProto, add: onnx.NodeProto) -> tuple[onnx.NodeProto, onnx.NodeProto, str, str] | None:
     """The product and `add`, and the names of the quantized weight and bias, if `add` adds a bias to a product."""
     if add.op_type != "Add":

@@ -249,6 +249,8 @@ def _fold_norms(traced: fx.GraphModule) -> None:
         if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
             setattr(traced, str(before.target), fuse_conv_bn_eval(layer, norm))
         elif isinstance(layer, nn.Linear) and len(node.meta["shape"]) == 2:
+            if not norm.affine:  # torch folds such a norm into convolutions only
+                norm.weight, norm.bias = (nn.Parameter(torch.full_like(norm.running_mean, each)) for each in (1.0, 0.0))
             setattr(traced, str(before.target), fuse_linear_bn_eval(layer, norm))
         else:
             continue

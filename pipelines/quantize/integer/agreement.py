@@ -91,7 +91,8 @@ def compare(
         quantized: stays as it is.
         network: what `lower` made of it.
         inputs: float32.
-        precision: that Brevitas computes in: float32, or float64, in which rounding errors decide no tie.
+        precision: that Brevitas computes in: float32, or float64, in which rounding errors decide no tie. What is left
+            there comes of factors that `Dyadic` rounds: behind an average over 6 places a tie is none for the integers.
         diagnose: whether to look for the quantizers at which they differ. A sample whose logits agree is not looked
             at: an integer inside that differs without a trace in them is not found.
         chunk: samples at a time.

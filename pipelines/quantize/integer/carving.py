@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable
+from typing import Any
 
 from torch import fx
 
@@ -17,7 +19,7 @@ def carve(
     """The float nodes that `last` needs, back to the integers from which they are made, as one operation.
 
     Args:
-        quantized: whose graph `last` is of; its layers are copied.
+        quantized: whose graph `last` is of; the layers that the island takes are copied.
         last: what is quantized to `grid`.
         on_grid: what a node holds where that is integers, else None.
         name: of the operation.
@@ -44,9 +46,15 @@ def carve(
         name,
         tuple(each.name for each in sources.values()),
         tuple(each.grid for each in sources.values()),
-        fx.GraphModule(copy.deepcopy(quantized), _placeholders_first(graph)).eval(),
+        fx.GraphModule(_owned(quantized, graph), _placeholders_first(graph)).eval(),
         grid,
     )
+
+
+def _owned(quantized: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
+    """Copies of what the nodes of `graph` call and read by name, and of nothing else: a network has many islands."""
+    names = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
+    return copy.deepcopy({name: operator.attrgetter(name)(quantized) for name in sorted(names)})
 
 
 def _placeholders_first(graph: fx.Graph) -> fx.Graph:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
 from torch import fx, nn
 from torch.nn import functional
@@ -58,8 +59,8 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
 def _keep_grid(name: str, layer: QuantIdentity, twin: Any) -> None:
     grid = grid_of(layer)
     kernel = twin.act_quant.fused_activation_quant_proxy.tensor_quant
-    # Brevitas keeps a grid's greatest value and its zero, both as real numbers, and divides: in float64, once more.
-    kernel.scaling_impl.value.data.fill_(grid.scale * grid.high)
+    # Brevitas keeps a grid's reach and its zero, both as real numbers, and divides: in float64, once more.
+    kernel.scaling_impl.value.data.copy_(_reach(kernel, torch.tensor(grid.scale, dtype=torch.float64), grid.high))
     kernel.zero_point_impl.value.data.fill_(grid.scale * grid.zero_point)
     if grid_of(twin) != grid:
         raise RuntimeError(f"{name}: in float64 its grid became {grid_of(twin)} instead of {grid}")
@@ -71,12 +72,20 @@ def _keep_weights(name: str, layer: Any, twin: Any) -> None:
     for part in twin.weight_quant.modules():
         if hasattr(part, "min_val"):  # A limit that float32 rounded would lift the scales that it made by that little.
             part.min_val = 0.0
-    value = twin.weight_quant.tensor_quant.scaling_impl.value
-    value.data = scale.view_as(value) * (2 ** (int(weight.bit_width) - 1) - 1)
+    kernel = twin.weight_quant.tensor_quant
+    value = kernel.scaling_impl.value
+    value.data = _reach(kernel, scale.view_as(value), 2 ** (int(weight.bit_width) - 1) - 1)
     twin.weight.data = integers * scale
     made = twin.quant_weight()
     if not torch.equal(made.scale, scale) or not torch.equal(made.int(), integers):
         raise RuntimeError(f"{name}: in float64 its weights are quantized otherwise")
+
+
+def _reach(kernel: Any, scale: torch.Tensor, greatest: int) -> torch.Tensor:
+    """What Brevitas keeps to find `scale` again: that of the greatest integer, or the logarithm of the next power's."""
+    if isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling):
+        return (scale * (greatest + 1)).log2()
+    return scale * greatest
 
 
 class _Step(nn.Module):

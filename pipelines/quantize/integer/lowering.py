@@ -104,6 +104,7 @@ class _Lowering:
 
     def __init__(self, quantized: fx.GraphModule, smooth: Smooth) -> None:
         self._quantized, self._smooth = quantized, smooth
+        self._targets = {str(node.target) for node in quantized.graph.nodes}
         self._held: dict[fx.Node, _Held] = {}
         self._operations: list[Operation] = []
         self._inserted: list[str] = []
@@ -225,7 +226,7 @@ class _Lowering:
     def _insert(self, held: _Activated, hardness: float, grid: Grid) -> OnGrid:
         """A grid for the input of an activation that has none in the fake-quantized network."""
         name = f"{held.name}_input"
-        while any(str(node.target) in (name, f"quantize_{name}") for node in self._quantized.graph.nodes):
+        while name in self._targets or f"quantize_{name}" in self._targets:
             name = f"{name}_"
         self._inserted.append(name)
         return self._gridded(held.source, smooth_input_grid(hardness, grid, _INPUT_BITS[self._smooth], held.row), name)

@@ -65,7 +65,8 @@ class Dyadic:
 
     @classmethod
     def nearest(cls, factors: npt.ArrayLike) -> Dyadic:
-        """The nearest factors; relative error at most 2^-31 unless a factor is below 2^-32. Exact for powers of two.
+        """The nearest factors; relative error at most 2^-31 unless a factor is below 2^-32. Exact for powers of two,
+        not for the 1/6 of an average: a product that should lie half-way between two integers then lies beside it.
 
         Raises:
             ValueError: a factor is negative, not finite, or not below 2^30.

@@ -6,11 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from mobile import SHAPE, mobile
 from torch import fx, nn
 
 from evalsuite import LambdaGELU, Network, Unsupported, fold_hardness, open_onnx
@@ -120,10 +121,30 @@ def test_power_of_two_scales_agree_exactly(
     made, data = network(workload, variant), bench(workload).data
     quantized = of_network(made, data.calibration.inputs, bits, True, "power-of-two")
     lowered = lower(quantized, made.input_shape)
-    assert compare(quantized, lowered, data.test.inputs).differing == 0
+    for precision in (torch.float32, torch.float64):
+        assert compare(quantized, lowered, data.test.inputs, precision=precision).differing == 0
     for operation in lowered.operations:
         if isinstance(operation, Requantize):
             assert set(operation.factor.multiplier.tolist()) == {2**30}
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_behind_an_average_over_six_places_ties_go_another_way(bits: int, precision: torch.dtype) -> None:
+    """1/6 is no dyadic number, 1/4 is: no difference is anything but a tie."""
+    inputs = torch.rand(200, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    inputs[0] = 1  # the average reaches as far as the inputs: both on one grid, so that ties are common
+    for window, features in (((2, 2), 36), ((2, 3), 24)):
+        linear = nn.Linear(features, features)
+        with torch.no_grad():
+            linear.weight.copy_(0.75 * torch.eye(features))
+        module = nn.Sequential(nn.AvgPool2d(window), nn.Flatten(), linear).eval()
+        quantized = quantize(module, (1, 12, 12), inputs, bits=bits, both=True, scales="power-of-two")
+        found = compare(quantized, lower(quantized, (1, 12, 12)), inputs, precision=precision)
+        assert found.unexplained == 0
+        assert found.distance == 0  # of exact ties alone
+        assert (found.differing > 0.01 * found.logits) == (window == (2, 3))
+        assert {each.layer for each in found.disagreements} == ({"quantize_layer_0"} if found.differing else set())
 
 
 @pytest.mark.parametrize("make", [Everything, sequence])
@@ -247,6 +268,31 @@ def test_transformers_have_named_islands(network: MakeNetwork, bench: MakeBench)
     found = compare(quantized, lowered, data.test.inputs[:60])
     assert found.same_class == 60
     assert found.unexplained == 0
+
+
+class Copies:
+    """Hangs on a layer and counts how often that is copied."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Copies:
+        self.count += 1
+        return self
+
+
+def test_a_network_with_squeeze_and_excitation_agrees_and_each_layer_is_copied_once_at_most() -> None:
+    torch.manual_seed(0)
+    quantized = quantize(mobile(), SHAPE, torch.rand(20, *SHAPE), both=True)
+    copies = {name: Copies() for name, layer in quantized.named_children()}
+    for name, each in copies.items():
+        vars(quantized.get_submodule(name))["copies"] = each
+    lowered = lower(quantized, SHAPE)
+    assert len(lowered.islands) == 4
+    copied = {name: each.count for name, each in copies.items() if each.count}
+    assert sorted(copied.values()) == [1] * 4, copied  # the hard sigmoid of each island
+    found = compare(quantized, lowered, torch.rand(50, *SHAPE), precision=torch.float64)
+    assert found.differing == 0
 
 
 @pytest.mark.parametrize(

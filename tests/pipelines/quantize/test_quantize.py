@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -226,6 +227,52 @@ def test_pools_and_norms(bench: MakeBench) -> None:
     assert abs(found["accuracy_drop"]) < 0.05
 
 
+def test_power_of_two_scales_have_every_row(network: MakeNetwork, bench: MakeBench) -> None:
+    outcome = Quantize(scales="power-of-two").run(network("digits-mlp", "relu"), bench("digits-mlp"))
+    differing = {
+        each.setting.get("precision"): each.value for each in outcome.metrics if each.name == "differing_logits"
+    }
+    assert differing[None] == differing["float64"] == 0
+    assert values(outcome)["integer_agreement"] == 1
+
+
+class Rows(nn.Module):
+    """Attention of torch's between the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.attention, self.head = nn.Linear(8, 8), nn.MultiheadAttention(8, 2), nn.Linear(64, 10)
+        self.attention.batch_first = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x.flatten(1, 2))
+        mixed, _ = self.attention(x, x, x)
+        made: torch.Tensor = self.head((x + mixed).flatten(1))
+        return made
+
+
+def folded() -> nn.Module:
+    """A dilated convolution that keeps the size, and a norm without weights behind a linear layer."""
+    norm = nn.BatchNorm1d(16, affine=False)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.1, 2)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, (3, 2), padding="same", dilation=(2, 3)), nn.ReLU(), nn.Flatten(), nn.Linear(256, 16), norm,
+        nn.ReLU(), nn.Linear(16, 10),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "islands"), [(folded, 0), (Rows, 2)])
+def test_layers_that_files_must_be_rewritten_for(bench: MakeBench, make: Callable[[], nn.Module], islands: int) -> None:
+    torch.manual_seed(0)
+    found = values(Quantize().run(digits(make()), bench("digits-cnn")))
+    assert found["integer_islands"] == islands  # the attention, and what makes rows of an image
+    assert min(found["runtime_agreement"], found["integer_agreement"]) >= 0.99
+    assert abs(found["accuracy_drop"]) < 0.05
+
+
 def test_a_channel_without_weights_keeps_its_bias(bench: MakeBench) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
@@ -258,6 +305,12 @@ def diverged() -> nn.Module:
     return nn.Sequential(nn.Flatten(), linear)
 
 
+def encoder() -> nn.Module:
+    """A layer of torch's transformer on the eight rows of an image."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.Sequential(nn.Flatten(1, 2), layer, nn.Flatten(), nn.Linear(64, 10))
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -269,6 +322,11 @@ def diverged() -> nn.Module:
             ),
             "padding mode 'circular'",
         ),
+        (
+            lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d((4, 3)), nn.Flatten(), nn.Linear(24, 10)),
+            r"layer_1: AdaptiveAvgPool2d makes \(4, 3\) of \(6, 6\) places.*; take an output size that divides",
+        ),
+        (encoder, "1: TransformerEncoderLayer is one layer of torch's, .*; write it with nn.Linear"),
         (dead, "no range"),
         (diverged, "not finite"),
     ],
@@ -342,6 +400,21 @@ def test_every_option_has_its_rows(network: MakeNetwork, bench: MakeBench) -> No
     assert found["integer_agreement"] == found["integer_onnx_agreement"] == 1
     assert found["unexplained_differences"] == 0
     assert sorted(outcome.artefacts) == ["execution", "integer", "qonnx", "quantized"]
+
+
+@pytest.mark.parametrize(("activation", "pairs"), [(nn.GELU, 0), (nn.ReLU, 1)])
+def test_the_rows_say_where_equalization_applies(
+    bench: MakeBench, activation: Callable[[], nn.Module], pairs: int
+) -> None:
+    from pipelines.quantize.measurement import quantize
+
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), activation(), nn.Linear(8, 10)).eval()
+    room = bench("digits-mlp")
+    made = quantize(module, (1, 8, 8), room.data.calibration.inputs, room, Quantize(equalization=True))
+    (row,) = (each for each in made.metrics if each.name == "equalized_pairs")
+    said = "layer_1 and layer_3" if pairs else "no pair of layers to equalize; scales in front of layer_2 (GELU)"
+    assert row.value == pairs
+    assert said in row.reason
 
 
 @pytest.mark.slow
