@@ -48,6 +48,8 @@ class Quantize:
             across GELU and other smooth activations it does nothing. The row `equalized_pairs` says where it did.
         tuned: whether to choose the five above by calibration data, among the same candidates for every network.
         qat_epochs: passes of quantization-aware training on the training data, at a tenth of the workload's rate.
+        learn_scales_up_to: where a layer's weights or inputs have at most so many bits, training learns all scales too,
+            once at each of three rates, 0 among them, of which the validation data choose one; 0 keeps calibration's.
         scales: any number, or powers of two, with which every rescaling is a shift, but those of averages over another
             number of places than a power of two.
         rounding: how the integer-only network rounds.
@@ -56,7 +58,7 @@ class Quantize:
         qonnx: whether to write a QONNX file too, for FPGA tools.
     """
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
 
     weight_bits: int = 8
@@ -70,6 +72,7 @@ class Quantize:
     equalization: bool = False
     tuned: bool = False
     qat_epochs: int = 0
+    learn_scales_up_to: int = 3
     scales: Literal["float", "power-of-two"] = "float"
     rounding: Literal["half-even", "half-up", "gemmlowp"] = "half-even"
     size_budget: float = 1.0
@@ -84,6 +87,8 @@ class Quantize:
             raise ValueError(f"calibration_samples must be >= 1, got {self.calibration_samples}")
         if self.qat_epochs < 0:
             raise ValueError(f"qat_epochs must be >= 0, got {self.qat_epochs}")
+        if not 0 <= self.learn_scales_up_to <= 8:
+            raise ValueError(f"learn_scales_up_to must be in [0, 8], got {self.learn_scales_up_to}")
         if not _LEAST_BUDGET <= self.size_budget <= 1:
             raise ValueError(
                 f"size_budget must be in [{_LEAST_BUDGET}, 1], got {self.size_budget}: "

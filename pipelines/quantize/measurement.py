@@ -36,7 +36,7 @@ from pipelines.quantize.qcdq import check_exportable, export_qcdq
 from pipelines.quantize.qonnx import export_qonnx
 from pipelines.quantize.sensitivity import metrics_of_sensitivity, sensitivity
 from pipelines.quantize.tracing import trace
-from pipelines.quantize.training import train
+from pipelines.quantize.training import least_bits, metrics_of_training, train, train_scales
 from pipelines.quantize.treatment import Treated, Treatment, treat
 from pipelines.quantize.tuning import tune
 
@@ -117,7 +117,11 @@ def quantize(
     if options.sensitivity:
         metrics += metrics_of_sensitivity(sensitivity(make, traced, inputs, bits))
     quantized = treated.network
-    if options.qat_epochs:
+    if options.qat_epochs and least_bits(quantized) <= options.learn_scales_up_to:
+        trained = train_scales(quantized, bench, options.qat_epochs)
+        quantized = trained.network
+        metrics += metrics_of_training(trained)
+    elif options.qat_epochs:
         quantized = train(quantized, bench, options.qat_epochs)
     return Quantized(quantized, metrics)
 

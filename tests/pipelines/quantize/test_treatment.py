@@ -339,7 +339,7 @@ def test_training_that_cannot_be(network: MakeNetwork, bench: MakeBench) -> None
     with pytest.raises(ValueError, match="epochs must be at least 0, got -1"):
         train(quantized, room, -1)
 
-    def explode(module: nn.Module, epochs: int) -> None:
+    def explode(module: nn.Module, epochs: int, /, **_options: object) -> None:
         next(each for each in module.parameters() if each.requires_grad).data.fill_(math.inf)
 
     with pytest.raises(Unsupported, match=r"diverged: .*weight is not finite after 3 epochs"):

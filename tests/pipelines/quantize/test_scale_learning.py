@@ -1,0 +1,225 @@
+"""Scales learnt under quantization: their gradients by hand, what becomes of them, and how the rate is chosen."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from brevitas.nn import QuantIdentity
+from torch import fx, nn
+
+from evalsuite import Bench, Network, Unsupported, fold_hardness
+from pipelines.quantize import Quantize
+from pipelines.quantize.integer.agreement import compare
+from pipelines.quantize.integer.lowering import lower
+from pipelines.quantize.measurement import quantize as quantize_by
+from pipelines.quantize.placement import Bits, Scheme
+from pipelines.quantize.quantizers import COMPUTE, Scales, quantized_layer, quantizer
+from pipelines.quantize.scale_learning import ScaleLearning
+from pipelines.quantize.training import RATES, least_bits, train, train_scales
+from pipelines.quantize.treatment import Treatment, quantize
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeBench, MakeNetwork
+
+LOG_2 = math.log(2)
+
+
+def scales_of(network: nn.Module) -> dict[str, torch.Tensor]:
+    """Of activations and of channels' weights."""
+    found = {}
+    for name, each in network.named_modules():
+        if isinstance(each, QuantIdentity):
+            found[name] = each.act_quant.scale().detach()
+        elif isinstance(each, COMPUTE):
+            found[name] = each.quant_weight().scale.detach().flatten()
+    return found
+
+
+def zero_points_of(network: nn.Module) -> list[float]:
+    return [each.act_quant.zero_point().item() for each in network.modules() if isinstance(each, QuantIdentity)]
+
+
+def placed(made: Network, room: Bench, bits: int = 2, scales: Scales = "float", both: bool = False) -> fx.GraphModule:
+    scheme = Scheme(Bits(bits, bits), before_activations=both, scales=scales)
+    inputs = room.data.calibration.inputs
+    return quantize(fold_hardness(made.module), made.input_shape, scheme, inputs, Treatment("mse", "mse"))
+
+
+def ranged(scales: Scales, length: float, below: float) -> Any:
+    """A quantizer of 2 bits with Brevitas' parameters set."""
+    layer: Any = quantizer(2, scales)
+    kernel = layer.act_quant.fused_activation_quant_proxy.tensor_quant
+    with torch.no_grad():
+        kernel.scaling_impl.value.fill_(length)
+        kernel.zero_point_impl.value.fill_(below)
+    kernel.scaling_impl.counter = kernel.zero_point_impl.counter = 10**6  # statistics are collected
+    return layer.eval()
+
+
+def octave_gradient(network: nn.Module, made: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """What the learning finds for the sum of `made`; `network` has one quantizer."""
+    (learnt,) = ScaleLearning(network, 0.01).ranges
+    made().sum().backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        learnt.take_gradient()
+    assert learnt.octaves.grad is not None
+    return learnt.octaves.grad
+
+
+@pytest.mark.parametrize("scales", ["float", "power-of-two"])
+def test_the_gradient_of_an_activations_scale_is_lsqs(scales: Scales) -> None:
+    """arXiv 1902.08153, eq. 3, with a zero point: q - x / s inside the range, and q itself where x is clipped."""
+    layer = ranged(scales, 1.0 if scales == "power-of-two" else 1.5, 0.5)  # steps of 1/2, one of them below 0
+    x = torch.tensor([-3.0, -0.6, -0.2, 0.3, 0.9, 1.4, 7.0])
+    step, zero = layer.act_quant.scale().item(), layer.act_quant.zero_point().item()
+    assert (step, zero) == (0.5, 1)
+    nearest = np.rint(x.numpy() / step)
+    clipped = (nearest < -zero) | (nearest > 3 - zero)
+    wanted = np.where(clipped, nearest.clip(-zero, 3 - zero), nearest - x.numpy() / step).sum() * step * LOG_2
+    assert octave_gradient(layer, lambda: layer(x).value).item() == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("scales", ["float", "power-of-two"])
+def test_the_gradient_of_a_channels_scale_is_lsqs(scales: Scales) -> None:
+    torch.manual_seed(0)
+    layer: Any = quantized_layer(nn.Linear(6, 3, bias=False), 2, scales, "layer")
+    weight = layer.quant_weight()
+    step, w = weight.scale.detach().flatten().numpy()[:, None], layer.weight.detach().numpy()
+    nearest = np.rint(w / step)
+    wanted = np.where(abs(nearest) > 1, nearest.clip(-1, 1), nearest - w / step) * step * LOG_2
+    found = octave_gradient(layer, lambda: layer.quant_weight().value)
+    np.testing.assert_allclose(found.flatten().numpy(), wanted.sum(1), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("scales", ["float", "power-of-two"])
+def test_steps_are_octaves_that_fall_with_the_workloads_rate(scales: Scales) -> None:
+    """Adam's steps under one gradient are of its rate: 0.4 and then 0.2 octaves down."""
+    layer = ranged(scales, 0.0 if scales == "power-of-two" else 1.0, 0.25)
+    length = layer.act_quant.fused_activation_quant_proxy.tensor_quant.scaling_impl.value
+    start, found = layer.act_quant.scale().item(), []
+    learning = ScaleLearning(layer, 0.4)
+    for learning_rate in (3e-4, 1.5e-4):
+        layer.zero_grad()
+        (1000 * length).sum().backward()
+        learning.step(learning_rate)
+        found.append(math.log2(layer.act_quant.scale().item() / start))
+    learning.finish()
+    # Powers of two begin half an octave below the next one, and so are halved once half an octave is passed.
+    assert found == pytest.approx([-0.4, -0.6] if scales == "float" else [0, -1], abs=0.01)
+    assert layer.act_quant.zero_point().item() == round(0.25 / start)
+    assert math.log2(layer.act_quant.scale().item() / start) == found[-1]
+
+
+@pytest.mark.parametrize(("variant", "scales"), [("gelu", "float"), ("relu", "float"), ("gelu", "power-of-two")])
+def test_the_integer_network_reads_what_was_learnt(
+    network: MakeNetwork, bench: MakeBench, variant: str, scales: Scales
+) -> None:
+    made, room = network("digits-mlp", variant), bench("digits-mlp")
+    calibrated = placed(made, room, scales=scales, both=True)
+    trained = train(calibrated, room, 1, rate=0.05)
+    before, after = scales_of(calibrated), scales_of(trained)
+    moved = [bool((after[name] != before[name]).any()) for name in before]
+    assert all(moved) if scales == "float" else any(moved)
+    assert all(each.log2().frac().abs().max() == 0 for each in after.values()) == (scales == "power-of-two")
+    assert zero_points_of(trained) == zero_points_of(calibrated)
+    assert not any(each.requires_grad for name, each in trained.named_parameters() if name.endswith("_impl.value"))
+    inputs = room.data.test.inputs
+    agreement = compare(trained, lower(trained, made.input_shape), inputs)
+    assert agreement.same_class == agreement.samples == len(inputs)
+    assert agreement.unexplained == 0
+    assert agreement.differing <= (0 if scales == "power-of-two" else 0.01 * agreement.logits)
+    # With calibration's scales under the same weights it would be another network.
+    with torch.no_grad():
+        off = (trained(inputs).argmax(1) != with_scales(trained, calibrated)(inputs).argmax(1)).float().mean()
+    assert off > 0.01
+
+
+def with_scales(trained: fx.GraphModule, calibrated: fx.GraphModule) -> fx.GraphModule:
+    mixed, kept = copy.deepcopy(trained), dict(calibrated.named_parameters())
+    with torch.no_grad():
+        for name, each in mixed.named_parameters():
+            if name.endswith("_impl.value"):
+                each.copy_(kept[name])
+    return mixed
+
+
+def test_rate_0_keeps_calibrations_scales(network: MakeNetwork, bench: MakeBench) -> None:
+    made, room = network("digits-mlp", "gelu"), bench("digits-mlp")
+    calibrated = placed(made, room)
+    kept = train_scales(calibrated, room, 1, rates=[0.0])
+    plain = train(calibrated, room, 1)
+    assert kept.rate == 0
+    for name, each in scales_of(kept.network).items():
+        assert torch.equal(each, scales_of(calibrated)[name])
+    for one, other in zip(kept.network.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_learning_is_reproducible_and_changes_nothing_it_was_given(network: MakeNetwork, bench: MakeBench) -> None:
+    made, room = network("digits-mlp", "relu"), bench("digits-mlp")
+    calibrated = placed(made, room)
+    before = {name: (each.detach().clone(), each.requires_grad) for name, each in calibrated.named_parameters()}
+    first, second = (dict(train(calibrated, room, 1, rate=0.02).named_parameters()) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    for name, each in calibrated.named_parameters():
+        assert torch.equal(each, before[name][0])
+        assert each.requires_grad == before[name][1]
+
+
+def test_a_rate_that_diverges_is_not_chosen(network: MakeNetwork, bench: MakeBench) -> None:
+    made, room = network("digits-mlp", "relu"), bench("digits-mlp")
+    calibrated = placed(made, room)
+    trained = train_scales(calibrated, room, 1, rates=[1000.0, 0.0, 0.01, 3.0])
+    broken, kept, slow, wild = trained.attempts
+    assert [each.rate for each in trained.attempts] == [1000, 0, 0.01, 3]
+    assert broken.loss is None
+    assert broken.reason
+    assert wild.loss is not None
+    assert kept.loss is not None
+    assert slow.loss is not None
+    assert wild.loss > math.log(10) - 0.5  # as good as guessing
+    assert trained.rate == (0.01 if slow.loss < kept.loss else 0)
+    assert room.data.classes == 10
+    with pytest.raises(Unsupported, match=re.escape(broken.reason)):
+        train_scales(calibrated, room, 1, rates=[1000.0])
+
+
+@pytest.mark.parametrize(("rates", "text"), [([], "no rate to train"), ([-0.1], "rate must be at least 0 and finite")])
+def test_rates_that_cannot_be(network: MakeNetwork, bench: MakeBench, rates: list[float], text: str) -> None:
+    made, room = network("digits-mlp", "relu"), bench("digits-mlp")
+    with pytest.raises(ValueError, match=text):
+        train_scales(placed(made, room), room, 1, rates=rates)
+
+
+def test_the_stage_learns_scales_where_bits_are_few_and_says_so(network: MakeNetwork, bench: MakeBench) -> None:
+    made, room = network("digits-mlp", "gelu"), bench("digits-mlp")
+    module, inputs = fold_hardness(made.module), room.data.calibration.inputs
+    rows = {}
+    for name, options in {
+        "few": Quantize(weight_bits=8, act_bits=3, qat_epochs=1),
+        "many": Quantize(weight_bits=4, act_bits=4, qat_epochs=1),
+        "untrained": Quantize(weight_bits=2, act_bits=2),
+    }.items():
+        rows[name] = quantize_by(module, made.input_shape, inputs, room, options).metrics
+    assert rows["many"] == rows["untrained"] == []
+    chosen, *losses = rows["few"]
+    assert chosen.name == "scale_learning_rate"
+    assert [each.setting["scale_rate"] for each in losses] == list(RATES)
+    assert chosen.value == min(losses, key=lambda each: each.value or math.inf).setting["scale_rate"]
+    assert RATES[0] == 0
+    with pytest.raises(ValueError, match=r"learn_scales_up_to must be in \[0, 8\], got 9"):
+        Quantize(learn_scales_up_to=9)
+
+
+def test_the_least_bits_are_a_weights_or_an_activations(network: MakeNetwork, bench: MakeBench) -> None:
+    made, room = network("digits-mlp", "relu"), bench("digits-mlp")
+    inputs = room.data.calibration.inputs[:8]
+    for bits, wanted in ((Bits(3, 8), 3), (Bits(8, 2), 2), (Bits(8, 8), 8)):
+        assert least_bits(quantize(made.module, made.input_shape, Scheme(bits), inputs)) == wanted
