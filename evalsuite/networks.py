@@ -156,7 +156,10 @@ def _activation(module: nn.Module) -> dict[str, Any]:
 
     Others are what became of some when lambda was folded: they learn nothing, so their name says all of them.
     """
-    found = census(module)
+    every = census(module, gates=True)
+    counted = [each for each in every if not each.traits.gate]
+    # Gates and clips beside the activations are the architecture's own, and built with it.
+    found = [each for each in counted if each.traits.swaps] or counted or every
     learning = {each.traits.name for each in found if each.traits.parameters}
     names = learning or {each.traits.name for each in found}
     if len(names) != 1:

@@ -24,6 +24,7 @@ from evalsuite.activations.traits import Activation
 # Functions and methods of torch that are activations, by name.
 FUNCTIONS = frozenset(
     {"gelu", "silu", "relu", "leaky_relu", "elu", "celu", "selu", "mish", "hardswish", "softplus", "prelu", "rrelu"}
+    | {"relu6"}
 )
 _FUSED = "_transformer_encoder_layer_fwd"
 _CALL = nn.Module._call_impl.__code__

@@ -39,6 +39,11 @@ class Activation:
         kinks: where g' jumps, ascending; a jump counts neither as an inflection nor as a piece of `shape`.
         parameters: the names of what a module learns; "s" is the raw hardness.
         row_of: the row at a matching module's parameters; None if g has none.
+        swaps: whether the swap puts ReLU in its place. Not where it is bounded above on purpose, as ReLU6, which is
+            piecewise linear already, and in a hand-written hard-sigmoid a part of a gate.
+        gate: whether networks have it as a gate, a pooler, a probability or a scale, whose range others rely on. Then
+            a census counts it on request alone, values are not recognised as it, and what treats activations (the swap,
+            hardening, pruning) leaves it as it is.
     """
 
     name: str
@@ -59,6 +64,8 @@ class Activation:
     kinks: tuple[float, ...] = ()
     parameters: tuple[str, ...] = ()
     row_of: Callable[[nn.Module], Activation] | None = None
+    swaps: bool = True
+    gate: bool = False
 
     def of(self, module: nn.Module) -> Activation:
         """The row for a matching module's present parameters; this row where g has none. The hardness is apart.

@@ -11,6 +11,7 @@ from torch import nn
 from evalsuite.activations import Found, census
 from evalsuite.activations.census import settle_transformers, substitute
 from evalsuite.activations.hardenable import Hardenable
+from evalsuite.activations.quick_gelu import HARDNESS as QUICK_GELU_HARDNESS
 from evalsuite.activations.runs import function_name
 from evalsuite.plugins import load
 from evalsuite.reluize.hardening import Hardening
@@ -18,7 +19,11 @@ from evalsuite.reluize.rewrite import modes_in
 from evalsuite.reluize.schedules import Curve
 from evalsuite.reluize.swap import adopt, expose
 
-_HARDENS_AS = {"gelu": "lambda-gelu", "gelu-tanh": "lambda-gelu", "silu": "swish"}
+# The hardenable row, and the hardness at which it is what stood there.
+_HARDENS_AS = {
+    "gelu": ("lambda-gelu", 1.0), "gelu-tanh": ("lambda-gelu", 1.0), "silu": ("swish", 1.0),
+    "quick-gelu": ("swish", QUICK_GELU_HARDNESS),
+}  # fmt: skip
 
 
 def harden(
@@ -43,7 +48,8 @@ def harden(
         relu_network = hardening.swap()
 
     GELU becomes lambda-GELU and SiLU becomes Swish, both at lambda = `hardness`, where they are modules or functions
-    that are attributes, as nn.TransformerEncoderLayer's; lambda-GELU and Swish stay as they are. The module is changed
+    that are attributes, as nn.TransformerEncoderLayer's; quick GELU becomes Swish at 1.702 or `hardness`, whichever is
+    greater; lambda-GELU and Swish stay as they are. The module is changed
     in place, because a copy that the training loop does not train would go unnoticed; its weights stay the same
     parameters, so that an optimizer which holds them already still serves, but does not learn s.
 
@@ -108,9 +114,10 @@ def _attributes(network: nn.Module) -> list[tuple[nn.Module, str, Any]]:
 
 def _hardenable(found: Found, network: nn.Module, hardness: float) -> nn.Module:
     """The activation's hardenable form, where the network's parameters are and as precise as they."""
-    made: nn.Module = load("activations", _HARDENS_AS[found.traits.name]).target.make(0)
+    name, least = _HARDENS_AS[found.traits.name]
+    made: nn.Module = load("activations", name).target.make(0)
     if not isinstance(made, Hardenable):
-        raise TypeError(f"the activation {_HARDENS_AS[found.traits.name]!r} must make a Hardenable")
+        raise TypeError(f"the activation {name!r} must make a Hardenable")
     like = next((each for each in network.parameters() if each.is_floating_point()), torch.zeros(()))
-    made.to(like.device, like.dtype).set_hardness(hardness)
+    made.to(like.device, like.dtype).set_hardness(max(hardness, least))
     return made.train(found.module.training)

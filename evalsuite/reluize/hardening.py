@@ -228,7 +228,7 @@ class Hardening:
         return [
             f"{each.traits.name} at {each.path}"
             for each in found
-            if each.traits.name != RELU.name and each.path not in hardened
+            if each.traits.swaps and each.traits.name != RELU.name and each.path not in hardened
         ]
 
     def state_dict(self) -> dict[str, Any]:

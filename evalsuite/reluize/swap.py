@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.activations import RELU, replace
+from evalsuite.activations import RELU, Found, census, replace
 from evalsuite.activations.census import duplicate, identify, settle_transformers, substitute
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.recognition import Recognised, known
@@ -18,7 +18,7 @@ from evalsuite.reluize.functional import adopt_functions, redirect_calls
 from evalsuite.reluize.rewrite import modes_in, rewrite_formulas
 
 # Like ReLU for large |x|, and in no row: left in a network they make it no ReLU network.
-_RESEMBLING = (nn.Softplus, nn.Mish, nn.CELU, nn.SELU)
+_RESEMBLING = (nn.Softplus, nn.CELU, nn.SELU)
 _UNSWAPPABLE = (*_RESEMBLING, nn.Tanh, nn.Sigmoid, nn.GLU, nn.LogSigmoid, nn.Tanhshrink)
 
 
@@ -71,7 +71,8 @@ def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] =
     Without an example only modules are swapped. With one, activations that are called as functions or written by hand
     are swapped too (see `expose`: the latter makes the result an fx.GraphModule), and the result is run once: if any
     activation other than ReLU is still executed, that is an error. A tanh, sigmoid or erf that is not part of x g(x)
-    (a gate, a pooler, a probability) is no GELU-like activation, and stays.
+    (a gate, a pooler, a probability) is no GELU-like activation, and stays; so does what is bounded above on purpose
+    and piecewise linear already, as ReLU6 (`Activation.swaps`).
 
     Args:
         module: any network.
@@ -79,7 +80,7 @@ def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] =
         keep: dotted paths of modules whose activations, and those of modules inside, may stay.
 
     Raises:
-        ValueError: there is no known activation, or one that cannot be swapped (Softplus, Mish, CELU, SELU); `keep`
+        ValueError: there is no known activation, or one that cannot be swapped (Softplus, CELU, SELU); `keep`
             names no module; the module is a graph that was exported while it trained; see also `expose`.
     """
     exposed = expose(duplicate(module).eval(), example)
@@ -92,10 +93,9 @@ def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] =
             f"{type(module).__name__}: {', '.join(training)} was exported in training mode, which eval() cannot change;"
             " call eval() on the network before expose() or harden() rewrites its formulas"
         )
-    try:
-        swapped = replace(exposed, lambda each: each.module if _is_in(each.path, keep) else _relu(each.module)).eval()
-    except ValueError as error:
-        raise ValueError(_nothing_found(module, example)) from error
+    if not any(each.traits.swaps for each in census(exposed)):
+        raise ValueError(_nothing_found(module, example))
+    swapped = replace(exposed, lambda each: each.module if _stays(each, keep) else _relu(each.module)).eval()
     if example is not None:
         check_swapped(swapped, example, keep)
     elif cannot := _of_type(swapped, _RESEMBLING, keep):
@@ -121,7 +121,12 @@ def check_swapped(module: nn.Module, example: Any, keep: Collection[str] = ()) -
 
 
 def _is_left(use: Use) -> bool:
-    return use.kind != "kept" and use.function != RELU.name and (use.traits is None or use.traits.name != RELU.name)
+    settled = use.traits is not None and (use.traits.name == RELU.name or not use.traits.swaps)
+    return use.kind != "kept" and use.function != RELU.name and not settled
+
+
+def _stays(found: Found, keep: Collection[str]) -> bool:
+    return not found.traits.swaps or _is_in(found.path, keep)
 
 
 def _where(use: Use) -> str:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 from torch import nn
 
-from evalsuite import MISH, SIGMOID, SOFTPLUS, TANH, Activation, Found, Unsupported, census
+from evalsuite import SOFTPLUS, Activation, Found, Unsupported, census
+from evalsuite.activations.relu6 import clip
 from pipelines.bounds.curved import Curved, Shape
 from pipelines.bounds.survey import NORMS, changed
 
-# Rows for modules that a census does not count as activations.
-GATES: tuple[Activation, ...] = (MISH, SIGMOID, SOFTPLUS, TANH)
 _LAYERS = (
     nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU,
     nn.Flatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
@@ -20,13 +19,16 @@ _LAYERS = (
 
 
 def activations(module: nn.Module) -> list[Found]:
-    """The activations of a network as modules: those of a census, and gates; shared modules once."""
-    found = census(module)
+    """The activations of a network as modules: those of a census, gates, and any clip; shared modules once."""
+    found = census(module, gates=True)
     counted = {id(each.module) for each in found}
     for path, each in module.named_modules():
-        row = next((row for row in GATES if row.matches(each) or _is_softplus(row, each)), None)
-        if row is not None and id(each) not in counted:
-            found.append(Found(path, each, row))
+        if id(each) in counted:
+            continue
+        if isinstance(each, nn.Softplus):
+            found.append(Found(path, each, SOFTPLUS))
+        elif isinstance(each, nn.Hardtanh):
+            found.append(Found(path, each, clip(float(each.min_val), float(each.max_val))))
     return found
 
 

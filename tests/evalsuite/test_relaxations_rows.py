@@ -19,9 +19,12 @@ from evalsuite import GELU, RELU, Activation
 from evalsuite.activations.elu import ELU
 from evalsuite.activations.expanded import XSILU, XSiLU
 from evalsuite.activations.gelu_tanh import GELU_TANH
+from evalsuite.activations.gates import HARD_SIGMOID
 from evalsuite.activations.hard_swish import HARD_SWISH
 from evalsuite.activations.integrated import RELU2, XIELU_ROW, XIPRELU_ROW
 from evalsuite.activations.leaky import LEAKY_RELU, PRELU
+from evalsuite.activations.quick_gelu import QUICK_GELU
+from evalsuite.activations.relu6 import clip
 from evalsuite.activations.silu import SILU, SWISH
 from evalsuite.plugins import load_all
 from evalsuite.relaxations import MISH, SIGMOID, SOFTPLUS, TANH, Lines, interval, relax
@@ -67,6 +70,12 @@ def _line_case(row: Activation, slope: float) -> Case:
     return Case(row, lambda z: np.where(z > 0, z, slope * z), lambda z: z if z > 0 else mpmath.mpf(slope) * z)
 
 
+def _clip_case(low: float, high: float) -> Case:
+    return Case(
+        clip(low, high), lambda z: np.clip(z, low, high), lambda z: min(max(z, mpmath.mpf(low)), mpmath.mpf(high))
+    )
+
+
 def _expanded_case(a: float) -> Case:
     return Case(
         _expanded(a),
@@ -103,6 +112,18 @@ CASES = {
         HARD_SWISH,
         lambda z: z * np.clip(z + 3, 0, 6) / 6,
         lambda z: z * min(max(z + 3, mpmath.mpf(0)), mpmath.mpf(6)) / 6,
+    ),
+    "hard-sigmoid": Case(
+        HARD_SIGMOID,
+        lambda z: np.clip(z + 3, 0, 6) / 6,
+        lambda z: min(max(z + 3, mpmath.mpf(0)), mpmath.mpf(6)) / 6,
+    ),
+    "relu6": _clip_case(0.0, 6.0),
+    "clip -1 2": _clip_case(-1.0, 2.0),
+    "clip 0.5": _clip_case(0.5, np.inf),
+    "clip to 1": _clip_case(-np.inf, 1.0),
+    "quick-gelu": Case(
+        QUICK_GELU, lambda z: z * special.expit(1.702 * z), lambda z: z * _logistic(mpmath.mpf(1.702) * z)
     ),
     "relu": _line_case(RELU, 0.0),
     "leaky-relu": _line_case(LEAKY_RELU, 0.01),
