@@ -53,7 +53,9 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
     if example is None:
         return exposed
     args, kwargs = as_call(example)
-    redirect_calls(exposed, lambda found: _like(module, _make(found)), args, kwargs)
+    redirect_calls(
+        exposed, lambda call: _like(module, _make(call.recognised)) if call.recognised else None, args, kwargs
+    )
     uses = census_of_run(exposed, *args, **kwargs)
     if any(use.kind in ("formula", "operator") and use.traits is not None for use in uses):
         return rewrite_formulas(exposed, _make, args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from evalsuite import SOFTPLUS, Activation, Found, Unsupported, census
@@ -138,6 +139,25 @@ def refuse_values(module: nn.Module) -> None:
     for name, each in module.named_modules():
         if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) and each.running_mean is None:
             raise Unsupported(f"{name} ({type(each).__name__}) without running statistics normalises by its batch")
+
+
+@torch.no_grad()
+def refuse_overwritten(module: nn.Module, input_shape: tuple[int, ...]) -> None:
+    """Raise Unsupported where an activation overwrites its input, which is read again: its stand-in does not.
+
+    ReLU stays itself. The inputs of the others are overwritten with NaN, which then reaches the outputs.
+    """
+    paths = [each.path for each in activations(module)
+             if getattr(each.module, "inplace", False) and each.traits.name != "relu"]  # fmt: skip
+    for path in paths:
+        watched = copy.deepcopy(module).double().eval()
+        activation = watched.get_submodule(path)
+        activation.inplace = False  # type: ignore[assignment]
+        activation.register_forward_hook(lambda _, given, __: (given[0].fill_(torch.nan), None)[1])
+        if bool(watched(torch.rand(1, *input_shape, dtype=torch.float64)).isnan().any()):
+            raise Unsupported(
+                f"{path} ({type(activation).__name__}) overwrites its input, which is read again: use inplace=False"
+            )
 
 
 def _refuse_layers(module: nn.Module) -> None:

@@ -369,7 +369,7 @@ def test_degenerate_huge_and_subnormal(name: str, low: float, high: float) -> No
         assert c * low + d - (a * low + b) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["hard-swish", "elu 0.25", "elu 3", "elu -1", "relu2", "tanh", "silu", "leaky 1.5"])
+@pytest.mark.parametrize("name", ["hard-swish", "elu 0.25", "elu 3", "elu -1", "relu2", "tanh", "silu", "leaky 1.5", "relu6", "clip to 1"])
 def test_intervals_that_end_at_kinks_and_points_there(name: str) -> None:
     # At a kink the row gives the slope of one side only; on the other side's piece that is no tangent.
     case = CASES[name]
@@ -422,7 +422,7 @@ def test_points_of_relu_are_its_lower_slope() -> None:
     assert gradient.tolist() == [-0.5, 0, 0]
 
 
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "hard-swish", "silu", "xielu"])
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "hard-swish", "silu", "xielu", "clip -1 2"])
 def test_points_move_the_lines_and_are_differentiable(name: str) -> None:
     row, low, high = CASES[name].row, tensor(-1.0), tensor(1.5)
 
@@ -435,6 +435,16 @@ def test_points_move_the_lines_and_are_differentiable(name: str) -> None:
         (gradient,) = torch.autograd.grad(height(point).sum(), point)
         ahead, behind = height(tensor(start + 1e-5)), height(tensor(start - 1e-5))
         assert gradient.item() == pytest.approx(((ahead - behind) / 2e-5).item(), abs=1e-5)
+
+
+def test_points_of_what_is_piecewise_linear_are_slopes() -> None:
+    row, low, high = CASES["relu6"].row, tensor(-1.0, 1.0, -2.0, 5.0), tensor(7.0, 2.0, 1.0, 9.0)
+    lines = relax(row, low, high, points=(tensor(0.3, 0.3, 1.7, 0.3), tensor(0.9, -5.0, 0.5, 2.0)))
+    assert lines.lower_slope.tolist() == [0.3, 1, 1, 0.3]
+    assert lines.upper_slope.tolist() == [0.9, 1, 0.5, 1]
+    # By the points that the lines touch: (0, 0), f itself, (0, 0), (9, 6); and (-1, 0), f itself, (-2, 0), (5, 5).
+    assert lines.lower_intercept.tolist() == pytest.approx([0, 0, 0, 3.3], abs=1e-12)
+    assert lines.upper_intercept.tolist() == pytest.approx([0.9, 0, 1, 0], abs=1e-12)
 
 
 def test_celu_is_elu_with_a_hardness() -> None:
