@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import torch
 from torch import nn
 
 from evalsuite.activations.traits import Activation, unit_hardness

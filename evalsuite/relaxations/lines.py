@@ -43,7 +43,8 @@ def relax(
         points: where the lower and the upper line should support the envelope of g, in normal coordinates
             z = hardness x, with any leading dimensions more; moved into the intervals, without effect where the
             envelope is a chord. The lines are differentiable by them. Where f is piecewise linear, the slope
-            itself, moved between those that f has in the interval: for ReLU, alpha of alpha-CROWN (arXiv 2011.13824). None: the lines of least area.
+            itself, moved between those that f has in the interval: for ReLU, alpha of alpha-CROWN (arXiv 2011.13824).
+            None: the lines of least area.
 
     Raises:
         ValueError: an end is NaN, infinite or beyond 1e100 / hardness, an interval is reversed, the hardness is not

@@ -18,8 +18,8 @@ from torch import nn
 from evalsuite import GELU, RELU, Activation
 from evalsuite.activations.elu import ELU
 from evalsuite.activations.expanded import XSILU, XSiLU
-from evalsuite.activations.gelu_tanh import GELU_TANH
 from evalsuite.activations.gates import HARD_SIGMOID
+from evalsuite.activations.gelu_tanh import GELU_TANH
 from evalsuite.activations.hard_swish import HARD_SWISH
 from evalsuite.activations.integrated import RELU2, XIELU_ROW, XIPRELU_ROW
 from evalsuite.activations.leaky import LEAKY_RELU, PRELU
@@ -369,7 +369,10 @@ def test_degenerate_huge_and_subnormal(name: str, low: float, high: float) -> No
         assert c * low + d - (a * low + b) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["hard-swish", "elu 0.25", "elu 3", "elu -1", "relu2", "tanh", "silu", "leaky 1.5", "relu6", "clip to 1"])
+@pytest.mark.parametrize(
+    "name",
+    ["hard-swish", "elu 0.25", "elu 3", "elu -1", "relu2", "tanh", "silu", "leaky 1.5", "relu6", "clip to 1"],
+)
 def test_intervals_that_end_at_kinks_and_points_there(name: str) -> None:
     # At a kink the row gives the slope of one side only; on the other side's piece that is no tangent.
     case = CASES[name]

@@ -202,11 +202,11 @@ def test_upstream_excludes_that_value() -> None:
 
 def test_a_row_that_is_wrong_for_its_module_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = dataclasses.replace(GELU, name="wrong", matches=lambda module: isinstance(module, nn.Tanh))
-    monkeypatch.setattr(
-        preparing,
-        "census",
-        lambda module, gates: [Found(path, each, wrong) for path, each in module.named_modules() if wrong.matches(each)],
-    )
+
+    def census(module: nn.Module, *, gates: bool) -> list[Found]:
+        return [Found(path, each, wrong) for path, each in module.named_modules() if wrong.matches(each)]
+
+    monkeypatch.setattr(preparing, "census", census)
     with pytest.raises(Unsupported, match="computes another function"):
         Propagation(network(nn.Tanh(), nn.Tanh(), 1.0))
 

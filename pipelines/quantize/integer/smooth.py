@@ -135,8 +135,8 @@ def _ends_level(row: Activation) -> bool:
 def _level_ends(row: Activation, hardness: float, output: Grid) -> tuple[float, float]:
     """As `_ends`, for what tends to a value on either side."""
     levels = _entries(row, hardness, np.array([[-_FAR], [_FAR]]) / hardness, output)
-    reach = 1 / hardness
-    while np.any(_entries(row, hardness, np.array([[-reach], [reach]]) * np.geomspace(1, 2**10, _SCAN), output) != levels):
+    reach, sides = 1 / hardness, np.array([[-1.0], [1.0]]) * np.geomspace(1, 2**10, _SCAN)
+    while np.any(_entries(row, hardness, reach * sides, output) != levels):
         reach *= 2
     points = np.linspace(-reach, reach, 2 * _SCAN)
     entries = _entries(row, hardness, points, output)
