@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
-from evalsuite.activations import census
+from evalsuite.activations.census import built_with
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.contract import Data, Network
 from evalsuite.plugins import PluginError
@@ -156,7 +156,7 @@ def _activation(module: nn.Module) -> dict[str, Any]:
 
     Others are what became of some when lambda was folded: they learn nothing, so their name says all of them.
     """
-    found = census(module)
+    found = built_with(module)
     learning = {each.traits.name for each in found if each.traits.parameters}
     names = learning or {each.traits.name for each in found}
     if len(names) != 1:

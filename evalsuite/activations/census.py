@@ -21,30 +21,45 @@ class Found:
     traits: Activation
 
 
-def identify(module: nn.Module) -> Recognised | None:
+def identify(module: nn.Module, *, gates: bool = False) -> Recognised | None:
     """What `module` computes, by its type or, for a third party's module without parameters, by its values.
 
-    The hardness is the fixed one of such a module (x sigmoid(1.702 x) is SiLU at 1.702); one that is learnt is not
-    told here, see `Activation.hardness`.
+    Rows that are gates (`Activation.gate`) are known by the type alone, and only with `gates`.
+
+    The hardness is the fixed one of such a module (x sigmoid(3 x) is SiLU at 3); one that is learnt is not told here,
+    see `Activation.hardness`.
     """
     traits = next((each for each in known() if each.matches(module)), None)
-    return Recognised(traits) if traits is not None else recognise_module(module)
+    if traits is None:
+        return recognise_module(module)
+    return Recognised(traits) if gates or not traits.gate else None
 
 
-def census(network: nn.Module) -> list[Found]:
+def census(network: nn.Module, *, gates: bool = False) -> list[Found]:
     """Every module of `network` that computes a known activation, in registration order, shared modules once.
 
     Modules are known by their type or, if they are a third party's and have no parameters, by their values: the
     activations of Hugging Face are found. One that computes a row at another fixed hardness than 1 is not reported,
-    since its traits would not speak for it. Activations called as functions inside `forward` are not modules:
+    since its traits would not speak for it. The rows of sigmoid, tanh and the like are reported with `gates`, as most
+    such modules are gates, poolers or probabilities. Activations called as functions inside `forward` are not modules:
     `census_of_run` finds them, and `expose` makes modules of them.
     """
     found = []
     for path, module in network.named_modules():
-        recognised = identify(module)
+        recognised = identify(module, gates=gates)
         if recognised is not None and recognised.hardness == 1:
             found.append(Found(path, module, recognised.traits))
     return found
+
+
+def built_with(network: nn.Module) -> list[Found]:
+    """The activations that a network is built with: those like ReLU, else clips such as ReLU6, else gates.
+
+    Gates and clips beside the activations are the architecture's own.
+    """
+    every = census(network, gates=True)
+    counted = [each for each in every if not each.traits.gate]
+    return [each for each in counted if each.traits.swaps] or counted or every
 
 
 def replace(network: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module:

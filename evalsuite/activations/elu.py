@@ -44,6 +44,7 @@ def _elu(alpha: float) -> Activation:
         hardness=unit_hardness,
         onnx="Elu",
         hardens_to="relu",
+        hardened_by="lambda-elu",
         kinks=() if alpha == 1 else (0.0,),
         row_of=_of,
     )

@@ -33,5 +33,6 @@ HARD_SWISH = Activation(
     hardness=unit_hardness,
     onnx="HardSwish",
     hardens_to="relu",
+    hardened_by="lambda-hard-swish",
     kinks=(-3.0, 3.0),
 )

@@ -49,19 +49,21 @@ def recognise(function: Function) -> Recognised | None:
     """The row, and the hardness in [1, 64], whose values `function` takes on a float64 grid over [-1e4, 1e4].
 
     Values must agree to 2e-7 absolutely and, beyond |x| = 1, relatively to x: a constant of the formula that is off
-    by 1e-6 of its value is accepted, one that is off by 1e-5 is not. None: no row agrees, or `function` fails, is
-    random or does not keep the shape and type of its input.
+    by 1e-6 of its value is accepted, one that is off by 1e-5 is not. Of rows that differ by a hardness alone it is the
+    softest, and none is a gate. None: no row agrees, or `function` fails, is random or does not keep the shape and type
+    of its input.
     """
     grid = _grid()
     parts = [_values(function, part) for part in (grid[0].flatten(), *grid[1:])]
     if any(part is None for part in parts):
         return None
     values = torch.stack([part.reshape(19, 127) for part in parts if part is not None])
-    for traits in known():
-        if not traits.parameters and _agree(values, traits.value(grid), grid):
+    rows = [each for each in known() if not each.parameters and not each.gate]
+    for traits in rows:
+        if _agree(values, traits.value(grid), grid):
             return Recognised(traits)
-    for traits in known():
-        if not traits.parameters and traits.hardens_to == "relu" and math.isfinite(traits.relu_distance):
+    for traits in sorted(rows, key=lambda each: -each.relu_distance):
+        if traits.hardens_to == "relu" and math.isfinite(traits.relu_distance):
             hardness = _hardness(function, traits)
             if hardness is not None and _agree(values, traits.value(hardness * grid) / hardness, grid):
                 return Recognised(traits, hardness)

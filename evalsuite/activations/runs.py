@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -24,6 +24,7 @@ from evalsuite.activations.traits import Activation
 # Functions and methods of torch that are activations, by name.
 FUNCTIONS = frozenset(
     {"gelu", "silu", "relu", "leaky_relu", "elu", "celu", "selu", "mish", "hardswish", "softplus", "prelu", "rrelu"}
+    | {"relu6"}
 )
 _FUSED = "_transformer_encoder_layer_fwd"
 _CALL = nn.Module._call_impl.__code__
@@ -54,12 +55,18 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function call: the path and the running number of the forward that makes it, name and what it computes."""
+    """A function call: the path and the running number of the forward that makes it, name and what it computes.
+
+    `args` and `kwargs` are what it was given beside its input; `in_place` says whether it overwrites that.
+    """
 
     path: str
     forward: int
     function: str
     recognised: Recognised | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    in_place: bool
 
 
 def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -84,10 +91,15 @@ def innermost(paths: Mapping[int, str], depth: int = 2) -> str | None:
     return None
 
 
-def function_name(function: object) -> str | None:
-    """The activation that a function of torch is, by name; None for all other functions. `relu_` is `relu`."""
+def function_name(function: object, names: Collection[str] = FUNCTIONS) -> str | None:
+    """The one of `names` that a function of torch is; None for all other functions. `relu_` is `relu`."""
     name = str(getattr(function, "__name__", "")).partition(".")[0].rstrip("_")
-    return name if name in FUNCTIONS else None
+    return name if name in names else None
+
+
+def is_in_place(function: object, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of a function of torch overwrites its input."""
+    return bool(kwargs.get("inplace")) or getattr(function, "__name__", "").endswith("_")
 
 
 def census_of_run(network: nn.Module, *args: Any, **kwargs: Any) -> list[Use]:
@@ -97,7 +109,7 @@ def census_of_run(network: nn.Module, *args: Any, **kwargs: Any) -> list[Use]:
         network: any module.
         args, kwargs: what its forward takes; example inputs.
     """
-    uses, calls, _ = _observe(network, args, kwargs, functions=True)
+    uses, calls = _observe(network, args, kwargs, FUNCTIONS)
     for call in calls:
         traits, hardness = _row(call.recognised)
         uses[(call.path, "functional", call.function, traits, hardness)] += 1
@@ -110,13 +122,15 @@ def census_of_operators(network: nn.Module, *args: Any, **kwargs: Any) -> list[U
     Only so torch's transformer layers take their fused path. Functions of torch count as "operator" here, and modules
     are not reported.
     """
-    uses, _, _ = _observe(network, args, kwargs, functions=False)
+    uses, _ = _observe(network, args, kwargs, None)
     return [Use(*key, count) for key, count in uses.items()]
 
 
-def calls_of_run(network: nn.Module, *args: Any, **kwargs: Any) -> list[Call]:
-    """The functional calls of activations in a run, in their order, ReLU included."""
-    return _observe(network, args, kwargs, functions=True)[1]
+def calls_of_run(
+    network: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Collection[str] = FUNCTIONS
+) -> list[Call]:
+    """The calls of the functions of these names in a run, outside of activation modules, in their order."""
+    return _observe(network, args, kwargs, names)[1]
 
 
 _Key = tuple[str, str, str, Activation | None, float]
@@ -127,19 +141,21 @@ def _row(recognised: Recognised | None) -> tuple[Activation | None, float]:
 
 
 def _observe(
-    network: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, functions: bool
-) -> tuple[Counter[_Key], list[Call], nn.Module]:
+    network: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], functions: Collection[str] | None
+) -> tuple[Counter[_Key], list[Call]]:
+    """The uses and the calls of a run; without `functions`, by the operators alone."""
     watched = duplicate(network).eval()
     paths = {id(vars(module)): path for path, module in watched.named_modules()}
     modules = {path: found for path, module in watched.named_modules() if (found := identify(module)) is not None}
     uses: Counter[_Key] = Counter()
     forwards: Counter[str] = Counter()
-    operators, called = _Operators(paths, frozenset(modules)), _Functions(paths, frozenset(modules), forwards)
-    if functions:  # a hook turns off the fused transformer layer
+    operators = _Operators(paths, frozenset(modules))
+    called = _Functions(paths, frozenset(modules), forwards, functions or ())
+    if functions is not None:  # a hook turns off the fused transformer layer
         for path, module in watched.named_modules():
             module.register_forward_pre_hook(lambda *_, path=path: forwards.update([path]))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), ExitStack() as stack:
-        if functions:
+        if functions is not None:
             stack.enter_context(called)
             called.operators = operators
         stack.enter_context(operators)
@@ -157,7 +173,7 @@ def _observe(
         uses[(path, "kept", name, None, 1.0)] += 1
     for path, name in operators.unknown:
         uses[(path, "operator", name, None, 1.0)] += 1
-    return uses, called.recognised(), watched
+    return uses, called.recognised()
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -218,22 +234,25 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Functions(TorchFunctionMode):
     """Records the activations that are called as functions of torch, outside of known modules."""
 
-    def __init__(self, paths: Mapping[int, str], modules: frozenset[str], forwards: Counter[str]) -> None:
+    def __init__(
+        self, paths: Mapping[int, str], modules: frozenset[str], forwards: Counter[str], names: Collection[str]
+    ) -> None:
         super().__init__()
         self.operators: _Operators | None = None
-        self._paths, self._modules, self._forwards = paths, modules, forwards
-        self._calls: list[tuple[str, int, str, Any, tuple[Any, ...], dict[str, Any]]] = []
+        self._paths, self._modules, self._forwards, self._names = paths, modules, forwards, names
+        self._calls: list[tuple[Call, Any]] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = function_name(func)
+        name = function_name(func, self._names)
         path = (innermost(self._paths) or "") if name else ""
         if name is None or path in self._modules or self.operators is None:
             return func(*args, **kwargs)
         rest = {key: value for key, value in kwargs.items() if key not in ("input", "self", "inplace")}
-        self._calls.append((path, self._forwards[path], name, func, tuple(args[1:]), rest))
+        given = Call(path, self._forwards[path], name, None, tuple(args[1:]), rest, is_in_place(func, kwargs))
+        self._calls.append((given, func))
         self.operators.muted = True
         try:
             return func(*args, **kwargs)
@@ -243,6 +262,6 @@ class _Functions(TorchFunctionMode):
     def recognised(self) -> list[Call]:
         """The calls, each with what the function computes at its other arguments."""
         return [
-            Call(path, forward, name, recognise(lambda x, f=func, a=rest, k=named: f(x, *a, **k)))  # type: ignore[misc]
-            for path, forward, name, func, rest, named in self._calls
+            replace(call, recognised=recognise(lambda x, f=func, a=call.args, k=call.kwargs: f(x, *a, **k)))  # type: ignore[misc]
+            for call, func in self._calls
         ]

@@ -38,9 +38,15 @@ class Activation:
             depends on learnt parameters.
         hardened_by: the activation that computes g(lambda x) / lambda with a learnt lambda: how hardening treats this
             one; its own name where it learns lambda itself, "" where there is none.
+        hardened_at: the lambda at which that activation computes this row.
         kinks: where g' jumps, ascending; a jump counts neither as an inflection nor as a piece of `shape`.
         parameters: the names of what a module learns; "s" is the raw hardness.
         row_of: the row at a matching module's parameters; None if g has none.
+        swaps: whether the swap puts ReLU in its place. Not where it is bounded above on purpose, as ReLU6, which is
+            piecewise linear already, and in a hand-written hard-sigmoid a part of a gate.
+        gate: whether networks have it as a gate, a pooler, a probability or a scale, whose range others rely on. Then
+            a census counts it on request alone, values are not recognised as it, and what treats activations (the swap,
+            hardening, pruning) leaves it as it is.
     """
 
     name: str
@@ -59,9 +65,12 @@ class Activation:
     limits: tuple[float, float] = (0.0, 1.0)
     hardens_to: str = ""
     hardened_by: str = ""
+    hardened_at: float = 1.0
     kinks: tuple[float, ...] = ()
     parameters: tuple[str, ...] = ()
     row_of: Callable[[nn.Module], Activation] | None = None
+    swaps: bool = True
+    gate: bool = False
 
     def of(self, module: nn.Module) -> Activation:
         """The row for a matching module's present parameters; this row where g has none. The hardness is apart.

@@ -1,7 +1,8 @@
 """Sound relaxations of activations on intervals, derived from their traits: what bounds, smt and certificates share."""
 
+from evalsuite.activations.gates import SIGMOID, SOFTPLUS, TANH
+from evalsuite.activations.mish import MISH
 from evalsuite.relaxations.envelopes import Envelope, envelope
-from evalsuite.relaxations.gates import MISH, SIGMOID, SOFTPLUS, TANH
 from evalsuite.relaxations.intervals import Lines
 from evalsuite.relaxations.lines import interval, relax
 from evalsuite.relaxations.products import Planes, gated, product

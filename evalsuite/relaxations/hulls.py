@@ -18,7 +18,7 @@ import torch
 
 from evalsuite.relaxations.bends import tangent_bound
 from evalsuite.relaxations.intervals import Intervals, Lines
-from evalsuite.relaxations.pieces import Curve, Piece, reach
+from evalsuite.relaxations.pieces import Curve, Piece, at, reach
 
 _STEPS = 12
 _POINTS = 2049
@@ -63,7 +63,10 @@ class Hull:
 
 
 def relax_hull(curve: Curve, each: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None) -> Lines:
-    """The lines that support the envelopes at the midpoints, or at `points`."""
+    """The lines that support the envelopes at the midpoints, or at `points`: slopes where all pieces are linear."""
+    if points is not None and curve.is_piecewise_linear:
+        slope, intercept = _of_slope(curve.negated(), each, -points[1])
+        return Lines(*_of_slope(curve, each, points[0]), -slope, -intercept)
     below, above = (each.middle, each.middle) if points is None else (points[0].double(), points[1].double())
     lower = _line(curve, each, below)
     slope, intercept = _line(curve.negated(), each, above)
@@ -105,6 +108,21 @@ def _line(curve: Curve, each: Intervals, point: torch.Tensor) -> tuple[torch.Ten
     slope = torch.where(tangent, steep, chord).to(each.dtype)
     with torch.no_grad():
         found, nearest = sound_intercept(hull, slope.detach().double(), first, last)
+    return slope, each.intercept(slope, found, nearest if slope.requires_grad else None, up=False)
+
+
+def _of_slope(curve: Curve, each: Intervals, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lower line of this slope, moved between those that `curve`, piecewise linear, has in the intervals."""
+    with torch.no_grad():
+        least = most = curve.slope(each.middle)
+        for piece in curve.pieces:
+            inside = (each.lower < piece.end) & (each.upper > piece.start)
+            steep = at(curve.slope, sum(reach(piece)) / 2)
+            least = torch.where(inside, least.clamp(max=steep), least)
+            most = torch.where(inside, most.clamp(min=steep), most)
+    slope = torch.clamp(wanted.double(), least, most).to(each.dtype)
+    with torch.no_grad():
+        found, nearest = sound_intercept(hull_of(curve, each), slope.detach().double(), each.lower, each.upper)
     return slope, each.intercept(slope, found, nearest if slope.requires_grad else None, up=False)
 
 

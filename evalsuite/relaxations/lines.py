@@ -42,9 +42,9 @@ def relax(
         hardness: lambda > 0, broadcastable.
         points: where the lower and the upper line should support the envelope of g, in normal coordinates
             z = hardness x, with any leading dimensions more; moved into the intervals, without effect where the
-            envelope is a chord. The lines are differentiable by them. Where f is linear on both sides of 0 (the ReLU
-            family), the slope itself, moved between those of the two sides: for ReLU, alpha of alpha-CROWN (arXiv
-            2011.13824). None: the lines of least area.
+            envelope is a chord. The lines are differentiable by them. Where f is piecewise linear, the slope
+            itself, moved between those that f has in the interval: for ReLU, alpha of alpha-CROWN (arXiv 2011.13824).
+            None: the lines of least area.
 
     Raises:
         ValueError: an end is NaN, infinite or beyond 1e100 / hardness, an interval is reversed, the hardness is not
@@ -65,6 +65,8 @@ def relax(
 def _method(traits: Activation) -> Callable[[Intervals, Points | None], Lines]:
     """How the lines of a curved activation are made: the first way that serves, the fastest being asked first."""
     whole = curve(traits)
+    if whole.is_piecewise_linear:
+        return partial(relax_hull, whole)
     if whole.is_convex or whole.is_concave:
         return partial(relax_bend, whole)
     left, right = traits.limits

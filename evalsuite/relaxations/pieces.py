@@ -69,6 +69,11 @@ class Curve:
         return tuple(left.end for left, right in pairwise(self.pieces) if _CONVEX not in (left.sign, right.sign))
 
     @cached_property
+    def is_piecewise_linear(self) -> bool:
+        """Whether no piece is curved."""
+        return all(piece.sign == _LINEAR for piece in self.pieces)
+
+    @cached_property
     def is_convex(self) -> bool:
         """Whether g is convex on the whole line."""
         return all(self.rises) and not any(piece.sign == _CONCAVE for piece in self.pieces)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import nn
@@ -12,25 +12,33 @@ from torch.overrides import TorchFunctionMode
 
 from evalsuite.activations.census import identify
 from evalsuite.activations.recognition import Recognised, recognise
-from evalsuite.activations.runs import Call, calls_of_run, function_name, innermost
+from evalsuite.activations.runs import FUNCTIONS, Call, calls_of_run, function_name, innermost, is_in_place
 
 Make = Callable[[Recognised], nn.Module]
 
-_CALLS = "redirected_calls"  # the attribute of a redirected module that lists its calls
+# The attributes of a redirected module that list its calls, and the names of the functions that count as such.
+_CALLS, _NAMES = "redirected_calls", "redirected_names"
 
 
-def redirect_calls(network: nn.Module, make: Make, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
-    """Send every functional activation of `network`, changed in place, to a child module of the module that calls it.
+def redirect_calls(
+    network: nn.Module,
+    make: Callable[[Call], nn.Module | None],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    names: Collection[str] = FUNCTIONS,
+) -> list[str]:
+    """Send the functional activations of `network`, changed in place, to child modules of the modules that call them.
 
     The n-th call of a module's forward goes to its child `activation_n`, made by `make`; so parameters, state_dict,
-    deepcopy, to() and census() see it. The module's class becomes a subclass of its own class. Calls that no row of
-    traits describes stay as they are. Where forward checkpoints a part of itself (torch.utils.checkpoint), the part is
+    deepcopy, to() and census() see it. The module's class becomes a subclass of its own class. Calls for which `make`
+    gives None stay as they are. Where forward checkpoints a part of itself (torch.utils.checkpoint), the part is
     recomputed outside of forward, and so not redirected: checkpoint the whole module instead.
 
     Args:
         network: run once on a copy, in evaluation mode, to learn which module makes which calls.
-        make: the module for what a call computes.
+        make: the module for a call, or None.
         args, kwargs: example inputs.
+        names: of the functions of torch that are looked at.
 
     Returns:
         The paths of the new modules.
@@ -39,19 +47,21 @@ def redirect_calls(network: nn.Module, make: Make, args: tuple[Any, ...], kwargs
         ValueError: a module makes different calls in different passes, or a call in no module's forward.
     """
     added = []
-    for path, calls in _calls_by_module(calls_of_run(network, *args, **kwargs)).items():
+    for path, calls in _calls_by_module(calls_of_run(network, args, kwargs, names)).items():
         owner = network.get_submodule(path)
+        made = [make(call) for call in calls]
         if "forward" in vars(owner):
             raise ValueError(
                 f"{path or type(owner).__name__}: its forward is an attribute of the instance, which calls"
                 f" {calls[0].function}; define forward in a class, or use a module such as nn.GELU"
             )
-        names = [_adopt(owner, make(call.recognised)) if call.recognised else "" for call in calls]
-        if any(names):
+        children = ["" if each is None else _adopt(owner, each) for each in made]
+        if any(children):
             # in the order of the calls: the function, and the child that computes it ("": the function itself does)
-            vars(owner)[_CALLS] = tuple(zip([call.function for call in calls], names, strict=True))
+            vars(owner)[_CALLS] = tuple(zip([call.function for call in calls], children, strict=True))
+            vars(owner)[_NAMES] = frozenset(names)
             owner.__class__ = _redirecting(type(owner))
-        added += [f"{path}.{name}" if path else name for name in names if name]
+        added += [f"{path}.{name}" if path else name for name in children if name]
     return added
 
 
@@ -82,14 +92,19 @@ def _calls_by_module(calls: list[Call]) -> dict[str, list[Call]]:
         passes[call.path][call.forward].append(call)
     longest = {path: max(each.values(), key=len) for path, each in passes.items()}
     for path, each in passes.items():
-        expected = [(call.function, call.recognised) for call in longest[path]]
+        expected = [_kind(call) for call in longest[path]]
         for made in each.values():
-            if [(call.function, call.recognised) for call in made] != expected[: len(made)]:
+            if [_kind(call) for call in made] != expected[: len(made)]:
                 raise ValueError(
-                    f"{path or 'the network'}: its passes call different activations, {[name for name, _ in expected]}"
+                    f"{path or 'the network'}: its passes call different activations, {[name for name, *_ in expected]}"
                     f" and {[call.function for call in made]}; use modules such as nn.GELU there"
                 )
     return longest
+
+
+def _kind(call: Call) -> tuple[str, Recognised | None, str]:
+    """The function, and what it computes: where no row says it, by what it was given."""
+    return call.function, call.recognised, "" if call.recognised else repr((call.args, call.kwargs))
 
 
 def _adopt(owner: nn.Module, activation: nn.Module) -> str:
@@ -105,21 +120,21 @@ class _Redirect(TorchFunctionMode):
 
     def __init__(self, owner: nn.Module) -> None:
         super().__init__()
-        self._owner, self._made = owner, 0
+        self._owner, self._made, self._names = owner, 0, vars(owner)[_NAMES]
         self._paths: dict[int, str] | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = function_name(func)
+        name = function_name(func, self._names)
         if name is None or not self._is_own():
             return func(*args, **kwargs)
         child = self._next(name)
         if not child:
             return func(*args, **kwargs)
         x = args[0] if args else kwargs["input"]
-        in_place = kwargs.get("inplace") or getattr(func, "__name__", "").endswith("_")
+        in_place = is_in_place(func, kwargs)
         # The child's backward pass needs x as it was.
         y = getattr(self._owner, child)(x.clone() if in_place else x)
         return x.copy_(y) if in_place else y

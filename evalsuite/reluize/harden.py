@@ -55,8 +55,9 @@ def harden(
         relu_network = hardening.swap()
 
     GELU becomes lambda-GELU and SiLU becomes Swish, both at lambda = `hardness`, where they are modules or functions
-    that are attributes, as nn.TransformerEncoderLayer's; lambda-GELU and Swish stay as they are. The module is changed
-    in place, because a copy that the training loop does not train would go unnoticed; its weights stay the same
+    that are attributes, as nn.TransformerEncoderLayer's; ELU, Mish and hard-swish become their forms with a lambda;
+    quick GELU becomes Swish at 1.702 or `hardness`, whichever is greater; what has a lambda stays. The module is
+    changed in place, because a copy that the training loop does not train would go unnoticed; its weights stay the same
     parameters, so that an optimizer which holds them already still serves, but does not learn s.
 
     An already trained network: start=0 hardens over a short fine-tuning, with no lambda learnt. lambda cannot be 1
@@ -93,7 +94,7 @@ def harden(
     replacement = {
         id(found.module): _hardenable(found, prepared, hardness)
         for found in census(prepared)
-        if found.traits.hardened_by not in ("", found.traits.name)
+        if found.traits.hardened_by not in ("", found.traits.name) and _is_as_registered(found)
     }
     if in_place and id(prepared) in replacement:
         raise ValueError(f"{type(module).__name__} is itself the activation: use in_place=False, or wrap it")
@@ -111,6 +112,11 @@ def harden(
         raise
 
 
+def _is_as_registered(found: Found) -> bool:
+    """Not an ELU with a slope of its own, say, which the form with a lambda would not keep."""
+    return found.traits.of(found.module) is found.traits
+
+
 def _attributes(network: nn.Module) -> list[tuple[nn.Module, str, Any]]:
     """Owner, name and value of what `adopt` and `settle_transformers` may change besides child modules."""
     told = ("activation_relu_or_gelu", "use_nested_tensor")
@@ -124,5 +130,5 @@ def _hardenable(found: Found, network: nn.Module, hardness: float) -> nn.Module:
     if not isinstance(made, Hardenable):
         raise TypeError(f"the activation {found.traits.hardened_by!r} must make a Hardenable")
     like = next((each for each in network.parameters() if each.is_floating_point()), torch.zeros(()))
-    made.to(like.device, like.dtype).set_hardness(hardness)
+    made.to(like.device, like.dtype).set_hardness(max(hardness, found.traits.hardened_at))
     return made.train(found.module.training)

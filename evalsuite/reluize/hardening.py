@@ -113,7 +113,7 @@ class Hardening:
         spans = windows(len(found), self.order, self.start)
         if not found:
             raise ValueError(
-                f"nothing to harden: no lambda-GELU or Swish in {type(self.module).__name__}; "
+                f"nothing to harden: no activation with a learnable hardness in {type(self.module).__name__}; "
                 "call harden(module), which puts them in for GELU and SiLU; where they are called as functions, "
                 "harden(module, in_place=False, example=inputs)"
             )
@@ -228,7 +228,7 @@ class Hardening:
         return [
             f"{each.traits.name} at {each.path}"
             for each in found
-            if each.traits.name != RELU.name and each.path not in hardened
+            if each.traits.swaps and each.traits.name != RELU.name and each.path not in hardened
         ]
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.activations import RELU, replace
+from evalsuite.activations import RELU, Found, census
 from evalsuite.activations.census import duplicate, identify, settle_transformers, substitute
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.recognition import Recognised, known
@@ -19,7 +19,7 @@ from evalsuite.reluize.functional import adopt_functions, redirect_calls
 from evalsuite.reluize.rewrite import modes_in, rewrite_formulas
 
 # Like ReLU for large |x|, and in no row: left in a network they make it no ReLU network.
-_RESEMBLING = (nn.Softplus, nn.Mish, nn.CELU, nn.SELU)
+_RESEMBLING = (nn.Softplus, nn.CELU, nn.SELU)
 _UNSWAPPABLE = (*_RESEMBLING, nn.Tanh, nn.Sigmoid, nn.GLU, nn.LogSigmoid, nn.Tanhshrink)
 
 
@@ -54,7 +54,9 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
     if example is None:
         return exposed
     args, kwargs = as_call(example)
-    redirect_calls(exposed, lambda found: _like(module, _make(found)), args, kwargs)
+    redirect_calls(
+        exposed, lambda call: _like(module, _make(call.recognised)) if call.recognised else None, args, kwargs
+    )
     uses = census_of_run(exposed, *args, **kwargs)
     if any(use.kind in ("formula", "operator") and use.traits is not None for use in uses):
         return rewrite_formulas(exposed, _make, args, kwargs)
@@ -71,22 +73,31 @@ def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] =
     return swap(module, RELU, example, keep)
 
 
-def swap(module: nn.Module, to: Activation, example: Any = None, keep: Collection[str] = ()) -> nn.Module:
+def swap(
+    module: nn.Module,
+    to: Activation,
+    example: Any = None,
+    keep: Collection[str] = (),
+    *,
+    rows: Collection[str] | None = None,
+) -> nn.Module:
     """A copy of `module`, in evaluation mode, with the activation `to` in place of each known one.
 
     Without an example only modules are swapped. With one, activations that are called as functions or written by hand
     are swapped too (see `expose`: the latter makes the result an fx.GraphModule), and the result is run once: if any
     activation other than `to` is still executed, that is an error. A tanh, sigmoid or erf that is not part of x g(x)
-    (a gate, a pooler, a probability) is no GELU-like activation, and stays.
+    (a gate, a pooler, a probability) is no GELU-like activation, and stays; so does what is bounded above on purpose
+    and piecewise linear already, as ReLU6 (`Activation.swaps`), unless `rows` names it.
 
     Args:
         module: any network.
         to: the row of traits of what is put in; a parameter of its own has its initial value.
         example: inputs: a tensor, a tuple of arguments or a mapping of named ones.
         keep: dotted paths of modules whose activations, and those of modules inside, may stay.
+        rows: the names of the activations that are replaced; None: all that are like ReLU for large |x|.
 
     Raises:
-        ValueError: there is no known activation, or one that cannot be swapped (Softplus, Mish, CELU, SELU); `keep`
+        ValueError: there is no known activation, or one that cannot be swapped (Softplus, CELU, SELU); `keep`
             names no module; the module is a graph that was exported while it trained; see also `expose`.
     """
     exposed = expose(duplicate(module).eval(), example)
@@ -99,15 +110,14 @@ def swap(module: nn.Module, to: Activation, example: Any = None, keep: Collectio
             f"{type(module).__name__}: {', '.join(training)} was exported in training mode, which eval() cannot change;"
             " call eval() on the network before expose() or harden() rewrites its formulas"
         )
-    try:
-        swapped = replace(
-            exposed, lambda each: each.module if _is_in(each.path, keep) else _like(exposed, _put(to, each.module))
-        ).eval()
-    except ValueError as error:
-        raise ValueError(_nothing_found(module, example)) from error
+    found = [each for each in census(exposed, gates=rows is not None) if _is_swapped(each, rows)]
+    if not found:
+        raise ValueError(_nothing_found(module, example))
+    put = {id(each.module): _like(exposed, _put(to, each.module)) for each in found if not _is_in(each.path, keep)}
+    swapped = substitute(exposed, put).eval()
     if example is not None:
         check_swapped(swapped, example, keep, to=to)
-    elif cannot := _of_type(swapped, _RESEMBLING, keep):
+    elif cannot := _of_type(swapped, tuple(each for each in _RESEMBLING if not to.matches(each())), keep):
         raise ValueError(f"{type(module).__name__}: cannot be swapped: {', '.join(cannot)}; keep= leaves them in place")
     return swapped
 
@@ -119,8 +129,8 @@ def check_swapped(module: nn.Module, example: Any, keep: Collection[str] = (), *
         module: a network after the swap.
         to, example, keep: see `swap`.
     """
-    uses = [use for use in _executed(module, example) if not _computes(use, to.name)]
-    left = sorted({_where(use) for use in uses if use.kind != "kept" and not _is_in(use.path, keep)})
+    uses = _executed(module, *as_call(example))
+    left = sorted({_where(use) for use in uses if _is_left(use, to.name) and not _is_in(use.path, keep)})
     if left:
         raise ValueError(
             f"{type(module).__name__}: still executed after the swap: {'; '.join(left)}. Write them as known"
@@ -129,7 +139,7 @@ def check_swapped(module: nn.Module, example: Any, keep: Collection[str] = (), *
 
 
 def check_executes(module: nn.Module, activation: str, example: Any) -> None:
-    """Prove by the census and by a run that `module` executes the activation of that name, and no other one.
+    """Prove by the census and by a run that `module` executes the activation of that name, and none like it.
 
     Args:
         module: a network as a workload builds it, or as a variant leaves it.
@@ -139,24 +149,45 @@ def check_executes(module: nn.Module, activation: str, example: Any) -> None:
     Raises:
         ValueError: it does not; the text says what is executed, where, and the cure.
     """
-    executed = _executed(module, example)
-    others = sorted({_where(use) for use in executed if use.kind != "kept" and not _computes(use, activation)})
-    if others or not any(_computes(use, activation) for use in executed):
+    args, kwargs = as_call(example)
+    own = {each.path for each in census(module, gates=True) if each.traits.name == activation}
+    executed = _executed(module, args, kwargs)
+    others = [use for use in executed if _is_left(use, activation) and use.path not in own]
+    executes = any(use.function == activation or _computes(use, activation) for use in executed)
+    if others or not (executes or own & _reached(module, args, kwargs)):
+        said = "; ".join(sorted({_where(use) for use in others})) or "no activation like it"
         raise ValueError(
-            f"the network is to execute {activation!r}, but a run of it executes"
-            f" {'; '.join(others) or 'no activation'}: let the workload's build() make every activation by the function"
-            " that it is given"
+            f"the network is to execute {activation!r}, but a run of it executes {said}: let the workload's build() make"
+            " every activation by the function that it is given"
         )
 
 
-def _executed(module: nn.Module, example: Any) -> list[Use]:
+def _executed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Use]:
     """What a run executes: by modules and functions, and operator by operator."""
-    args, kwargs = as_call(example)
     return [*census_of_run(module, *args, **kwargs), *census_of_operators(module, *args, **kwargs)]
 
 
+def _reached(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[str]:
+    """The paths of the modules that a run calls."""
+    watched, paths = duplicate(module).eval(), set[str]()
+    for path, each in watched.named_modules():
+        each.register_forward_pre_hook(lambda *_, path=path: paths.add(path))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        watched(*args, **kwargs)
+    return paths
+
+
 def _computes(use: Use, name: str) -> bool:
-    return use.function == name or (use.traits is not None and use.traits.name == name and use.hardness == 1)
+    return use.traits is not None and use.traits.name == name and use.hardness == 1
+
+
+def _is_left(use: Use, name: str) -> bool:
+    settled = use.traits is not None and (_computes(use, name) or not use.traits.swaps)
+    return use.kind != "kept" and use.function != name and not settled
+
+
+def _is_swapped(found: Found, rows: Collection[str] | None) -> bool:
+    return found.traits.swaps and not found.traits.gate if rows is None else found.traits.name in rows
 
 
 def _where(use: Use) -> str:

@@ -156,13 +156,14 @@ def maker(name: str) -> Callable[[int], nn.Module]:
 
 
 def swapped(made: Made, to: str = "relu") -> Made:
-    """The same, with the activation of that name in each activation's place."""
+    """The same, with the activation of that name in the place of each that the network was built with."""
+    from evalsuite.activations.census import built_with
     from evalsuite.plugins import load
     from evalsuite.reluize.swap import swap
 
-    return Made(
-        swap(made.module, load("activations", to).target), made.module, made.train_loss, made.budget, made.profile
-    )
+    rows = {each.traits.name for each in built_with(made.module)}
+    module = swap(made.module, load("activations", to).target, rows=rows)
+    return Made(module, made.module, made.train_loss, made.budget, made.profile)
 
 
 def required(base: nn.Module | None, name: str) -> nn.Module:

@@ -56,8 +56,8 @@ class Shape:
         return float((self.traits.value(factor * edge) / factor - edge).abs()) + 2.0**-48 * self.threshold
 
     def bends(self) -> bool:
-        """Whether f is more than two lines through 0, whose lines would be told by slopes, not by points."""
-        return self.traits.shape != "" or any(self.traits.kinks)
+        """Whether f has a curved piece: of what is piecewise linear lines are told by slopes, not by points."""
+        return self.traits.shape != ""
 
 
 class _Function(torch.autograd.Function):

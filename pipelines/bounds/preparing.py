@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
-from evalsuite import MISH, SIGMOID, SOFTPLUS, TANH, Activation, Found, Unsupported, census
+from evalsuite import SOFTPLUS, Activation, Found, Unsupported, census
+from evalsuite.activations.relu6 import clip
 from pipelines.bounds.curved import Curved, Shape
 from pipelines.bounds.survey import NORMS, changed
 
-# Rows for modules that a census does not count as activations.
-GATES: tuple[Activation, ...] = (MISH, SIGMOID, SOFTPLUS, TANH)
 _LAYERS = (
     nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU,
     nn.Flatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
@@ -20,13 +20,16 @@ _LAYERS = (
 
 
 def activations(module: nn.Module) -> list[Found]:
-    """The activations of a network as modules: those of a census, and gates; shared modules once."""
-    found = census(module)
+    """The activations of a network as modules: those of a census, gates, and any clip; shared modules once."""
+    found = census(module, gates=True)
     counted = {id(each.module) for each in found}
     for path, each in module.named_modules():
-        row = next((row for row in GATES if row.matches(each) or _is_softplus(row, each)), None)
-        if row is not None and id(each) not in counted:
-            found.append(Found(path, each, row))
+        if id(each) in counted:
+            continue
+        if isinstance(each, nn.Softplus):
+            found.append(Found(path, each, SOFTPLUS))
+        elif isinstance(each, nn.Hardtanh):
+            found.append(Found(path, each, clip(float(each.min_val), float(each.max_val))))
     return found
 
 
@@ -136,6 +139,25 @@ def refuse_values(module: nn.Module) -> None:
     for name, each in module.named_modules():
         if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) and each.running_mean is None:
             raise Unsupported(f"{name} ({type(each).__name__}) without running statistics normalises by its batch")
+
+
+@torch.no_grad()
+def refuse_overwritten(module: nn.Module, input_shape: tuple[int, ...]) -> None:
+    """Raise Unsupported where an activation overwrites its input, which is read again: its stand-in does not.
+
+    ReLU stays itself. The inputs of the others are overwritten with NaN, which then reaches the outputs.
+    """
+    paths = [each.path for each in activations(module)
+             if getattr(each.module, "inplace", False) and each.traits.name != "relu"]  # fmt: skip
+    for path in paths:
+        watched = copy.deepcopy(module).double().eval()
+        activation = watched.get_submodule(path)
+        activation.inplace = False  # type: ignore[assignment]
+        activation.register_forward_hook(lambda _, given, __: (given[0].fill_(torch.nan), None)[1])
+        if bool(watched(torch.rand(1, *input_shape, dtype=torch.float64)).isnan().any()):
+            raise Unsupported(
+                f"{path} ({type(activation).__name__}) overwrites its input, which is read again: use inplace=False"
+            )
 
 
 def _refuse_layers(module: nn.Module) -> None:

@@ -13,9 +13,10 @@ import torch
 from evalsuite import Network, Property, Unsupported
 from pipelines.bounds import METHODS
 from pipelines.bounds.adapter import Engine, Pairs
+from pipelines.bounds.functions import with_modules
 from pipelines.bounds.margins import Margins, of_margins, proven, rows_of
 from pipelines.bounds.naming import layer_names
-from pipelines.bounds.preparing import prepared, refuse_values
+from pipelines.bounds.preparing import prepared, refuse_overwritten, refuse_values
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.survey import plain_windows
@@ -70,8 +71,10 @@ class Propagation:
         refuse_values(network.module)
         self._network, self._iterations = network, iterations
         self._reference = copy.deepcopy(network.module).double().eval()
-        self._module = prepared(network.module)
-        self._rounding = Rounding(network.module)
+        module = with_modules(network.module, network.input_shape)
+        self._module = prepared(module)
+        refuse_overwritten(module, network.input_shape)
+        self._rounding = Rounding(module)
         modes = (True, False) if plain_windows(self._module, network.input_shape) and patches else (False,)
         self._refuse_blurred()
         self._engine, self.optimizes, self.patches = self._converted(modes)
@@ -80,7 +83,7 @@ class Propagation:
         seen = self._engine.inputs_at(points)
         # The conversion merges evaluations that are equal; then the bounds of activations serve for nothing.
         self._ordered, self._normed = self._rounding.in_order(points, seen, self._engine.norms_at(points))
-        self.layers = layer_names(self._reference, points, seen)
+        self.layers = layer_names(copy.deepcopy(module).double().eval(), points, seen)
         self.batch = self._engine.batch(memory, _LARGEST_BATCH)
 
     @torch.no_grad()

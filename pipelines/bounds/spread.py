@@ -8,6 +8,7 @@ A sum of n products, in any order, is off by at most (n + 2) u / (1 - (n + 2) u)
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -134,12 +135,17 @@ def between(lower: torch.Tensor, upper: torch.Tensor, error: torch.Tensor, run: 
     return Spread.of((lower + upper) / 2, (upper - lower) / 2, error, run)
 
 
-def _relu(x: Spread, **_: bool) -> Spread:
+def _relu(x: Spread, inplace: bool = False) -> Spread:
     center, radius, error = x.parts()
     lower, upper = x.run.narrowed(center - radius, center + radius)
     # Where even the float32 input is below 0, both values are 0. The bounds' own rounding is far below `error`.
     off = upper + 1.01 * error <= 0
-    return between(lower.relu(), upper.relu(), error.masked_fill(off, 0), x.run)
+    made = between(lower.relu(), upper.relu(), error.masked_fill(off, 0), x.run)
+    if not inplace:
+        return made
+    for old, new in zip((center, radius, error), made.parts(), strict=True):
+        old.copy_(new)  # whoever reads the input, or what shares its storage, reads the result
+    return x
 
 
 def _max_pool(x: Spread, *window: Any, **named: Any) -> Spread:
@@ -216,6 +222,8 @@ _RULES: dict[Any, Callable[..., Spread]] = {
     functional.adaptive_avg_pool2d: _average(functional.adaptive_avg_pool2d),
     torch.cat: _cat,
     **dict.fromkeys((functional.relu, torch.relu, torch.Tensor.relu), _relu),
+    **dict.fromkeys((torch.relu_, torch.Tensor.relu_), partial(_relu, inplace=True)),
+    torch.zeros_like: _rearranged(torch.zeros_like),
     **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__), _sum_of_two(1)),
     **dict.fromkeys((torch.sub, torch.Tensor.sub, torch.Tensor.__sub__), _sum_of_two(-1)),
     torch.Tensor.__rsub__: lambda x, value: _sum_of_two(-1)(value, x),

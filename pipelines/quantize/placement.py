@@ -232,5 +232,5 @@ def _tensor_name(node: fx.Node) -> str:
 
 def is_activation(layer: nn.Module) -> bool:
     """Whether it is an activation with a row of traits."""
-    found = census(layer)
+    found = census(layer, gates=True)
     return bool(found) and found[0].module is layer

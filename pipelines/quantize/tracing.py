@@ -82,7 +82,7 @@ def trace(module: nn.Module, input_shape: tuple[int, ...]) -> fx.GraphModule:
     try:
         # The root itself may be one leaf, which only a parent lets the tracer see.
         root = nn.Sequential(copied)
-        graph = _Tracer({found.module for found in census(copied)}).trace(root)
+        graph = _Tracer({found.module for found in census(copied, gates=True)}).trace(root)
     except Exception as error:  # torch.fx raises many types, and whatever `forward` raises on a symbolic value
         raise Unsupported(f"torch.fx cannot trace {type(module).__name__}: {error}") from error
     traced = fx.GraphModule(root, graph)
@@ -189,7 +189,7 @@ def _changes_its_input(node: fx.Node, layer: nn.Module | None) -> bool:
         return bool(getattr(layer, "inplace", False))
     if node.op not in ("call_function", "call_method"):
         return False
-    if node.kwargs.get("inplace") or (node.target is functional.relu and node.args[1:] == (True,)):
+    if node.kwargs.get("inplace") or (node.target in (functional.relu, functional.relu6) and node.args[1:] == (True,)):
         return True
     name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
     # torch ends the names of what works in place with "_", Python those of and_, or_, not_, is_.
@@ -207,6 +207,8 @@ def _layers_for(node: fx.Node, per_sample: set[fx.Node]) -> list[nn.Module]:
         found = [Add()] if _adds_two_tensors(node, per_sample) else []
     elif node.target in _RECTIFIERS:
         found = [nn.ReLU()]
+    elif node.target is functional.relu6:
+        found = [nn.ReLU6()]
     elif node.target is functional.gelu:
         found = [nn.GELU(str(node.kwargs.get("approximate", "none")))]
     elif node.target in _FLATTENINGS:

@@ -76,11 +76,33 @@ def test_a_constant_may_be_off_by_a_millionth_and_not_by_a_hundred_thousandth() 
     assert recognise(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3)))) is None
 
 
-@pytest.mark.parametrize("beta", [1.25, 1.702, 3.0, 20.0])
+@pytest.mark.parametrize("beta", [1.25, 1.5, 3.0, 20.0])
 def test_the_fixed_hardness_of_a_formula_is_measured(beta: float) -> None:
     (use,) = census_of_run(Calls(lambda x: x * torch.sigmoid(beta * x)), torch.randn(5, 4))
     assert (use.kind, use.traits.name) == ("formula", "silu")
     assert use.hardness == pytest.approx(beta, rel=1e-6)
+
+
+def test_quick_gelu_and_mish_by_hand_are_their_rows() -> None:
+    for name, form in {
+        "quick-gelu": lambda x: x * torch.sigmoid(1.702 * x),
+        "mish": lambda x: x * torch.tanh(torch.log1p(torch.exp(x))),
+    }.items():
+        (use,) = census_of_run(Calls(form), torch.randn(5, 4))
+        assert (use.kind, use.function, use.hardness) == ("formula", name, 1.0)
+
+
+GATES = [nn.Tanh(), nn.Sigmoid(), nn.Hardsigmoid(), nn.Softplus(), nn.Softplus(threshold=50)]
+
+
+@pytest.mark.parametrize("gate", GATES, ids=str)
+def test_gates_are_counted_on_request_alone(gate: nn.Module) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), gate)
+    assert [found.path for found in census(module)] == ["1"]
+    by_type = ["1"] if str(gate) == "Softplus(beta=1.0, threshold=20.0)" else ["1", "3"]  # 2e-9 from the row
+    assert [found.path for found in census(module, gates=True)] == by_type
+    kinds = {use.kind for use in census_of_run(module, torch.randn(2, 4)) if use.path == "3"}
+    assert "module" not in kinds
 
 
 def test_what_is_no_activation_is_kept_or_not_reported() -> None:
@@ -142,8 +164,9 @@ def test_an_activation_that_hides_in_a_plain_list_is_found_at_its_owner() -> Non
     ("name", "row", "hardness"),
     [
         ("gelu", "gelu", 1.0), ("gelu_python", "gelu", 1.0), ("gelu_new", "gelu-tanh", 1.0),
-        ("gelu_pytorch_tanh", "gelu-tanh", 1.0), ("gelu_fast", "gelu-tanh", 1.0), ("quick_gelu", "silu", 1.702),
-        ("silu", "silu", 1.0), ("relu2", "relu2", 1.0),
+        ("gelu_pytorch_tanh", "gelu-tanh", 1.0), ("gelu_fast", "gelu-tanh", 1.0),
+        ("quick_gelu", "quick-gelu", 1.0), ("mish", "mish", 1.0), ("silu", "silu", 1.0), ("relu2", "relu2", 1.0),
+        ("relu6", "relu6", 1.0),
     ],
 )  # fmt: skip
 def test_modules_of_hugging_face_are_known_by_their_values(name: str, row: str, hardness: float) -> None:
@@ -173,7 +196,8 @@ def test_other_modules_are_not_taken_for_activations_and_asking_changes_nothing(
     assert torch.equal(torch.rand(3), expected)
     assert module.calls == 0
     assert recognise_module(transformers.activations.ACT2FN["gelu_10"]) is None
-    assert recognise_module(transformers.activations.ACT2FN["mish"]) is None
+    for name in ("laplace", "sigmoid", "tanh"):  # a gate is not told by its values
+        assert recognise_module(transformers.activations.ACT2FN[name]) is None
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,13 @@ from torch import nn
 from evalsuite import GELU, RELU, Activation
 from evalsuite.activations.elu import ELU
 from evalsuite.activations.expanded import XSILU, XSiLU
+from evalsuite.activations.gates import HARD_SIGMOID
 from evalsuite.activations.gelu_tanh import GELU_TANH
 from evalsuite.activations.hard_swish import HARD_SWISH
 from evalsuite.activations.integrated import RELU2, XIELU_ROW, XIPRELU_ROW
 from evalsuite.activations.leaky import LEAKY_RELU, PRELU
+from evalsuite.activations.quick_gelu import QUICK_GELU
+from evalsuite.activations.relu6 import clip
 from evalsuite.activations.silu import SILU, SWISH
 from evalsuite.plugins import load_all
 from evalsuite.relaxations import MISH, SIGMOID, SOFTPLUS, TANH, Lines, interval, relax
@@ -67,6 +70,12 @@ def _line_case(row: Activation, slope: float) -> Case:
     return Case(row, lambda z: np.where(z > 0, z, slope * z), lambda z: z if z > 0 else mpmath.mpf(slope) * z)
 
 
+def _clip_case(low: float, high: float) -> Case:
+    return Case(
+        clip(low, high), lambda z: np.clip(z, low, high), lambda z: min(max(z, mpmath.mpf(low)), mpmath.mpf(high))
+    )
+
+
 def _expanded_case(a: float) -> Case:
     return Case(
         _expanded(a),
@@ -103,6 +112,18 @@ CASES = {
         HARD_SWISH,
         lambda z: z * np.clip(z + 3, 0, 6) / 6,
         lambda z: z * min(max(z + 3, mpmath.mpf(0)), mpmath.mpf(6)) / 6,
+    ),
+    "hard-sigmoid": Case(
+        HARD_SIGMOID,
+        lambda z: np.clip(z + 3, 0, 6) / 6,
+        lambda z: min(max(z + 3, mpmath.mpf(0)), mpmath.mpf(6)) / 6,
+    ),
+    "relu6": _clip_case(0.0, 6.0),
+    "clip -1 2": _clip_case(-1.0, 2.0),
+    "clip 0.5": _clip_case(0.5, np.inf),
+    "clip to 1": _clip_case(-np.inf, 1.0),
+    "quick-gelu": Case(
+        QUICK_GELU, lambda z: z * special.expit(1.702 * z), lambda z: z * _logistic(mpmath.mpf(1.702) * z)
     ),
     "relu": _line_case(RELU, 0.0),
     "leaky-relu": _line_case(LEAKY_RELU, 0.01),
@@ -348,7 +369,10 @@ def test_degenerate_huge_and_subnormal(name: str, low: float, high: float) -> No
         assert c * low + d - (a * low + b) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["hard-swish", "elu 0.25", "elu 3", "elu -1", "relu2", "tanh", "silu", "leaky 1.5"])
+@pytest.mark.parametrize(
+    "name",
+    ["hard-swish", "elu 0.25", "elu 3", "elu -1", "relu2", "tanh", "silu", "leaky 1.5", "relu6", "clip to 1"],
+)
 def test_intervals_that_end_at_kinks_and_points_there(name: str) -> None:
     # At a kink the row gives the slope of one side only; on the other side's piece that is no tangent.
     case = CASES[name]
@@ -401,7 +425,7 @@ def test_points_of_relu_are_its_lower_slope() -> None:
     assert gradient.tolist() == [-0.5, 0, 0]
 
 
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "hard-swish", "silu", "xielu"])
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "hard-swish", "silu", "xielu", "clip -1 2"])
 def test_points_move_the_lines_and_are_differentiable(name: str) -> None:
     row, low, high = CASES[name].row, tensor(-1.0), tensor(1.5)
 
@@ -414,6 +438,16 @@ def test_points_move_the_lines_and_are_differentiable(name: str) -> None:
         (gradient,) = torch.autograd.grad(height(point).sum(), point)
         ahead, behind = height(tensor(start + 1e-5)), height(tensor(start - 1e-5))
         assert gradient.item() == pytest.approx(((ahead - behind) / 2e-5).item(), abs=1e-5)
+
+
+def test_points_of_what_is_piecewise_linear_are_slopes() -> None:
+    row, low, high = CASES["relu6"].row, tensor(-1.0, 1.0, -2.0, 5.0), tensor(7.0, 2.0, 1.0, 9.0)
+    lines = relax(row, low, high, points=(tensor(0.3, 0.3, 1.7, 0.3), tensor(0.9, -5.0, 0.5, 2.0)))
+    assert lines.lower_slope.tolist() == [0.3, 1, 1, 0.3]
+    assert lines.upper_slope.tolist() == [0.9, 1, 0.5, 1]
+    # By the points that the lines touch: (0, 0), f itself, (0, 0), (9, 6); and (-1, 0), f itself, (-2, 0), (5, 5).
+    assert lines.lower_intercept.tolist() == pytest.approx([0, 0, 0, 3.3], abs=1e-12)
+    assert lines.upper_intercept.tolist() == pytest.approx([0.9, 0, 1, 0], abs=1e-12)
 
 
 def test_celu_is_elu_with_a_hardness() -> None:

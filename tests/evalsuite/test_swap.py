@@ -293,15 +293,61 @@ def test_what_torch_export_cannot_trace_or_replace_is_an_error_with_a_reason() -
 def test_a_fixed_hardness_is_kept_as_hardness() -> None:
     torch.manual_seed(0)
     x = torch.randn(5, 4)
-    for module in (
-        nn.Sequential(nn.Linear(4, 4), transformers.activations.ACT2FN["quick_gelu"]),
-        Calls(lambda x: x * torch.sigmoid(1.702 * x)),
-    ):
-        exposed = expose(module, x)
-        (found,) = census(exposed)
-        assert found.traits.name == "swish"
-        assert found.module.hardness.item() == pytest.approx(1.702, rel=1e-6)
-        torch.testing.assert_close(exposed(x), module(x), rtol=1e-5, atol=1e-6)
+    module = Calls(lambda x: x * torch.sigmoid(3 * x))
+    exposed = expose(module, x)
+    (found,) = census(exposed)
+    assert found.traits.name == "swish"
+    assert found.module.hardness.item() == pytest.approx(3, rel=1e-6)
+    torch.testing.assert_close(exposed(x), module(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["module", "by hand"])
+def test_the_quick_gelu_of_clip_is_found_hardened_as_swish_and_swapped(form: str) -> None:
+    torch.manual_seed(0)
+    x, quick = torch.randn(5, 4), transformers.activations.ACT2FN["quick_gelu"]
+    module = Calls(lambda x: x * torch.sigmoid(1.702 * x)) if form == "by hand" else nn.Sequential(nn.Identity(), quick)
+    exposed = expose(module, x)
+    assert [name for _, name in names(exposed)] == ["quick-gelu"]
+    torch.testing.assert_close(exposed(x), module(x), rtol=1e-5, atol=1e-6)
+    hardening = harden(module, example=x, in_place=False, steps=1)
+    (found,) = census(hardening.module)
+    assert found.traits.name == "swish"
+    assert found.module.hardness.item() == pytest.approx(1.702, rel=1e-6)
+    torch.testing.assert_close(hardening.module(x), module(x), rtol=1e-5, atol=1e-6)
+    assert [name for _, name in names(swap_to_relu(module, x))] == ["relu"]
+
+
+class Gated(nn.Module):
+    """A GELU network with each kind of gate and pooler, and clipped ReLUs, called in every way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.act, self.clipped = nn.Linear(4, 6), nn.Linear(6, 6), nn.GELU(), nn.ReLU6()
+        self.squeeze = nn.Sequential(nn.Linear(6, 6), nn.Sigmoid())
+        self.excite = nn.Sequential(nn.Linear(6, 6), nn.Hardsigmoid())
+        self.pooler = nn.Sequential(nn.Linear(6, 3), nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.clipped(self.second(self.act(self.first(x))))
+        h = h * self.squeeze(h) + h * self.excite(h)
+        h = h * (functional.relu6(h + 3) / 6) + h * torch.sigmoid(h.mean(-1, keepdim=True)) + functional.hardsigmoid(h)
+        return self.pooler(h)
+
+
+def test_gates_poolers_and_clipped_relus_stay_as_they_are() -> None:
+    torch.manual_seed(0)
+    module, x = Gated().eval(), torch.randn(5, 4)
+    expected = copy.deepcopy(module)
+    expected.act = nn.ReLU()
+    for swapped in (swap_to_relu(module), swap_to_relu(module, x)):
+        assert torch.equal(swapped(x), expected(x))
+        assert [name for _, name in names(swapped) if name != "relu6"] == ["relu"]
+    hardened = harden(module, in_place=False, steps=1)
+    kinds = [type(each).__name__ for each in hardened.module.modules() if not list(each.children())]
+    assert kinds.count("LambdaGELU") == 1
+    assert {"Sigmoid", "Hardsigmoid", "Tanh", "ReLU6"} <= set(kinds)
+    hardened(1.0)
+    assert names(hardened.swap()) == [("act", "relu"), ("clipped", "relu6")]
 
 
 def by_hand(layer: nn.TransformerEncoderLayer, x: torch.Tensor, activation) -> torch.Tensor:
@@ -371,12 +417,13 @@ def test_a_decoder_layer_is_swapped_with_and_without_an_example() -> None:
         (nn.Linear(4, 2), torch.ones(2, 4), r"looked at modules, functional calls and formulas"),
         (nn.Sequential(nn.Linear(4, 4), nn.Softplus()), None, r"cannot be swapped: Softplus at 1"),
         (nn.Sequential(nn.ReLU(), nn.ModuleDict({"x": nn.Softplus()})["x"]), torch.ones(2, 4), r"softplus at 1"),
-        (nn.Sequential(nn.GELU(), nn.Sequential(nn.Mish())), torch.ones(2, 4), r"mish at 1\.0 .*keep="),
-        (nn.Sequential(nn.GELU(), nn.Sequential(nn.Mish())), None, r"cannot be swapped: Mish at 1\.0; keep="),
+        (nn.Sequential(nn.GELU(), nn.Sequential(nn.SELU())), torch.ones(2, 4), r"elu at 1\.0 .*keep="),
+        (nn.Sequential(nn.GELU(), nn.Sequential(nn.SELU())), None, r"cannot be swapped: SELU at 1\.0; keep="),
+        (nn.Sequential(nn.Linear(4, 4), nn.ReLU6(), nn.Sigmoid()), None, r"no GELU-like .*cannot be swapped: Sigmoid"),
         (
             nn.Sequential(nn.GELU(), Calls(lambda x: x * torch.tanh(functional.softplus(x)))),
             torch.ones(2, 4),
-            r"x g\(x\) at 1 \(formula\)",
+            r"mish at 1 \(formula\)",
         ),
     ],
 )
@@ -386,10 +433,10 @@ def test_what_cannot_be_swapped_is_named_with_its_path_and_a_cure(module, exampl
 
 
 def test_what_is_to_be_kept_is_kept() -> None:
-    module, x = nn.Sequential(nn.GELU(), nn.Sequential(nn.Mish()), nn.GELU()), torch.randn(2, 4)
+    module, x = nn.Sequential(nn.GELU(), nn.Sequential(nn.SELU()), nn.GELU()), torch.randn(2, 4)
     swapped = swap_to_relu(module, x, keep=["1", "2"])
     assert names(swapped) == [("0", "relu"), ("2", "gelu")]
-    torch.testing.assert_close(swapped(x), functional.gelu(functional.mish(torch.relu(x))))
+    torch.testing.assert_close(swapped(x), functional.gelu(functional.selu(torch.relu(x))))
 
 
 def test_a_path_to_keep_that_is_none_is_an_error() -> None:

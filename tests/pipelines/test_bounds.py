@@ -217,11 +217,11 @@ class Functional(nn.Module):
     ("last", "name"),
     [
         (nn.Softmax(-1), r"2 \(Softmax"),
-        (nn.ReLU6(), r"2 \(ReLU6"),
+        (nn.CELU(), r"2 \(CELU"),
         (nn.PReLU(10), r"2 \(PReLU\): prelu: the slope has 10 values"),
         (Functional(lambda y: y.softmax(1)), r"Softmax in 0 \(Functional\)"),
         (Functional(lambda y: y / (y.var(1, keepdim=True) + 1e-5).sqrt()), "Sqrt"),
-        (Functional(nn.functional.gelu), "Erf"),
+        (Functional(nn.functional.celu), "Elu|Max"),
         (Functional(lambda y: y * y), "Mul"),
     ],
 )

@@ -7,12 +7,13 @@ import dataclasses
 import math
 import types
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from evalsuite import GELU, Activation, LambdaGELU, Network, Property, Swish, Unsupported
+from evalsuite import GELU, Activation, Found, LambdaGELU, Network, Property, Swish, Unsupported
 from evalsuite.plugins import load_all
 from pipelines.bounds import METHODS, preparing
 from pipelines.bounds.propagation import Margins, Propagation
@@ -20,12 +21,12 @@ from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.surroundings import LEGACY, at_home
 
 ROWS = {each.target.name: each.target for each in load_all("activations") if isinstance(each.target, Activation)}
-GATES = {"sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "softplus": nn.Softplus, "mish": nn.Mish}
+OTHERS = {"hard-tanh": nn.Hardtanh, "clip 0.2 to 1": partial(nn.Hardtanh, 0.2, 1.0)}
 POINTS = 1000
 
 
 def make(name: str) -> nn.Module:
-    return GATES[name]() if name in GATES else ROWS[name].make(6)
+    return OTHERS[name]() if name in OTHERS else ROWS[name].make(6)
 
 
 def network(first: nn.Module, second: nn.Module, scale: float, seed: int = 0) -> Network:
@@ -74,7 +75,7 @@ def assert_sound(subject: Network, found: Margins, properties: list[Property]) -
         assert ((off[row][:, [each.label]] - off[row][:, others]).abs() <= found.allowance[row]).all()
 
 
-@pytest.mark.parametrize("name", [*(each for each in ROWS if each != "relu"), *GATES])
+@pytest.mark.parametrize("name", [*(each for each in ROWS if each != "relu"), *OTHERS])
 def test_every_row_is_bounded_soundly(name: str) -> None:
     subject = network(make(name), make(name), 4.0)
     propagation = Propagation(subject, iterations=3)
@@ -201,7 +202,11 @@ def test_upstream_excludes_that_value() -> None:
 
 def test_a_row_that_is_wrong_for_its_module_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = dataclasses.replace(GELU, name="wrong", matches=lambda module: isinstance(module, nn.Tanh))
-    monkeypatch.setattr(preparing, "GATES", (wrong,))
+
+    def census(module: nn.Module, *, gates: bool) -> list[Found]:
+        return [Found(path, each, wrong) for path, each in module.named_modules() if wrong.matches(each)]
+
+    monkeypatch.setattr(preparing, "census", census)
     with pytest.raises(Unsupported, match="computes another function"):
         Propagation(network(nn.Tanh(), nn.Tanh(), 1.0))
 

@@ -11,6 +11,7 @@ from brevitas.nn import QuantIdentity
 from torch import fx, nn
 
 from evalsuite import GELU, LAMBDA_GELU, RELU, Activation, Unsupported, census
+from evalsuite.activations.relu6 import RELU6
 from pipelines.quantize.calibration import FloatRun, quantizer_of
 from pipelines.quantize.integer.carving import carve
 from pipelines.quantize.integer.layers import Accumulated, OnGrid, accumulate, keep, sum_windows
@@ -153,7 +154,7 @@ class _Lowering:
         return held
 
     def _activated(self, node: fx.Node, layer: nn.Module) -> _Activated:
-        row = census(layer)[0].traits
+        row = census(layer, gates=True)[0].traits
         try:
             of_layer = row.of(layer)
         except ValueError as error:  # parameters per channel
@@ -213,6 +214,8 @@ class _Lowering:
                 return self._compute(held.source, grid, name)
             before = self._gridded(held.source, grid, f"{name}_before")
             return Rectify(name, (before.name,), grid.zero_point)
+        if held.row.name == RELU6.name and grid.zero_point == grid.low and _ends_by(6.0, grid):
+            return self._compute(held.source, grid, name)  # the grid's clipping is that of ReLU6
         if held.hardness.numel() != 1:
             raise Unsupported(f"{held.name}: lambda per channel has no single table or polynomial")
         hardness = float(held.hardness)
@@ -239,6 +242,11 @@ class _Lowering:
         multipliers = tuple(round(math.ldexp(factor, shift)) for factor in factors)
         zero_points = tuple(term.grid.zero_point for term in held.terms)
         return Add(name, tuple(term.name for term in held.terms), zero_points, multipliers, shift, grid)
+
+
+def _ends_by(value: float, grid: Grid) -> bool:
+    """Whether `value` is rounded to the grid's greatest integer, or beyond it."""
+    return round(value / grid.scale) >= grid.high - grid.zero_point
 
 
 def _check_batch_first(quantized: fx.GraphModule, input_shape: tuple[int, ...]) -> None:

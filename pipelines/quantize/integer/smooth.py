@@ -91,20 +91,23 @@ def smooth_input_grid(hardness: float | torch.Tensor, output: Grid, bits: int, r
 
     The two ends are searched on 8,192 points each: as f(x) >= x - D / lambda, where D is the row's distance to ReLU,
     all x from the greatest real output + D / lambda on give the greatest integer; on the left the search goes as far
-    as there are other integers than the zero point.
+    as there are other integers than the zero point. Where f tends to two values, as tanh and ReLU6, the integers of
+    those take the place of the zero point and of the greatest integer.
 
     Raises:
-        Unsupported: f does not tend to 0 on the left and to x on the right, or the hardness is one per channel.
+        Unsupported: f neither tends to 0 on the left and to x on the right nor to two values, or the hardness is one
+            per channel.
         ValueError: bits are not in [2, 16], or the hardness is not positive.
     """
     if not 2 <= bits <= 16:
         raise ValueError(f"bits must be in [2, 16], got {bits}")
-    if not _ends_like_relu(row):
+    if not (_ends_like_relu(row) or _ends_level(row)):
         raise Unsupported(
-            f"{row.name!r} does not tend to 0 on the left and to x on the right, so its input needs a calibrated grid"
+            f"{row.name!r} neither tends to 0 on the left and to x on the right nor to two values, so its input needs a"
+            " calibrated grid"
         )
     hardness = _only_value(row.name, hardness)
-    lower, upper = _ends(row, hardness, output)
+    lower, upper = (_level_ends if _ends_level(row) else _ends)(row, hardness, output)
     if bits > 8:
         tail = -_B * math.sqrt(2) / hardness
         lower, upper = min(lower, -tail), max(upper, tail)
@@ -121,6 +124,26 @@ def _ends_like_relu(row: Activation) -> bool:
     far = torch.tensor([-_FAR, _FAR], dtype=torch.float64)
     near = torch.allclose(row.value(far), far.clamp(min=0), rtol=0, atol=1e-6)
     return near and row.limits == (0.0, 1.0) and math.isfinite(row.relu_distance)
+
+
+def _ends_level(row: Activation) -> bool:
+    """Whether g tends to a value on either side."""
+    far = row.value(torch.tensor([-_FAR, -2 * _FAR, _FAR, 2 * _FAR], dtype=torch.float64))
+    return row.limits == (0.0, 0.0) and bool(far[0] == far[1]) and bool(far[2] == far[3])
+
+
+def _level_ends(row: Activation, hardness: float, output: Grid) -> tuple[float, float]:
+    """As `_ends`, for what tends to a value on either side."""
+    levels = _entries(row, hardness, np.array([[-_FAR], [_FAR]]) / hardness, output)
+    reach, sides = 1 / hardness, np.array([[-1.0], [1.0]]) * np.geomspace(1, 2**10, _SCAN)
+    while np.any(_entries(row, hardness, reach * sides, output) != levels):
+        reach *= 2
+    points = np.linspace(-reach, reach, 2 * _SCAN)
+    entries = _entries(row, hardness, points, output)
+    inner = np.flatnonzero(entries != levels[0]), np.flatnonzero(entries != levels[1])
+    lower = points[max(inner[0][0] - 1, 0)] if len(inner[0]) else 0.0
+    upper = points[min(inner[1][-1] + 1, len(points) - 1)] if len(inner[1]) else output.scale
+    return min(float(lower), 0.0), max(float(upper), 0.0)
 
 
 def _ends(row: Activation, hardness: float, output: Grid) -> tuple[float, float]:

@@ -81,7 +81,7 @@ def read_curved(network: Network) -> CurvedNetwork:
         Unsupported: a layer is neither affine nor a known scalar activation with sound lines, named; or the network
             computes something else than its layers in order.
     """
-    found = {id(each.module): each.traits for each in census(network.module)}
+    found = {id(each.module): each.traits for each in census(network.module, gates=True)}
     maps, activations = read_maps(network, lambda layer: id(layer) in found)
     curves = tuple(_curve(path, found[id(module)], module) for path, module in activations)
     read = CurvedNetwork(maps, curves)

@@ -11,7 +11,9 @@ import torch
 
 from evalsuite import GELU, LAMBDA_GELU, Unsupported
 from evalsuite.activations.elu import ELU
+from evalsuite.activations.gates import HARD_SIGMOID, SIGMOID, TANH
 from evalsuite.activations.leaky import LEAKY_RELU
+from evalsuite.activations.relu6 import RELU6
 from evalsuite.activations.silu import SILU
 from pipelines.quantize.integer.network import Grid, Polynomial, Rounding
 from pipelines.quantize.integer.oracle import apply
@@ -139,6 +141,22 @@ def test_grids_that_the_polynomial_cannot_take_are_refused():
         make_polynomial("act", ("x",), torch.ones(3), Grid(1.0, 0, 0, 255), OUTPUT)
     with pytest.raises(ValueError, match="rescaling factor"):
         make_polynomial("act", ("x",), 1.0, Grid(10.0, 0, 0, 255), Grid(1e-9, 0, 0, 255))
+
+
+@pytest.mark.parametrize("row", [RELU6, TANH, SIGMOID, HARD_SIGMOID], ids=lambda row: row.name)
+@pytest.mark.parametrize("output", [Grid(0.0217, 9, 0, 255), Grid(0.004, 255, 0, 255), Grid(0.9, 0, 0, 15)])
+def test_outside_the_grid_what_tends_to_two_values_is_constant(row, output):
+    grid = smooth_input_grid(1.0, output, 8, row)
+    ends = grid.scale * (np.array([grid.low, grid.high]) - grid.zero_point)
+    beyond = np.concatenate([ends[0] - np.geomspace(1e-6, 1e4, 500), ends[1] + np.geomspace(1e-6, 1e4, 500)])
+
+    def entries(real: np.ndarray) -> np.ndarray:
+        steps = row.value(torch.from_numpy(real)).numpy() / output.scale + output.zero_point
+        return np.clip(np.rint(steps), output.low, output.high)
+
+    assert (entries(beyond) == np.repeat(entries(ends), 500)).all()
+    assert ends[0] <= 0 <= ends[1]
+    assert ends[1] - ends[0] < 40
 
 
 @pytest.mark.parametrize("hardness", [1.0, 160.0])

@@ -15,6 +15,7 @@ from mobile import SHAPE, mobile
 from torch import fx, nn
 
 from evalsuite import LambdaGELU, Network, Unsupported, fold_hardness, open_onnx
+from evalsuite.activations.quick_gelu import QuickGELU
 from evalsuite.activations.silu import SILU
 from pipelines.quantize.calibration import calibrate
 from pipelines.quantize.integer.agreement import TIE, _disagreement, compare
@@ -159,6 +160,62 @@ def test_every_layer_agrees_on_random_inputs(make: Callable[[], nn.Module]) -> N
         inputs = 1.5 * torch.randn(200, *shape)  # some beyond the calibrated range: they saturate
         found = compare(quantized, lowered, inputs, precision=torch.float64)
         assert found.differing == 0, [each.describe() for each in found.disagreements]
+
+
+class InvertedResidual(nn.Module):
+    """As MobileNetV2 is made (arXiv 1801.04381), with ReLU6 as a module, in place, and as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expand = nn.Sequential(nn.Conv2d(2, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6(inplace=True))
+        self.depthwise = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), nn.BatchNorm2d(8))
+        self.project = nn.Sequential(nn.Conv2d(8, 2, 1, bias=False), nn.BatchNorm2d(2))
+        self.head = nn.Linear(2, 3)
+        with torch.no_grad():
+            self.expand[1].weight.fill_(6.0)  # so that many values are beyond 6
+            self.depthwise[1].weight.fill_(4.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = nn.functional.relu6(self.depthwise(self.expand(x)))
+        return self.head((x + self.project(hidden)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_mobilenet_is_integers_alone(both: bool) -> None:
+    torch.manual_seed(0)
+    module = InvertedResidual().eval()
+    quantized = quantize(module, (2, 6, 6), torch.randn(40, 2, 6, 6), both=both)
+    for smooth in ("table", "polynomial"):
+        lowered = lower(quantized, (2, 6, 6), smooth=smooth)  # type: ignore[arg-type]
+        assert not lowered.islands
+        assert not lowered.inserted
+        assert not any(isinstance(each, (Table, Polynomial)) for each in lowered.operations)
+        inputs = 2 * torch.randn(200, 2, 6, 6)
+        assert compare(quantized, lowered, inputs, precision=torch.float64).differing == 0
+    if both:  # grids that end at 8: ReLU6 is not their clipping
+        quantized = quantize(module, (2, 6, 6), torch.randn(40, 2, 6, 6), both=True, scales="power-of-two")
+        lowered = lower(quantized, (2, 6, 6))
+        assert sum(isinstance(each, Table) for each in lowered.operations) == 2
+        assert compare(quantized, lowered, 2 * torch.randn(200, 2, 6, 6)).differing == 0
+
+
+@pytest.mark.parametrize(
+    "activation", [nn.Tanh, nn.Sigmoid, nn.Hardsigmoid, nn.Mish, QuickGELU, nn.ReLU6], ids=lambda each: each.__name__
+)
+def test_activations_without_islands(activation: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), activation(), nn.Linear(8, 3)).eval()
+    with torch.no_grad():
+        module[0].weight.mul_(5)
+    for both in (False, True):
+        quantized = quantize(module, (4,), torch.randn(200, 4), both=both)
+        lowered = lower(quantized, (4,))
+        assert not lowered.islands
+        found = compare(quantized, lowered, torch.randn(200, 4), precision=torch.float64)
+        if both:
+            assert found.differing == 0
+        else:  # the table's input has a grid that the other network has not: within the steps of 8 bits
+            assert found.same_class >= 0.95 * found.samples
 
 
 def test_the_operations_are_what_the_layers_say() -> None:

@@ -1,6 +1,7 @@
-"""Rows of traits for functions that networks contain beside their activations: gates, and exported operators.
+"""Bounded or positive functions: sigmoid, its piecewise-linear form, tanh and softplus.
 
-None is registered as an activation: a recipe can't choose it and a census doesn't count it. Only their lines matter.
+As activations they can be chosen by name. But most that a network contains are gates, poolers, probabilities or scales,
+whose range others rely on: so a census counts them on request alone (`Activation.gate`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import math
 import torch
 from torch import nn
 
-from evalsuite.activations import Activation
-from evalsuite.activations.traits import unit_hardness
+from evalsuite.activations.traits import Activation, unit_hardness
 
-# Beyond this, exp(-2 |z|) is lost in 1.
+# Beyond this, exp(-z) is lost in z.
 _FLAT = 40.0
 
 
@@ -31,28 +31,6 @@ def _softplus(z: torch.Tensor) -> torch.Tensor:
     return z.clamp(min=0) + torch.log1p(torch.exp(-z.abs()))
 
 
-def _mish_gate(z: torch.Tensor) -> torch.Tensor:
-    """tanh(log(1 + e^z)) = n / (n + 2), n = e^z (e^z + 2)."""
-    grown = torch.exp(z.clamp(max=_FLAT))
-    n = grown * (grown + 2)
-    return n / (n + 2)
-
-
-def _mish(z: torch.Tensor) -> torch.Tensor:
-    return z * _mish_gate(z)
-
-
-def _mish_slope(z: torch.Tensor) -> torch.Tensor:
-    """w + z (1 - w^2) sigmoid(z), with 1 - w^2 = 4 (1 + e^z)^2 / (n + 2)^2 written for both tails."""
-    near = z.clamp(-_FLAT, _FLAT)
-    shrunk, grown = torch.exp(-near), torch.exp(near)
-    # (1 - w)(1 + w), 1 - w = 2 / (n + 2) and 1 + w = 2 (n + 1) / (n + 2).
-    n = grown * (grown + 2)
-    rest = 4 * (n + 1) / ((n + 2) * (n + 2))
-    tail = z * torch.exp(z.clamp(max=0)) * (z < -_FLAT)
-    return _mish_gate(z) + torch.where(z < -_FLAT, tail, near * rest / (1 + shrunk))
-
-
 SIGMOID = Activation(
     name="sigmoid",
     help="1 / (1 + exp(-x)), the gate of a GLU",
@@ -68,6 +46,26 @@ SIGMOID = Activation(
     hardness=unit_hardness,
     onnx="Sigmoid",
     limits=(0.0, 0.0),
+    gate=True,
+)
+
+HARD_SIGMOID = Activation(
+    name="hard-sigmoid",
+    help="relu6(x + 3) / 6, sigmoid for integer arithmetic",
+    source="arXiv 1905.02244, sec. 5.2",
+    formula="min(max(x + 3, 0), 6) / 6",
+    value=lambda z: (z + 3).clamp(0, 6) / 6,
+    slope=lambda z: (z.abs() < 3).to(z.dtype) / 6,
+    inflections=(),
+    shape="",
+    relu_distance=math.inf,
+    make=lambda _: nn.Hardsigmoid(),
+    matches=lambda module: isinstance(module, nn.Hardsigmoid),
+    hardness=unit_hardness,
+    onnx="HardSigmoid",
+    limits=(0.0, 0.0),
+    kinks=(-3.0, 3.0),
+    gate=True,
 )
 
 TANH = Activation(
@@ -85,6 +83,7 @@ TANH = Activation(
     hardness=unit_hardness,
     onnx="Tanh",
     limits=(0.0, 0.0),
+    gate=True,
 )
 
 SOFTPLUS = Activation(
@@ -97,24 +96,10 @@ SOFTPLUS = Activation(
     inflections=(),
     shape="+",
     relu_distance=math.log(2),
-    make=lambda _: nn.Softplus(),
+    make=lambda _: nn.Softplus(threshold=_FLAT),
     matches=lambda module: isinstance(module, nn.Softplus) and module.beta == 1 and module.threshold >= _FLAT,
     hardness=unit_hardness,
     onnx="Softplus",
-)
-
-MISH = Activation(
-    name="mish",
-    help="x tanh(softplus(x))",
-    source="arXiv 1908.08681",
-    formula="x tanh(log(1 + exp(x)))",
-    value=_mish,
-    slope=_mish_slope,
-    inflections=(-2.2563763963607931, 1.4905711794854285),
-    shape="-+-",
-    relu_distance=0.30884341301725042,
-    make=lambda _: nn.Mish(),
-    matches=lambda module: isinstance(module, nn.Mish),
-    hardness=unit_hardness,
-    onnx="Mish",
+    hardens_to="relu",
+    gate=True,
 )

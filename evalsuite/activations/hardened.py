@@ -1,0 +1,66 @@
+"""A learnt hardness for any activation that approaches ReLU as it is scaled: f(x) = g(lambda x) / lambda."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+
+from evalsuite.activations.elu import ELU
+from evalsuite.activations.hard_swish import HARD_SWISH
+from evalsuite.activations.hardenable import Hardenable, learnt_hardness
+from evalsuite.activations.mish import MISH
+from evalsuite.activations.traits import Activation
+
+
+class Hardened(Hardenable):
+    """f(x) = g(lambda x) / lambda for the `row` of a subclass; the arguments are those of Hardenable."""
+
+    row: ClassVar[Activation]
+
+    def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
+        """f(x), of the shape of x."""
+        scale = hardness.reshape(-1, *[1] * (x.ndim - 2)) if hardness.ndim else hardness
+        return self.row.value(scale * x) / scale
+
+
+class LambdaELU(Hardened):
+    """ELU with a learnt hardness."""
+
+    row = ELU
+
+
+class LambdaHardSwish(Hardened):
+    """Hard-swish with a learnt hardness."""
+
+    row = HARD_SWISH
+
+
+class LambdaMish(Hardened):
+    """Mish with a learnt hardness."""
+
+    row = MISH
+
+
+def hardened(kind: type[Hardened]) -> Activation:
+    """The row of an activation with a learnt hardness, from that of the one without."""
+    row = kind.row
+    return replace(
+        row,
+        name=f"lambda-{row.name}",
+        help=f"{row.name} with one learnable lambda per layer",
+        source=f"{row.source}; arXiv 2603.21991, eq. 3",
+        formula=f"g(lambda x) / lambda, g(x) = {row.formula}",
+        make=lambda _: kind(),
+        matches=lambda module: isinstance(module, kind),
+        hardness=learnt_hardness,
+        hardened_by=f"lambda-{row.name}",
+        parameters=("s",),
+        row_of=None,
+    )
+
+
+LAMBDA_ELU = hardened(LambdaELU)
+LAMBDA_HARD_SWISH = hardened(LambdaHardSwish)
+LAMBDA_MISH = hardened(LambdaMish)

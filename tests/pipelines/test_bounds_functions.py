@@ -1,0 +1,248 @@
+"""Activations called as functions of torch, and in place: bounded as their modules are, and checked by sampling."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evalsuite import Network, Property, Unsupported
+from pipelines.bounds import METHODS
+from pipelines.bounds.propagation import Margins, Propagation
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+POINTS = 1000
+
+
+class Calls(nn.Module):
+    """Two layers with `function` between them."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.first, self.function, self.last = nn.Linear(3, 6), function, nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.function(self.first(x)))
+        return y
+
+
+def network(module: Callable[[], nn.Module]) -> Network:
+    torch.manual_seed(0)
+    made = module().eval()
+    with torch.no_grad():
+        for each in made.modules():
+            if isinstance(each, nn.Linear):
+                each.weight.mul_(4)
+    return Network("calls", made, (3,), 3)
+
+
+def boxes(shape: tuple[int, ...] = (3,), eps: float = 0.4) -> list[Property]:
+    centers = 2 * torch.rand(3, *shape, generator=torch.Generator().manual_seed(0)) - 1
+    return [Property.robustness(each, sample=i, label=i, eps=eps, domain=(-9, 9)) for i, each in enumerate(centers)]
+
+
+@torch.no_grad()
+def assert_sound(subject: Network, found: Margins, properties: list[Property]) -> None:
+    """Logits, and the float32 errors of margins, at random points, half of them corners."""
+    exact = copy.deepcopy(subject.module).double()
+    for row, each in enumerate(properties):
+        share = torch.rand(POINTS, *each.lower.shape, generator=torch.Generator().manual_seed(row), dtype=torch.float64)
+        share[::2] = share[::2].round()
+        points = (each.lower + share * (each.upper - each.lower)).float()
+        logits = exact(points.double())
+        # Corners that float32 rounds outward are not in the box.
+        inside = ((points.double() >= each.lower) & (points.double() <= each.upper)).flatten(1).all(1)
+        assert inside.sum() > POINTS / 4
+        assert (found.lower[row] <= logits[inside]).all()
+        assert (logits[inside] <= found.upper[row]).all()
+        off = subject.module(points).double() - logits
+        others = [j for j in range(3) if j != each.label]
+        assert ((off[:, [each.label]] - off[:, others]).abs() <= found.allowance[row]).all()
+
+
+FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {
+    "gelu": (functional.gelu, nn.GELU()),
+    "gelu by tanh": (lambda x: functional.gelu(x, approximate="tanh"), nn.GELU(approximate="tanh")),
+    "silu": (functional.silu, nn.SiLU()),
+    "mish": (functional.mish, nn.Mish()),
+    "elu": (lambda x: functional.elu(x, 0.7), nn.ELU(0.7)),
+    "leaky": (lambda x: functional.leaky_relu(x, negative_slope=0.3), nn.LeakyReLU(0.3)),
+    "hard-swish": (functional.hardswish, nn.Hardswish()),
+    "sigmoid": (torch.sigmoid, nn.Sigmoid()),
+    "x.sigmoid()": (lambda x: x.sigmoid(), nn.Sigmoid()),
+    "tanh": (torch.tanh, nn.Tanh()),
+    "hard-sigmoid": (functional.hardsigmoid, nn.Hardsigmoid()),
+    "softplus": (functional.softplus, nn.Softplus()),
+    "softplus, bent": (lambda x: functional.softplus(x, 3.0, threshold=2.0), nn.Softplus(3.0, 2.0)),
+    "relu6": (functional.relu6, nn.ReLU6()),
+    "clamp 0 to 6": (lambda x: x.clamp(0, 6), nn.ReLU6()),
+    "clamp -1 to 0.5": (lambda x: torch.clamp(x, min=-1, max=0.5), nn.Hardtanh(-1.0, 0.5)),
+    "clamp from 0": (lambda x: torch.clamp(x, min=0), nn.ReLU()),
+    "clamp from 0.2": (lambda x: x.clamp_min(0.2), nn.Hardtanh(0.2, torch.inf)),
+    "clamp to 1": (lambda x: x.clip(None, 1.0), nn.Hardtanh(-torch.inf, 1.0)),
+    "max of a number": (lambda x: torch.max(x, torch.tensor(0.0)), nn.ReLU()),
+    "max of zeros": (lambda x: torch.maximum(x, torch.zeros_like(x)), nn.ReLU()),
+    "min of max": (lambda x: torch.max(x, torch.tensor(0.0)).minimum(torch.tensor(6.0)), nn.ReLU6()),
+    "torch.relu": (torch.relu, nn.ReLU()),
+    "x.relu()": (lambda x: x.relu(), nn.ReLU()),
+    "relu in place": (lambda x: functional.relu(x, inplace=True), nn.ReLU()),
+    "x.relu_()": (lambda x: x.relu_(), nn.ReLU()),
+    "module in place": (nn.ReLU6(inplace=True), nn.ReLU6()),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_bounded_as_its_module_is(name: str) -> None:
+    function, module = FUNCTIONS[name]
+    called, layered = (network(lambda f=each: Calls(f)) for each in (function, module))  # type: ignore[misc]
+    properties = boxes()
+    one, other = Propagation(called, iterations=2), Propagation(layered, iterations=2)
+    for method in METHODS:
+        found, expected = one.bounds(properties, method), other.bounds(properties, method)
+        assert_sound(called, found, properties)
+        if name != "min of max":
+            assert torch.allclose(found.margins, expected.margins, rtol=1e-9, atol=1e-9)
+            assert torch.allclose(found.allowance, expected.allowance, rtol=1e-6)
+
+
+class Nested(nn.Module):
+    """A block that calls two functions, used twice, and one of the network's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 3)
+        self.block = Calls(lambda x: functional.silu(x) + x.tanh())
+        self.block.first, self.block.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(functional.gelu(self.block(self.block(self.first(x)))))
+        return y
+
+
+def test_calls_of_nested_and_shared_modules_have_names() -> None:
+    subject, properties = network(Nested), boxes(eps=0.05)
+    before = {name: value.clone() for name, value in subject.module.state_dict().items()}
+    propagation = Propagation(subject, iterations=2)
+    assert propagation.layers == (
+        "block.activation_0", "block.activation_1", "block.activation_0 call 2", "block.activation_1 call 2",
+        "activation_0",
+    )  # fmt: skip
+    for method in METHODS:
+        assert_sound(subject, propagation.bounds(properties, method), properties)
+    assert type(subject.module) is Nested
+    assert all(torch.equal(before[name], value) for name, value in subject.module.state_dict().items())
+
+
+def dropped(x: torch.Tensor, act: Function) -> torch.Tensor:
+    act(x)
+    return x
+
+
+def added(x: torch.Tensor, act: Function) -> torch.Tensor:
+    return x + act(x)
+
+
+def viewed(x: torch.Tensor, act: Function) -> torch.Tensor:
+    act(x.view(len(x), 2, 3))
+    return x
+
+
+class Rereads(nn.Module):
+    """Reads, under another name, what `act` overwrites; a GELU behind it, whose slope depends on what it is given."""
+
+    def __init__(self, read: Callable[[torch.Tensor, Function], torch.Tensor], act: Function) -> None:
+        super().__init__()
+        self.first, self.act, self.read, self.last = nn.Linear(3, 6), act, read, nn.Linear(6, 3)
+        self.smooth = nn.GELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.smooth(self.read(self.first(x), self.act)))
+        return y
+
+
+RELUS = {"module": nn.ReLU(inplace=True), "function": lambda x: functional.relu(x, inplace=True), "_": torch.relu_}
+
+
+@pytest.mark.parametrize("read", [dropped, added, viewed])
+@pytest.mark.parametrize("way", RELUS)
+def test_a_relu_in_place_whose_input_is_read_again(read: Callable[..., torch.Tensor], way: str) -> None:
+    subject, properties = network(lambda: Rereads(read, RELUS[way])), boxes()
+    try:
+        propagation = Propagation(subject, iterations=2)
+    except Unsupported:
+        assert read is viewed
+        return
+    for method in METHODS:
+        assert_sound(subject, propagation.bounds(properties, method), properties)
+
+
+@pytest.mark.parametrize("way", RELUS)
+def test_the_rounding_bound_is_of_what_a_relu_in_place_leaves(way: str) -> None:
+    # What follows reads 0, not -30.
+    subject = network(lambda: Rereads(dropped, RELUS[way]))
+    with torch.no_grad():
+        subject.module.first.bias.fill_(-30.0)
+    again = Network("again", Rereads(lambda x, act: act(x), torch.relu).eval(), (3,), 3)
+    again.module.load_state_dict(subject.module.state_dict())
+    found, expected = (Propagation(each).bounds(boxes(), "ibp").allowance for each in (subject, again))
+    assert torch.allclose(found, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("read", [dropped, added, viewed])
+@pytest.mark.parametrize("act", [nn.ReLU6(inplace=True), nn.SiLU(inplace=True)], ids=lambda act: type(act).__name__)
+def test_an_input_that_is_overwritten_and_read_again_is_refused_by_path(
+    read: Callable[..., torch.Tensor], act: nn.Module
+) -> None:
+    with pytest.raises(Unsupported, match=rf"^act \({type(act).__name__}\) overwrites its input, which is read again"):
+        Propagation(network(lambda: Rereads(read, act)))
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda x: x * torch.sigmoid(x), "Mul"),
+        (lambda x: x.clamp(0, float(x.max())), "Clip"),
+        (lambda x: torch.minimum(x, x.flip(1)), "Min|ScatterND|Slice"),
+        (lambda x: x.clamp_(0, 1), "Clip"),
+        (lambda x: torch.maximum(torch.zeros_like(x), x), "Max"),
+        (lambda x: x.clamp(3, 1), "Clip"),
+    ],
+)
+def test_what_is_no_function_of_one_tensor_with_known_numbers_is_refused(function: Function, told: str) -> None:
+    with pytest.raises(Unsupported, match=told):
+        Propagation(network(lambda: Calls(function)))
+
+
+class Mobile(nn.Module):
+    """A block of MobileNetV2 (arXiv 1801.04381) between a stem and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 2, 3, 2, 1, bias=False), nn.BatchNorm2d(2), nn.ReLU6(inplace=True))
+        self.block = nn.Sequential(
+            nn.Conv2d(2, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU6(inplace=True),
+            nn.Conv2d(4, 4, 3, 1, 1, groups=4, bias=False), nn.BatchNorm2d(4), nn.ReLU6(inplace=True),
+            nn.Conv2d(4, 2, 1, bias=False), nn.BatchNorm2d(2),
+        )  # fmt: skip
+        self.pool, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(2, 3)
+        with torch.no_grad():
+            for each in (self.stem[1], self.block[1], self.block[4]):
+                each.weight.fill_(6.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        y: torch.Tensor = self.head(self.pool(x + self.block(x)).flatten(1))
+        return y
+
+
+def test_a_mobilenet_is_bounded() -> None:
+    torch.manual_seed(0)
+    subject, properties = Network("mobile", Mobile().eval(), (1, 6, 6), 3), boxes((1, 6, 6), 0.1)
+    propagation = Propagation(subject, iterations=2)
+    assert propagation.layers == ("stem.2", "block.2", "block.5")
+    for method in ("ibp", "crown", "alpha-crown"):  # upstream's forward bounds have no average over all pixels
+        assert_sound(subject, propagation.bounds(properties, method), properties)
