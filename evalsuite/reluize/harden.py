@@ -114,7 +114,7 @@ def harden(
 
 def _is_as_registered(found: Found) -> bool:
     """Not an ELU with a slope of its own, say, which the form with a lambda would not keep."""
-    return found.traits.of(found.module) is found.traits
+    return found.traits.row_of is None or found.traits.row_of(found.module) is found.traits
 
 
 def _attributes(network: nn.Module) -> list[tuple[nn.Module, str, Any]]:

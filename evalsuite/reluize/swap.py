@@ -157,8 +157,8 @@ def check_executes(module: nn.Module, activation: str, example: Any) -> None:
     if others or not (executes or own & _reached(module, args, kwargs)):
         said = "; ".join(sorted({_where(use) for use in others})) or "no activation like it"
         raise ValueError(
-            f"the network is to execute {activation!r}, but a run of it executes {said}: let the workload's build() make"
-            " every activation by the function that it is given"
+            f"the network is to execute {activation!r}, but a run of it executes {said}: let the workload's build()"
+            " make every activation by the function that it is given"
         )
 
 

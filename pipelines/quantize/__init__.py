@@ -109,8 +109,8 @@ class Quantize:
         """Quantize, export and measure.
 
         Raises:
-            Unsupported: the network cannot be traced, nothing in it can be quantized, a tensor has no usable range, or a layer has
-                no operator in the file.
+            Unsupported: the network cannot be traced, nothing in it can be quantized, a tensor has no usable range, or
+                a layer has no operator in the file.
             ValueError: the calibration inputs are not finite.
         """
         import warnings

@@ -232,7 +232,9 @@ def test_a_lambda_above_its_target_is_named() -> None:
 
 
 def test_nothing_to_harden_says_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"no lambda-GELU or Swish in Sequential; call harden\(module\)"):
+    with pytest.raises(
+        ValueError, match=r"no activation with a learnable hardness in Sequential; call harden\(module\)"
+    ):
         Hardening(nn.Sequential(nn.GELU()))
     with pytest.raises(ValueError, match="nothing to harden"):
         harden(nn.Sequential(nn.ReLU()))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from evalsuite import Data, LambdaGELU, Unsupported, census
+from evalsuite.activations.census import built_with
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import entries, load
@@ -222,11 +223,11 @@ def test_every_activation_trains_and_is_the_target_and_the_source_of_a_swap(prep
     _, data, bases = prepared
     workload = load("workloads", "digits-mlp").target(epochs=1)
     trained = make_network(workload, data, Trained(name), 0, name=name)[0]
-    assert {found.traits.name for found in census(trained.module)} == {name}
+    assert {found.traits.name for found in built_with(trained.module)} == {name}
     onto = make_network(workload, data, Swapped(to=name), 0, name="x", base=bases["gelu"])[0]
-    assert {found.traits.name for found in census(onto.module)} == {name}
+    assert {found.traits.name for found in built_with(onto.module)} == {name}
     away = make_network(workload, data, Swapped(name), 0, name="x", base=trained.module)[0]
-    assert {found.traits.name for found in census(away.module)} == {"relu"}
+    assert {found.traits.name for found in census(away.module, gates=True)} == {"relu"}
 
 
 @pytest.mark.parametrize("name", [name for name in ACTIVATIONS if load("activations", name).target.hardened_by])
@@ -240,7 +241,7 @@ def test_smooth_activations_are_hardened_from_the_start_and_afterwards(prepared,
 
 
 def test_an_activation_without_a_hardness_names_those_with_one(prepared) -> None:
-    with pytest.raises(ValueError, match="'relu' has no form with a learnable hardness; those with one: gelu"):
+    with pytest.raises(ValueError, match="'relu' has no form with a learnable hardness; those with one: elu, gelu"):
         Annealed(activation="relu").make(prepared[0], None)
 
 
