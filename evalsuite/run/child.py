@@ -166,9 +166,8 @@ def _validation(network: Network, data: Data) -> list[Metric]:
     inputs, targets = data.validation.inputs, data.validation.targets
     with torch.no_grad():
         logits = torch.cat([network.module(batch) for batch in torch.split(inputs, 256)])
-    accuracy = (logits.argmax(-1) == targets).double().mean().item()
     return [
-        Metric("validation_accuracy", accuracy, "fraction", Direction.HIGHER),
+        Metric("validation_accuracy", data.validation.accuracy(logits.argmax(-1)), "fraction", Direction.HIGHER),
         Metric("validation_nll", cross_entropy(inputs, logits, targets).item(), "nats", Direction.LOWER),
     ]
 
