@@ -76,7 +76,7 @@ def run(
     progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
 ) -> None:
     """Run a recipe; run it again to continue. What is done is not done twice."""
-    from evalsuite.plan import jobs_of
+    from evalsuite.plan import DataError, jobs_of
     from evalsuite.run.executor import Executor, Processes, Serial
     from evalsuite.run.progress import STYLES, progress_of
     from evalsuite.run.runner import RunError, run_recipe
@@ -95,7 +95,7 @@ def run(
         record = run_recipe(
             read, folder.absolute(), _cache(cache), executor, progress_of(progress), workers=workers, command=command
         )
-    except RunError as error:
+    except (RunError, DataError) as error:
         _stop(error)
     except OSError as error:
         _stop(_described(error))
@@ -122,12 +122,15 @@ def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -
     """Show what a run would do, what is cached, and why. Nothing is run."""
     from collections import Counter
 
+    from evalsuite.plan import DataError
     from evalsuite.run.runner import plan_run
 
     read = _recipe(recipe)
     folder = (out or Path("runs") / read.name).absolute()
     try:
         planned = plan_run(read, folder, _cache(cache))
+    except DataError as error:
+        _stop(error)
     except OSError as error:
         _stop(_described(error))
     width = max(len(each.job.id) for each in planned)

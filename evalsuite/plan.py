@@ -29,6 +29,10 @@ _TRAIN_LIBRARIES = ("torch", "numpy", "scikit-learn", "numba")  # numba: a compi
 _STAGE_LIBRARIES = ("torch", "numpy", "onnx", "onnxruntime")
 
 
+class DataError(Exception):
+    """A workload's data cannot be read; the text is for the user."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One unit of work: making one network, or one step on one network.
@@ -123,7 +127,7 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
     inputs = {
         "network": network,
         "seed": str(job.seed),
-        "data": _fingerprint(job.workload.target),
+        "data": fingerprint_of(job.workload),
         "workload": f"{_origin(job.workload)}:{job.workload.use} {job.workload.target.version}",
         "processor": processor(),
         **{f"workload option {key}": repr(value) for key, value in options_of(job.workload).items()},
@@ -180,6 +184,27 @@ def processor() -> str:
         lines = []
     model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
     return f"{platform.machine()} {model}".strip()
+
+
+def fingerprint_of(workload: Part) -> str:
+    """The fingerprint of the workload's data, taken once.
+
+    Raises:
+        DataError: it cannot be taken, as where a file is missing.
+    """
+    try:
+        return _fingerprint(workload.target)
+    except (Exception, SystemExit) as error:  # a plugin may raise anything
+        raise DataError(f"workload {workload.name!r}: its data cannot be read: {unreadable(error)}") from error
+
+
+def unreadable(error: BaseException) -> str:
+    """Why data cannot be read, in one line: a text of one's own gives the cure, the file system's does not."""
+    if isinstance(error, OSError) and error.errno is not None:
+        cure = "put it there, or name another place in the workload's options"
+        return f"{error.filename or 'a file'}: {error.strerror}; {cure}"
+    text = " ".join(str(error).split())
+    return text if text and isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {text}"
 
 
 @cache

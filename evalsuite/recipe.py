@@ -183,6 +183,21 @@ def _plain(node: Any) -> Any:
     return str(node)
 
 
+def _lacking(kind: str, target: Any) -> str:
+    """What its author must add, since without it no key could be made; empty where nothing is missing."""
+    version = getattr(target, "version", None)
+    if not (isinstance(version, str) and version):
+        said = "has no `version`" if version is None else f"has the `version` {version!r}, which is no text"
+        return f'{said}: it enters the cache key; its author must write `version: ClassVar[str] = "1"`'
+    if kind == "workload" and type(target).__hash__ is None:
+        return "is not frozen; its author must write @dataclass(frozen=True)"
+    methods = ("fingerprint", "data", "build") if kind == "workload" else ()
+    missing = [f"{name}()" for name in methods if not callable(getattr(target, name, None))]
+    return (
+        f"has no {', '.join(missing)}; its author must add what evalsuite.workloads.Workload names" if missing else ""
+    )
+
+
 class _Reader:
     """Walks one YAML tree, gathering problems instead of stopping at the first."""
 
@@ -323,6 +338,12 @@ class _Reader:
             target = TypeAdapter(cls).validate_json(json.dumps(options), strict=True)
         except ValidationError as error:
             self._report(error, place)
+            return None
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            self._problem(place, f"{kind} {use!r} cannot be made: {type(error).__name__}: {error}")
+            return None
+        if lacking := _lacking(kind, target):
+            self._problem((*place, "use"), f"{kind} {use!r} {lacking}")
             return None
         return Part(given["name"], use, options, target)
 

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from torch import nn
 
 from evalsuite.contract import Bench, Data, Network
+from evalsuite.networks import check_savable
+from evalsuite.plan import DataError, unreadable
 from evalsuite.reluize.variants import VARIANTS, Made, Setup, Variant
+from evalsuite.run.disjoint import check_disjoint
 from evalsuite.workloads import Workload
+
+
+def data_of(workload: Workload) -> Data:
+    """The workload's data.
+
+    Raises:
+        DataError: a file is missing.
+        ValueError: two of its parts share samples.
+    """
+    try:
+        data = workload.data()
+    except FileNotFoundError as error:
+        raise DataError(f"the data cannot be read: {unreadable(error)}") from error
+    check_disjoint(data)
+    return data
 
 
 def make_network(
@@ -19,8 +38,9 @@ def make_network(
 
     Raises:
         Unsupported: the variant does not apply to the workload.
+        ValueError: its network could not be saved; found before it is trained.
     """
-    setup = Setup(workload, data.train, data.calibration, seed)
+    setup = Setup(workload, data.train, data.calibration, seed, partial(check_savable, workload, data))
     if variant.base and base is None:
         base = VARIANTS[variant.base]().make(setup, None).module
     made = variant.make(setup, base)

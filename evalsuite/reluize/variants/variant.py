@@ -18,12 +18,16 @@ Hook = Callable[["nn.Module"], Callable[[float], None]]
 
 @dataclass(frozen=True)
 class Setup:
-    """What a variant may use: never the test or the validation data. Of `calibration` only the inputs."""
+    """What a variant may use: never the test or the validation data. Of `calibration` only the inputs.
+
+    `check` is called with what makes the activations, before a training: it raises where that would be in vain.
+    """
 
     workload: Workload
     train: Split
     calibration: Split
     seed: int
+    check: Callable[[Callable[[int], nn.Module]], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,8 @@ def train(
     from evalsuite.reluize.profile import HardnessProfile
     from evalsuite.reluize.training import fit
 
+    if setup.check is not None:
+        setup.check(make)
     torch.manual_seed(setup.seed)
     module = setup.workload.build(make)
     profile = HardnessProfile(module, learning_until=learning_until)
