@@ -387,7 +387,7 @@ def test_a_stage_that_calls_sys_exit_costs_only_its_own_row(workshop: Workshop, 
 
 def test_what_cannot_be_trained_for_good_fails_before_its_training(workshop: Workshop) -> None:
     head = HEAD.replace("{use: digits-mlp, epochs: 1}", "overlapping, unsavable, {use: from-file, when: data}")
-    done = workshop.run(workshop.recipe("  - slow\n", head.replace(", gelu-swap", "") + "time_limit: 20\n"))
+    done = workshop.run(workshop.recipe("  - slow\n", head.replace(", gelu-swap", "")))
     assert done.returncode == 1, done.stderr
     rows = workshop.rows()
     rows = rows[rows["step"] == "train"].set_index("workload")
