@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from evalsuite.activations.runs import Use, census_of_operators, census_of_run
     from evalsuite.certificate import SwapBounds, SwapCertificate, UnitBounds, certify_swap, preactivation_bounds
     from evalsuite.contract import (
+        IGNORED,
         Bench,
         Data,
         Direction,
@@ -106,6 +107,7 @@ _HOME = {
         "Data",
         "Direction",
         "FineTune",
+        "IGNORED",
         "Metric",
         "Network",
         "Outcome",
@@ -177,6 +179,7 @@ __version__ = "0.1.0"
 __all__ = [
     "GATED",
     "GELU",
+    "IGNORED",
     "LAMBDA_GELU",
     "MISH",
     "RELU",

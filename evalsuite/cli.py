@@ -83,6 +83,7 @@ def run(
     from evalsuite.run.executor import Executor, Processes, Serial
     from evalsuite.run.progress import STYLES, progress_of
     from evalsuite.run.runner import RunError, run_recipe
+    from evalsuite.workloads.workload import DataError
 
     if progress not in STYLES:
         _stop(f"--progress is one of {', '.join(STYLES)}; got {progress!r}")
@@ -98,7 +99,7 @@ def run(
         record = run_recipe(
             read, folder.absolute(), _cache(cache), executor, progress_of(progress), workers=workers, command=command
         )
-    except RunError as error:
+    except (RunError, DataError) as error:
         _stop(error)
     except OSError as error:
         _stop(_described(error))
@@ -126,11 +127,14 @@ def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -
     from collections import Counter
 
     from evalsuite.run.runner import plan_run
+    from evalsuite.workloads.workload import DataError
 
     read = _recipe(recipe)
     folder = (out or Path("runs") / read.name).absolute()
     try:
         planned = plan_run(read, folder, _cache(cache))
+    except DataError as error:
+        _stop(error)
     except OSError as error:
         _stop(_described(error))
     width = max(len(each.job.id) for each in planned)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+IGNORED = -100
+"""The target of what has no class, as padding: torch's `ignore_index`. It counts in no loss, accuracy or training."""
 
 
 class Unsupported(Exception):
@@ -104,7 +106,8 @@ class Split:
     """A part of a data set.
 
     `inputs` are (samples, *input_shape), float32, or int64 token indices; `targets` are int64, (samples,), or
-    (samples, positions) where every position has a class of its own, as in next-token prediction.
+    (samples, positions) where every position has a class of its own, as in next-token prediction. Targets of -100,
+    `IGNORED`, count nowhere; a split of nothing else is refused.
     """
 
     inputs: torch.Tensor
@@ -115,9 +118,27 @@ class Split:
             raise ValueError(f"{len(self.inputs)} inputs but {len(self.targets)} targets")
         if len(self.inputs) == 0:
             raise ValueError("a split without samples")
+        if not bool(self.counted.any()):
+            raise ValueError(f"a split without targets: all {self.targets.numel()} are {IGNORED}, which counts nowhere")
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    @property
+    def counted(self) -> torch.Tensor:
+        """Which targets count, bool, of their shape."""
+        return self.targets != IGNORED
+
+    @property
+    def labelled(self) -> torch.Tensor:
+        """Which samples have a target that counts, bool, (samples,)."""
+        return self.counted.reshape(len(self), -1).any(1)
+
+    def accuracy(self, predicted: torch.Tensor) -> float:
+        """The fraction of the `predicted` classes, of the targets' shape, that are right where the target counts."""
+        if predicted.shape != self.targets.shape:
+            raise ValueError(f"classes of shape {tuple(predicted.shape)}, but targets {tuple(self.targets.shape)}")
+        return (predicted == self.targets)[self.counted].double().mean().item()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +304,11 @@ class Bench:
     fine_tune: FineTune
 
     def properties(self, eps: float, count: int, *, norm: Norm = "linf") -> list[Property]:
-        """Robustness of the first `count` test samples: the same ones for every network."""
+        """Robustness of the first `count` test samples that have a target: the same ones for every network."""
         test, domain = self.data.test, self.data.domain
         return [
             Property.robustness(test.inputs[i], sample=i, label=int(test.targets[i]), eps=eps, domain=domain, norm=norm)
-            for i in range(min(count, len(test)))
+            for i in test.labelled.nonzero().flatten()[:count].tolist()
         ]
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -62,6 +64,22 @@ def save_network(network: Network, folder: Path, workload: Workload) -> None:
                 restored is not None and module is not None and not torch.equal(restored(example), module(example))
             ):
                 raise ValueError(f"{network.name}: the saved {role} computes something else than the one in memory")
+
+
+def check_savable(workload: Workload, data: Data, make: Callable[[int], nn.Module]) -> None:
+    """Save and load the untrained network with the activations of `make`: none is trained that cannot be kept.
+
+    Raises:
+        ValueError: see `save_network`.
+    """
+    module = workload.build(make).eval()
+    untrained = Network("untrained", module, data.input_shape, data.classes, vocabulary=data.vocabulary)
+    with TemporaryDirectory() as folder:
+        try:
+            save_network(untrained, Path(folder), workload)
+        except (ValueError, RuntimeError) as error:
+            name = type(workload).__name__
+            raise ValueError(f"what {name}.build makes cannot be saved, so it is not trained: {error}") from error
 
 
 def load_network(folder: Path, workload: Workload, data: Data) -> Network:

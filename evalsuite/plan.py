@@ -15,6 +15,7 @@ from typing import Any
 from evalsuite import sources
 from evalsuite.plugins import entries
 from evalsuite.recipe import TRAIN, Part, Recipe, Step
+from evalsuite.workloads.workload import DataError, unreadable
 
 _HARNESS = ("evalsuite.run.child", "evalsuite.run.making", "evalsuite.networks")
 _TRAIN_LIBRARIES = ("torch", "numpy", "scikit-learn", "numba")  # numba: a compiled kernel, where it is installed
@@ -113,7 +114,7 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
     inputs = {
         "network": network,
         "seed": str(job.seed),
-        "data": _fingerprint(job.workload.target),
+        "data": fingerprint_of(job.workload),
         "workload": f"{_origin(job.workload)}:{job.workload.use} {job.workload.target.version}",
         "processor": processor(),
         **{f"workload {key}": value for key, value in _described(job.workload).items()},
@@ -191,6 +192,18 @@ def processor() -> str:
         lines = []
     model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
     return f"{platform.machine()} {model}".strip()
+
+
+def fingerprint_of(workload: Part) -> str:
+    """The fingerprint of the workload's data, taken once.
+
+    Raises:
+        DataError: it cannot be taken, as where a file is missing.
+    """
+    try:
+        return _fingerprint(workload.target)
+    except (Exception, SystemExit) as error:  # a plugin may raise anything
+        raise DataError(f"workload {workload.name!r}: its data cannot be read: {unreadable(error)}") from error
 
 
 @cache

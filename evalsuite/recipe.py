@@ -203,6 +203,21 @@ def _plain(node: Any) -> Any:
     return str(node)
 
 
+_NEEDED = {"workload": ("fingerprint", "data", "build"), "variant": ("base", "executes", "make")}
+
+
+def _lacking(kind: str, target: Any) -> str:
+    """What its author must add, since without it no key could be made; empty where nothing is missing."""
+    version = getattr(target, "version", None)
+    if not (isinstance(version, str) and version):
+        said = "has no `version`" if version is None else f"has the `version` {version!r}, which is no text"
+        return f'{said}: it enters the cache key; its author must write `version: ClassVar[str] = "1"`'
+    if kind == "workload" and type(target).__hash__ is None:
+        return "is not frozen; its author must write @dataclass(frozen=True)"
+    missing = [name for name in _NEEDED.get(kind, ()) if inspect.getattr_static(target, name, None) is None]
+    return f"lacks {', '.join(missing)}; its author must add what evalsuite.{kind.title()} names" if missing else ""
+
+
 class _Reader:
     """Walks one YAML tree, gathering problems instead of stopping at the first."""
 
@@ -350,10 +365,6 @@ class _Reader:
         part = self._build(place, plugin.target, "variant", {**given, "options": {**implied, **given["options"]}})
         if part is None:
             return None
-        needed = ("version", "base", "executes", "make")
-        if lacking := [each for each in needed if inspect.getattr_static(part.target, each, None) is None]:
-            self._problem((*place, "use"), f"{use!r} is no variant: it lacks {', '.join(lacking)}")
-            return None
         if name != use and name in variant_names() and part.target != standing(name):
             self._problem((*place, "name"), f"{name!r} is the name of another variant; choose a new one")
         return _part_of(given, plugin, part.target)
@@ -374,6 +385,12 @@ class _Reader:
             target = TypeAdapter(cls).validate_json(json.dumps(options), strict=True)
         except ValidationError as error:
             self._report(error, place)
+            return None
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            self._problem(place, f"{kind} {use!r} cannot be made: {type(error).__name__}: {error}")
+            return None
+        if lacking := _lacking(kind, target):
+            self._problem((*place, "use"), f"{kind} {use!r} {lacking}")
             return None
         return Part(given["name"], use, options, target)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Split
+from evalsuite import IGNORED, Bench, Direction, Metric, Network, Outcome, Split
 
 if TYPE_CHECKING:
     import torch
@@ -23,13 +23,15 @@ _NO_ACTIVATION = "no known activation module; activations called as functions ar
 class Accuracy:
     """Accuracy and loss on the test data, the cost of the swap to ReLU, and idle activations.
 
+    Targets of -100, as of padding, count nowhere.
+
     Args:
         near_zero: an activation's output counts as near zero where its magnitude is at most this share of the
             greatest one of its layer on the training inputs. A unit, or channel, that is near zero on every training
             input is dead. Being relative, the rule is the same for ReLU, GELU and any scale of the weights.
     """
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
     takes_tokens: ClassVar[bool] = True
     near_zero: float = 1e-3
@@ -58,7 +60,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class _Score:
-    """The predicted classes, (samples,) or (samples, positions), the share of right ones, and the mean loss in nats."""
+    """The classes predicted where targets count, flat, the share of right ones, and the mean loss in nats."""
 
     predicted: torch.Tensor
     accuracy: float
@@ -86,10 +88,14 @@ def _score(module: nn.Module, split: Split) -> _Score:
     with torch.no_grad():
         for inputs, wanted in zip(*cut, strict=True):
             logits = module(inputs).double()
-            total += functional.cross_entropy(logits.flatten(0, -2), wanted.flatten(), reduction="sum").item()
+            loss = functional.cross_entropy(
+                logits.flatten(0, -2), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
+            )
+            total += loss.item()
             predicted.append(logits.argmax(-1))
     classes = torch.cat(predicted)
-    return _Score(classes, (classes == split.targets).double().mean().item(), total / split.targets.numel())
+    counted = split.counted
+    return _Score(classes[counted], split.accuracy(classes), total / int(counted.sum()))
 
 
 def _swap(before: _Score | None, after: _Score) -> list[Metric]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite.contract import Split
+from evalsuite.contract import IGNORED, Split
 from evalsuite.reluize.optimizer import HARDNESS_STEP, parameter_groups
 from evalsuite.reluize.repair import distill_loss
 
@@ -22,8 +22,14 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def cross_entropy(_inputs: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean over samples, and positions where there are any, in nats; logits (..., classes), targets (...)."""
-    return functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
+    """The mean over the targets that count, in nats; logits (..., classes), targets (...): samples, and positions."""
+    return functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED)
+
+
+def imitation(logits: torch.Tensor, teacher_logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """`distill_loss` where the targets count; both logits (..., classes), targets (...)."""
+    counted = targets != IGNORED
+    return distill_loss(logits[counted], teacher_logits[counted])
 
 
 def distilled(teacher: nn.Module) -> Loss:
@@ -31,7 +37,7 @@ def distilled(teacher: nn.Module) -> Loss:
     teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
 
     def loss(inputs: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (cross_entropy(inputs, logits, targets) + distill_loss(logits, teacher(inputs))) / 2
+        return (cross_entropy(inputs, logits, targets) + imitation(logits, teacher(inputs), targets)) / 2
 
     return loss
 
@@ -50,6 +56,8 @@ def fit(
     after_step: Callable[[float], None] | None = None,
 ) -> float:
     """Train `module` in place with the budget's optimizer and a cosine schedule; leave it in eval mode.
+
+    Samples none of whose targets counts are left out: a batch of nothing else would have no loss.
 
     Args:
         budget: its epochs, batch size, optimizer and peak learning rate.
@@ -77,7 +85,8 @@ def fit(
         optimizer = torch.optim.SGD(groups, momentum=budget.momentum)
     else:
         optimizer = torch.optim.AdamW(groups)
-    per_epoch = len(range(0, len(split) - 1, budget.batch_size))  # a last batch of one would break BatchNorm
+    taught = split.labelled.nonzero().flatten()
+    per_epoch = len(range(0, len(taught) - 1, budget.batch_size))  # a last batch of one would break BatchNorm
     steps = max(1, round(share * budget.epochs * per_epoch))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     order = torch.Generator().manual_seed(seed)
@@ -85,7 +94,7 @@ def fit(
     module.train()
     for done in range(steps):
         if done % per_epoch == 0:
-            batches = torch.split(torch.randperm(len(split), generator=order), budget.batch_size)
+            batches = torch.split(taught[torch.randperm(len(taught), generator=order)], budget.batch_size)
         batch = batches[done % per_epoch]
         if before_step is not None:
             before_step((done + 1) / steps)

@@ -124,7 +124,7 @@ def perform(assignment: Assignment) -> None:
         outcome = text(replace(found, read=reading.digests()))
     except Unsupported as reason:
         outcome = text(_failure(labels, Status.UNSUPPORTED, str(reason) or "no reason given"))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise
         traceback.print_exc()
@@ -138,19 +138,21 @@ def _failure(labels: dict[str, Any], status: Status, reason: str) -> Found:
     return Found(status, (failure_row(labels, status, reason),))
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]} ({Path(last.filename).name}:{last.lineno})"
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    if isinstance(error, SystemExit):
+        text = f"sys.exit({error.code!r}) was called; raise an error instead, or Unsupported with the reason"
+    return f"{text} ({Path(last.filename).name}:{last.lineno})"
 
 
 def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     from evalsuite.networks import load_network, save_network
-    from evalsuite.run.making import make_network
+    from evalsuite.run.making import data_of, make_network
 
     job = assignment.job
     workload = job.workload.target
-    data = workload.data()
+    data = data_of(workload)
     base = None
     if assignment.network is not None:
         base = load_network(assignment.network, workload, data).module
@@ -174,9 +176,8 @@ def _validation(network: Network, data: Data) -> list[Metric]:
     inputs, targets = data.validation.inputs, data.validation.targets
     with torch.no_grad():
         logits = torch.cat([network.module(batch) for batch in torch.split(inputs, 256)])
-    accuracy = (logits.argmax(-1) == targets).double().mean().item()
     return [
-        Metric("validation_accuracy", accuracy, "fraction", Direction.HIGHER),
+        Metric("validation_accuracy", data.validation.accuracy(logits.argmax(-1)), "fraction", Direction.HIGHER),
         Metric("validation_nll", cross_entropy(inputs, logits, targets).item(), "nats", Direction.LOWER),
     ]
 
@@ -198,13 +199,13 @@ def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
     import torch
 
     from evalsuite.networks import load_network
-    from evalsuite.run.making import make_bench
+    from evalsuite.run.making import data_of, make_bench
 
     job = assignment.job
     if job.step is None or assignment.network is None:
         raise ValueError(f"{job.id} has no stage or no network")
     workload = job.workload.target
-    data = workload.data()
+    data = data_of(workload)
     network = load_network(assignment.network, workload, data)
     if network.vocabulary is not None and not getattr(job.step.stage, "takes_tokens", False):
         raise Unsupported(f"takes real-valued inputs; those of {job.workload.name} are tokens")

@@ -209,7 +209,7 @@ def _cause(code: int | None) -> str:
             return f"was killed by {signal.Signals(-code).name}"
         except ValueError:
             return f"was killed by signal {-code}"
-    return f"ended with exit code {code} and without an outcome"
+    return f"ended with exit code {code} and without an outcome, as os._exit ends one"
 
 
 def _with_submodules(modules: Iterable[str]) -> list[str]:

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from torch import nn
 
 from evalsuite.contract import Bench, Data, Network
+from evalsuite.networks import check_savable
 from evalsuite.reluize.swap import check_executes
+from evalsuite.run.disjoint import check_disjoint
 from evalsuite.variants import Made, Setup, Variant, standing
 from evalsuite.workloads import Workload
+from evalsuite.workloads.workload import DataError, unreadable
+
+
+def data_of(workload: Workload) -> Data:
+    """The workload's data.
+
+    Raises:
+        DataError: a file is missing.
+        ValueError: two of its parts share samples.
+    """
+    try:
+        data = workload.data()
+    except FileNotFoundError as error:
+        raise DataError(f"the data cannot be read: {unreadable(error)}") from error
+    check_disjoint(data)
+    return data
 
 
 def make_network(
@@ -20,9 +39,9 @@ def make_network(
 
     Raises:
         Unsupported: the variant does not apply to the workload.
-        ValueError: the network made does not execute the activation that the variant names.
+        ValueError: its network could not be saved, or does not execute the activation that the variant names.
     """
-    setup = Setup(workload, data.train, data.calibration, seed)
+    setup = Setup(workload, data.train, data.calibration, seed, partial(check_savable, workload, data))
     if variant.base and base is None:
         base = make_network(workload, data, standing(variant.base), seed, name=name)[0].module
     made = variant.make(setup, base)

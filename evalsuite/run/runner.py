@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evalsuite.plan import Job, changed, inputs_of, jobs_of, key_of
+from evalsuite.plan import Job, changed, fingerprint_of, inputs_of, jobs_of, key_of
 from evalsuite.recipe import TRAIN, Recipe
 from evalsuite.results import Row, Status, failure_row, write_parquet
 from evalsuite.run.cache import Cache
@@ -165,8 +165,11 @@ def run_recipe(
 
     Raises:
         RunError: `out` holds another recipe's run or another process writes to it, or there is no room on the disk.
+        DataError: the data of a workload cannot be read; nothing was run or written.
         KeyboardInterrupt: after what was measured is safe.
     """
+    for workload in recipe.workloads:
+        fingerprint_of(workload)
     with _locked(out):
         known = read_record(out)
         if known is not None and known.digest != recipe.digest:

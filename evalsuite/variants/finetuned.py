@@ -61,13 +61,12 @@ class SwapFinetuned(Swapped):
     def _loss(self, teacher: nn.Module) -> Loss:
         import torch
 
-        from evalsuite.reluize.repair import distill_loss
-        from evalsuite.reluize.training import cross_entropy
+        from evalsuite.reluize.training import cross_entropy, imitation
 
         def mixed(inputs: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             with torch.no_grad():
                 wanted = teacher(inputs)
-            imitation = distill_loss(logits, wanted)
-            return self.distill * imitation + (1 - self.distill) * cross_entropy(inputs, logits, targets)
+            imitated = imitation(logits, wanted, targets)
+            return self.distill * imitated + (1 - self.distill) * cross_entropy(inputs, logits, targets)
 
         return mixed if self.distill else cross_entropy

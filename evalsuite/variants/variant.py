@@ -18,12 +18,16 @@ Hook = Callable[["nn.Module"], Callable[[float], None]]
 
 @dataclass(frozen=True)
 class Setup:
-    """What a variant may use: never the test or the validation data. Of `calibration` only the inputs."""
+    """What a variant may use: never the test or the validation data. Of `calibration` only the inputs.
+
+    `check` is called with what makes the activations, before a training: it raises where that would be in vain.
+    """
 
     workload: Workload
     train: Split
     calibration: Split
     seed: int
+    check: Callable[[Callable[[int], nn.Module]], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,9 +135,13 @@ def train(
     from evalsuite.reluize.swap import check_executes
     from evalsuite.reluize.training import fit
 
+    make = make or maker(activation)
     torch.manual_seed(setup.seed)
-    module = setup.workload.build(make or maker(activation))
+    module = setup.workload.build(make)
     check_executes(module, activation, setup.train.inputs[:2])
+    if setup.check is not None:
+        with torch.random.fork_rng(devices=[]):
+            setup.check(make)
     profile = HardnessProfile(module, learning_until=learning_until)
     # The profile first: where hardening begins it shows what was learnt.
     calls: list[Callable[[float], None]] = [profile, *([hook(module)] if hook else [])]

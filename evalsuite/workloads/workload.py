@@ -68,6 +68,19 @@ class Workload(Protocol):
         ...
 
 
+class DataError(Exception):
+    """A workload's data cannot be read; the text is for the user."""
+
+
+def unreadable(error: BaseException) -> str:
+    """Why data cannot be read, in one line: a text of one's own gives the cure, the file system's does not."""
+    if isinstance(error, OSError) and error.errno is not None:
+        cure = "put it there, or name another place in the workload's options"
+        return f"{error.filename or 'a file'}: {error.strerror}; {cure}"
+    text = " ".join(str(error).split())
+    return text if text and isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {text}"
+
+
 def packaged_file(package: str, path: str) -> Path:
     """A data file inside an installed package, found without importing it.
 

@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from evalsuite import Bench, Metric, Network, Property, Unsupported, falsify
+from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, falsify
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.memory import Memory
@@ -54,12 +54,15 @@ def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, 
     """A network of real inputs, and its samples."""
     test = bench.data.test
     inputs, targets = test.inputs[: options.samples], test.targets[: options.samples]
+    labels = targets[:, -1] if targets.ndim > 1 else targets
+    if network.vocabulary is None and targets.ndim > 1:
+        raise Unsupported("the network has logits for each position, and no tokens")
+    if bool((labels == IGNORED).any()):
+        raise Unsupported(f"test sample {labels.tolist().index(IGNORED)} has no target: it is {IGNORED}, no class")
     if network.vocabulary is None:
-        if targets.ndim > 1:
-            raise Unsupported("the network has logits for each position, and no tokens")
-        return network, Samples(inputs, targets, bench.data.domain, options.norm)
+        return network, Samples(inputs, labels, bench.data.domain, options.norm)
     subject, vectors = embedded(network, inputs)
-    return subject, Samples(vectors, targets[:, -1] if targets.ndim > 1 else targets, UNBOUNDED, options.norm)
+    return subject, Samples(vectors, labels, UNBOUNDED, options.norm)
 
 
 class Certification:

@@ -22,6 +22,7 @@ from pipelines.quantize.integer.operations import count_operations
 
 _OBSERVED = 100  # samples whose accumulators are looked at: every tensor is kept
 _LATENCY_BATCH = 64
+_CHUNK = 256  # samples at a time: bounds ONNX Runtime's memory
 _NO_SMOOTH = "no activation needs a table or a polynomial: the same network"
 # What two roundings in a row come to may lie a step from the nearest integer, far from a tie.
 _TWICE = {Rounding.GEMMLOWP: "; gemmlowp rounds twice, the simulation once"}
@@ -101,7 +102,9 @@ class IntegerStudy:
             ]
         write_integer_onnx(network, self.path)
         session = open_onnx(self.path)
-        found = session.run(None, {session.get_inputs()[0].name: inputs})[0]
+        given = session.get_inputs()[0].name
+        chunks = [inputs[start : start + _CHUNK] for start in range(0, len(inputs), _CHUNK)]
+        found = np.concatenate([session.run(None, {given: chunk})[0] for chunk in chunks])
         equal = (found.astype(np.int64) == logits).reshape(len(logits), -1).all(1)
         return [
             Metric("integer_islands", 0, "count", LOWER),
@@ -181,4 +184,4 @@ def _agreement(found: IntegerAgreement, setting: Settings) -> list[Metric]:
 
 
 def _accuracy(logits: Integers, test: Split) -> float:
-    return float((logits.argmax(-1) == test.targets.numpy()).mean())
+    return test.accuracy(torch.from_numpy(logits.argmax(-1)))

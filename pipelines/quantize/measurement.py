@@ -176,7 +176,7 @@ def _accuracy(original: nn.Module, quantized: nn.Module, path: Path, test: Split
     in_runtime = _logits(lambda chunk: run_onnx(session, chunk), test.inputs)
 
     def correct(logits: torch.Tensor) -> float:
-        return (logits.argmax(1) == test.targets).double().mean().item()
+        return test.accuracy(logits.argmax(1))
 
     difference = (in_brevitas - in_runtime).abs().max().item()
     return [

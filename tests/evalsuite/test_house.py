@@ -33,7 +33,7 @@ ALLOWED = {
     "recipe": {"contract", "plugins", "variants", "workloads"},
     "results": {"contract"},
     "sources": set(),
-    "plan": {"contract", "plugins", "recipe", "sources"},
+    "plan": {"contract", "plugins", "recipe", "sources", "workloads"},
     "run": {
         "activations",
         "contract",

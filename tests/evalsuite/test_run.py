@@ -33,6 +33,11 @@ seeds: [0]
 """
 
 
+def path_with(place: Path) -> str:
+    """The path to modules as it was given, with `place` in front."""
+    return os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 class Workshop:
     """A folder with a recipe, a cache and a run folder, and the command line to use on them."""
 
@@ -46,7 +51,7 @@ class Workshop:
         return path
 
     def start(self, *words: object) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": str(self.path), "EVALSUITE_CACHE": str(self.cache)}
+        environment = {**os.environ, "PYTHONPATH": path_with(self.path), "EVALSUITE_CACHE": str(self.cache)}
         return subprocess.Popen(
             [*COMMAND, *map(str, words)], cwd=self.folder, env=environment, text=True, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -90,7 +95,8 @@ def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None
     assert "KeyError: 'no such thing' (trouble_stages.py:" in said["raises"][1]
     assert said["exits"] == (
         "crashed",
-        "its process ended with exit code 7 and without an outcome; see digits-mlp_gelu_0_exits.log",
+        "its process ended with exit code 7 and without an outcome, as os._exit ends one; "
+        "see digits-mlp_gelu_0_exits.log",
     )
     assert said["empty"][0] == "failed"
     assert said["declines"] == ("unsupported", "not this network")
@@ -338,6 +344,62 @@ def test_bad_input_gets_one_message_and_exit_code_2(workshop: Workshop, words: l
     assert "Traceback" not in done.stderr
 
 
+NO_FILE = "its data cannot be read: /nowhere/digits.csv: No such file or directory; put it there, or name another"
+
+
+def test_workloads_that_cannot_be_used_are_named_with_the_cure(workshop: Workshop) -> None:
+    workloads = "without-version, without-build, thawed, asks"
+    done = workshop.run(
+        workshop.recipe("  - slow\n  - unversioned\n", HEAD.replace("{use: digits-mlp, epochs: 1}", workloads))
+    )
+    assert (done.returncode, "Traceback" in done.stderr, workshop.out.exists()) == (2, False, False), done.stderr
+    said = [line.partition(": ")[2] for line in done.stderr.splitlines()]
+    cure = 'it enters the cache key; its author must write `version: ClassVar[str] = "1"`'
+    assert said == [
+        f"workload 'without-version' has no `version`: {cure}",
+        "workload 'without-build' lacks build; its author must add what evalsuite.Workload names",
+        "workload 'thawed' is not frozen; its author must write @dataclass(frozen=True)",
+        "workload 'asks' cannot be made: SystemExit: no",
+        f"stage 'unversioned' has the `version` 1, which is no text: {cure}",
+    ]
+
+
+@pytest.mark.parametrize("word", ["run", "plan"])
+def test_a_missing_data_file_is_said_before_anything_runs(workshop: Workshop, word: str) -> None:
+    recipe = workshop.recipe("  - slow\n", HEAD.replace("epochs: 1}", "epochs: 1}, from-file"))
+    done = workshop.call(word, recipe, "--out", workshop.out)
+    assert (done.returncode, workshop.out.exists()) == (2, False), done
+    assert done.stderr == f"evalsuite: workload 'from-file': {NO_FILE} place in the workload's options\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--serial",)])
+def test_a_stage_that_calls_sys_exit_costs_only_its_own_row(workshop: Workshop, words: tuple[str, ...]) -> None:
+    recipe = workshop.recipe("  - leaves\n  - slow\n", HEAD.replace(", gelu-swap", ""))
+    done = workshop.run(recipe, *words)
+    assert done.returncode == 1, done.stderr
+    rows = workshop.rows().set_index("step")
+    assert rows.loc["leaves", "status"] == "failed"
+    assert rows.loc["leaves", "reason"].startswith(
+        "sys.exit(28) was called; raise an error instead, or Unsupported with the reason (trouble_stages.py:"
+    )
+    assert set(rows.loc["slow", "status"]) == {"ok"}
+
+
+def test_what_cannot_be_trained_for_good_fails_before_its_training(workshop: Workshop) -> None:
+    head = HEAD.replace("{use: digits-mlp, epochs: 1}", "overlapping, unsavable, {use: from-file, when: data}")
+    done = workshop.run(workshop.recipe("  - slow\n", head.replace(", gelu-swap", "")))
+    assert done.returncode == 1, done.stderr
+    rows = workshop.rows()
+    rows = rows[rows["step"] == "train"].set_index("workload")
+    assert set(rows["status"]) == {"failed"}
+    assert "ValueError: the parts train and test share 1047 of 1047 samples: what" in rows.loc["overlapping", "reason"]
+    assert rows.loc["unsavable", "reason"].startswith(
+        "ValueError: what Unsavable.build makes cannot be saved, so it is not trained: cannot save a network with "
+        "activations ['gelu', 'silu']: one kind is needed"
+    )
+    assert f"DataError: the {NO_FILE[4:]}" in rows.loc["from-file", "reason"]
+
+
 def test_unusable_folders_are_named(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - slow\n")
     (workshop.folder / "file").write_text("")
@@ -378,7 +440,7 @@ def test_a_full_disk_is_said_and_the_next_run_continues(workshop: Workshop) -> N
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
         "from evalsuite.cli import main; main()"
     )
-    environment = {**os.environ, "PYTHONPATH": str(TROUBLE), "EVALSUITE_CACHE": str(workshop.cache)}
+    environment = {**os.environ, "PYTHONPATH": path_with(TROUBLE), "EVALSUITE_CACHE": str(workshop.cache)}
     done = subprocess.run(
         [sys.executable, "-c", limited, "run", str(recipe), "--out", str(workshop.out)],
         env=environment, capture_output=True, text=True, check=False, timeout=100,

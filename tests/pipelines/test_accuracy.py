@@ -89,6 +89,24 @@ def test_a_language_model_by_hand(tmp_path: Path) -> None:
     assert "bits_per_token" in values(Accuracy().run(other, bench))
 
 
+def test_padding_counts_nowhere(tmp_path: Path) -> None:
+    # Even odds of 27 classes wherever a target counts: a perplexity of 27, however much is padding.
+    table = torch.zeros(256, 27)
+    table[1] = torch.linspace(0, 5, 27)
+    module, before = Bytes(table.tolist()), Bytes([[0.0] * 26 + [1.0], *[[0.0] * 27] * 255])
+    part = Split(torch.tensor([[0, 1, 1], [0, 0, 1]]), torch.tensor([[0, -100, -100], [0, 3, -100]]))
+    data = Data(part, part, part, part, (0.0, 255.0), 27, "by hand", vocabulary=256)
+    bench = Bench(data, 0, tmp_path, 60.0, lambda module, epochs: None)
+    found = values(Accuracy().run(Network("hand", module, (3,), 27, before, vocabulary=256), bench))
+    assert found["perplexity"] == pytest.approx(27, abs=1e-6)
+    assert found["bits_per_byte"] == pytest.approx(math.log2(27), abs=1e-6)
+    assert found["nll"] == pytest.approx(math.log(27), abs=1e-6)
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    # Before the swap each 0 was read as class 26: three predictions that count changed, and so did none of padding.
+    assert found["accuracy_before_swap"] == 0.0
+    assert found["prediction_changes"] == 1.0
+
+
 def test_without_a_swap_the_row_says_so(tmp_path: Path) -> None:
     outcome = Accuracy().run(
         Network("hand", linear([[1.0], [0.0]]), (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, Data, Metric, Network, Property, Split, Verdict, falsify
+from evalsuite import Bench, Data, Metric, Network, Property, Split, Unsupported, Verdict, falsify
 from evalsuite.testing import check_stage
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds import certification as certification_module
@@ -91,6 +91,15 @@ def value(metrics: list[Metric], name: str, **setting: str | float) -> float:
     found = row(metrics, name, **setting).value
     assert found is not None
     return found
+
+
+def test_a_sample_without_a_target_is_refused(network: MakeNetwork, bench: MakeBench) -> None:
+    there = bench("digits-mlp").data.test
+    targets = there.targets.clone()
+    targets[2] = -100
+    with pytest.raises(Unsupported, match="test sample 2 has no target: it is -100, no class"):
+        Bounds(samples=5).run(network("digits-mlp", "gelu"), given(there.inputs, targets, 10))
+    Bounds(samples=2, eps=(0.01,)).run(network("digits-mlp", "gelu"), given(there.inputs, targets, 10))
 
 
 def test_the_stage_keeps_the_contract() -> None:

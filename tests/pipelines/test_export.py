@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import onnx
 import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, LambdaGELU, Network, Outcome, Unsupported, open_onnx, run_onnx
+from evalsuite import Bench, LambdaGELU, Network, Outcome, Split, Unsupported, export_onnx, open_onnx, run_onnx
 from evalsuite.testing import check_stage
 from pipelines.export_onnx import Export
 
@@ -44,6 +46,38 @@ def test_max_abs_difference_is_that_of_the_network_handed_in(
     with torch.no_grad():
         expected = (logits.double() - trained.module(there.data.test.inputs).double()).abs().max().item()
     assert values(outcome)["max_abs_difference"] == expected
+
+
+class Size(nn.Module):
+    """Says in every logit how many samples it was given at once."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x[:, :10]) + x.shape[0]
+
+
+class Mute(nn.Module):
+    """Logits of 0, if it is given few samples at once."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert len(x) <= 256
+        return torch.zeros_like(x[:, :10])
+
+
+def test_the_test_data_are_run_in_batches(bench: Callable[..., Bench], tmp_path: Path) -> None:
+    there = bench("digits-mlp")
+    assert len(there.data.test) > 256
+    export_onnx(Size(), (64,), tmp_path / "size.onnx")
+    file = Network("size", Mute().eval(), (64,), 10, deployed=tmp_path / "size.onnx")
+    assert values(Export().run(file, there))["max_abs_difference"] == 256
+
+
+def test_targets_of_padding_count_in_no_accuracy(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+    trained, there = network("digits-mlp", "gelu"), bench("digits-mlp")
+    inputs, targets = there.data.test.inputs, there.data.test.targets.clone()
+    targets[::2] = -100
+    wanted = Split(inputs[1::2], targets[1::2]).accuracy(trained.module(inputs[1::2]).argmax(1))
+    padded = replace(there, data=replace(there.data, test=Split(inputs, targets)))
+    assert values(Export().run(trained, padded))["runtime_accuracy"] == wanted > 0.8
 
 
 def test_latency_is_marked_as_timing_per_batch(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:

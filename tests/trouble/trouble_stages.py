@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,6 +66,27 @@ class Exits(_Stage):
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         os._exit(7)
+
+
+@dataclass(frozen=True)
+class Leaves(_Stage):
+    """Leaves as a script does, with the exit code by which a job says that the disk is full."""
+
+    code: int = 28
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        sys.exit(self.code)
+
+
+@dataclass(frozen=True)
+class Unversioned:
+    """Has a number for its version."""
+
+    version: ClassVar[int] = 1
+    libraries: ClassVar[tuple[str, ...]] = ()
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        return _fine()
 
 
 @dataclass(frozen=True)

@@ -473,3 +473,14 @@ def test_what_is_relative_to_the_network_itself_is_no_verdict(network: MakeNetwo
     own = {each.name: each.direction for each in outcome.metrics}
     for name in ("latency_ratio", "integer_latency_ratio", "tuning_loss"):
         assert own[name] is Direction.NEUTRAL, name
+
+
+def test_samples_without_a_target_count_in_no_accuracy(network: MakeNetwork, bench: MakeBench) -> None:
+    trained, there = network("digits-mlp", "gelu"), bench("digits-mlp")
+    inputs, targets = there.data.test.inputs[:200], there.data.test.targets[:200].clone()
+    whole = values(Quantize().run(trained, with_split(there, test=Split(inputs[::2], targets[::2]))))
+    targets[1::2] = -100
+    found = values(Quantize().run(trained, with_split(there, test=Split(inputs, targets))))
+    names = ("accuracy", "accuracy_drop", "runtime_accuracy", "integer_accuracy")
+    assert {name: found[name] for name in names} == {name: whole[name] for name in names}
+    assert found["accuracy"] > 0.85

@@ -1,0 +1,93 @@
+"""Workloads that misbehave, each in one way; the tests put this folder on the path with a distribution's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from torch import nn
+
+from evalsuite.contract import Data
+from evalsuite.workloads.digits import DigitsMLP
+
+
+@dataclass(frozen=True)
+class WithoutVersion:
+    """The digits, without the version that enters the cache key."""
+
+    def fingerprint(self) -> str:
+        return "0"
+
+    def data(self) -> Data:
+        return DigitsMLP().data()
+
+    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+        return DigitsMLP().build(activation)
+
+
+@dataclass(frozen=True)
+class WithoutBuild:
+    """No architecture."""
+
+    version: ClassVar[str] = "1"
+
+    def fingerprint(self) -> str:
+        return "0"
+
+    def data(self) -> Data:
+        return DigitsMLP().data()
+
+
+@dataclass
+class Thawed:
+    """Not frozen, so that nothing can be kept of it."""
+
+    version: ClassVar[str] = "1"
+
+
+@dataclass(frozen=True)
+class Asks(DigitsMLP):
+    """Leaves when it is made."""
+
+    def __post_init__(self) -> None:
+        raise SystemExit("no")
+
+
+@dataclass(frozen=True)
+class FromFile(DigitsMLP):
+    """Digits that need a file: to be told apart, or only when they are read."""
+
+    file: str = "/nowhere/digits.csv"
+    when: str = "fingerprint"
+
+    def fingerprint(self) -> str:
+        if self.when == "fingerprint":
+            Path(self.file).read_bytes()
+        if self.when == "exit":
+            raise SystemExit(3)
+        return super().fingerprint()
+
+    def data(self) -> Data:
+        Path(self.file).read_bytes()
+        return super().data()
+
+
+@dataclass(frozen=True)
+class Overlapping(DigitsMLP):
+    """Tests on what it trained on."""
+
+    def data(self) -> Data:
+        data = super().data()
+        return replace(data, test=data.train)
+
+
+@dataclass(frozen=True)
+class Unsavable(DigitsMLP):
+    """A network of two kinds of activations, which cannot be saved, and a training without end."""
+
+    epochs: int = 10**9
+
+    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 8), activation(8), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 10))
