@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from evalsuite.report.bounds import (
     ATTACKED,
@@ -36,14 +35,12 @@ _METRICS = (CERTIFIED, ATTACKED, UNDECIDED, RADIUS, MEDIAN, WIDTH, UNSTABLE, LAY
 _TOLD = (CERTIFIED, ATTACKED, RADIUS)
 
 
-def bounds_tables(measured: Measured, baseline: str, options: Mapping[str, Mapping[str, Any]],
-                  after: Mapping[str, str]) -> list[BoundsTable]:  # fmt: skip
+def bounds_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[BoundsTable]:
     """A table for each bounds step of each workload; also of a step of which every job failed.
 
     Args:
         measured: the rows.
         baseline: the variant to compare with.
-        options: step -> its options, for the norm of a step without a value.
         after: step -> what it follows, empty for a step that measures the networks as trained.
     """
     variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
@@ -53,7 +50,7 @@ def bounds_tables(measured: Measured, baseline: str, options: Mapping[str, Mappi
         for step in steps:
             found, norms = _found(measured, workload, step, variants)
             places = [place for _, place in found]
-            norm = next(iter(norms), str(options.get(step, {}).get("norm") or "linf"))
+            norm = next(iter(norms), str(measured.options[step].get("norm") or "linf"))  # Of a step without a value.
             made.append(BoundsTable(
                 workload, step, workload, baseline, variants,
                 tuple(by_tightness({place.method for place in places if place.metric == CERTIFIED})),

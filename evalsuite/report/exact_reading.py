@@ -60,7 +60,7 @@ def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record:
         frame: all rows, those of single samples too.
         measured: the rows without a sample.
         baseline: the variant to compare with.
-        record: for each step's options and what it follows.
+        record: for what each step follows.
     """
     variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
     samples = _samples(frame)
@@ -71,7 +71,7 @@ def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record:
         for step in measured.steps(workload, STAGE):
             found, sizes = _found(measured, workload, step, variants)
             own = samples[(samples["workload"] == workload) & (samples["step"] == step)]
-            limits = record.options.get(step, {})
+            limits = measured.options.get(step, {})
             for method in list(dict.fromkeys(method for method, _, _, _ in found)) or [""]:
                 values = {key[1:]: each for key, each in found.items() if key[0] == method}
                 limit = number(str(limits.get("integer_time_limit" if method in _STEPPED else "query_time_limit")))

@@ -36,6 +36,7 @@ class Entry:
     handover: str = ""
     samples: dict[str, int] = field(default_factory=dict)
     artefacts: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
 
     @property
     def reason(self) -> str:

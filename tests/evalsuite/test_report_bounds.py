@@ -80,8 +80,8 @@ def attacked(variants: Mapping[str, Curve], **more: Any) -> list[Row]:
     return rows_of("pgd_accuracy", variants, **more)
 
 
-def content_of(folder: Path, rows: list[Row], **entries: Any) -> Content:
-    return Content(read_results(write_run(folder, rows)), Record(entries), "gelu")
+def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None = None, **entries: Any) -> Content:
+    return Content(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], **entries: Any) -> BoundsTable:
@@ -374,7 +374,7 @@ def test_jobs_that_failed_show_with_the_reason(tmp_path: Path) -> None:
     (grid,) = [each for each in content_of(tmp_path, rows).certified.grids if "certified" in each.name]
     assert {row[-1].text for row in grid.rows} == {"unsupported: softmax"}
     none = [failure_row(job(name, 0), Status.CRASHED, "signal 11") for name in ("gelu", "relu")]
-    section = content_of(tmp_path / "none", none, steps=[{"name": "bounds", "options": {"norm": "l2"}}]).certified
+    section = content_of(tmp_path / "none", none, options={"bounds": {"norm": "l2"}}).certified
     assert [row.plain for row in section.grids[0].rows[0]] == ["–", "", "crashed: signal 11", "crashed: signal 11"]
     assert section.findings == [BoundsFinding("w, L2", "Nothing was certified.", ("crashed: signal 11",))]
     assert section.heights == []

@@ -74,8 +74,8 @@ def said(variant: str, seed: int, verdicts: Sequence[tuple[Verdict, str, float |
     return rows
 
 
-def content_of(folder: Path, rows: list[Row], **entries: Any) -> Content:
-    return Content(read_results(write_run(folder, rows)), Record(entries), "gelu")
+def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None = None, **entries: Any) -> Content:
+    return Content(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], **entries: Any) -> ExactTable:
@@ -349,7 +349,7 @@ def test_clocks_have_no_verdict(tmp_path: Path) -> None:
 def test_the_cactus_is_of_decided_questions_in_the_order_of_their_seconds(tmp_path: Path) -> None:
     assert curve_points([(0.5, True), (5.0, False), (0.0, True), (0.2, True)]) == ([1, 2, 3], [LEAST, 0.2, 0.5])
     rows = [*verified({"gelu": (0.4, 0.4)}), *said("gelu", 0, FIVE), *said("gelu", 1, FIVE[:1])]
-    table = table_of(tmp_path, rows, steps=[{"name": "smt", "stage": "smt", "options": {"query_time_limit": 5.0}}])
+    table = table_of(tmp_path, rows, options={"smt": {"query_time_limit": 5.0}})
     assert sorted(table.times["gelu"]) == sorted(
         (seconds, v in (HOLDS, VIOLATED)) for v, _, seconds in [*FIVE, FIVE[0]]
     )

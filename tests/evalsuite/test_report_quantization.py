@@ -54,12 +54,12 @@ def in_float(**values: Sequence[float]) -> list[Row]:
 
 
 def record_of(steps: Mapping[str, Options], **changes: Any) -> dict[str, Any]:
-    told = [{"name": name, "stage": "quantize", "after": "", "options": each} for name, each in steps.items()]
+    told = [{"name": name, "stage": "quantize", "after": ""} for name in steps]
     return {"baseline": "gelu", "steps": [{"name": "accuracy", "stage": "accuracy"}, *told], **changes}
 
 
 def content_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Content:
-    return Content(read_results(write_run(folder, rows)), Record(record_of(steps)), "gelu")
+    return Content(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps)), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
@@ -408,7 +408,8 @@ def test_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
 
 
 def test_page_and_files_show_the_section(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", checked_rows(), record_of({**STEPS, "w8": MIXED}, variants=["gelu", "relu"]))
+    steps = {**STEPS, "w8": MIXED}
+    folder = write_run(tmp_path / "run", checked_rows(), record_of(steps, variants=["gelu", "relu"]), steps)
     write_report(folder)
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert "w, accuracy after quantization, integers only (%, Δ in pp; 3 seeds)" in page.text
@@ -427,20 +428,6 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     assert float(lines[0]["accuracy"]) == pytest.approx(0.91)
 
 
-def test_runs_before_options_were_recorded_tell_them_in_their_help() -> None:
-    text = "Quantized. [weight_bits=4, act_bits=8, eps=(0.1, 0.2), placement=pre+post]"
-    record = Record({"steps": [{"name": "q", "help": text}, {"name": "none"}, {"name": "odd", "help": "x [y"}]})
-    assert record.options == {
-        "q": {"weight_bits": "4", "act_bits": "8", "eps": "(0.1, 0.2)", "placement": "pre+post"}, "none": {}, "odd": {},
-    }  # fmt: skip
-
-
-def test_runs_record_the_options_of_their_steps() -> None:
-    text = "name: x\nworkloads: [digits-mlp]\nvariants: [gelu]\nseeds: [0]\nsteps: [{use: accuracy, near_zero: 0.5}]\n"
-    record = RunRecord.begin(parse_recipe(text), [], 1, "")
-    assert Record({"steps": record.steps}).options == {"accuracy": {"near_zero": 0.5}}
-
-
 def test_unknown_widths_show_under_the_steps_names(tmp_path: Path) -> None:
     frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",))))
     (table,) = Content(frame, Record(sample_record()), "gelu").quantized.tables
@@ -457,7 +444,7 @@ def test_a_run_without_quantization_has_no_section(tmp_path: Path) -> None:
     assert "No figure “Accuracy by bit width, digits-mlp”" in " ".join(page.text.split()).replace(
         "No figure “Certified", ""
     )
-    assert quantization_tables(Measured(read_results(folder)), "gelu", {}, {}) == []
+    assert quantization_tables(Measured(read_results(folder)), "gelu", {}) == []
 
 
 def test_of_many_quantize_steps_the_first_four_are_headlines(tmp_path: Path) -> None:
