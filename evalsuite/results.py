@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -175,14 +175,15 @@ def write_parquet(jobs: Iterable[tuple[Origin, Sequence[Row]]], path: Path) -> N
     import pyarrow.parquet as pq
 
     jobs = list(jobs)
-    rows = [asdict(row) for _, every in jobs for row in every]
-    columns = {name: pa.array([row[name] for row in rows], schema().field(name).type) for name in _names(Row)}
+    rows = [row for _, every in jobs for row in every]
+    types = schema()
+    columns = {name: pa.array([getattr(row, name) for row in rows], types.field(name).type) for name in _names(Row)}
     places = pa.array([place for place, (_, every) in enumerate(jobs) for _ in every], pa.int64())
     for name in _names(Origin):
         values = [getattr(origin, name) for origin, _ in jobs]
         columns[name] = (_structs(values) if name in OPTIONS else pa.array(values, pa.string())).take(places)
     temporary = path.with_suffix(".partial")
-    pq.write_table(pa.table(columns), temporary)
+    pq.write_table(pa.table(columns), temporary, compression="zstd")
     temporary.replace(path)
 
 

@@ -28,7 +28,7 @@ from evalsuite.report.bounds import (
 )
 from evalsuite.report.canvas import number
 from evalsuite.report.comparison import root_reason
-from evalsuite.report.measured import ACCURACY, Measured
+from evalsuite.report.measured import Measured
 
 _METRICS = (CERTIFIED, ATTACKED, UNDECIDED, RADIUS, MEDIAN, WIDTH, UNSTABLE, LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF,
             SECONDS, MEMORY, "clean_accuracy")  # fmt: skip
@@ -57,7 +57,7 @@ def bounds_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -
                 tuple(sorted({place.eps for place in places if place.eps is not None})), norm, after.get(step, ""),
                 int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique()),
                 found, _reasons(measured, workload, step, variants),
-                _remarks(measured, workload, step), _replaced(measured, workload, variants),
+                _remarks(measured, workload, step),
             ))  # fmt: skip
     return _labelled(made)
 
@@ -100,12 +100,6 @@ def _reasons(measured: Measured, workload: str, step: str, variants: Sequence[st
     for variant, metric, status, reason in rows[["variant", "metric", "status", "reason"]].itertuples(index=False):
         found.setdefault((str(variant), str(metric)), f"{status}: {root_reason(str(reason))}")
     return found
-
-
-def _replaced(measured: Measured, workload: str, variants: Sequence[str]) -> tuple[str, ...]:
-    """The variants that were swapped: the accuracy before is known."""
-    step = measured.step(workload, ACCURACY)
-    return tuple(each for each in variants if measured.values(workload, each, step, "swap_drop"))
 
 
 def _remarks(measured: Measured, workload: str, step: str) -> tuple[str, ...]:
