@@ -238,6 +238,7 @@ def _frame(path: Path) -> pd.DataFrame:
         ) from error
     frame: pd.DataFrame = plain.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     for name, every in options.items():
-        given = [{key: value for key, value in (each or {}).items() if value is not None} for each in every]
-        frame[name] = pd.Series(given, dtype=object)
+        given = ({key: value for key, value in (each or {}).items() if value is not None} for each in every)
+        shared: dict[tuple[Any, ...], dict[str, Any]] = {}  # A million rows are of a few hundred steps.
+        frame[name] = pd.Series([shared.setdefault(tuple(each.items()), each) for each in given], dtype=object)
     return frame
