@@ -119,7 +119,8 @@ def checkout() -> str:
     """
     try:
         _git("ls-files", "--error-unmatch", __file__)
-        return _git("describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+        return _git("rev-parse", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return f"release {_version('evalsuite')}"
 
@@ -127,7 +128,8 @@ def checkout() -> str:
 def _git(*words: str) -> str:
     # A hook's GIT_DIR and GIT_INDEX_FILE would name another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = ["git", "-C", str(Path(__file__).parent), *words]
+    # Without the lock of the index: a run that is killed, or has no room, must leave none behind.
+    command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
