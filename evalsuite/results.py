@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,15 +62,63 @@ class Row:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What made a job's rows: more columns of each of them, so that a row stands alone.
+
+    `options` are the step's; of the making of a network the variant's. `commit` is that of the evalsuite checkout that
+    measured, with "-dirty" where its tracked files were changed, or "release 0.1.0"; `source` is the digest of the
+    source that the job ran. Both are empty where nothing ran, and where they were not recorded.
+    """
+
+    workload_use: str = ""
+    variant_use: str = ""
+    commit: str = ""
+    source: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    variant_options: Mapping[str, Any] = field(default_factory=dict)
+    workload_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+OPTIONS = ("options", "variant_options", "workload_options")
+
+
 def schema() -> pa.Schema:
-    """The Parquet schema of `results.parquet`: declared, so that files of different runs unite."""
+    """The Parquet schema of `results.parquet`, without options: declared, so that files of different runs unite."""
     import pyarrow as pa
 
     types = {
         "str": pa.string(), "int": pa.int64(), "bool": pa.bool_(), "int | None": pa.int64(),
         "float | None": pa.float64(),
     }  # fmt: skip
-    return pa.schema([pa.field(each.name, types[str(each.type)]) for each in fields(Row)])
+    declared = [each for each in (*fields(Row), *fields(Origin)) if each.name not in OPTIONS]
+    return pa.schema([pa.field(each.name, types[str(each.type)]) for each in declared])
+
+
+def _structs(options: Sequence[Mapping[str, Any]]) -> pa.Array:
+    """A struct of each options, with a field for every name; null where there are none."""
+    import pyarrow as pa
+
+    plain = [json.loads(json.dumps(dict(each), default=str)) for each in options]
+    names = list(dict.fromkeys(name for each in plain for name in each))
+    if not names:  # Parquet has no struct without fields.
+        return pa.nulls(len(plain))
+    columns = [_option_column([each.get(name) for each in plain]) for name in names]
+    return pa.StructArray.from_arrays(columns, names=names, mask=pa.array([not each for each in plain]))
+
+
+def _option_column(values: Sequence[Any]) -> pa.Array:
+    """One option's values as the narrowest type that holds them all: truth, int64, float64, else text."""
+    import pyarrow as pa
+
+    known = [each for each in values if each is not None]
+    kinds = {type(each) for each in known}
+    if kinds == {bool} or (kinds == {int} and all(-(2**63) <= each < 2**63 for each in known)):
+        return pa.array(values)
+    if kinds in ({float}, {int, float}):
+        return pa.array([None if each is None else float(each) for each in values], pa.float64())
+    texts = [json.dumps(each) if isinstance(each, list | dict) else each for each in values]
+    return pa.array([None if each is None else str(each) for each in texts], pa.string())
 
 
 def setting_text(setting: Mapping[str, Setting]) -> str:
@@ -117,26 +166,40 @@ def failure_row(job: Mapping[str, Any], status: Status, reason: str) -> Row:
     )  # fmt: skip
 
 
-def write_parquet(rows: Iterable[Row], path: Path) -> None:
-    """Write rows with the declared schema, whole or not at all."""
+def write_parquet(jobs: Iterable[tuple[Origin, Sequence[Row]]], path: Path) -> None:
+    """Write the rows of jobs, each with what made it, whole or not at all.
+
+    The options are nullable structs with a field for every name that occurs in the file: `options.sparsity` in SQL.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist([asdict(row) for row in rows], schema=schema())
+    jobs = list(jobs)
+    rows = [row for _, every in jobs for row in every]
+    types = schema()
+    columns = {name: pa.array([getattr(row, name) for row in rows], types.field(name).type) for name in _names(Row)}
+    places = pa.array([place for place, (_, every) in enumerate(jobs) for _ in every], pa.int64())
+    for name in _names(Origin):
+        values = [getattr(origin, name) for origin, _ in jobs]
+        columns[name] = (_structs(values) if name in OPTIONS else pa.array(values, pa.string())).take(places)
     temporary = path.with_suffix(".partial")
-    pq.write_table(table, temporary)
+    pq.write_table(pa.table(columns), temporary, compression="zstd")
     temporary.replace(path)
+
+
+def _names(kind: type[Row | Origin]) -> list[str]:
+    return [each.name for each in fields(kind)]
 
 
 def read_results(*folders: Path) -> pd.DataFrame:
     """The rows of one or more runs as one frame, with a `run` column of folder names in front.
 
+    The columns of options hold a dictionary each, without names that have no value: `frame["options"].str["sparsity"]`.
+
     Raises:
         DamagedResults: a folder has no results, or its file is truncated or has other columns.
     """
     import pandas as pd
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if not folders:
         raise ValueError("read_results of no folder")
@@ -145,15 +208,37 @@ def read_results(*folders: Path) -> pd.DataFrame:
         path = folder / "results.parquet"
         if not path.is_file():
             raise DamagedResults(f"{path}: no results here; `evalsuite run RECIPE.yaml --out {folder}` makes them")
-        try:
-            table = pq.read_table(path).select(schema().names).cast(schema())
-        except (pa.ArrowInvalid, KeyError, OSError) as error:
-            text = str(error).splitlines()[0]
-            raise DamagedResults(
-                f"{path}: cannot be read ({text}); run the recipe again: the journal beside it is whole"
-            ) from error
-        frame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+        frame = _frame(path)
         frame.insert(0, "run", folder.resolve().name)
         frames.append(frame)
     united: pd.DataFrame = pd.concat(frames, ignore_index=True)
     return united
+
+
+def _frame(path: Path) -> pd.DataFrame:
+    """The rows of one file."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+        older = [name for name in _names(Origin) if name not in table.column_names]
+        if older and set(_names(Row)) <= set(table.column_names):
+            raise DamagedResults(
+                f"{path}: written by an older evalsuite, without {', '.join(older)}; run the recipe again in this "
+                "folder, which writes the file anew: what the journal and the cache still hold is not measured again"
+            )
+        plain = table.select(schema().names).cast(schema())
+        options = {name: table[name].to_pylist() for name in OPTIONS}
+    except (pa.ArrowInvalid, KeyError, OSError) as error:
+        text = str(error).splitlines()[0]
+        raise DamagedResults(
+            f"{path}: cannot be read ({text}); run the recipe again: the journal beside it is whole"
+        ) from error
+    frame: pd.DataFrame = plain.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    for name, every in options.items():
+        given = ({key: value for key, value in (each or {}).items() if value is not None} for each in every)
+        shared: dict[tuple[Any, ...], dict[str, Any]] = {}  # A million rows are of a few hundred steps.
+        frame[name] = pd.Series([shared.setdefault(tuple(each.items()), each) for each in given], dtype=object)
+    return frame

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from evalsuite import RELU, census, harden, load_module, open_onnx, save_module, swap_to_relu
+from evalsuite.results import read_results
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBench, MakeNetwork
@@ -100,3 +101,15 @@ def test_a_hugging_face_bert_is_pruned_and_saved(monkeypatch: pytest.MonkeyPatch
     assert torch.equal(pruned, restored)
     layer = scope["restored"].bert.encoder.layer[0]
     assert (layer.attention.self.num_attention_heads, layer.intermediate.dense.out_features) == (2, 32)
+
+
+def test_accuracy_over_sparsity_is_read_from_the_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent)
+    code = re.search(r"```python\n(frame = read_results.*?)```", README, re.S)
+    assert code is not None
+    scope: dict[str, Any] = {"Path": Path, "read_results": read_results}
+    exec(code.group(1), scope)
+    curves = scope["curves"].loc["mnist-cnn"]
+    assert curves.index.tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    assert curves.notna().all(axis=None)
+    assert (curves.loc[0.1] > curves.loc[0.9]).all()

@@ -85,8 +85,7 @@ class BoundsTable:
     `methods` go from loose to tight, `radii` from small to large; both are empty where no job gave a value. `norm` is
     that of the balls. `after` names the step whose networks are measured, empty for networks as trained. `label` tells
     the table from the others of the report. `seeds` is the number of seeds of the workload. `remarks` are what the
-    stage says of the values it gave: properties not tried in time, radii that end at the
-    grid's end. `replaced` are the variants of which ReLU took the place of GELU.
+    stage says of the values it gave: properties not tried in time, radii that end at the grid's end.
     """
 
     workload: str
@@ -102,7 +101,6 @@ class BoundsTable:
     found: Mapping[tuple[str, Place], Values]
     reasons: Mapping[tuple[str, str], str]
     remarks: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
 
     @property
     def others(self) -> tuple[str, ...]:

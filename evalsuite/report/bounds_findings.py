@@ -15,7 +15,7 @@ from evalsuite.report.bounds import (
     Place,
     radius_text,
 )
-from evalsuite.report.bounds_answer import BoundsFinding, replaced_sentence
+from evalsuite.report.bounds_answer import BoundsFinding
 from evalsuite.report.bounds_area import Height
 from evalsuite.report.bounds_layers import ratio_text, shown_radii
 from evalsuite.report.bounds_text import height_text, line_scale
@@ -38,7 +38,7 @@ def finding(table: BoundsTable, heights: Sequence[Height]) -> BoundsFinding:
         reasons = dict.fromkeys(table.reason(name) for name in table.variants)
         return BoundsFinding(table.label, "Nothing was certified.", tuple(reasons))
     own = [each for each in heights if each.table is table and each.method == table.tightest]
-    sentences = [replaced_sentence(own), _height_sentence(table, own), *_variant_sentences(table), _gap_sentence(table)]
+    sentences = [_height_sentence(table, own), *_variant_sentences(table), _gap_sentence(table)]
     sentences += [_radius_sentence(table), _width_sentence(table), _looser_sentence(table), *table.remarks]
     return BoundsFinding(table.label, _headline(table), tuple(each for each in sentences if each))
 

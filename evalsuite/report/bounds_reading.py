@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from evalsuite.report.bounds import (
     ATTACKED,
@@ -29,21 +28,19 @@ from evalsuite.report.bounds import (
 )
 from evalsuite.report.canvas import number
 from evalsuite.report.comparison import root_reason
-from evalsuite.report.measured import ACCURACY, Measured
+from evalsuite.report.measured import Measured
 
 _METRICS = (CERTIFIED, ATTACKED, UNDECIDED, RADIUS, MEDIAN, WIDTH, UNSTABLE, LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF,
             SECONDS, MEMORY, "clean_accuracy")  # fmt: skip
 _TOLD = (CERTIFIED, ATTACKED, RADIUS)
 
 
-def bounds_tables(measured: Measured, baseline: str, options: Mapping[str, Mapping[str, Any]],
-                  after: Mapping[str, str]) -> list[BoundsTable]:  # fmt: skip
+def bounds_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[BoundsTable]:
     """A table for each bounds step of each workload; also of a step of which every job failed.
 
     Args:
         measured: the rows.
         baseline: the variant to compare with.
-        options: step -> its options, for the norm of a step without a value.
         after: step -> what it follows, empty for a step that measures the networks as trained.
     """
     variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
@@ -53,14 +50,14 @@ def bounds_tables(measured: Measured, baseline: str, options: Mapping[str, Mappi
         for step in steps:
             found, norms = _found(measured, workload, step, variants)
             places = [place for _, place in found]
-            norm = next(iter(norms), str(options.get(step, {}).get("norm") or "linf"))
+            norm = next(iter(norms), str(measured.options[step].get("norm") or "linf"))  # Of a step without a value.
             made.append(BoundsTable(
                 workload, step, workload, baseline, variants,
                 tuple(by_tightness({place.method for place in places if place.metric == CERTIFIED})),
                 tuple(sorted({place.eps for place in places if place.eps is not None})), norm, after.get(step, ""),
                 int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique()),
                 found, _reasons(measured, workload, step, variants),
-                _remarks(measured, workload, step), _replaced(measured, workload, variants),
+                _remarks(measured, workload, step),
             ))  # fmt: skip
     return _labelled(made)
 
@@ -103,12 +100,6 @@ def _reasons(measured: Measured, workload: str, step: str, variants: Sequence[st
     for variant, metric, status, reason in rows[["variant", "metric", "status", "reason"]].itertuples(index=False):
         found.setdefault((str(variant), str(metric)), f"{status}: {root_reason(str(reason))}")
     return found
-
-
-def _replaced(measured: Measured, workload: str, variants: Sequence[str]) -> tuple[str, ...]:
-    """The variants that were swapped: the accuracy before is known."""
-    step = measured.step(workload, ACCURACY)
-    return tuple(each for each in variants if measured.values(workload, each, step, "swap_drop"))
 
 
 def _remarks(measured: Measured, workload: str, step: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class BoundsSection:
 
 def bounds_section(measured: Measured, baseline: str, record: Record) -> BoundsSection:
     """See `BoundsSection`; everything in it is empty without a bounds step."""
-    tables = bounds_tables(measured, baseline, record.options, record.after)
+    tables = bounds_tables(measured, baseline, record.after)
     found = heights(tables)
     grids: list[Grid | None] = [heights_grid(found, baseline), radius_grid(tables)]
     grids += [decisions_grid(table) for table in tables]

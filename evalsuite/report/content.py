@@ -105,8 +105,7 @@ class Content:
     @cached_property
     def swaps(self) -> list[SwapTable]:
         """Before and after the swap, for each workload with swapped networks."""
-        uses = {name: str(use) for name, use in self.record.table("variants_use").items()}
-        return swap_tables(self.measured, self.baseline, uses)
+        return swap_tables(self.measured, self.baseline)
 
     @cached_property
     def swap_grids(self) -> list[Grid]:

@@ -74,9 +74,8 @@ class ExactTable:
     from the others of the report. `found` is (variant, metric, radius) -> seed -> value, the radius being None for what
     is of all radii. `times` is variant -> seconds of each question and whether that was decided; empty where single
     questions were not timed. `reasons` is (variant, metric) -> why there is no value, an empty metric standing for all.
-    `limit` is the seconds a question may take, where recorded. `replaced` are the variants in which ReLU took the place
-    of GELU. A table of the method `AGREEMENT` is of the question whether an integer network gives the class of the
-    float network, and has its verdicts and shares only.
+    `limit` is the seconds a question may take, where recorded. A table of the method `AGREEMENT` is of the question
+    whether an integer network gives the class of the float network, and has its verdicts and shares only.
     """
 
     workload: str
@@ -94,7 +93,6 @@ class ExactTable:
     reasons: Mapping[tuple[str, str], str]
     sizes: Mapping[float, tuple[float, float]] = field(default_factory=dict)
     limit: float | None = None
-    replaced: tuple[str, ...] = ()
 
     @property
     def others(self) -> tuple[str, ...]:

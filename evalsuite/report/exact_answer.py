@@ -1,4 +1,4 @@
-"""Whether ReLU in the place of GELU helps exact verification: completeness, cost and robustness, in words."""
+"""What exact verification says of completeness, cost and robustness, in words."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from evalsuite.report.bounds import Compared
-from evalsuite.report.exact import NODES, PAR2, PROOFS, UNDECIDED, VERIFIED, ExactTable, mean_of
+from evalsuite.report.exact import NODES, PAR2, PROOFS, ExactTable, mean_of
 from evalsuite.report.exact_cost import checked, percent_text, proofs_lack, seconds_text
-from evalsuite.report.exact_distance import Distance
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.quantization_findings import listed
 
@@ -76,44 +75,6 @@ def proofs_sentence(table: ExactTable) -> str:
     )
 
 
-def replaced_sentence(tables: Sequence[ExactTable], distances: Sequence[Distance]) -> str:
-    """Whether ReLU in the place of GELU helps: the verdict on robustness and that on what can be decided apart."""
-    variants = dict.fromkeys(
-        name for table in tables for name in table.replaced if name != table.baseline and table.counted(name).total
-    )
-    if not variants or not any(table.counted(table.baseline).total for table in tables):
-        return ""
-    cells = {
-        metric: [
-            cell for table in tables for name in table.replaced for radius in table.radii
-            if (cell := table.compared(name, metric, radius)).tested
-        ]
-        for metric in (VERIFIED, UNDECIDED)
-    }  # fmt: skip
-    far = [each for each in distances if each.p_holm is not None and each.cell.variant in each.table.replaced]
-    parts = [
-        _counts("verified accuracy", [cell.tone for cell in cells[VERIFIED]], ("higher", "lower")),
-        _counts("undecided", [cell.tone for cell in cells[UNDECIDED]], ("less", "more")),
-        _counts("distances", [each.tone for each in far], ("larger", "smaller")),
-    ]
-    told = "; ".join(each for each in parts if each)
-    single = [cell.tone for metric in cells for cell in cells[metric]]
-    chance = 0.05 * len(single)
-    # Single radii are not adjusted for their number, distances are.
-    few = _by_chance(sum(map(bool, single)), len(single))
-    counted = [] if few else [each for each in single if each]
-    tones = [*counted, *(each.tone for each in far)]
-    good, bad = tones.count("better"), tones.count("worse")
-    where = "by the distances alone" if few and any(single) else "where resolved"
-    answer = "not shown either way" if not good and not bad else "it depends" if good and bad else (
-        f"yes, {where}" if good else f"no, it costs some {where}"
-    )  # fmt: skip
-    expected = f" (of the {len(single)} at single radii, {chance:.1f} would be resolved by chance)" if single else ""
-    return f"Does ReLU in the place of GELU ({listed(variants)}) help exact verification? {answer.capitalize()}: " + (
-        f"{told}{expected}." if told else "no difference can be tested."
-    )
-
-
 def _by_chance(resolved: int, tested: int) -> bool:
     """Whether so many of the tests at 5 % would be resolved in more than one run of twenty without any difference."""
     from scipy.stats import binom
@@ -142,14 +103,6 @@ def verified_more(cells: Sequence[Compared], baseline: str) -> str:
 def _per_variant(counts: Counter[str]) -> str:
     """ "relu (at 3 radii) and annealed (at 1 radius)", most first."""
     return listed(f"{name} (at {count} radi{'us' if count == 1 else 'i'})" for name, count in counts.most_common())
-
-
-def _counts(name: str, tones: Sequence[str], ways: tuple[str, str]) -> str:
-    """ "verified accuracy 3 higher, 1 lower, 8 not resolved"."""
-    if not tones:
-        return ""
-    numbers = ((tones.count("better"), ways[0]), (tones.count("worse"), ways[1]), (tones.count(""), "not resolved"))
-    return f"{name} " + ", ".join(f"{count} {word}" for count, word in numbers if count)
 
 
 def completeness_total(tables: Sequence[ExactTable]) -> str:

@@ -12,7 +12,6 @@ from evalsuite.report.exact_answer import (
     completeness_sentence,
     cost_sentence,
     proofs_sentence,
-    replaced_sentence,
     verified_more,
 )
 from evalsuite.report.exact_distance import Distance, distance_text
@@ -48,7 +47,7 @@ def finding(table: ExactTable, distances: Sequence[Distance], agreements: Sequen
         return ExactFinding(table.label, "Nothing was verified exactly.", tuple(reasons))
     own = [each for each in distances if each.table is table]
     sentences = [
-        replaced_sentence([table], own), completeness_sentence(table), *_variant_sentences(table), _gap_sentence(table),
+        completeness_sentence(table), *_variant_sentences(table), _gap_sentence(table),
         _distance_sentence(table, own), cost_sentence(table), proofs_sentence(table), _lack_sentence(table),
         agreement_sentence(agreement_of(table, agreements)),
     ]  # fmt: skip

@@ -38,7 +38,7 @@ from evalsuite.report.exact import (
     Counted,
     ExactTable,
 )
-from evalsuite.report.measured import ACCURACY, Measured
+from evalsuite.report.measured import Measured
 from evalsuite.report.record import Record
 from evalsuite.results import parse_setting
 
@@ -60,18 +60,17 @@ def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record:
         frame: all rows, those of single samples too.
         measured: the rows without a sample.
         baseline: the variant to compare with.
-        record: for each step's options and what it follows.
+        record: for what each step follows.
     """
     variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
     samples = _samples(frame)
     made = []
     for workload in measured.workloads:
-        replaced = _replaced(measured, workload, variants)
         seeds = int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique())
         for step in measured.steps(workload, STAGE):
             found, sizes = _found(measured, workload, step, variants)
             own = samples[(samples["workload"] == workload) & (samples["step"] == step)]
-            limits = record.options.get(step, {})
+            limits = measured.options.get(step, {})
             for method in list(dict.fromkeys(method for method, _, _, _ in found)) or [""]:
                 values = {key[1:]: each for key, each in found.items() if key[0] == method}
                 limit = number(str(limits.get("integer_time_limit" if method in _STEPPED else "query_time_limit")))
@@ -81,7 +80,7 @@ def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record:
                     tuple(sorted({radius for _, _, radius in values if radius is not None})),
                     record.after.get(step, ""), seeds, values, _verdicts(rows), _times(rows),
                     _reasons(measured, workload, step, variants),
-                    sizes if method in _STEPPED else {}, limit if math.isfinite(limit) else None, replaced,
+                    sizes if method in _STEPPED else {}, limit if math.isfinite(limit) else None,
                 ))  # fmt: skip
     agreements = [each for each in made if each.method == AGREEMENT]
     return [*_labelled([each for each in made if each.method != AGREEMENT]), *_labelled(agreements)]
@@ -187,9 +186,3 @@ def _times(rows: pd.DataFrame) -> dict[str, tuple[tuple[float, bool], ...]]:
         if tuple(key) in decided:
             found.setdefault(str(key[0]), []).append((float(seconds), decided[tuple(key)]))
     return {variant: tuple(each) for variant, each in found.items()}
-
-
-def _replaced(measured: Measured, workload: str, variants: Sequence[str]) -> tuple[str, ...]:
-    """The variants that were swapped: the accuracy before is known."""
-    step = measured.step(workload, ACCURACY)
-    return tuple(each for each in variants if measured.values(workload, each, step, "swap_drop"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from evalsuite.report.exact import AGREEMENT, VERIFIED, ExactTable
 from evalsuite.report.exact_agreement import agreement_grid, agreement_of
-from evalsuite.report.exact_answer import completeness_total, replaced_sentence, verified_more
+from evalsuite.report.exact_answer import completeness_total, verified_more
 from evalsuite.report.exact_cost import cost_grids, proofs_grid, searches_grid
 from evalsuite.report.exact_distance import Distance, distance_grid, distances
 from evalsuite.report.exact_findings import RULE, ExactFinding, finding
@@ -51,7 +51,7 @@ def exact_section(frame: pd.DataFrame, measured: Measured, baseline: str, record
         grids += [verdicts_grid(table), verified_grid(table), gap_grid(table)]
         agreement = agreement_of(table, agreements)
         grids += [agreement_grid(agreement)] if agreement else []
-    findings = [overall(tables, found), *(finding(table, found, agreements) for table in tables)]
+    findings = [overall(tables), *(finding(table, found, agreements) for table in tables)]
     return ExactSection(
         tables,
         found,
@@ -62,11 +62,11 @@ def exact_section(frame: pd.DataFrame, measured: Measured, baseline: str, record
     )
 
 
-def overall(tables: Sequence[ExactTable], found: Sequence[Distance]) -> ExactFinding | None:
+def overall(tables: Sequence[ExactTable]) -> ExactFinding | None:
     """All workloads together; None where one step says it all."""
     own = [table for table in tables if any(tested(table, name, VERIFIED) for name in table.others)]
     if len(own) < 2:
         return None
     cells = [cell for table in own for name in table.others for _, cell in tested(table, name, VERIFIED)]
-    sentences = [replaced_sentence(own, found), completeness_total(tables)]
-    return ExactFinding(OVERALL, verified_more(cells, own[0].baseline), tuple(each for each in sentences if each))
+    total = completeness_total(tables)
+    return ExactFinding(OVERALL, verified_more(cells, own[0].baseline), (total,) if total else ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.comparison import root_reason
 from evalsuite.results import Status, parse_setting
@@ -22,6 +22,8 @@ class Measured:
     Args:
         frame: rows as `read_results` gives them, in the recipe's order.
         after: step -> what it follows; empty for a step that measures the network as trained.
+
+    `options` are each step's, `uses` the treatment that each variant is, under whatever name.
     """
 
     def __init__(self, frame: pd.DataFrame, after: Mapping[str, str] | None = None) -> None:
@@ -29,6 +31,10 @@ class Measured:
         self.frame = rows
         self.workloads = [str(each) for each in frame["workload"].unique()]
         self.variants = [str(each) for each in frame["variant"].unique()]
+        steps = frame[frame["step"] != TRAIN].drop_duplicates("step")
+        self.options: dict[str, dict[str, Any]] = dict(zip(steps["step"], steps["options"], strict=True))
+        named = frame.drop_duplicates("variant")
+        self.uses: dict[str, str] = dict(zip(named["variant"], named["variant_use"], strict=True))
         self._after = after or {}
         self._values: dict[tuple[str, ...], dict[int, float]] = {}
         self._reasons: dict[tuple[str, ...], str] = {}

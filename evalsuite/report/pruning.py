@@ -147,13 +147,12 @@ class PruningTable:
         return Paired(variant, own, other, mean_interval(list(own.values())), difference(own, other))
 
 
-def pruning_tables(measured: Measured, baseline: str, options: Options, after: Mapping[str, str]) -> list[PruningTable]:
+def pruning_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[PruningTable]:
     """A table for each workload with a prune step.
 
     Args:
         measured: the rows.
         baseline: the variant to compare with.
-        options: step -> its options; what is not known shows under the step's name.
         after: step -> what it follows; steps that follow another are links of chains and left out here.
     """
     variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
@@ -162,7 +161,7 @@ def pruning_tables(measured: Measured, baseline: str, options: Options, after: M
         steps = [step for step in measured.steps(workload, STAGE) if not after.get(step)]
         if not steps:
             continue
-        treatments, shared = _treatments(steps, options)
+        treatments, shared = _treatments(steps, measured.options)
         seeds = int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique())
         found.append(
             PruningTable(
@@ -232,7 +231,7 @@ def _sweeps(treatments: Sequence[Treatment]) -> tuple[Sweep, ...]:
 
 
 def number(value: object) -> float | None:
-    """A number from an option, which old records have as text; None where it is none."""
+    """A number from an option; None where it is none."""
     try:
         return None if isinstance(value, bool) else float(str(value))
     except ValueError:

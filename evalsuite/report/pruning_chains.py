@@ -10,7 +10,6 @@ from evalsuite.report.measured import ACCURACY, Measured
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.pruning import EXACT, STAGE
 from evalsuite.report.quantization import SOURCES, difference
-from evalsuite.report.record import Record
 from evalsuite.report.statistics import Estimate, mean_interval
 from evalsuite.report.swap_text import interval_text
 
@@ -28,13 +27,16 @@ class Chain:
     """Which step follows which, and the same steps without those that prune.
 
     Args:
-        record: of the run.
+        after: step -> what it follows.
+        options: step -> its options.
         stages: step -> its stage, of all steps with rows.
     """
 
-    def __init__(self, record: Record, stages: Mapping[str, str]) -> None:
+    def __init__(
+        self, after: Mapping[str, str], options: Mapping[str, Mapping[str, Any]], stages: Mapping[str, str]
+    ) -> None:
         self.stages = stages
-        self._after, self._options = record.after, record.options
+        self._after, self._options = after, options
 
     def links(self, step: str) -> list[str]:
         """The steps from the first to this one."""
@@ -64,13 +66,13 @@ class Chain:
         ]
 
 
-def chain_grid(measured: Measured, workload: str, baseline: str, record: Record) -> Grid | None:
+def chain_grid(measured: Measured, workload: str, baseline: str, after: Mapping[str, str]) -> Grid | None:
     """A row per metric of each link, from the pruned network on; None where nothing follows a step that prunes."""
     import pandas as pd
 
     own = measured.frame[measured.frame["workload"] == workload]
     stages = dict(own[["step", "stage"]].drop_duplicates("step").itertuples(index=False, name=None))
-    chain = Chain(record, stages)
+    chain = Chain(after, measured.options, stages)
     ends = [step for step in stages if chain.pruned(step) and len(chain.links(step)) > 1]
     shown = dict.fromkeys(link for step in ends for link in chain.links(step) if chain.pruned(link))
     variants = sorted(measured.variants, key=lambda name: name != baseline)

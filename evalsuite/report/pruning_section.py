@@ -33,7 +33,7 @@ class PruningSection:
 
 def pruning_section(measured: Measured, baseline: str, record: Record) -> PruningSection:
     """See `PruningSection`; everything in it is empty without a step that prunes."""
-    tables = pruning_tables(measured, baseline, record.options, record.after)
+    tables = pruning_tables(measured, baseline, record.after)
     found = areas(tables)
     grids: list[Grid | None] = []
     details: list[Grid | None] = []
@@ -43,7 +43,7 @@ def pruning_section(measured: Measured, baseline: str, record: Record) -> Prunin
             details += [accuracy_grid(table, BEFORE), treatments_grid(table, BEFORE)]
     grids.append(area_grid(found, baseline))
     for workload in measured.workloads:
-        grids.append(chain_grid(measured, workload, baseline, record))
+        grids.append(chain_grid(measured, workload, baseline, record.after))
         details.append(exact_grid(measured, workload, baseline))
     return PruningSection(
         tables,

@@ -145,15 +145,12 @@ def contrast(one: Values, other: Values) -> tuple[Estimate | None, bool]:
     return found, _resolved(found)
 
 
-def quantization_tables(
-    measured: Measured, baseline: str, options: Mapping[str, Mapping[str, Any]], after: Mapping[str, str]
-) -> list[QuantizationTable]:
+def quantization_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[QuantizationTable]:
     """A table for each workload with a quantize step.
 
     Args:
         measured: the rows.
         baseline: the variant to compare with.
-        options: step -> its options; what is not known shows under the step's name.
         after: step -> what it follows, empty for a step that takes the network as trained.
     """
     variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
@@ -162,7 +159,7 @@ def quantization_tables(
         steps = measured.steps(workload, STAGE)
         if not steps:
             continue
-        treatments = _treatments(steps, options, after)
+        treatments = _treatments(steps, measured.options, after)
         cells = {
             (each.step, name): _cell(measured, workload, name, baseline, each, SOURCES)
             for each in treatments
@@ -208,7 +205,8 @@ def _treatments(
     told: dict[str, dict[str, None]] = {}
     for each in made:
         alike = [options.get(other.step, {}) for other in made if other.label == each.label]
-        differing = [name for name in alike[0] if len({str(known.get(name)) for known in alike}) > 1]
+        names = dict.fromkeys(name for known in alike for name in known)
+        differing = [name for name in names if len({str(known.get(name)) for known in alike}) > 1]
         told.setdefault(each.method, {}).update(dict.fromkeys(differing))
     # What sets two apart is told of all that are trained alike: a curve over widths is of one treatment.
     apart = [
@@ -238,7 +236,7 @@ def _share(value: object) -> float:
 
 
 def _whole(value: object) -> int | None:
-    return int(str(value)) if str(value).isdecimal() else None
+    return int(value) if isinstance(value, int | float) and float(value).is_integer() else None
 
 
 def _option_text(name: str, value: object) -> str:

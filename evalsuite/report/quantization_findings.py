@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evalsuite.report.measured import Measured
 from evalsuite.report.numerals import Scale
-from evalsuite.report.quantization import QuantizationTable, Quantized, contrast
+from evalsuite.report.quantization import SOURCES, QuantizationTable, Quantized, contrast
 from evalsuite.report.quantization_checks import MACS, percent
 from evalsuite.report.quantization_text import table_scale, tone
 from evalsuite.report.statistics import Estimate
@@ -42,27 +43,55 @@ def finding(measured: Measured, table: QuantizationTable) -> QuantizationFinding
         elif own:
             quiet.append(variant)
     if quiet:
-        sentences.append(f"{', '.join(quiet)}: no difference is resolved at any width, with any method or placement.")
+        every = f"at any width, with any method or placement ({SOURCES[table.metric]})"
+        sentences.append(f"{', '.join(quiet)}: no difference is resolved {every}.")
+    elsewhere = _elsewhere(measured, table)
+    if elsewhere:
+        told = "; ".join(f"{source}: {', '.join(each)}" for source, each in elsewhere.items())
+        sentences.append(f"Resolved in other arithmetic, though not there: {told}.")
     sentences += [text for text in (_stand_ins(table), _coverage(measured, table), _checks(measured, table)) if text]
-    return QuantizationFinding(table.workload, _headline(table, tested), tuple(sentences))
+    return QuantizationFinding(
+        table.workload, _headline(table, tested, sum(map(len, elsewhere.values()))), tuple(sentences)
+    )
 
 
-def _headline(table: QuantizationTable, tested: Sequence[Quantized]) -> str:
+def _headline(table: QuantizationTable, tested: Sequence[Quantized], elsewhere: int) -> str:
     if not tested:
         paired = any(cell.difference for cell in table.cells.values())
         return "One seed: no interval, so nothing is claimed." if paired else (
             f"No quantized network can be compared with {table.baseline}."
         )  # fmt: skip
     resolved = [cell for cell in tested if cell.resolved]
+    of = f"of {len(tested)} differences to {table.baseline} ({SOURCES[table.metric]})"
+    more = f"; other arithmetic resolves {elsewhere}{' more' if resolved else ''}" if elsewhere else ""
     if not resolved:
-        return f"None of {len(tested)} differences to {table.baseline} is resolved."
+        return f"None {of} is resolved{more}."
     widths = list(dict.fromkeys(each.width for each in table.treatments))
     found = [width for width in widths if any(cell.treatment.width == width for cell in resolved)]
     rest = [width for width in widths if width not in found]
-    text = f"{len(resolved)} of {len(tested)} differences to {table.baseline} are resolved, at {listed(found)}"
+    text = f"{len(resolved)} {of} are resolved, at {listed(found)}"
     text += f"; none at {listed(rest)}" if rest else ""
     chance = round(0.05 * len(tested))
-    return f"{text} (about {chance} would be by chance)." if chance else f"{text}."
+    return f"{text} (about {chance} would be by chance){more}." if chance else f"{text}{more}."
+
+
+def _elsewhere(measured: Measured, table: QuantizationTable) -> dict[str, list[str]]:
+    """What other accuracies of the same networks resolve where the table's own does not, by what they are of."""
+    scale = table_scale(table)
+    found: dict[str, list[str]] = {}
+    for treatment, name in itertools.product(table.treatments, table.variants):
+        own = table.cell(treatment, name)
+        for metric, source in SOURCES.items() if not own.resolved and name != table.baseline else ():
+            for setting in measured.settings(table.workload, name, treatment.step, metric):
+                values, others = (
+                    measured.values(table.workload, each, treatment.step, metric, setting)
+                    for each in (name, table.baseline)
+                )
+                gap, resolved = contrast(values, others)
+                if gap is not None and resolved and (metric, setting) != (own.metric, ""):
+                    what = f"{source}, {setting.replace('=', ' ')}" if setting else source
+                    found.setdefault(what, []).append(f"{name} {treatment.label} {interval_text(gap, scale)}")
+    return found
 
 
 def _variant_sentence(table: QuantizationTable, variant: str) -> str:

@@ -34,7 +34,7 @@ class QuantizationSection:
 
 def quantization_section(measured: Measured, baseline: str, record: Record) -> QuantizationSection:
     """See `QuantizationSection`; everything in it is empty without a quantize step."""
-    tables = quantization_tables(measured, baseline, record.options, record.after)
+    tables = quantization_tables(measured, baseline, record.after)
     grids, details = [], []
     for table in tables:
         grids += [accuracy_grid(table), coverage_grid(measured, table)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 from evalsuite.results import DamagedResults
 
 NOT_RECORDED = "not recorded"
-_OPTION = re.compile(r"(\w+)=(\([^)]*\)|[^,]*)")
 
 
 @dataclass(frozen=True)
@@ -44,18 +42,6 @@ class Record:
         value = self.entries.get("steps")
         steps = value if isinstance(value, list) else []
         return [dict(step) for step in steps if isinstance(step, Mapping) and step.get("name")]
-
-    @property
-    def options(self) -> dict[str, dict[str, Any]]:
-        """Step -> its options; of runs before options were recorded, those that end its help: "... [act_bits=8]"."""
-        found = {}
-        for step in self.steps:
-            options = step.get("options")
-            if not isinstance(options, Mapping):
-                _, _, tail = str(step.get("help") or "").rpartition(" [")
-                options = dict(_OPTION.findall(tail[:-1])) if tail.endswith("]") else {}
-            found[str(step["name"])] = {str(name): value for name, value in options.items()}
-        return found
 
     @property
     def after(self) -> dict[str, str]:

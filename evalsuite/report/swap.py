@@ -69,7 +69,7 @@ class SwapLine:
 class SwapTable:
     """The lines of one workload in the recipe's order, and the values that they come from.
 
-    `uses` maps a variant's name in the recipe to the treatment it is; a name that is missing is its own.
+    `uses` maps a variant's name in the recipe to the treatment it is; one that is not recorded is its own name.
     """
 
     workload: str
@@ -83,25 +83,25 @@ class SwapTable:
     @property
     def repairs(self) -> list[str]:
         """The variants with values that are repairs, under whatever name and with whatever options."""
-        return [name for name in self.after if self.uses.get(name, name) in REPAIRS]
+        return [name for name in self.after if (self.uses.get(name) or name) in REPAIRS]
 
     def line(self, variant: str) -> SwapLine | None:
         """A variant's line, where it has values."""
         return next((line for line in self.lines if line.variant == variant and line.after), None)
 
 
-def swap_tables(measured: Measured, baseline: str, uses: Mapping[str, str] | None = None) -> list[SwapTable]:
-    """A table for each workload of which some network was swapped; `uses` as in `SwapTable`."""
+def swap_tables(measured: Measured, baseline: str) -> list[SwapTable]:
+    """A table for each workload of which some network was swapped."""
     found = []
     for workload in measured.workloads:
         step = measured.step(workload, ACCURACY)
-        table = _table(measured, baseline, workload, step, uses or {}) if step else None
+        table = _table(measured, baseline, workload, step) if step else None
         if table is not None:
             found.append(table)
     return found
 
 
-def _table(measured: Measured, baseline: str, workload: str, step: str, uses: Mapping[str, str]) -> SwapTable | None:
+def _table(measured: Measured, baseline: str, workload: str, step: str) -> SwapTable | None:
     def values(metric: str) -> dict[str, dict[int, float]]:
         found = {name: measured.values(workload, name, step, metric) for name in measured.variants}
         return {name: each for name, each in found.items() if each}
@@ -129,7 +129,7 @@ def _table(measured: Measured, baseline: str, workload: str, step: str, uses: Ma
                 remark="" if variant in before else "no swap",
             )
         )
-    return SwapTable(workload, quality, baseline, tuple(lines), before, after, uses)
+    return SwapTable(workload, quality, baseline, tuple(lines), before, after, measured.uses)
 
 
 def _against(after: Mapping[str, Mapping[int, float]], variant: str, baseline: str) -> Estimate | None:

@@ -36,13 +36,17 @@ EXIT_NO_ROOM = 28
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A job with all that its process needs: the key, the folder it writes and that of the network it takes."""
+    """A job with all that its process needs: the key, the folder it writes and that of the network it takes.
+
+    `commit` is that of the code that runs it.
+    """
 
     job: Job
     key: str
     scratch: Path
     network: Path | None
     log: Path
+    commit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Found:
 
     `network` is the digest of the network it hands on, `handover` why it hands on none; `samples` the sizes of the
     parts of the data, where a network was made; `artefacts` the stage's files by name, relative to its folder; `read`
-    what it read that its key does not know (see `Reading`).
+    what it read that its key does not know (see `Reading`); `commit` that of the code that ran.
     """
 
     status: Status
@@ -63,6 +67,7 @@ class Found:
     samples: dict[str, int] = field(default_factory=dict)
     artefacts: dict[str, str] = field(default_factory=dict)
     read: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
 
     @property
     def final(self) -> bool:
@@ -114,8 +119,9 @@ def perform(assignment: Assignment) -> None:
 
     def text(found: Found) -> str:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        seconds = time.perf_counter() - started
-        return json.dumps(asdict(replace(found, seconds=round(seconds, 3), peak_mib=round(peak, 1))), allow_nan=False)
+        seconds = round(time.perf_counter() - started, 3)
+        whole = replace(found, seconds=seconds, peak_mib=round(peak, 1), commit=assignment.commit)
+        return json.dumps(asdict(whole), allow_nan=False)
 
     reading = Reading(assignment.scratch, assignment.log.parent, *([assignment.network] if assignment.network else []))
     try:

@@ -60,7 +60,7 @@ class Executor(Protocol):
 
 def _failed(assignment: Assignment, status: Status, reason: str, seconds: float) -> Found:
     labels = {**assignment.job.coordinates, "key": assignment.key}
-    return Found(status, (failure_row(labels, status, reason),), seconds=round(seconds, 3))
+    return Found(status, (failure_row(labels, status, reason),), seconds=round(seconds, 3), commit=assignment.commit)
 
 
 class Serial:

@@ -37,6 +37,7 @@ class Entry:
     samples: dict[str, int] = field(default_factory=dict)
     artefacts: dict[str, str] = field(default_factory=dict)
     read: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
 
     @property
     def reason(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -46,7 +47,6 @@ class RunRecord:
     jobs: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     peak_mib: float = 0.0
-    variants_use: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, recipe: Recipe, jobs: list[Job], workers: int, command: str) -> RunRecord:
@@ -63,7 +63,6 @@ class RunRecord:
                 {
                     "name": step.name, "stage": step.part.use, "origin": step.part.origin,
                     "version": step.part.plugin_version, "help": _help(step.part), "after": step.after,
-                    "options": json.loads(json.dumps(options_of(step.part), default=str)),
                 }
                 for step in recipe.steps
             ],
@@ -72,7 +71,6 @@ class RunRecord:
                 part.name: {"fingerprint": part.target.fingerprint(), "help": _help(part)} for part in recipe.workloads
             },
             variants_help={part.name: _help(part) for part in recipe.variants},
-            variants_use={part.name: part.use for part in recipe.variants},
             versions={"python": platform.python_version(), **{name: _version(name) for name in sorted(libraries)}},
             machine={**_machine(), "jobs_at_a_time": workers},
             command=command,
@@ -112,6 +110,27 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "not installed"
+
+
+def checkout() -> str:
+    """The commit that evalsuite is imported from, with "-dirty" where tracked files are changed, else "release 0.1.0".
+
+    A repository that merely surrounds an installed evalsuite, as that of a project with a `.venv`, does not count.
+    """
+    try:
+        _git("ls-files", "--error-unmatch", __file__)
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+        return _git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return f"release {_version('evalsuite')}"
+
+
+def _git(*words: str) -> str:
+    # A hook's GIT_DIR and GIT_INDEX_FILE would name another repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    # Without the lock of the index: a run that is killed, or has no room, must leave none behind.
+    command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _machine() -> dict[str, Any]:

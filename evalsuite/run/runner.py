@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evalsuite.plan import Job, changed, fingerprint_of, inputs_of, jobs_of, key_of
+from evalsuite.plan import Job, changed, fingerprint_of, inputs_of, jobs_of, key_of, options_of
 from evalsuite.recipe import TRAIN, Recipe
-from evalsuite.results import Row, Status, failure_row, write_parquet
+from evalsuite.results import Origin, Status, failure_row, write_parquet
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import ARTEFACTS, NETWORK, NO_ROOM, Assignment, Found, read_outcome
 from evalsuite.run.executor import Executor
 from evalsuite.run.journal import Entry, Journal, read_journal
 from evalsuite.run.progress import Progress
-from evalsuite.run.record import RunRecord, read_record, write_record
+from evalsuite.run.record import RunRecord, checkout, read_record, write_record
 from evalsuite.sources import unchanged
 
 JOURNAL = "journal.jsonl"
@@ -107,8 +107,20 @@ def _entry(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached: 
     rows = tuple(replace(row, **job.coordinates, key=key) for row in found.rows)
     return Entry(
         job.id, key, found.status, rows, inputs, found.seconds, found.peak_mib,
-        cached, found.final, found.network, found.handover, found.samples, found.artefacts, found.read,
+        cached, found.final, found.network, found.handover, found.samples, found.artefacts, found.read, found.commit,
     )  # fmt: skip
+
+
+def _origin(job: Job, entry: Entry) -> Origin:
+    return Origin(
+        job.workload.use,
+        job.variant.use,
+        entry.commit,
+        entry.inputs.get("code", ""),
+        options_of(job.step.part if job.step else job.variant),
+        options_of(job.variant),
+        options_of(job.workload),
+    )
 
 
 def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
@@ -211,6 +223,7 @@ class _Run:
         self._pending = list(self._state.jobs)
         self._inputs: dict[str, dict[str, str]] = {}
         self._record = RunRecord.begin(recipe, self._state.jobs, workers, command)
+        self._commit = checkout()
 
     def run(self, started: str) -> RunRecord:
         """Do the work; `started` is when an earlier call of this run began, if there was one."""
@@ -258,7 +271,7 @@ class _Run:
             self._make_again(job.needs)
             return False
         log = self._out / "logs" / f"{job.id.replace('/', '_')}.log"
-        assignment = Assignment(job, key_of(inputs), self._state.cache.scratch(), network, log)
+        assignment = Assignment(job, key_of(inputs), self._state.cache.scratch(), network, log, self._commit)
         self._inputs[job.id] = inputs
         self._executor.start(assignment)
         return True
@@ -322,12 +335,9 @@ class _Run:
             partial.rename(target)
 
     def _compact(self, finished: bool) -> RunRecord:
-        rows: list[Row] = []
-        for job in self._state.jobs:
-            entry = self._state.entries.get(job.id)
-            if entry is not None and job.shown:
-                rows += entry.rows
-        write_parquet(rows, self._out / RESULTS)
+        entries = self._state.entries
+        shown = [(job, entries[job.id]) for job in self._state.jobs if job.shown and job.id in entries]
+        write_parquet([(_origin(job, entry), entry.rows) for job, entry in shown], self._out / RESULTS)
         record = self._record.end(self._state.entries.values(), finished=finished)
         write_record(record, self._out)
         return record

@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.results import (
     DamagedResults,
+    Origin,
     Row,
     Status,
     parse_setting,
@@ -164,21 +166,60 @@ def test_results_survive_parquet(tmp_path: Path) -> None:
         row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB),
         row_of(Metric("robustness", None, "verdict", Direction.NEUTRAL, sample=3, verdict=Verdict.HOLDS), JOB),
     ]
-    write_parquet(rows, tmp_path / "results.parquet")
+    write_parquet([(Origin("digits-mlp", "relu", "c0ffee", "5ea1"), rows)], tmp_path / "results.parquet")
     frame = read_results(tmp_path)
     assert frame["run"].tolist() == [tmp_path.name] * 2
     assert frame["sample"].isna().tolist() == [True, False]
     assert frame["sample"][1] == 3
     assert frame["verdict"].tolist() == ["", "holds"]
+    assert frame[["variant_use", "commit", "source"]].to_numpy().tolist() == [["relu", "c0ffee", "5ea1"]] * 2
     united = read_results(tmp_path, tmp_path)
     assert len(united) == 4
+
+
+OPTIONS = (
+    {"sparsity": 0, "control": True, "eps": (0.1, 0.2), "bits": 8, "mode": "auto", "never": None},
+    {"sparsity": 0.5, "eps": (0.3,), "mode": 3},
+    {},
+    {"large": 2**63, "mode": True, "folder": Path("a")},
+)
+
+
+def test_options_are_typed_columns_of_the_file_and_dictionaries_of_the_frame(tmp_path: Path) -> None:
+    row = row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB)
+    write_parquet([(Origin(options=each), [row]) for each in OPTIONS], tmp_path / "results.parquet")
+    schema = pq.read_schema(tmp_path / "results.parquet")
+    fields = schema.field("options").type
+    assert {each.name: str(each.type) for each in fields} == {
+        "sparsity": "double", "control": "bool", "eps": "string", "bits": "int64", "mode": "string", "never": "string",
+        "large": "string", "folder": "string",
+    }  # fmt: skip
+    frame = read_results(tmp_path)
+    assert frame["options"].tolist() == [
+        {"sparsity": 0.0, "control": True, "eps": "[0.1, 0.2]", "bits": 8, "mode": "auto"},
+        {"sparsity": 0.5, "eps": "[0.3]", "mode": "3"},
+        {},
+        {"large": str(2**63), "mode": "True", "folder": "a"},
+    ]
+    assert type(frame["options"][0]["bits"]) is int
+    assert frame["options"].str["sparsity"].dropna().tolist() == [0.0, 0.5]
+    assert frame["workload_options"].tolist() == [{}] * 4  # No name at all: a column of nulls.
 
 
 def test_damaged_results_are_named(tmp_path: Path) -> None:
     with pytest.raises(DamagedResults, match="no results here; `evalsuite run"):
         read_results(tmp_path)
-    write_parquet([row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB)], tmp_path / "results.parquet")
+    row = row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB)
+    write_parquet([(Origin(), [row])], tmp_path / "results.parquet")
     content = (tmp_path / "results.parquet").read_bytes()
     (tmp_path / "results.parquet").write_bytes(content[: len(content) // 2])
     with pytest.raises(DamagedResults, match=r"results.parquet: cannot be read .*; run the recipe again"):
+        read_results(tmp_path)
+
+
+def test_rows_of_an_older_evalsuite_say_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "results.parquet"
+    write_parquet([(Origin(), [row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB)])], path)
+    pq.write_table(pq.read_table(path).drop_columns(["commit", "options"]), path)
+    with pytest.raises(DamagedResults, match="older evalsuite, without commit, options; run the recipe again in this"):
         read_results(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,27 +69,29 @@ def in_full(values: Values) -> list[Row]:
     return rows_of("accuracy", values, stage="accuracy")
 
 
-def record_of(steps: Mapping[str, Options], **changes: Any) -> dict[str, Any]:
-    told = [{"name": name, "stage": "prune", "after": "", "options": each} for name, each in steps.items()]
-    return {"baseline": "gelu", "steps": [{"name": "accuracy", "stage": "accuracy"}, *told], **changes}
+def record_of(steps: Iterable[str], after: Mapping[str, str] | None = None, **changes: Any) -> dict[str, Any]:
+    told = [{"name": name, "after": (after or {}).get(name, "")} for name in steps]
+    return {"baseline": "gelu", "steps": [{"name": "accuracy"}, *told], **changes}
 
 
-def content_of(folder: Path, rows: list[Row], record: Mapping[str, Any]) -> Content:
-    return Content(read_results(write_run(folder, rows)), Record(record), "gelu")
+def content_of(
+    folder: Path, rows: list[Row], steps: Mapping[str, Options], after: Mapping[str, str] | None = None
+) -> Content:
+    return Content(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps, after)), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningTable:
-    (table,) = content_of(folder, rows, record_of(steps)).pruned.tables
+    (table,) = content_of(folder, rows, steps).pruned.tables
     return table
 
 
 def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningFinding:
-    (found,) = content_of(folder, rows, record_of(steps)).pruned.findings
+    (found,) = content_of(folder, rows, steps).pruned.findings
     return found
 
 
 def areas_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> dict[str, Area]:
-    found = content_of(folder, rows, record_of(steps)).pruned.areas
+    found = content_of(folder, rows, steps).pruned.areas
     return {f"{each.variant} {each.axis.metric}": each for each in found}
 
 
@@ -273,7 +275,7 @@ def test_heads_that_are_pruned_as_channels_are_make_a_sweep(tmp_path: Path) -> N
 def test_two_sweeps_are_apart(tmp_path: Path) -> None:
     steps = {**HALVES, **{f"r{name}": {**each, "importance": "random"} for name, each in HALVES.items()}}
     rows = [row for step in steps for row in pruned(step, 0.5, {"gelu": GELU, "relu": SAME})]
-    content = content_of(tmp_path, rows, record_of(steps))
+    content = content_of(tmp_path, rows, steps)
     assert [each.method for each in content.pruned.tables[0].sweeps] == ["l2, local", "random, local"]
     assert [row[0].text for row in content.pruned.grids[0].rows][:2] == ["25 %, l2, local", "50 %, l2, local"]
     assert any(each.startswith("random, local: ") for each in content.pruned.findings[0].sentences)
@@ -335,7 +337,7 @@ def test_treatments_of_equal_sparsity_and_random_channels(tmp_path: Path) -> Non
         *pruned("random", 0.3, {"gelu": GELU, "relu": GELU}, before={"gelu": GELU, "relu": GELU}),
         *pruned("wide", 0.3, {"gelu": BETTER, "relu": BETTER}),
     ]
-    content = content_of(tmp_path, rows, record_of(steps))
+    content = content_of(tmp_path, rows, steps)
     grid = next(each for each in content.pruned.grids if each.name == "w-pruning-treatments")
     assert [[cell.marked for cell in row] for row in grid.rows] == [
         ["50 %, l2, local", "94.0 ± 2.4", "91.0 ± 2.4"],
@@ -380,7 +382,7 @@ def full_rows() -> list[Row]:
 
 
 def test_costs_by_hand(tmp_path: Path) -> None:
-    content = content_of(tmp_path, full_rows(), record_of(FULL))
+    content = content_of(tmp_path, full_rows(), FULL)
     grid = next(each for each in content.pruned.grids if each.name == "w-pruning-cost")
     lines = [dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows]
     assert lines[2] == {
@@ -396,7 +398,7 @@ def test_costs_by_hand(tmp_path: Path) -> None:
 
 
 def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_path: Path) -> None:
-    content = content_of(tmp_path, full_rows(), record_of(FULL))
+    content = content_of(tmp_path, full_rows(), FULL)
     (table,) = content.pruned.tables
     (first,), (second,) = pareto_figures(table), pareto_figures(table)
     assert first.svg == second.svg
@@ -411,7 +413,7 @@ def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_pat
 
 
 def test_page_and_files_show_the_section(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", full_rows(), record_of(FULL, variants=["gelu", "relu", "annealed"]))
+    folder = write_run(tmp_path / "run", full_rows(), record_of(FULL, variants=["gelu", "relu", "annealed"]), FULL)
     write_report(folder)
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert "w, accuracy of pruned networks after fine-tuning (%, Δ in pp; 3 seeds)" in page.text
@@ -436,7 +438,7 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
 
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     rows = [*pruned("a", 0.6, {"gelu": (0.9,), "relu": (0.8,)}), *pruned("b", 0.3, {"gelu": (0.9,), "relu": (0.8,)})]
-    content = content_of(tmp_path, rows, record_of({"a": options(0.25), "b": options(0.5)}))
+    content = content_of(tmp_path, rows, {"a": options(0.25), "b": options(0.5)})
     assert content.pruned.findings[0].headline == "One seed: no interval, so nothing is claimed."
     assert [each.marked for each in content.pruned.grids[0].rows[0]] == [
         "25 %", "90.0 one seed", "80.0 Δ −10.0 (one seed, no interval)",
@@ -450,12 +452,12 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
 def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> None:
     rows = pruned("a", 0.6, {"gelu": GELU})
     rows += [failure_row(job("relu", seed, "a"), Status.UNSUPPORTED, "nothing to prune") for seed in range(3)]
-    content = content_of(tmp_path, rows, record_of({"a": options(0.25), "never": options(0.5)}))
+    content = content_of(tmp_path, rows, {"a": options(0.25), "never": options(0.5)})
     row = content.pruned.grids[0].rows[0]
     assert (row[2].text, row[2].tone) == ("unsupported: nothing to prune", "lack")
     assert content.pruned.findings[0].headline == "No pruned network can be compared with gelu."
     failed = [failure_row(job("gelu", seed, "a"), Status.FAILED, "no memory") for seed in range(3)]
-    content = content_of(tmp_path / "b", [*failed, *pruned("a", 0.6, {"relu": GELU})], record_of({"a": options(0.25)}))
+    content = content_of(tmp_path / "b", [*failed, *pruned("a", 0.6, {"relu": GELU})], {"a": options(0.25)})
     assert content.pruned.grids[0].rows[0][2].detail == "no gelu to compare with"
     assert content.pruned.areas[0].reason == "the baseline has no accuracy with mac_fraction"
 
@@ -465,15 +467,12 @@ def test_the_same_difference_in_every_seed_resolves_nothing(tmp_path: Path) -> N
     assert accuracy_grid(table_of(tmp_path, rows, {"a": options(0.5)})).rows[0][2].marked.endswith("in all 3 seeds")
 
 
-CHAIN = [
-    {"name": "accuracy", "stage": "accuracy", "after": "", "options": {}},
-    {"name": "prune", "stage": "prune", "after": "", "options": options(0.5)},
-    {"name": "w8", "stage": "quantize", "after": "", "options": {"weight_bits": 8, "act_bits": 8}},
-    {"name": "w4", "stage": "quantize", "after": "", "options": {"weight_bits": 4, "act_bits": 4}},
-    {"name": "w8-pruned", "stage": "quantize", "after": "prune", "options": {"weight_bits": 8, "act_bits": 8}},
-    {"name": "w2-pruned", "stage": "quantize", "after": "prune", "options": {"weight_bits": 2, "act_bits": 2}},
-    {"name": "export", "stage": "export", "after": "w8-pruned", "options": {}},
-]  # fmt: skip
+CHAIN = {
+    "accuracy": {}, "prune": options(0.5), "w8": {"weight_bits": 8, "act_bits": 8},
+    "w4": {"weight_bits": 4, "act_bits": 4}, "w8-pruned": {"weight_bits": 8, "act_bits": 8},
+    "w2-pruned": {"weight_bits": 2, "act_bits": 2}, "export": {},
+}  # fmt: skip
+AFTER = {"w8-pruned": "prune", "w2-pruned": "prune", "export": "w8-pruned"}
 
 
 def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) -> None:
@@ -483,7 +482,7 @@ def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) ->
         rows += rows_of(step, {"gelu": values}, "integer_accuracy", "quantize")
         rows += rows_of(step, {"gelu": (size,) * 3}, "model_bytes", "quantize")
     rows += rows_of("export", {"gelu": (33.0,) * 3}, "model_bytes", "export")
-    content = content_of(tmp_path, rows, {"baseline": "gelu", "steps": CHAIN})
+    content = content_of(tmp_path, rows, CHAIN, after=AFTER)
     grid = next(each for each in content.pruned.grids if each.name == "w-pruning-chains")
     lost = "91.0 ± 2.5 % Δ −3.0 pp [−3.2, −2.8] ✗ worse"
     assert [[cell.marked for cell in row] for row in grid.rows] == [
@@ -497,12 +496,12 @@ def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) ->
     assert [each.step for each in content.pruned.tables[0].treatments] == ["prune"]
 
 
-def test_without_recorded_options_no_twin_is_guessed(tmp_path: Path) -> None:
-    steps = [{**each, "options": {}, "help": ""} for each in CHAIN]
+def test_of_several_steps_that_do_the_same_none_is_the_twin(tmp_path: Path) -> None:
+    steps = {**CHAIN, "w4": CHAIN["w8"]}
     rows = [*pruned("prune", 0.3, {"gelu": GELU})]
     for step in ("w8", "w4", "w8-pruned"):
         rows += rows_of(step, {"gelu": GELU}, "integer_accuracy", "quantize")
-    content = content_of(tmp_path, rows, {"baseline": "gelu", "steps": steps})
+    content = content_of(tmp_path, rows, steps, after=AFTER)
     grid = next(each for each in content.pruned.grids if each.name == "w-pruning-chains")
     assert [row[2].text for row in grid.rows] == ["–", "–"]
 
@@ -526,8 +525,7 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     rows += [row for seed in range(2) for row in exact("gelu", seed, 0.0, Verdict.HOLDS)]
     rows += exact("gelu", 2, 0.0, Verdict.UNKNOWN)
     rows += [failure_row(job("odd", 0, "exact", "exact-prune"), Status.UNSUPPORTED, "no bounds")]
-    steps = [{"name": "exact", "stage": "exact-prune", "after": "", "options": {}}]
-    content = content_of(tmp_path, rows, {"baseline": "gelu", "steps": steps})
+    content = content_of(tmp_path, rows, {"exact": {}})
     (grid,) = content.pruned.details
     lines = {row[0].text: dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows}
     assert lines["relu"] == {
@@ -541,7 +539,7 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     assert lines["odd"]["constant"] == "unsupported: no bounds"
     assert content.glance("w") == []
     assert (content.pruned.tables, content.pruned.rule) == ([], "")
-    folder = write_run(tmp_path / "run", rows, {"baseline": "gelu", "steps": steps})
+    folder = write_run(tmp_path / "run", rows, record_of({"exact": {}}))
     write_report(folder)
     assert "removal that changes no output" in (folder / "report.html").read_text(encoding="utf-8")
 
@@ -568,5 +566,5 @@ def test_a_run_without_pruning_has_no_section(tmp_path: Path) -> None:
 def test_of_many_prune_steps_the_first_four_are_headlines(tmp_path: Path) -> None:
     steps = {f"p{share}": options(share / 100) for share in (10, 20, 30, 40, 50, 60)}
     rows = [row for step in steps for row in rows_of(step, {"gelu": GELU, "relu": BETTER})]
-    content = content_of(tmp_path, rows, record_of(steps))
+    content = content_of(tmp_path, rows, steps)
     assert [line.step for line in content.glance("w")] == ["p10", "p20", "p30", "p40"]

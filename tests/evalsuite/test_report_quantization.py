@@ -13,7 +13,6 @@ from test_report import Page
 from test_report_sample import sample_record, sample_rows, write_run
 
 from evalsuite.contract import Direction, Metric
-from evalsuite.recipe import parse_recipe
 from evalsuite.report import write_report
 from evalsuite.report.content import Content
 from evalsuite.report.measured import Measured
@@ -23,7 +22,6 @@ from evalsuite.report.quantization_findings import QuantizationFinding, finding
 from evalsuite.report.quantization_text import accuracy_grid
 from evalsuite.report.record import Record
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
-from evalsuite.run.record import RunRecord
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 T2 = 4.302652729911275  # The 97.5 % quantile of Student's t with 2 degrees of freedom.
@@ -54,12 +52,12 @@ def in_float(**values: Sequence[float]) -> list[Row]:
 
 
 def record_of(steps: Mapping[str, Options], **changes: Any) -> dict[str, Any]:
-    told = [{"name": name, "stage": "quantize", "after": "", "options": each} for name, each in steps.items()]
+    told = [{"name": name, "stage": "quantize", "after": ""} for name in steps]
     return {"baseline": "gelu", "steps": [{"name": "accuracy", "stage": "accuracy"}, *told], **changes}
 
 
 def content_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Content:
-    return Content(read_results(write_run(folder, rows)), Record(record_of(steps)), "gelu")
+    return Content(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps)), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
@@ -167,7 +165,7 @@ PLACEMENTS = {"post": options(3), "both": options(3, "pre+post")}
 def test_a_gap_with_both_placements_is_said_to_hold_with_both(tmp_path: Path) -> None:
     rows = [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=GELU, relu=(0.92, 0.931, 0.939))]
     found = finding_of(tmp_path, rows, PLACEMENTS)
-    assert found.headline == "2 of 2 differences to gelu are resolved, at W3A3."
+    assert found.headline == "2 of 2 differences to gelu (integers only) are resolved, at W3A3."
     assert found.sentences[0].startswith(
         "relu: better with every placement: PTQ W3A3 (post +3.0 pp [2.8, 3.2], pre+post +2.0 pp [1.8, 2.2])."
     )
@@ -202,8 +200,25 @@ def test_what_is_not_resolved_is_said_too(tmp_path: Path) -> None:
     assert "measured with post only: PTQ W4A4" in found.sentences[0]
     assert "; not resolved: PTQ W8A8." in found.sentences[0]
     quiet = finding_of(tmp_path, rows_of("w8", gelu=GELU, relu=SAME), steps)
-    assert quiet.headline == "None of 1 differences to gelu is resolved."
+    assert quiet.headline == "None of 1 differences to gelu (integers only) is resolved."
     assert quiet.sentences[0].startswith("relu: no difference is resolved at any width")
+
+
+def test_differences_in_other_arithmetic_are_told_where_integers_resolve_none(tmp_path: Path) -> None:
+    rows = [*rows_of("w8", gelu=GELU, relu=SAME), *rows_of("w8", "runtime_accuracy", gelu=GELU, relu=BETTER)]
+    table = content_of(tmp_path, rows, {"w8": options(8)}).compared
+    assert set(table.loc[table["better"] == "better", "metric"]) == {"runtime_accuracy"}
+    found = finding_of(tmp_path, rows, {"w8": options(8)})
+    assert found.headline == "None of 1 differences to gelu (integers only) is resolved; other arithmetic resolves 1."
+    assert found.sentences[:2] == (
+        "relu: no difference is resolved at any width, with any method or placement (integers only).",
+        "Resolved in other arithmetic, though not there: ONNX Runtime: relu W8A8, PTQ, post +3.0 pp [2.8, 3.2].",
+    )
+    both = [*rows, *rows_of("w4", gelu=GELU, relu=BETTER), *rows_of("w4", "accuracy", gelu=GELU, relu=BETTER)]
+    assert finding_of(tmp_path, both, STEPS).headline == (
+        "1 of 2 differences to gelu (integers only) are resolved, at W4A4; none at W8A8; other arithmetic resolves 1 "
+        "more."
+    )
 
 
 def test_the_same_difference_in_every_seed_resolves_nothing(tmp_path: Path) -> None:
@@ -408,7 +423,8 @@ def test_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
 
 
 def test_page_and_files_show_the_section(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", checked_rows(), record_of({**STEPS, "w8": MIXED}, variants=["gelu", "relu"]))
+    steps = {**STEPS, "w8": MIXED}
+    folder = write_run(tmp_path / "run", checked_rows(), record_of(steps, variants=["gelu", "relu"]), steps)
     write_report(folder)
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert "w, accuracy after quantization, integers only (%, Δ in pp; 3 seeds)" in page.text
@@ -427,20 +443,6 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     assert float(lines[0]["accuracy"]) == pytest.approx(0.91)
 
 
-def test_runs_before_options_were_recorded_tell_them_in_their_help() -> None:
-    text = "Quantized. [weight_bits=4, act_bits=8, eps=(0.1, 0.2), placement=pre+post]"
-    record = Record({"steps": [{"name": "q", "help": text}, {"name": "none"}, {"name": "odd", "help": "x [y"}]})
-    assert record.options == {
-        "q": {"weight_bits": "4", "act_bits": "8", "eps": "(0.1, 0.2)", "placement": "pre+post"}, "none": {}, "odd": {},
-    }  # fmt: skip
-
-
-def test_runs_record_the_options_of_their_steps() -> None:
-    text = "name: x\nworkloads: [digits-mlp]\nvariants: [gelu]\nseeds: [0]\nsteps: [{use: accuracy, near_zero: 0.5}]\n"
-    record = RunRecord.begin(parse_recipe(text), [], 1, "")
-    assert Record({"steps": record.steps}).options == {"accuracy": {"near_zero": 0.5}}
-
-
 def test_unknown_widths_show_under_the_steps_names(tmp_path: Path) -> None:
     frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",))))
     (table,) = Content(frame, Record(sample_record()), "gelu").quantized.tables
@@ -457,7 +459,7 @@ def test_a_run_without_quantization_has_no_section(tmp_path: Path) -> None:
     assert "No figure “Accuracy by bit width, digits-mlp”" in " ".join(page.text.split()).replace(
         "No figure “Certified", ""
     )
-    assert quantization_tables(Measured(read_results(folder)), "gelu", {}, {}) == []
+    assert quantization_tables(Measured(read_results(folder)), "gelu", {}) == []
 
 
 def test_of_many_quantize_steps_the_first_four_are_headlines(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from evalsuite.contract import Direction, Metric, Verdict
-from evalsuite.results import Row, Status, failure_row, read_results, row_of, write_parquet
+from evalsuite.results import Origin, Row, Status, failure_row, read_results, row_of, write_parquet
 
 WORKLOADS = ("digits-mlp", "digits-cnn")
 VARIANTS = ("gelu", "gelu-swap", "lambda-gelu", "annealed", "relu")
@@ -182,10 +182,23 @@ def sample_record(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_run(folder: Path, rows: list[Row], record: dict[str, Any] | None = None) -> Path:
-    """A run folder as the runner leaves it; without `run.json` where `record` is None."""
+def write_run(
+    folder: Path,
+    rows: list[Row],
+    record: dict[str, Any] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    uses: Mapping[str, str] | None = None,
+) -> Path:
+    """A run folder as the runner leaves it, with each step's options and the treatment that each variant is.
+
+    Without `run.json` where `record` is None.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    write_parquet(rows, folder / "results.parquet")
+    origins = [
+        Origin(variant_use=(uses or {}).get(row.variant, row.variant), options=(options or {}).get(row.step, {}))
+        for row in rows
+    ]
+    write_parquet([(origin, [row]) for origin, row in zip(origins, rows, strict=True)], folder / "results.parquet")
     if record is not None:
         (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
     return folder

@@ -299,9 +299,8 @@ def test_page_and_files_show_the_swap(tmp_path: Path) -> None:
 def test_a_repair_under_another_name_counts(tmp_path: Path) -> None:
     better: Values = (0.981, 0.983, 0.980, 0.985)
     rows = rows_of(PATTERN | {"distilled": (better, None)})
-    measured = Measured(read_results(write_run(tmp_path, rows)))
     for uses, best in ({}, "post-hoc"), ({"distilled": "swap-finetuned"}, "distilled"):
-        (table,) = swap_tables(measured, "gelu", uses)
+        (table,) = swap_tables(Measured(read_results(write_run(tmp_path, rows, uses=uses))), "gelu")
         found = pattern_finding(table)
         assert found is not None
         assert any(

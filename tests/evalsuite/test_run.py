@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +21,9 @@ import psutil
 import pytest
 
 from evalsuite.results import read_results
+from evalsuite.run import record
+from evalsuite.run.journal import read_journal
+from evalsuite.run.record import checkout
 
 TROUBLE = Path(__file__).parent.parent / "trouble"
 # A job in the background of a shell script, as some CI runs the tests, ignores Ctrl-C; a user's terminal does not.
@@ -138,6 +142,69 @@ def test_a_second_run_is_all_from_the_cache_and_says_the_same(workshop: Workshop
     assert "(6 from the cache)" in elsewhere.stdout
     pd.testing.assert_frame_equal(reproducible(rows), reproducible(read_results(workshop.folder / "other")))
     assert (workshop.folder / "other/artefacts/digits-mlp/gelu/0/train/network/module.safetensors").is_file()
+
+
+def test_rows_stand_alone(workshop: Workshop) -> None:
+    head = HEAD.replace("[gelu, gelu-swap]", "[gelu, {use: swap-refit, name: refit, scale: true}]")
+    recipe = workshop.recipe("  - {use: accuracy, near_zero: 0.5}\n  - declines\n", head)
+    assert workshop.run(recipe).returncode == 0
+    rows, commit = workshop.rows(), checkout()
+    for step, options in (("accuracy", {"near_zero": 0.5}), ("declines", {}), ("train", {"scale": True})):
+        own = rows[(rows["variant"] == "refit") & (rows["step"] == step)]
+        assert own["options"].map(lambda each, told=options: each == told).all()
+        assert own["variant_options"].map(lambda each: each == {"scale": True}).all()
+        assert own["workload_options"].str["epochs"].eq(1).all()
+        assert own["workload_use"].eq("digits-mlp").all()
+        assert own["variant_use"].eq("swap-refit").all()
+    assert set(rows["commit"]) == {commit}
+    sources = rows.groupby("stage")["source"].unique().map(list)
+    keys = {entry.job.rsplit("/", 1)[1]: entry for entry in read_journal(workshop.out / "journal.jsonl").values()}
+    assert {stage: [keys[stage].inputs["code"]] for stage in sources.index} == sources.to_dict()
+    assert "options" not in (workshop.out / "journal.jsonl").read_text()
+
+
+def test_rows_keep_the_commit_that_measured_them(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - slow\n", HEAD.replace(", gelu-swap", ""))
+    workshop.run(recipe)
+    for path in workshop.cache.rglob("outcome.json"):  # As if an older commit had filled the cache.
+        path.write_text(json.dumps({**json.loads(path.read_text()), "commit": "older"}))
+        manifest = json.loads((path.parent / "manifest.json").read_text())
+        manifest["outcome.json"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        (path.parent / "manifest.json").write_text(json.dumps(manifest))
+    shutil.rmtree(workshop.out)
+    assert "(2 from the cache)" in workshop.run(recipe).stdout
+    assert set(workshop.rows()["commit"]) == {"older"}
+
+
+def test_the_commit_is_of_the_repository_that_holds_evalsuite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "evalsuite" / "run" / "record.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    monkeypatch.setattr(record, "__file__", str(file))
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # As in a hook.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", "-C", str(tmp_path), *who, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=clean).stdout.strip()
+
+    release = f"release {version('evalsuite')}"
+    assert checkout() == release
+    git("init")
+    git("commit", "--allow-empty", "-m", "a project with evalsuite in its .venv")
+    assert checkout() == release
+    git("add", ".")
+    git("commit", "-m", "evalsuite itself")
+    assert checkout() == git("rev-parse", "HEAD")
+    (tmp_path / "untracked").touch()
+    index = tmp_path / ".git" / "index"
+    before = index.read_bytes()
+    os.utime(file, (0, 0))  # A file that only looks changed has git write its index anew.
+    assert checkout() == git("rev-parse", "HEAD")
+    assert index.read_bytes() == before
+    file.write_text("changed")
+    assert checkout() == git("rev-parse", "HEAD") + "-dirty"
 
 
 @pytest.mark.slow
