@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.activations.runs import Call
-from evalsuite.reluize.functional import redirect_calls
+from evalsuite import Call, redirect_calls
 
 # Functions, and the modules that compute them, with the same arguments of the same names.
 _KINDS: dict[str, type[nn.Module]] = {
