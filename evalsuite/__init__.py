@@ -25,7 +25,8 @@ if TYPE_CHECKING:
         matched_hidden,
         replace,
     )
-    from evalsuite.activations.runs import Use, census_of_operators, census_of_run
+    from evalsuite.activations.relu6 import RELU6, clip
+    from evalsuite.activations.runs import Call, Use, census_of_operators, census_of_run
     from evalsuite.certificate import SwapBounds, SwapCertificate, UnitBounds, certify_swap, preactivation_bounds
     from evalsuite.contract import (
         IGNORED,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         relax,
     )
     from evalsuite.reluize.folding import fold_hardness
+    from evalsuite.reluize.functional import redirect_calls
     from evalsuite.reluize.harden import harden
     from evalsuite.reluize.hardening import Hardening
     from evalsuite.reluize.optimizer import parameter_groups
@@ -96,7 +98,9 @@ _HOME = {
         "matched_hidden",
         "replace",
     ),
+    "evalsuite.activations.relu6": ("RELU6", "clip"),
     "evalsuite.activations.runs": (
+        "Call",
         "Use",
         "census_of_operators",
         "census_of_run",
@@ -139,6 +143,7 @@ _HOME = {
         "relax",
     ),
     "evalsuite.reluize.folding": ("fold_hardness",),
+    "evalsuite.reluize.functional": ("redirect_calls",),
     "evalsuite.reluize.harden": ("harden",),
     "evalsuite.reluize.hardening": ("Hardening",),
     "evalsuite.reluize.optimizer": ("parameter_groups",),
@@ -183,12 +188,14 @@ __all__ = [
     "LAMBDA_GELU",
     "MISH",
     "RELU",
+    "RELU6",
     "SIGMOID",
     "SOFTPLUS",
     "TANH",
     "Activation",
     "Answer",
     "Bench",
+    "Call",
     "Data",
     "Direction",
     "Envelope",
@@ -226,6 +233,7 @@ __all__ = [
     "certify_swap",
     "check_proof",
     "check_swapped",
+    "clip",
     "compare_latency",
     "distill_loss",
     "envelope",
@@ -247,6 +255,7 @@ __all__ = [
     "read_onnx",
     "read_vnnlib",
     "recalibrate_batchnorm",
+    "redirect_calls",
     "refit",
     "refit_bias",
     "relax",

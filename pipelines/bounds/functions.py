@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.activations.runs import Call
-from evalsuite.reluize.functional import redirect_calls
+from evalsuite import Call, redirect_calls
 
 # Functions, and the modules that compute them, with the same arguments of the same names.
 _KINDS: dict[str, type[nn.Module]] = {
@@ -76,12 +75,16 @@ def _clipped_at(call: Call) -> tuple[float, float]:
         return math.nan, math.nan
     if call.function in _OF_TENSORS and not isinstance(given.get("other"), torch.Tensor):
         return math.nan, math.nan
-    ends = {name: _constant(value) for name, value in given.items() if value is not None}
-    if any(not isinstance(each, float) for each in ends.values()):
-        return math.nan, math.nan
+    ends: dict[str, float] = {}
+    for name, value in given.items():
+        number = _constant(value)
+        if isinstance(number, float):
+            ends[name] = number
+        elif value is not None:
+            return math.nan, math.nan
     if call.function in _FROM_ABOVE:
-        return -math.inf, float(ends[names[0]])
-    return float(ends.get(names[0], -math.inf)), float(ends.get("max", math.inf))
+        return -math.inf, ends.get(names[0], math.nan)
+    return ends.get(names[0], -math.inf), ends.get("max", math.inf)
 
 
 def _constant(value: Any) -> float | str | None:

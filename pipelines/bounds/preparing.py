@@ -8,8 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from evalsuite import SOFTPLUS, Activation, Found, Unsupported, census
-from evalsuite.activations.relu6 import clip
+from evalsuite import SOFTPLUS, Activation, Found, Unsupported, census, clip
 from pipelines.bounds.curved import Curved, Shape
 from pipelines.bounds.survey import NORMS, changed
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import mpmath
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from evalsuite import GELU, LAMBDA_GELU, RELU, LambdaGELU, census, replace
+from evalsuite import GELU, LAMBDA_GELU, RELU, LambdaGELU, census, networks, replace
 from evalsuite.activations import Activation
+from evalsuite.plugins import load
 
 POINTS = [-40.0, -9.0, -3.0, -math.sqrt(2), -0.75, -1e-8, 0.0, 1e-8, 0.3, math.sqrt(2), 5.0, 40.0]
 
@@ -107,6 +109,22 @@ def test_a_shared_activation_is_replaced_everywhere() -> None:
     changed = replace(nn.Sequential(shared, nn.Linear(1, 1), shared), lambda found: nn.ReLU())
     assert isinstance(changed[0], nn.ReLU)
     assert isinstance(changed[2], nn.ReLU)
+
+
+class _Build:
+    """A workload whose architecture has a clip and a gate beside the activation that it is asked for."""
+
+    def build(self, make: Callable[[int], nn.Module]) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 4), make(4), nn.Linear(4, 4), nn.ReLU6(), nn.Linear(4, 4), nn.Sigmoid())
+
+
+@pytest.mark.parametrize("name", ["gelu", "mish", "quick-gelu", "relu"])
+def test_what_a_saved_network_says_of_its_activations(name: str) -> None:
+    module = _Build().build(load("activations", name).target.make)
+    assert networks._activation(module) == {"activation": name}
+    alone = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
+    assert networks._activation(alone) == {"activation": "tanh"}
+    assert networks._activation(nn.Sequential(nn.ReLU6(), nn.Sigmoid())) == {"activation": "relu6"}
 
 
 def test_tanh_gelu_is_not_taken_for_the_exact_one() -> None:

@@ -221,7 +221,7 @@ class Functional(nn.Module):
         (nn.PReLU(10), r"2 \(PReLU\): prelu: the slope has 10 values"),
         (Functional(lambda y: y.softmax(1)), r"Softmax in 0 \(Functional\)"),
         (Functional(lambda y: y / (y.var(1, keepdim=True) + 1e-5).sqrt()), "Sqrt"),
-        (Functional(nn.functional.celu), "Elu|Max"),
+        (Functional(torch.erf), "Erf"),
         (Functional(lambda y: y * y), "Mul"),
     ],
 )

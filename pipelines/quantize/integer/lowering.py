@@ -10,8 +10,7 @@ import torch
 from brevitas.nn import QuantIdentity
 from torch import fx, nn
 
-from evalsuite import GELU, LAMBDA_GELU, RELU, Activation, Unsupported, census
-from evalsuite.activations.relu6 import RELU6
+from evalsuite import GELU, LAMBDA_GELU, RELU, RELU6, Activation, Unsupported, census
 from pipelines.quantize.calibration import FloatRun, quantizer_of
 from pipelines.quantize.integer.carving import carve
 from pipelines.quantize.integer.layers import Accumulated, OnGrid, accumulate, keep, sum_windows
