@@ -44,7 +44,8 @@ class Quantize:
         weight_scale: where a channel's weights are clipped: nowhere ("max"), or at the least squared error.
         weight_rounding: "nearest", or by the layers' results on the calibration set, "gptq" or "gpfq".
         bias_correction: whether biases take up the mean error of each channel on the calibration set.
-        equalization: whether neighbouring layers get like ranges first, where ReLU between them allows it.
+        equalization: whether neighbouring layers get like ranges first, where at most ReLU and pools lie between them:
+            across GELU and other smooth activations it does nothing. The row `equalized_pairs` says where it did.
         tuned: whether to choose the five above by calibration data, among the same candidates for every network.
         qat_epochs: passes of quantization-aware training on the training data, at a tenth of the workload's rate.
         scales: any number, or powers of two, with which every rescaling is a shift, but those of averages over another
@@ -103,7 +104,8 @@ class Quantize:
         """Quantize, export and measure.
 
         Raises:
-            Unsupported: the network cannot be traced, nothing in it can be quantized, or a tensor has no usable range.
+            Unsupported: the network cannot be traced, nothing in it can be quantized, a tensor has no usable range, or
+                a layer has no operator in the file.
             ValueError: the calibration inputs are not finite.
         """
         import warnings

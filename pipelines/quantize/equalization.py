@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
-from pipelines.quantize.placement import FLOAT_COMPUTE
+from pipelines.quantize.placement import FLOAT_COMPUTE, is_activation
 from pipelines.quantize.tracing import Reshape, layer_of
 
 # Multiplying their input by a positive number multiplies their output by it.
@@ -22,10 +22,12 @@ _CLOSE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Equalized:
-    """The same function with other weights, and the names of the pairs of layers that were equalized."""
+    """The same function with other weights, the names of the pairs of layers that were equalized, and why no more."""
 
     network: fx.GraphModule
     pairs: tuple[tuple[str, str], ...]
+    reason: str
+    """Names the activations behind which there is no pair; "" where pairs are all there could be."""
 
 
 @torch.no_grad()
@@ -33,8 +35,12 @@ def equalize(traced: fx.GraphModule) -> Equalized:
     """Scale channel i between two layers by 1 / s_i and s_i, s_i = sqrt(r1_i / r2_i), until no s_i differs from 1.
 
     r1_i is the greatest magnitude of the weights that make channel i, r2_i that of those that read it (eq. 11). It
-    takes a positively homogeneous path between the two layers, ReLU and pools, and no other reader on it: behind GELU
-    there is no such pair, and the network comes back as it is. The outputs stay the same but for rounding.
+    takes a positively homogeneous path between the two layers, ReLU and pools, and no other reader on it. The outputs
+    stay the same but for rounding.
+
+    No pair spans a smooth activation, and a network of GELU alone comes back as it is: of GELU's x Phi(x) the scaling
+    makes x Phi(s_i x), exact only with another hardness in each channel. That has no single table, so a layer that
+    runs in integers would become a float island.
     """
     equalized = copy.deepcopy(traced)
     pairs = _pairs(equalized)
@@ -42,7 +48,21 @@ def equalize(traced: fx.GraphModule) -> Equalized:
         moved = [_balance(equalized.get_submodule(first), equalized.get_submodule(second)) for first, second in pairs]
         if max(moved, default=0.0) < _CLOSE:
             break
-    return Equalized(equalized, pairs)
+    return Equalized(equalized, pairs, _reason(equalized, pairs))
+
+
+def _reason(traced: fx.GraphModule, pairs: Sequence[tuple[str, str]]) -> str:
+    """Why there are no pairs, or no more of them."""
+    found = [(node, layer_of(traced, node)) for node in traced.graph.nodes]
+    stopping = [
+        f"{node.target} ({type(layer).__name__})"
+        for node, layer in found
+        if layer is not None and is_activation(layer) and not isinstance(layer, _HOMOGENEOUS)
+    ]
+    parts = [] if pairs else ["no pair of layers to equalize"]
+    if stopping:
+        parts.append(f"scales in front of {', '.join(stopping)} do not cancel behind it")
+    return "; ".join(parts)
 
 
 def _pairs(traced: fx.GraphModule) -> tuple[tuple[str, str], ...]:

@@ -128,11 +128,12 @@ def _treat(
     if options.tuned:
         tuned = tune(traced, scheme, inputs)
         losses = [trial.loss for trial in tuned.trials if trial.loss is not None]
+        skipped = [f"; not {trial.treatment}: {trial.reason}" for trial in tuned.trials if trial.loss is None]
         notes = "; ".join([str(tuned.treatment), *tuned.treated.notes])
         rows = [
             Metric("chosen_treatment", None, "name", NEUTRAL, reason=notes),
             Metric("tuning_loss", min(losses), "nats", NEUTRAL,
-                   reason=f"on half of the calibration data, the best of {len(losses)} treatments"),
+                   reason=f"on half of the calibration data, the best of {len(losses)} treatments{''.join(skipped)}"),
         ]  # fmt: skip
         return tuned.treatment, tuned.treated, rows
     treatment = Treatment(
@@ -148,7 +149,16 @@ def _treat(
         Metric("rerounded_weights", sum(changed.values()) / len(changed), "share", NEUTRAL,
                reason="mean over layers of the integers that are not the nearest"),
     ] if changed else []  # fmt: skip
+    if treatment.equalization:
+        rows.append(_equalized(treated))
     return treatment, treated, rows
+
+
+def _equalized(treated: Treated) -> Metric:
+    """How many pairs of layers were equalized; that there are none is an answer, which the reason explains."""
+    pairs = [", ".join(f"{first} and {second}" for first, second in treated.equalized)] if treated.equalized else []
+    notes = [each for each in treated.notes if each.startswith("equalization: ")]
+    return Metric("equalized_pairs", len(treated.equalized), "count", NEUTRAL, reason="; ".join(pairs + notes))
 
 
 @torch.no_grad()

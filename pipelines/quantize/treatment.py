@@ -99,8 +99,8 @@ def treat(traced: fx.GraphModule, scheme: Scheme, inputs: torch.Tensor, treatmen
         if treatment.equalization:
             equalized = equalize(traced)
             traced, pairs = equalized.network, equalized.pairs
-            if not pairs:
-                notes.append("equalization: no pair of layers to equalize")
+            if equalized.reason:
+                notes.append(f"equalization: {equalized.reason}")
         if treatment.bias_correction:
             traced = _with_biases(traced)
         quantized = place(traced, scheme)

@@ -402,6 +402,21 @@ def test_every_option_has_its_rows(network: MakeNetwork, bench: MakeBench) -> No
     assert sorted(outcome.artefacts) == ["execution", "integer", "qonnx", "quantized"]
 
 
+@pytest.mark.parametrize(("activation", "pairs"), [(nn.GELU, 0), (nn.ReLU, 1)])
+def test_the_rows_say_where_equalization_applies(
+    bench: MakeBench, activation: Callable[[], nn.Module], pairs: int
+) -> None:
+    from pipelines.quantize.measurement import quantize
+
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), activation(), nn.Linear(8, 10)).eval()
+    room = bench("digits-mlp")
+    made = quantize(module, (1, 8, 8), room.data.calibration.inputs, room, Quantize(equalization=True))
+    (row,) = (each for each in made.metrics if each.name == "equalized_pairs")
+    said = "layer_1 and layer_3" if pairs else "no pair of layers to equalize; scales in front of layer_2 (GELU)"
+    assert row.value == pairs
+    assert said in row.reason
+
+
 @pytest.mark.slow
 def test_one_thread_or_two_give_the_same_network(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-cnn", "gelu"), bench("digits-cnn")
