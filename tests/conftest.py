@@ -65,7 +65,9 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> MakeNetwork:
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
-                torch.save(_trained(workload, variant, seed, epochs, shared), path)
+                partial = path.with_suffix(".partial")
+                torch.save(_trained(workload, variant, seed, epochs, shared), partial)
+                partial.rename(path)
             made: Network = torch.load(path, weights_only=False)
             return made
 
