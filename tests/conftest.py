@@ -39,9 +39,13 @@ def _one_registry() -> Iterator[None]:
 
 
 @cache
+def _data(name: str) -> Data:
+    return load("workloads", name).target().data()  # type: ignore[no-any-return]
+
+
 def _workload(name: str, epochs: int) -> tuple[Workload, Data]:
     workload: Workload = load("workloads", name).target(epochs=epochs)
-    return workload, workload.data()
+    return workload, _data(name)
 
 
 def _trained(workload_name: str, variant: str, seed: int, epochs: int, networks: MakeNetwork) -> Network:
