@@ -18,12 +18,15 @@ demo: setup
 	$(BIN)/evalsuite run pipelines/recipes/quickstart.yaml --out runs/quickstart
 	$(BIN)/evalsuite report runs/quickstart
 
+# Compiling the tests and what they import anew in each of their processes would take seconds each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Two tests at a time, each of one thread.
 test: setup
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 test-slow: setup
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --numprocesses 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import fcntl
+import os
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -22,27 +25,58 @@ MakeBench = Callable[..., Bench]
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_registry() -> Iterator[None]:
+    """torch's exporter builds its table of operators, always the same, anew for each file: most of an export's time."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield
 
 
 @cache
+def _data(name: str) -> Data:
+    return load("workloads", name).target().data()  # type: ignore[no-any-return]
+
+
 def _workload(name: str, epochs: int) -> tuple[Workload, Data]:
     workload: Workload = load("workloads", name).target(epochs=epochs)
-    return workload, workload.data()
+    return workload, _data(name)
 
 
-@cache
-def _network(workload_name: str, variant: str, seed: int, epochs: int) -> Network:
+def _trained(workload_name: str, variant: str, seed: int, epochs: int, networks: MakeNetwork) -> Network:
     workload, data = _workload(workload_name, epochs)
+    treatment = standing(variant)
+    base = networks(workload_name, treatment.base, seed, epochs).module if treatment.base else None
     name = f"{workload_name}/{variant}/{seed}"
-    return make_network(workload, data, standing(variant), seed, name=name)[0]
+    return make_network(workload, data, treatment, seed, name=name, base=copy.deepcopy(base))[0]
 
 
 @pytest.fixture(scope="session")
-def network() -> MakeNetwork:
-    """network("digits-mlp", "annealed", seed=0, epochs=10): a trained Network, made once."""
+def network(tmp_path_factory: pytest.TempPathFactory) -> MakeNetwork:
+    """network("digits-mlp", "annealed", seed=0, epochs=10): a trained Network, made once, by one process for all."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "networks"
+    folder.mkdir(exist_ok=True)
+
+    @cache
+    def shared(workload: str, variant: str, seed: int, epochs: int) -> Network:
+        path = folder / f"{workload}-{variant}-{seed}-{epochs}.pt"
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                partial = path.with_suffix(".partial")
+                torch.save(_trained(workload, variant, seed, epochs, shared), partial)
+                partial.rename(path)
+            made: Network = torch.load(path, weights_only=False)
+            return made
 
     def make(workload: str, variant: str, seed: int = 0, epochs: int = 10) -> Network:
-        return _network(workload, variant, seed, epochs)
+        return shared(workload, variant, seed, epochs)
 
     return make
 

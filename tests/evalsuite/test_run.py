@@ -1,4 +1,7 @@
-"""Whole runs through the command line, in processes of their own, with stages that behave and stages that do not."""
+"""Whole runs through the command line, with stages that behave and stages that do not.
+
+The jobs run in processes of their own; the command line does where the test is about its process, as when it is killed.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,19 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from evalsuite.cli import app
+from evalsuite.plugins import load
 from evalsuite.results import read_results
 from evalsuite.run import record
+from evalsuite.run.executor import Processes
 from evalsuite.run.journal import read_journal
 from evalsuite.run.record import checkout
 
@@ -37,11 +45,6 @@ seeds: [0]
 """
 
 
-def path_with(place: Path) -> str:
-    """The path to modules as it was given, with `place` in front."""
-    return os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
 class Workshop:
     """A folder with a recipe, a cache and a run folder, and the command line to use on them."""
 
@@ -49,19 +52,29 @@ class Workshop:
         self.folder, self.out, self.cache = folder, folder / "out", folder / "cache"
         self.path = TROUBLE
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process of its own needs to see the same packages as this one, and those in `path`."""
+        paths = [str(self.path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "EVALSUITE_CACHE": str(self.cache)}
+
     def recipe(self, steps: str, head: str = HEAD) -> Path:
         path = self.folder / "recipe.yaml"
         path.write_text(f"{head}steps:\n{steps}")
         return path
 
     def start(self, *words: object) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": path_with(self.path), "EVALSUITE_CACHE": str(self.cache)}
         return subprocess.Popen(
-            [*COMMAND, *map(str, words)], cwd=self.folder, env=environment, text=True, start_new_session=True,
+            [*COMMAND, *map(str, words)], cwd=self.folder, env=self.environment, text=True, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def call(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """In this process, which has the libraries loaded; in one of its own where other packages are installed."""
+        if self.path == TROUBLE:
+            done = CliRunner().invoke(app, [*map(str, words)], env={"EVALSUITE_CACHE": str(self.cache)})
+            assert isinstance(done.exception, SystemExit | None), done.exc_info
+            return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
         process = self.start(*words)
         output, errors = process.communicate(timeout=200)
         return subprocess.CompletedProcess(words, process.returncode, output, errors)
@@ -73,8 +86,18 @@ class Workshop:
         return read_results(self.out)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _server() -> None:
+    """The process that jobs are forked from serves all runs of this process: it loads at once what they take."""
+    stages = [load("stages", name).target for name in ("accuracy", "export", "prune", "quantize")]
+    Processes(1, [each.__module__ for each in stages], jobs=20)
+    forkserver.ensure_running()
+
+
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(TROUBLE)
     return Workshop(tmp_path)
 
 
@@ -294,14 +317,15 @@ def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_
     pd.testing.assert_frame_equal(reproducible(workshop.rows()), reproducible(fresh.rows()))
 
 
-@pytest.mark.parametrize("stage", ["{use: slow, seconds: 60}", "hang"])
-def test_children_die_with_a_killed_parent(workshop: Workshop, stage: str) -> None:
-    recipe = workshop.recipe(f"  - {stage}\n", HEAD.replace(", gelu-swap", ""))
-    process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 1)
-    wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1)
+def test_children_die_with_a_killed_parent(workshop: Workshop) -> None:
+    steps = "  - {use: slow, seconds: 60}\n  - hang\n"
+    recipe = workshop.recipe(steps, HEAD.replace(", gelu-swap", ""))
+    process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 2)
+    logs = [workshop.out / "logs" / f"digits-mlp_gelu_0_{step}.log" for step in ("slow", "hang")]
+    wait_until(lambda: all(log.exists() for log in logs))
     time.sleep(1)
     children = psutil.Process(process.pid).children(recursive=True)
-    assert children
+    assert len(children) > len(logs)
     process.kill()
     process.communicate()
     _, alive = psutil.wait_procs(children, timeout=10)
@@ -328,7 +352,8 @@ def test_a_lost_cache_costs_only_the_networks_that_are_needed_again(workshop: Wo
     recipe = workshop.recipe("  - accuracy\n")
     workshop.run(recipe)
     for home in workshop.cache.iterdir():
-        subprocess.run(["rm", "-rf", home], check=True)
+        if home.name != "partial":  # where this very process keeps its unfinished jobs
+            shutil.rmtree(home)
     assert "(4 from the cache)" in workshop.run(recipe).stdout
     more = workshop.recipe("  - accuracy\n  - slow\n")
     (workshop.out / "run.json").unlink()
@@ -493,7 +518,7 @@ def test_a_folder_of_another_recipe_is_left_alone(workshop: Workshop) -> None:
 def test_two_runs_in_one_folder_at_a_time_are_refused(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - {use: slow, seconds: 30}\n")
     process = workshop.start("run", recipe, "--out", workshop.out)
-    wait_until(lambda: (workshop.out / "run.json").exists())
+    wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1)
     done = workshop.run(recipe)
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=30)
@@ -507,10 +532,9 @@ def test_a_full_disk_is_said_and_the_next_run_continues(workshop: Workshop) -> N
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
         "from evalsuite.cli import main; main()"
     )
-    environment = {**os.environ, "PYTHONPATH": path_with(TROUBLE), "EVALSUITE_CACHE": str(workshop.cache)}
     done = subprocess.run(
         [sys.executable, "-c", limited, "run", str(recipe), "--out", str(workshop.out)],
-        env=environment, capture_output=True, text=True, check=False, timeout=100,
+        env=workshop.environment, capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
     assert done.returncode == 2, done
     assert "make room and run the same command again" in done.stderr

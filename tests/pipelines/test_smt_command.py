@@ -14,8 +14,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
+from typer.testing import CliRunner
 
 from evalsuite import export_onnx, open_onnx, read_vnnlib, run_onnx
+from evalsuite.cli import app
 from evalsuite.verification.proofs import ProofError, check_proof
 from pipelines.smt.querying import Answered, answer
 
@@ -148,6 +150,13 @@ def run(*arguments: object, path: Path | None = None) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
 
 
+def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which has the libraries loaded."""
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert isinstance(done.exception, SystemExit | None), done.exc_info
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+
 def distribution(folder: Path, name: str, commands: dict[str, str], modules: dict[str, str]) -> None:
     """What installing a distribution puts into a folder."""
     about = folder / f"{name}-1.0.dist-info"
@@ -198,23 +207,23 @@ def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = run("smt", "--onnx", model, "--vnnlib", file, "--proof", out)
     assert (done.returncode, done.stdout) == (0, "unsat\n")
-    checked = run("check-proof", out, "--onnx", model, "--z3", "20")
+    checked = call("check-proof", out, "--onnx", model, "--z3", "20")
     assert checked.returncode == 0, checked.stderr
     assert "  y0 > 0 (at least 0.25)" in checked.stdout
     assert "Z3, within 20 s each: agrees on 1 of 1 row" in checked.stdout
-    same = run("check-proof", out, "--onnx", model, "--vnnlib", file)
+    same = call("check-proof", out, "--onnx", model, "--vnnlib", file)
     assert (same.returncode, f"{file}: unsat, every case is refuted" in same.stdout) == (0, True)
     wider = property_of(tmp_path / "wider.vnnlib", [("-1", "0.75")], 1, "(<= Y_0 0)")
-    other = run("check-proof", out, "--onnx", model, "--vnnlib", wider)
+    other = call("check-proof", out, "--onnx", model, "--vnnlib", wider)
     assert (other.returncode, "reaches outside" in other.stdout) == (1, True)
-    foreign = run("check-proof", out, "--onnx", absolute(tmp_path / "foreign.onnx", 0.5))
+    foreign = call("check-proof", out, "--onnx", absolute(tmp_path / "foreign.onnx", 0.5))
     assert (foreign.returncode, "is of another network than" in foreign.stderr) == (1, True)
     out.write_text(out.read_text().replace('"bound":"1', '"bound":"3'))
-    refused = run("check-proof", out, "--onnx", model)
+    refused = call("check-proof", out, "--onnx", model)
     assert (refused.returncode, refused.stdout) == (1, "not proven\n")
     assert "trees[0]" in refused.stderr
     absolute(model, -1.0)
-    done = run("smt", "--onnx", model, "--vnnlib", file, "--timeout", "20")
+    done = call("smt", "--onnx", model, "--vnnlib", file, "--timeout", "20")
     assert done.stdout.startswith("sat\n((X_0 ")
 
 
