@@ -105,9 +105,9 @@ def _imported(name: str, file: Path) -> tuple[str, ...]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    blocks = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements stand; expressions hold none
+    blocks = ["body", "orelse", "finalbody", "handlers", "cases"]  # where statements stand; expressions hold none
     if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-        blocks = ("orelse",)
+        blocks = ["orelse"]
     inner = [getattr(node, name, []) for name in blocks]
     for child in (each for block in inner for each in block):
         if isinstance(child, (ast.Import, ast.ImportFrom)):
@@ -157,9 +157,9 @@ class Reading(AbstractContextManager["Reading"]):
     def digests(self) -> dict[str, str]:
         """What was read, "module NAME" or "file PATH", and the digests of the contents."""
         modules = {
-            name: Path(module.__file__).resolve()
+            name: Path(file).resolve()
             for name, module in list(sys.modules.items())
-            if getattr(module, "__file__", None) and name not in ("__main__", "__mp_main__")
+            if (file := getattr(module, "__file__", None)) and name not in ("__main__", "__mp_main__")
         }
         counted = {name: file for name, file in modules.items() if self._counts(name, file) and file == _file(name)}
         files = {Path(each).resolve() for each in self._opened} - set(modules.values())
