@@ -149,11 +149,11 @@ def _huge_inputs(row: Activation, module: nn.Module) -> None:
                 f"{row.name}: {name} made {found.dtype} {tuple(found.shape)} of {dtype} {tuple(z.shape)}",
                 "make constants of the input's type",
             )
-            bad = z[~found.isfinite()] if bounded else z[found.isnan()]
+            bad = (z[~found.isfinite()] if bounded else z[found.isnan()]).tolist()
             require(
-                not len(bad),
+                not bad,
                 "values and slopes of huge inputs are no NaN, and infinite only where a slope grows without end",
-                f"{row.name}: {name} at {bad[:1].tolist()} of {dtype}",
+                f"{row.name}: {name} at {', '.join(f'{each:g}' for each in bad)} of {dtype}",
                 "write it so that nothing overflows, as hypot does, or clamp the input",
             )
 

@@ -173,6 +173,13 @@ def _relaxations(row: Activation) -> None:
             f"{row.name}: on [{lower[at]:g}, {upper[at]:g}], hardness {hardness:g}, g leaves them by {outside[at]:.3g}",
             "mend inflections, shape, kinks, limits or slope",
         )
+        loose = torch.maximum(value.amin(0) - ends[0], ends[1] - value.amax(0))[width < 1]
+        require(
+            float(loose.max()) <= 0.01,
+            "the ranges of evalsuite.interval are those of g",
+            f"{row.name}: one is wider by {loose.max():.3g}",
+            "mend inflections, shape, kinks or slope",
+        )
 
 
 CHECKS: tuple[Callable[[Activation], None], ...] = (
