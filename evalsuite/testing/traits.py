@@ -23,14 +23,14 @@ def grid(row: Activation, end: float = 64.0) -> torch.Tensor:
     near = torch.tensor([0.0, *row.inflections, *row.kinks], dtype=torch.float64)[:, None]
     steps = torch.logspace(-9, 0, 19, dtype=torch.float64)
     even = torch.linspace(-end, end, 8 * int(end) + 1, dtype=torch.float64)
-    return torch.cat([even, (near + steps).flatten(), (near - steps).flatten(), near.flatten()]).unique()
+    return torch.cat([even, (near + steps).flatten(), (near - steps).flatten(), near.flatten()]).sort().values
 
 
 def _exactness(row: Activation) -> None:
     """Values differ by the slope's integral, by Gauss and Legendre's rule; relative to them, however small they are."""
     nodes, weights = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(16))
     places = torch.tensor([*row.inflections, *row.kinks], dtype=torch.float64)
-    edges = torch.cat([torch.linspace(-64, 64, 513, dtype=torch.float64), _TAIL, -_TAIL, places]).unique()
+    edges = torch.cat([torch.linspace(-64, 64, 513, dtype=torch.float64), _TAIL, -_TAIL, places]).sort().values
     low, high = edges[:-1], edges[1:]
     inner = (low + high)[:, None] / 2 + (high - low)[:, None] / 2 * nodes
     integral = (row.slope(inner) * weights).sum(1) * (high - low) / 2
@@ -82,7 +82,7 @@ def _turned(row: Activation, sign: str, low: float, high: float) -> bool:
     (turn, verb), share = _TURNS[sign], torch.logspace(-9, -1, 33, dtype=torch.float64) * min(high - low, 1.0)
     even = torch.linspace(low, high, 402, dtype=torch.float64)[1:-1]
     # Close to the ends, where an inflection may be misplaced by little.
-    z = torch.cat([low + share, even, high - share]).unique()
+    z = torch.cat([low + share, even, high - share]).sort().values
     slope = row.slope(z)
     rise, noise = slope.diff(), 1e-12 * float(slope.abs().max().clamp(min=1))
     wrong = -turn * rise if turn else rise.abs()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from functools import cache
 
 import torch
 from torch import nn
 
 from evalsuite.conformance import check_declaration, require
-from evalsuite.contract import Network, Unsupported
+from evalsuite.contract import Data, Network, Unsupported
 from evalsuite.plugins import PluginError, entries
 from evalsuite.reluize.swap import check_executes
 from evalsuite.run.making import make_network
@@ -43,7 +41,7 @@ def check_variant(variant: Variant, *, workload: Workload | None = None) -> list
     data = workload.data()
     setup = Setup(workload, data.train, data.calibration, _SEED)
     with torch.random.fork_rng(devices=[]):
-        base = _checked_base(variant, workload)
+        base = _checked_base(variant, workload, data)
         first, second = (_make(variant, setup, base, number) for number in (1, 2))
         _check_made(variant, first, setup, base)
         inputs = data.validation.inputs
@@ -66,7 +64,7 @@ def check_variant(variant: Variant, *, workload: Workload | None = None) -> list
     return list(CHECKS)
 
 
-def _checked_base(variant: Variant, workload: Workload) -> nn.Module | None:
+def _checked_base(variant: Variant, workload: Workload, data: Data) -> nn.Module | None:
     """The trained network that it starts from; None where it trains its own."""
     name, known = type(variant).__name__, [entry.name for entry in entries("activations")]
     require(
@@ -81,12 +79,9 @@ def _checked_base(variant: Variant, workload: Workload) -> nn.Module | None:
     except PluginError as error:
         rule = "`base` is the name of a variant or an activation, or empty where the variant trains its own network"
         require(False, rule, f"{name}.base is {variant.base!r}: {error}", "name a registered one")
-    return copy.deepcopy(_trained(variant.base, workload)) if variant.base else None
-
-
-@cache
-def _trained(variant: str, workload: Workload) -> nn.Module:
-    return make_network(workload, workload.data(), standing(variant), _SEED, name=variant)[0].module
+    if not variant.base:
+        return None
+    return make_network(workload, data, standing(variant.base), _SEED, name=variant.base)[0].module
 
 
 def _make(variant: Variant, setup: Setup, base: nn.Module | None, disturbance: int) -> Made:
@@ -97,11 +92,13 @@ def _make(variant: Variant, setup: Setup, base: nn.Module | None, disturbance: i
         try:
             made = variant.make(setup, base)
         except Unsupported as reason:
-            culprit = f"{type(variant).__name__} says {reason}"
-            cure = "pass check_variant a fitting workload"
-            raise AssertionError(
-                f"the kit needs a workload that the variant applies to. Culprit: {culprit}. Cure: {cure}."
-            ) from reason
+            rule, cure = "the kit needs a workload that the variant applies to", "pass check_variant a fitting workload"
+            raise AssertionError(f"{rule}. Culprit: {type(variant).__name__} says {reason}. Cure: {cure}.") from reason
+        except Exception as error:
+            rule = "a variant makes a network, or says Unsupported, and raises nothing else"
+            culprit = f"{type(variant).__name__} raised {type(error).__name__}: {error}"
+            cure = "raise Unsupported(reason) where the workload is not what it can handle; a bug is to be mended"
+            raise AssertionError(f"{rule}. Culprit: {culprit}. Cure: {cure}.") from error
     check_unchanged(before, fingerprint({"base": base}, parts), variant, "variant", "base")
     return made
 

@@ -207,6 +207,7 @@ VARIANTS: dict[str, tuple[Any, str]] = {
     "dtype": (Treated(in_float64), r"global state.*left default dtype torch\.float64"),
     "no Made": (Treated(lambda setup, base: swap(base, RELU)), r"make returns Made.*Made\(module\)"),
     "budget": (Treated(lambda setup, base: Made(swap(base, RELU), train_loss=float("nan"))), r"finite.*train_loss nan"),
+    "error": (Treated(lambda setup, base: {}["fault"]), r"raises nothing else.*Treated raised KeyError: 'fault'"),
     "no such base": (Treated(base="gelo"), r"`base` is the name.*'gelo'.*did you mean 'gelu'"),
     "no such activation": (Treated(executes="rely"), r"registered activation.*Treated\.executes is 'rely'"),
     "head": (
