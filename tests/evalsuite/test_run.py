@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -409,11 +408,9 @@ DEMO = Path(__file__).parent.parent / "plugin_demo"
 
 def test_what_a_third_party_brings_is_installed_and_runs_in_a_recipe(workshop: Workshop, demo_site: Path) -> None:
     workshop.path = demo_site
-    listed = workshop.call("stages").stdout
-    assert re.search(r"^input-noise +evalsuite-plugin-demo 0.1.0 +Accuracy under Gaussian noise", listed, re.MULTILINE)
     head = HEAD.replace("digits-mlp", "breast-cancer-mlp").replace("gelu-swap", "squareplus, squareplus-swap")
     steps = "  - {use: input-noise, sigma: 0.0}\n  - {use: input-noise, name: loud}\n"
-    done = workshop.run(workshop.recipe(steps, head))
+    done = workshop.run(workshop.recipe(steps, head), "--serial")
     assert done.returncode == 0, done.stderr
     rows = workshop.rows()
     assert set(rows["workload"]) == {"breast-cancer-mlp"}
@@ -425,9 +422,6 @@ def test_what_a_third_party_brings_is_installed_and_runs_in_a_recipe(workshop: W
     for variant, activation in (("squareplus", "squareplus"), ("squareplus-swap", "relu")):
         network = json.loads((trained / variant / "0" / "train" / "network" / "network.json").read_text())
         assert network["module"]["activation"] == activation
-    wrong = workshop.run(workshop.recipe("  - {use: input-noise, sigma: -1.0}\n", head))
-    assert wrong.returncode == 2
-    assert "recipe.yaml:6:5 steps[0]: sigma must be >= 0, got -1.0" in wrong.stderr
 
 
 def test_the_readme_shows_the_demo_plugin_as_it_is() -> None:

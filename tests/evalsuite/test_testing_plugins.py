@@ -19,10 +19,20 @@ from evalsuite.activations.hard_swish import HARD_SWISH
 from evalsuite.activations.recognition import known
 from evalsuite.activations.silu import SILU
 from evalsuite.plugins import load
+from evalsuite.recipe import RecipeError, read_recipe
 from evalsuite.testing import check_activation, check_variant, check_workload, traits, variants, workloads
 from evalsuite.workloads.iris import IrisMLP
 
 IRIS = IrisMLP(epochs=2)
+
+
+RECIPE = """\
+name: test
+workloads: [breast-cancer-mlp]
+variants: [gelu, squareplus]
+seeds: [0]
+steps: [{use: input-noise, sigma: -1.0}]
+"""
 
 
 @pytest.fixture
@@ -35,7 +45,13 @@ def demo(demo_site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     known.cache_clear()
 
 
-def test_what_the_demo_plugin_brings_conforms(demo: None) -> None:
+def test_what_the_demo_plugin_brings_is_found_and_conforms(demo: None, tmp_path: Path) -> None:
+    stage = load("stages", "input-noise")
+    assert (stage.origin, stage.version) == ("evalsuite-plugin-demo", "0.1.0")
+    assert stage.help.startswith("Accuracy under Gaussian noise")
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    with pytest.raises(RecipeError, match=r"recipe\.yaml:5:9 steps\[0\]: sigma must be >= 0, got -1\.0"):
+        read_recipe(tmp_path / "recipe.yaml")
     assert check_activation(load("activations", "squareplus").target)[-1] == "relaxations"
     workload = load("workloads", "breast-cancer-mlp").target(epochs=2)
     assert check_workload(workload) == list(workloads.CHECKS)
