@@ -154,7 +154,7 @@ def _huge_inputs(row: Activation, module: nn.Module) -> None:
                 not bad,
                 "values and slopes of huge inputs are no NaN, and infinite only where a slope grows without end",
                 f"{row.name}: {name} at {', '.join(f'{each:g}' for each in bad)} of {dtype}",
-                "write it so that nothing overflows, as hypot does, or clamp the input",
+                "write it so that nothing overflows, or clamp the input",
             )
 
 

@@ -9,12 +9,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from evalsuite import GELU, RELU, Activation, Budget, Data, Made, Setup, Split, Swapped, mlp, swap, unit_hardness
+from evalsuite import (
+    GELU,
+    RELU,
+    Activation,
+    Budget,
+    Data,
+    Made,
+    Setup,
+    Split,
+    Swapped,
+    export_onnx,
+    mlp,
+    open_onnx,
+    swap,
+    unit_hardness,
+)
 from evalsuite.activations.hard_swish import HARD_SWISH
 from evalsuite.activations.recognition import known
 from evalsuite.activations.silu import SILU
@@ -57,6 +73,21 @@ def test_what_the_demo_plugin_brings_is_found_and_conforms(demo: None, tmp_path:
     assert check_workload(workload) == list(workloads.CHECKS)
     variant = load("variants", "squareplus-swap").target()
     assert check_variant(variant, workload=workload) == list(variants.CHECKS)
+
+
+def test_the_demo_activation_is_exact_and_can_be_exported(demo: None, tmp_path: Path) -> None:
+    row = load("activations", "squareplus").target
+    z = torch.tensor([-1e30, -1e6, -3.0, 0.0, 2.5, 1e6, 1e30], dtype=torch.float64)
+    with mpmath.workdps(200):
+        roots = [mpmath.sqrt(mpmath.mpf(each) ** 2 + 4) for each in z.tolist()]
+        exact = [float((each + root) / 2) for each, root in zip(z.tolist(), roots, strict=True)]
+        slopes = [float((each + root) / 2 / root) for each, root in zip(z.tolist(), roots, strict=True)]
+    assert row.value(z).tolist() == pytest.approx(exact, rel=1e-15, abs=0)
+    assert row.slope(z).tolist() == pytest.approx(slopes, rel=1e-15, abs=0)
+    module, inputs = mlp([4, 8, 3], row.make).eval(), torch.randn(5, 4)
+    export_onnx(module, (4,), tmp_path / "model.onnx")
+    (logits,) = open_onnx(tmp_path / "model.onnx").run(None, {"input": inputs.numpy()})
+    assert np.abs(logits - module(inputs).detach().numpy()).max() < 1e-6
 
 
 @pytest.mark.parametrize("name", ["iris-mlp", "moons-mlp", "digits-cnn"])

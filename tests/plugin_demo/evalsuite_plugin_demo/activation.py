@@ -8,14 +8,15 @@ from torch import nn
 from evalsuite import Activation, unit_hardness
 
 
-def _root(z: torch.Tensor) -> torch.Tensor:
-    """sqrt(z^2 + 4), which does not overflow."""
-    return torch.hypot(z, torch.full_like(z, 2))
-
-
 def squareplus(z: torch.Tensor) -> torch.Tensor:
-    """(z + sqrt(z^2 + 4)) / 2, written so that nothing cancels for negative z, and with the right gradient at 0."""
-    return (z + z.abs()) / 2 + 2 / (z.abs() + _root(z))
+    """(z + sqrt(z^2 + 4)) / 2, written so that nothing cancels for negative z; where z^2 overflows, max(z, 0)."""
+    return (z + z.abs()) / 2 + 2 / (z.abs() + (z * z + 4).sqrt())
+
+
+def slope(z: torch.Tensor) -> torch.Tensor:
+    """squareplus(z) / sqrt(z^2 + 4), for positive z as 1 less that of -z."""
+    falling = squareplus(-z.abs()) / (z * z + 4).sqrt()
+    return torch.where(z > 0, 1 - falling, falling)
 
 
 class Squareplus(nn.Module):
@@ -32,7 +33,7 @@ SQUAREPLUS = Activation(
     source="arXiv 2112.11687, b = 4",
     formula="(x + sqrt(x^2 + 4)) / 2",
     value=squareplus,
-    slope=lambda z: squareplus(z) / _root(z),
+    slope=slope,
     inflections=(),
     shape="+",
     relu_distance=1.0,
