@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from evalsuite.activations.relu6 import RELU6, clip
     from evalsuite.activations.runs import Call, Use, census_of_operators, census_of_run
+    from evalsuite.activations.traits import Scalar, unit_hardness
     from evalsuite.certificate import SwapBounds, SwapCertificate, UnitBounds, certify_swap, preactivation_bounds
     from evalsuite.contract import (
         IGNORED,
@@ -66,8 +67,11 @@ if TYPE_CHECKING:
     from evalsuite.reluize.profile import HardnessProfile
     from evalsuite.reluize.repair import distill_loss, recalibrate_batchnorm, refit, refit_bias
     from evalsuite.reluize.schedules import target_for, target_for_certificate, target_for_distance
-    from evalsuite.reluize.swap import check_swapped, expose, swap_to_relu
+    from evalsuite.reluize.swap import check_executes, check_swapped, expose, swap, swap_to_relu
     from evalsuite.resizing import load_module, save_module
+    from evalsuite.variants.swapped import Swapped
+    from evalsuite.variants.trained import Trained
+    from evalsuite.variants.variant import Made, Setup, Variant, train
     from evalsuite.verification import (
         Answer,
         Replay,
@@ -80,6 +84,9 @@ if TYPE_CHECKING:
         verify,
     )
     from evalsuite.verification.proofs import ProofError, Statement, check_proof
+    from evalsuite.workloads.layers import convolution, mlp
+    from evalsuite.workloads.options import Budget
+    from evalsuite.workloads.workload import Workload, labelled, packaged_file, partition, sha256, split
 
 _HOME = {
     "evalsuite.activations": (
@@ -105,6 +112,7 @@ _HOME = {
         "census_of_operators",
         "census_of_run",
     ),
+    "evalsuite.activations.traits": ("Scalar", "unit_hardness"),
     "evalsuite.certificate": ("SwapBounds", "SwapCertificate", "UnitBounds", "certify_swap", "preactivation_bounds"),
     "evalsuite.contract": (
         "Bench",
@@ -159,12 +167,11 @@ _HOME = {
         "target_for_certificate",
         "target_for_distance",
     ),
-    "evalsuite.reluize.swap": (
-        "check_swapped",
-        "expose",
-        "swap_to_relu",
-    ),
+    "evalsuite.reluize.swap": ("check_executes", "check_swapped", "expose", "swap", "swap_to_relu"),
     "evalsuite.resizing": ("load_module", "save_module"),
+    "evalsuite.variants.swapped": ("Swapped",),
+    "evalsuite.variants.trained": ("Trained",),
+    "evalsuite.variants.variant": ("Made", "Setup", "Variant", "train"),
     "evalsuite.verification": (
         "Answer",
         "Replay",
@@ -177,6 +184,9 @@ _HOME = {
         "verify",
     ),
     "evalsuite.verification.proofs": ("ProofError", "Statement", "check_proof"),
+    "evalsuite.workloads.layers": ("convolution", "mlp"),
+    "evalsuite.workloads.options": ("Budget",),
+    "evalsuite.workloads.workload": ("Workload", "labelled", "packaged_file", "partition", "sha256", "split"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -195,6 +205,7 @@ __all__ = [
     "Activation",
     "Answer",
     "Bench",
+    "Budget",
     "Call",
     "Data",
     "Direction",
@@ -209,6 +220,7 @@ __all__ = [
     "LambdaGELU",
     "Latency",
     "Lines",
+    "Made",
     "Metric",
     "Network",
     "Outcome",
@@ -216,25 +228,33 @@ __all__ = [
     "ProofError",
     "Property",
     "Replay",
+    "Scalar",
+    "Setup",
     "Split",
     "Stage",
     "Statement",
     "SwapBounds",
     "SwapCertificate",
+    "Swapped",
     "Swish",
+    "Trained",
     "UnitBounds",
     "Unsupported",
     "Use",
+    "Variant",
     "Verdict",
     "Verification",
+    "Workload",
     "census",
     "census_of_operators",
     "census_of_run",
     "certify_swap",
+    "check_executes",
     "check_proof",
     "check_swapped",
     "clip",
     "compare_latency",
+    "convolution",
     "distill_loss",
     "envelope",
     "export_onnx",
@@ -245,11 +265,15 @@ __all__ = [
     "gated",
     "harden",
     "interval",
+    "labelled",
     "load_module",
     "margin",
     "matched_hidden",
+    "mlp",
     "open_onnx",
+    "packaged_file",
     "parameter_groups",
+    "partition",
     "preactivation_bounds",
     "product",
     "read_onnx",
@@ -262,10 +286,15 @@ __all__ = [
     "replace",
     "run_onnx",
     "save_module",
+    "sha256",
+    "split",
+    "swap",
     "swap_to_relu",
     "target_for",
     "target_for_certificate",
     "target_for_distance",
+    "train",
+    "unit_hardness",
     "verify",
 ]
 

@@ -1,4 +1,4 @@
-"""The rules of the contract that can be seen in a value: a stage's declaration, and the outcome of one run."""
+"""The rules of the contract that can be seen in a value: a plugin's declaration, and the outcome of a stage's run."""
 
 from __future__ import annotations
 
@@ -18,36 +18,42 @@ def require(holds: bool, rule: str, culprit: str, cure: str) -> None:
         raise AssertionError(f"{rule}. Culprit: {culprit}. Cure: {cure}.")
 
 
-def check_declaration(stage: Stage) -> None:
-    """A frozen dataclass with version, libraries and one line of help."""
-    require(not isinstance(stage, type), "a stage is an instance", str(stage), "pass MyStage(), not MyStage")
-    kind = type(stage)
-    name = kind.__name__
-    parameters = getattr(kind, "__dataclass_params__", None)
+def check_declaration(plugin: object, kind: str) -> None:
+    """A frozen dataclass with version and one line of help; `kind` is "stage", "variant" or "workload"."""
+    mine = f"My{kind.title()}"
+    require(not isinstance(plugin, type), f"a {kind} is an instance", str(plugin), f"pass {mine}(), not {mine}")
+    name = type(plugin).__name__
+    parameters = getattr(type(plugin), "__dataclass_params__", None)
     require(
         parameters is not None and parameters.frozen,
-        "a stage is a frozen dataclass, whose fields are its options",
+        f"a {kind} is a frozen dataclass, whose fields are its options",
         name,
         "decorate the class with @dataclass(frozen=True)",
     )
-    version = getattr(kind, "version", None)
+    version = getattr(type(plugin), "version", None)
     require(
         isinstance(version, str) and version != "",
-        "a stage has a `version`: it enters the cache key",
+        f"a {kind} has a `version`: it enters the cache key",
         f"{name}.version is {version!r}",
         'write `version: ClassVar[str] = "1"`',
     )
-    help_ = inspect.getdoc(kind) or ""
+    help_ = inspect.getdoc(type(plugin)) or ""
     # Without a docstring, dataclass writes the signature in its place.
     require(
         help_.strip() != "" and not help_.startswith(f"{name}("),
-        "a stage's docstring begins with one line of help",
+        f"a {kind}'s docstring begins with one line of help",
         f"{name} has no docstring",
-        "write one: `evalsuite stages` shows its first line",
+        f"write one: `evalsuite {kind}s` shows its first line",
     )
-    _check_libraries(name, getattr(kind, "libraries", None))
+
+
+def check_stage_declaration(stage: Stage) -> None:
+    """What every plugin declares, and a stage's libraries."""
+    check_declaration(stage, "stage")
+    name = type(stage).__name__
+    _check_libraries(name, getattr(type(stage), "libraries", None))
     for field in ("takes_tokens", "takes_deployed"):
-        given = getattr(kind, field, False)
+        given = getattr(type(stage), field, False)
         require(
             isinstance(given, bool),
             f"`{field}` is True or False, where a stage has it",

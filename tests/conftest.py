@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import fcntl
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -90,3 +92,12 @@ def bench(tmp_path: Path) -> MakeBench:
         return make_bench(made, data, seed=seed, folder=tmp_path / "artefacts", time_limit=time_limit)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def demo_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that a third party's package, tests/plugin_demo, is really installed into."""
+    site = tmp_path_factory.mktemp("site")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*install, "--target", site, Path(__file__).parent / "plugin_demo"], check=True, capture_output=True)
+    return site

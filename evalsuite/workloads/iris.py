@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from evalsuite.contract import Data
 from evalsuite.workloads.layers import mlp
 from evalsuite.workloads.options import Budget
-from evalsuite.workloads.workload import labelled, packaged_file, partition, sha256
+from evalsuite.workloads.workload import packaged_file, sha256, split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,13 +34,8 @@ class IrisMLP(Budget):
         """Inputs of shape (4,), scaled by their ranges in the training part and clipped to [0, 1]."""
         from sklearn.datasets import load_iris
 
-        iris = load_iris()
-        parts = partition(iris.target, _SIZES)
-        train = iris.data[parts[-1]]
-        lowest, highest = train.min(0), train.max(0)
-        inputs = ((iris.data - lowest) / (highest - lowest)).clip(0, 1)
-        calibration, validation, test, train = (labelled(inputs[part], iris.target[part]) for part in parts)
-        return Data(train, calibration, validation, test, (0.0, 1.0), 3, self.fingerprint())
+        inputs, targets = load_iris(return_X_y=True)
+        return split(inputs, targets, _SIZES, fingerprint=self.fingerprint(), rescale=True)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

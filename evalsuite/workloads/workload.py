@@ -126,14 +126,24 @@ def labelled(inputs: np.ndarray, targets: np.ndarray) -> Split:
     return Split(torch.tensor(inputs, dtype=torch.float32), torch.tensor(targets, dtype=torch.int64))
 
 
-def split(inputs: np.ndarray, targets: np.ndarray, sizes: tuple[int, int, int], *, fingerprint: str) -> Data:
+def split(
+    inputs: np.ndarray, targets: np.ndarray, sizes: tuple[int, int, int], *, fingerprint: str, rescale: bool = False
+) -> Data:
     """Train / calibration / validation / test, disjoint and stratified by class.
 
     Args:
-        inputs: (samples, *input_shape), values in [0, 1].
+        inputs: (samples, *input_shape), values in [0, 1] unless they are rescaled.
         targets: (samples,) class indices.
         sizes: of calibration, validation and test; the rest is for training.
         fingerprint: the digest of the raw data.
+        rescale: each feature by its range in the training part; what lies outside of it is clipped to [0, 1].
     """
-    calibration, validation, test, train = (labelled(inputs[part], targets[part]) for part in partition(targets, sizes))
-    return Data(train, calibration, validation, test, (0.0, 1.0), int(targets.max()) + 1, fingerprint)
+    import numpy as np
+
+    parts = partition(targets, sizes)
+    if rescale:
+        train = inputs[parts[-1]]
+        lowest, widths = train.min(0), np.ptp(train, 0)
+        inputs = ((inputs - lowest) / np.where(widths > 0, widths, 1)).clip(0, 1)
+    calibration, validation, test, training = (labelled(inputs[part], targets[part]) for part in parts)
+    return Data(training, calibration, validation, test, (0.0, 1.0), int(targets.max()) + 1, fingerprint)

@@ -50,7 +50,18 @@ ALLOWED = {
     "report": {"contract", "results"},
     "doctor": {"plugins"},
     "conformance": {"contract"},
-    "testing": {"conformance", "contract", "results", "run", "variants", "workloads"},
+    "testing": {
+        "activations",
+        "conformance",
+        "contract",
+        "networks",
+        "plugins",
+        "relaxations",
+        "reluize",
+        "run",
+        "variants",
+        "workloads",
+    },
 }
 
 

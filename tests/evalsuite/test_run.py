@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -555,27 +554,27 @@ def test_stages_lists_origins_and_shows_the_broken_one_as_broken(workshop: Works
 DEMO = Path(__file__).parent.parent / "plugin_demo"
 
 
-def test_a_third_partys_stage_is_installed_and_runs_in_a_recipe(workshop: Workshop) -> None:
-    site = workshop.folder / "site"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*install, "--target", site, DEMO], check=True, capture_output=True)
-    workshop.path = site
-    listed = workshop.call("stages").stdout
-    assert re.search(r"^input-noise +evalsuite-plugin-demo 0.1.0 +Accuracy under Gaussian noise", listed, re.MULTILINE)
-    done = workshop.run(workshop.recipe("  - {use: input-noise, sigma: 0.0}\n  - {use: input-noise, name: loud}\n"))
+def test_what_a_third_party_brings_is_installed_and_runs_in_a_recipe(workshop: Workshop, demo_site: Path) -> None:
+    workshop.path = demo_site
+    head = HEAD.replace("digits-mlp", "breast-cancer-mlp").replace("gelu-swap", "squareplus, squareplus-swap")
+    steps = "  - {use: input-noise, sigma: 0.0}\n  - {use: input-noise, name: loud}\n"
+    done = workshop.run(workshop.recipe(steps, head), "--serial")
     assert done.returncode == 0, done.stderr
     rows = workshop.rows()
-    assert set(rows[rows["step"] == "loud"]["variant"]) == {"gelu", "gelu-swap"}
-    assert rows[rows["step"] == "loud"]["setting"].unique().tolist() == ["sigma=0.1"]
+    assert set(rows["workload"]) == {"breast-cancer-mlp"}
     assert rows["status"].eq("ok").mean() > 0.5
-    wrong = workshop.run(workshop.recipe("  - {use: input-noise, sigma: -1.0}\n"))
-    assert wrong.returncode == 2
-    assert "recipe.yaml:6:5 steps[0]: sigma must be >= 0, got -1.0" in wrong.stderr
+    loud = rows[rows["step"] == "loud"]
+    assert set(loud["variant"]) == {"gelu", "squareplus", "squareplus-swap"}
+    assert loud["setting"].unique().tolist() == ["sigma=0.1"]
+    trained = workshop.out / "artefacts" / "breast-cancer-mlp"
+    for variant, activation in (("squareplus", "squareplus"), ("squareplus-swap", "relu")):
+        network = json.loads((trained / variant / "0" / "train" / "network" / "network.json").read_text())
+        assert network["module"]["activation"] == activation
 
 
 def test_the_readme_shows_the_demo_plugin_as_it_is() -> None:
     readme = (DEMO.parent.parent / "README.md").read_text()
-    code = (DEMO / "evalsuite_plugin_demo.py").read_text().rstrip()
+    code = (DEMO / "evalsuite_plugin_demo" / "stage.py").read_text().rstrip()
     assert f"```python\n{code}\n```" in readme
     assert len(code.splitlines()) < 40
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,9 @@ import pytest
 import torch
 
 from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, Verdict
-from evalsuite.testing import CHECKS, check_stage
-
-DEMO = Path(__file__).parents[1] / "plugin_demo" / "evalsuite_plugin_demo.py"
+from evalsuite.plugins import load
+from evalsuite.testing import check_stage
+from evalsuite.testing.stages import CHECKS
 
 Run = Callable[[Network, Bench], Outcome]
 
@@ -287,17 +286,10 @@ def test_the_class_itself_is_no_stage() -> None:
         check_stage(Made)  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def input_noise() -> Any:
-    spec = importlib.util.spec_from_file_location("plugin_demo_under_test", DEMO)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        # dataclass looks its module up by name.
-        patch.setitem(__import__("sys").modules, spec.name, module)
-        spec.loader.exec_module(module)
-        yield module.InputNoise
+@pytest.fixture
+def input_noise(demo_site: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(demo_site)
+    return load("stages", "input-noise").target
 
 
 def test_the_demo_plugin_conforms(input_noise: Any) -> None:

@@ -1,37 +1,23 @@
-"""The conformance kit: does a stage keep the contract? For the tests of whoever writes one.
-
-    from evalsuite.testing import check_stage
-
-    def test_conformance():
-        check_stage(MyStage())
-
-It runs the stage on really trained networks and raises AssertionError with the rule, the culprit and the cure.
-"""
+"""Does a stage keep the contract? It is run twice on really trained networks, and on an odd one."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import math
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from evalsuite.conformance import check_declaration, check_outcome, key_of, require
+from evalsuite.conformance import check_outcome, check_stage_declaration, key_of, require
 from evalsuite.contract import Bench, Network, Outcome, Stage, Unsupported
 from evalsuite.run.making import make_bench, make_network
+from evalsuite.testing.state import check_unchanged, disturb, fingerprint, torch_state_kept
 from evalsuite.variants import standing
 from evalsuite.workloads.digits import DigitsMLP
-
-__all__ = ["check_stage"]
 
 CHECKS = (
     "declaration", "metrics", "artefacts", "handed_on_network", "torch_state", "input_unchanged", "determinism",
@@ -56,7 +42,7 @@ def check_stage(stage: Stage, *, network: Network | None = None, bench: Bench | 
     """
     if (network is None) != (bench is None):
         raise ValueError("give check_stage both network and bench, or neither: the bench's data must fit the network")
-    check_declaration(stage)
+    check_stage_declaration(stage)
     bench = bench or _default_bench()
     networks = _default_networks() if network is None else [network]
     refusals = [refusal for each in networks if (refusal := _check_on(stage, each, bench))]
@@ -74,14 +60,7 @@ def _check_on(stage: Stage, network: Network, bench: Bench) -> str:
     """Check two runs on one network; the reason where the stage says Unsupported."""
     before = _fingerprint(network, bench)
     first = _run(stage, network, bench, 1)
-    after = _fingerprint(network, bench)
-    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    require(
-        not changed,
-        "a stage copies; it never changes what it was given",
-        f"{type(stage).__name__} changed {', '.join(changed[:5])}",
-        "work on copy.deepcopy(network.module), and on clones of the data",
-    )
+    check_unchanged(before, _fingerprint(network, bench), stage, "stage", "network.module")
     second = _run(stage, network, bench, 2)
     if isinstance(first, Outcome) and isinstance(second, Outcome):
         _check_reproducible(stage, first, second, bench)
@@ -97,8 +76,8 @@ def _check_on(stage: Stage, network: Network, bench: Bench) -> str:
 
 def _run(stage: Stage, network: Network, bench: Bench, disturbance: int) -> Outcome | str:
     """One checked run in an empty folder, or the text of its Unsupported."""
-    with TemporaryDirectory() as folder, _torch_state_kept(stage):
-        _disturb(disturbance)
+    with TemporaryDirectory() as folder, torch_state_kept(stage, "stage"):
+        disturb(disturbance)
         there = dataclasses.replace(bench, folder=Path(folder))
         try:
             outcome = stage.run(network, there)
@@ -163,59 +142,9 @@ def _check_odd_network(stage: Stage, bench: Bench) -> None:
     )
 
 
-@contextmanager
-def _torch_state_kept(stage: Stage) -> Iterator[None]:
-    """Restores torch's global state, and says so where the stage had changed it."""
-    readers: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
-        "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-        "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
-        "thread count": (torch.get_num_threads, torch.set_num_threads),
-    }
-    before = {name: read() for name, (read, _) in readers.items()}
-    changed: dict[str, Any] = {}
-    try:
-        yield
-    finally:
-        changed = {name: read() for name, (read, _) in readers.items() if read() != before[name]}
-        for name in changed:
-            readers[name][1](before[name])
-    require(
-        not changed,
-        "a stage leaves torch's global state as it was",
-        f"{type(stage).__name__} left {', '.join(f'{name} {value}' for name, value in changed.items())}",
-        "use context managers such as torch.no_grad(), or restore in `finally`",
-    )
-
-
-def _disturb(number: int) -> None:
-    """A stage that draws from a global generator without seeding it must not pass by luck."""
-    torch.manual_seed(number)
-    np.random.seed(number)
-    random.seed(number)
-
-
 def _fingerprint(network: Network, bench: Bench) -> dict[str, object]:
-    """All of a network and its data that a stage might change, by name."""
-    found: dict[str, object] = {}
-    for role, root in (("module", network.module), ("unswapped", network.unswapped)):
-        if root is None:
-            continue
-        for path, module in root.named_modules(prefix=role):
-            hooks = len(module._forward_hooks) + len(module._forward_pre_hooks) + len(module._backward_hooks)
-            found[f"type, mode or hooks of {path}"] = (type(module), module.training, hooks)
-        for path, tensor in root.state_dict(prefix=f"{role}.").items():
-            found[f"weights {path}"] = _content(tensor)
-        for path, parameter in root.named_parameters(prefix=role):
-            found[f"requires_grad of {path}"] = parameter.requires_grad
-            found[f"gradient of {path}"] = None if parameter.grad is None else _content(parameter.grad)
-    for part in ("train", "calibration", "validation", "test"):
-        split = getattr(bench.data, part)
-        found[f"data.{part}.inputs"], found[f"data.{part}.targets"] = _content(split.inputs), _content(split.targets)
-    return found
-
-
-def _content(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], bytes]:
-    return str(tensor.dtype), tuple(tensor.shape), tensor.detach().contiguous().numpy().tobytes()
+    parts = {part: getattr(bench.data, part) for part in ("train", "calibration", "validation", "test")}
+    return fingerprint({"module": network.module, "unswapped": network.unswapped}, parts)
 
 
 @cache
