@@ -33,5 +33,5 @@ class InputNoise:
         noise = torch.randn(test.inputs.shape, generator=torch.Generator().manual_seed(bench.seed))
         with torch.no_grad():
             classes = module((test.inputs + self.sigma * noise).clamp(*bench.data.domain)).argmax(1)
-        accuracy = (classes == test.targets).double().mean().item()
+        accuracy = test.accuracy(classes)
         return Outcome([Metric("noisy_accuracy", accuracy, "fraction", Direction.HIGHER, {"sigma": self.sigma})])
