@@ -242,8 +242,11 @@ def activations(
 def variants(name: PluginName = None) -> None:
     """List the variants: how the activation is treated."""
     from evalsuite.plugins import entries
-    from evalsuite.variants import load_variant
+    from evalsuite.variants import load_variant, options_for
 
+    if name is not None and name in {entry.name for entry in entries("activations")} and options_for(name):
+        print(f"Trained with {name} from the first step to the last; `use: trained` takes another activation.")
+        return
     _print_plugins("variants", name, load_variant)
     if name is None:
         names = ", ".join(entry.name for entry in entries("activations"))

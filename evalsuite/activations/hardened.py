@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
 import torch
+from torch.nn import functional
 
 from evalsuite.activations.elu import ELU
 from evalsuite.activations.hard_swish import HARD_SWISH
@@ -15,32 +17,33 @@ from evalsuite.activations.traits import Activation
 
 
 class Hardened(Hardenable):
-    """f(x) = g(lambda x) / lambda for the `row` of a subclass; the arguments are those of Hardenable."""
+    """f(x) = g(lambda x) / lambda for a subclass's `row`, g as torch computes it; the arguments are Hardenable's."""
 
     row: ClassVar[Activation]
+    function: ClassVar[Callable[[torch.Tensor], torch.Tensor]]
 
     def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
         """f(x), of the shape of x."""
         scale = hardness.reshape(-1, *[1] * (x.ndim - 2)) if hardness.ndim else hardness
-        return self.row.value(scale * x) / scale
+        return type(self).function(scale * x) / scale
 
 
 class LambdaELU(Hardened):
     """ELU with a learnt hardness."""
 
-    row = ELU
+    row, function = ELU, staticmethod(functional.elu)
 
 
 class LambdaHardSwish(Hardened):
     """Hard-swish with a learnt hardness."""
 
-    row = HARD_SWISH
+    row, function = HARD_SWISH, staticmethod(functional.hardswish)
 
 
 class LambdaMish(Hardened):
     """Mish with a learnt hardness."""
 
-    row = MISH
+    row, function = MISH, staticmethod(functional.mish)
 
 
 def hardened(kind: type[Hardened]) -> Activation:
@@ -50,8 +53,8 @@ def hardened(kind: type[Hardened]) -> Activation:
         row,
         name=f"lambda-{row.name}",
         help=f"{row.name} with one learnable lambda per layer",
-        source=f"{row.source}; arXiv 2603.21991, eq. 3",
-        formula=f"g(lambda x) / lambda, g(x) = {row.formula}",
+        source="arXiv 2603.21991, eq. 1-3",
+        formula=f"g(lambda x) / lambda, g is {row.name}",
         make=lambda _: kind(),
         matches=lambda module: isinstance(module, kind),
         hardness=learnt_hardness,

@@ -128,18 +128,29 @@ def _with(make: Callable[[], nn.Module], **values: float) -> Callable[[], nn.Mod
     return made
 
 
+def _hard_swish(x: mpf) -> mpf:
+    return x * min(max(x + 3, 0), 6) / 6
+
+
+def _mish(x: mpf) -> mpf:
+    return x * mpmath.tanh(_softplus(x))
+
+
 CASES = [
     Case("elu", _made("elu"), _elu, ("alpha",)),
     Case("elu(2.5)", lambda: nn.ELU(2.5), _elu, ("alpha",)),
     Case("gelu", _made("gelu"), lambda: _gelu),
     Case("gelu-tanh", _made("gelu-tanh"), lambda: _gelu_tanh),
     Case("hard-sigmoid", _made("hard-sigmoid"), lambda: lambda x: min(max(x + 3, mpf(0)), mpf(6)) / 6),
-    Case("hard-swish", _made("hard-swish"), lambda: lambda x: x * min(max(x + 3, 0), 6) / 6),
+    Case("hard-swish", _made("hard-swish"), lambda: _hard_swish),
     Case("lambda-gelu", _made("lambda-gelu"), lambda h: _hardened(_gelu, h), ("hardness",)),
     Case("lambda-gelu(hard)", _with(_made("lambda-gelu"), s=0.9), lambda h: _hardened(_gelu, h), ("hardness",)),
+    Case("lambda-elu", _made("lambda-elu"), lambda h: _hardened(_elu(1), h), ("hardness",)),
+    Case("lambda-hard-swish", _made("lambda-hard-swish"), lambda h: _hardened(_hard_swish, h), ("hardness",)),
+    Case("lambda-mish", _made("lambda-mish"), lambda h: _hardened(_mish, h), ("hardness",)),
     Case("leaky-relu", _made("leaky-relu"), _leaky, ("negative_slope",)),
     Case("leaky-relu(0.3)", lambda: nn.LeakyReLU(0.3), _leaky, ("negative_slope",)),
-    Case("mish", _made("mish"), lambda: lambda x: x * mpmath.tanh(_softplus(x))),
+    Case("mish", _made("mish"), lambda: _mish),
     Case("prelu", _made("prelu"), _leaky, ("weight",)),
     Case("prelu(-0.4)", lambda: nn.PReLU(init=-0.4), _leaky, ("weight",)),
     Case("quick-gelu", _made("quick-gelu"), lambda: lambda x: x * _sigmoid(mpf(1.702) * x)),
@@ -357,6 +368,7 @@ def test_modules_start_at_the_published_parameters() -> None:
         for name, values in {
             "elu": [1.0], "leaky-relu": [0.01], "prelu": [0.25], "xsilu": [0.0], "xielu": [0.8, 0.8],
             "xiprelu": [0.8, 0.8], "lambda-gelu": [soft], "swish": [soft],
+            "lambda-elu": [soft], "lambda-hard-swish": [soft], "lambda-mish": [soft],
         }.items()
     }  # fmt: skip
 
