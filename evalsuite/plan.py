@@ -49,6 +49,12 @@ class Job:
         return f"{self.workload.name}/{self.variant.name}/{self.seed}/{self.step_name}"
 
     @property
+    def plugins(self) -> set[str]:
+        """The top-level packages of its workload, variant and stage."""
+        parts = (self.workload, self.variant, *([self.step.part] if self.step else []))
+        return {type(part.target).__module__.partition(".")[0] for part in parts}
+
+    @property
     def coordinates(self) -> dict[str, Any]:
         """The job's columns of a row, without the key."""
         return {
@@ -115,19 +121,18 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
         "network": network,
         "seed": str(job.seed),
         "data": fingerprint_of(job.workload),
-        "workload": f"{_origin(job.workload)}:{job.workload.use} {job.workload.target.version}",
+        "workload": _kind(job.workload),
         "processor": processor(),
         **{f"workload {key}": value for key, value in _described(job.workload).items()},
         "code": sources.digest(*code_of(job)),
     }
     if job.step is None:
-        kind = type(job.variant.target)  # not the name: `gelu` and `trained` with GELU are one network
-        inputs["variant"] = f"{_origin(job.variant)}:{kind.__module__}.{kind.__qualname__} {kind.version}"
+        inputs["variant"] = _kind(job.variant)
         inputs |= _described(job.variant)
         inputs |= {f"library {name}": _version(name) for name in _TRAIN_LIBRARIES}
         return inputs
     stage = job.step.stage
-    inputs["stage"] = f"{_origin(job.step.part)}:{job.step.part.use} {stage.version}"
+    inputs["stage"] = _kind(job.step.part)
     inputs["time limit"] = repr(job.time_limit)
     inputs |= _described(job.step.part)
     inputs |= {f"library {name}": _version(name) for name in sorted({*_STAGE_LIBRARIES, *stage.libraries})}
@@ -162,25 +167,31 @@ def options_of(part: Part) -> dict[str, Any]:
 
 
 def _described(part: Part) -> dict[str, str]:
-    """The options as text; of one that names a file, such as a checkpoint, the file's content too."""
-    options = options_of(part)
-    files = {key: Path(value) for key, value in options.items() if isinstance(value, (str, Path)) and str(value)}
-    return {
-        **{f"option {key}": repr(value) for key, value in options.items()},
-        **{f"file of option {key}": sources.content(file) for key, file in files.items() if _is_file(file)},
-    }
+    """The options as text; of one that names files, such as a checkpoint or a folder of them, their contents too."""
+    described = {}
+    for key, value in options_of(part).items():
+        described[f"option {key}"] = repr(value)
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            described |= {f"option {key}: {file}": sources.content(file) for file in _files(each)}
+    return described
 
 
-def _is_file(path: Path) -> bool:
+def _files(value: object) -> list[Path]:
+    """The files that an option names: a text only where it looks like a path."""
+    if not (isinstance(value, Path) or (isinstance(value, str) and ("/" in value or Path(value).suffix))):
+        return []
     try:
-        return path.is_file()
-    except OSError:  # a text too long for a path, say
-        return False
+        place = Path(value)
+        return [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
+    except (OSError, ValueError):  # no path after all: too long, say
+        return []
 
 
-def _origin(part: Part) -> str:
-    """The distribution a part comes from; a third party's with its version, our own by the digest of its code."""
-    return part.origin if part.origin == "evalsuite" else f"{part.origin} {part.plugin_version}"
+def _kind(part: Part) -> str:
+    """The class of a part and its version, and a third party's distribution. Not its name: one class may have two."""
+    kind = type(part.target)
+    origin = "" if part.origin == "evalsuite" else f"{part.origin} {part.plugin_version}: "
+    return f"{origin}{kind.__module__}.{kind.__qualname__} {kind.version}"
 
 
 @cache

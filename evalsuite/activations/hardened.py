@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -20,12 +19,12 @@ class Hardened(Hardenable):
     """f(x) = g(lambda x) / lambda for a subclass's `row`, g as torch computes it; the arguments are Hardenable's."""
 
     row: ClassVar[Activation]
-    function: ClassVar[Callable[[torch.Tensor], torch.Tensor]]
+    function: ClassVar[staticmethod[..., torch.Tensor]]
 
     def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
         """f(x), of the shape of x."""
         scale = hardness.reshape(-1, *[1] * (x.ndim - 2)) if hardness.ndim else hardness
-        return type(self).function(scale * x) / scale
+        return self.function(scale * x) / scale
 
 
 class LambdaELU(Hardened):

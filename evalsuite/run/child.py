@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from evalsuite.contract import Data, Direction, Metric, Network, Outcome, Stage, Unsupported
+from evalsuite.reading import Reading
 from evalsuite.results import Row, Status, failure_row, row_of
-from evalsuite.sources import Reading
 from evalsuite.variants import Made
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def perform(assignment: Assignment) -> None:
         whole = replace(found, seconds=seconds, peak_mib=round(peak, 1), commit=assignment.commit)
         return json.dumps(asdict(whole), allow_nan=False)
 
-    reading = Reading(assignment.scratch, assignment.log.parent, *([assignment.network] if assignment.network else []))
+    own = [assignment.scratch, assignment.log.parent, *([assignment.network] if assignment.network else [])]
+    reading = Reading(assignment.job.plugins, *own)
     try:
         with reading:
             found = _train(assignment, labels) if assignment.job.step is None else _measure(assignment, labels)

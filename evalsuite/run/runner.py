@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evalsuite.plan import Job, changed, fingerprint_of, inputs_of, jobs_of, key_of, options_of
+from evalsuite.plan import Job, changed, code_of, fingerprint_of, inputs_of, jobs_of, key_of, options_of
+from evalsuite.reading import unchanged
 from evalsuite.recipe import TRAIN, Recipe
 from evalsuite.results import Origin, Status, failure_row, write_parquet
 from evalsuite.run.cache import Cache
@@ -20,7 +21,7 @@ from evalsuite.run.executor import Executor
 from evalsuite.run.journal import Entry, Journal, read_journal
 from evalsuite.run.progress import Progress
 from evalsuite.run.record import RunRecord, checkout, read_record, write_record
-from evalsuite.sources import unchanged
+from evalsuite.sources import digest, edited
 
 JOURNAL = "journal.jsonl"
 RESULTS = "results.parquet"
@@ -56,7 +57,7 @@ class State:
         return found[0] / NETWORK if found is not None and found[1].network == needed.network else None
 
     def _stored(self, key: str) -> tuple[Path, Found] | None:
-        """A finished job's folder in the cache and its outcome; one that cannot be read or is stale is removed."""
+        """A finished job's folder in the cache and its outcome; one that cannot be read is removed."""
         home = self.cache.find(key)
         if home is None:
             return None
@@ -64,10 +65,15 @@ class State:
             found = read_outcome(home)
         except (OSError, ValueError):
             found = None
-        if found is None or not unchanged(found.read):
+        if found is None:
             shutil.rmtree(home, ignore_errors=True)
-            return None
-        return home, found
+        return (home, found) if found is not None and unchanged(found.read) else None
+
+    def discard(self, key: str) -> None:
+        """Make room for a job's outcome where one is that was found stale."""
+        home = self.cache.find(key)
+        if home is not None and self._stored(key) is None:
+            shutil.rmtree(home, ignore_errors=True)
 
     def dependents(self, job: str) -> set[str]:
         """The ids of the jobs that take this job's network, and of those that take theirs."""
@@ -121,6 +127,12 @@ def _origin(job: Job, entry: Entry) -> Origin:
         options_of(job.variant),
         options_of(job.workload),
     )
+
+
+def _edited_meanwhile(job: Job, key: str) -> Found:
+    """What to say of a job of which nobody knows whether it ran the code that its key is of, or the code after it."""
+    reason = "its source was edited while the run went on; run the same command again"
+    return Found(Status.FAILED, (failure_row({**job.coordinates, "key": key}, Status.FAILED, reason),))
 
 
 def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
@@ -221,6 +233,8 @@ class _Run:
         self._journal = Journal(out / JOURNAL)
         self._state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache)
         self._pending = list(self._state.jobs)
+        for job in self._state.jobs:
+            digest(*code_of(job))  # before the jobs' server loads the source that these are of
         self._inputs: dict[str, dict[str, str]] = {}
         self._record = RunRecord.begin(recipe, self._state.jobs, workers, command)
         self._commit = checkout()
@@ -286,7 +300,10 @@ class _Run:
 
     def _finish(self, assignment: Assignment, found: Found) -> None:
         job, inputs = assignment.job, self._inputs.pop(assignment.job.id)
+        if found.final and edited(*code_of(job)):
+            found = _edited_meanwhile(job, assignment.key)
         if found.final:
+            self._state.discard(assignment.key)
             # Where another run was faster, its outcome is the one the cache holds.
             found = read_outcome(self._state.cache.store(assignment.key, assignment.scratch))
         else:

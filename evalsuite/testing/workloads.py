@@ -76,7 +76,8 @@ def _checked_data(workload: Workload, name: str) -> Data:
         check_disjoint(data)
     except ValueError as error:
         rule = "the four parts are disjoint: what is trained on, or chosen by, is not measured on"
-        raise AssertionError(f"{rule}. Culprit: {name}: {error}") from error
+        shared, _, cure = str(error).partition(": ")
+        raise AssertionError(f"{rule}. Culprit: {name}: {shared}. Cure: {cure}.") from error
     return data
 
 

@@ -10,11 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, Unsupported, fold_hardness
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, fold_hardness
 from pipelines.prune.cost import runtime_metrics, size_metrics
 from pipelines.prune.narrowing import Narrowed, narrow, probe_of
 from pipelines.prune.obstacles import check_weights
-from pipelines.prune.selection import IGNORED
 
 if TYPE_CHECKING:
     from pipelines.prune import Prune
@@ -60,14 +59,8 @@ class _Score:
 
 @torch.no_grad()
 def _score(module: nn.Module, split: Split) -> _Score:
-    """Share of right classes, and mean loss in nats, over samples and positions but for ignored targets.
-
-    Raises:
-        Unsupported: all targets are ignored.
-    """
-    counted = int((split.targets != IGNORED).sum())
-    if not counted:
-        raise Unsupported(f"every target of the test set is {IGNORED}, which is ignored: nothing can be scored")
+    """Share of right classes, and mean loss in nats, over the targets that count."""
+    counted = int(split.counted.sum())
     right, loss = 0, 0.0
     chunks = (torch.split(each, _CHUNK) for each in (split.inputs, split.targets))
     for inputs, targets in zip(*chunks, strict=True):

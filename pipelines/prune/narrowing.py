@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import Bench
+from evalsuite import IGNORED, Bench
 from pipelines.prune.attention import find_attentions
 from pipelines.prune.channels import prune
 from pipelines.prune.equality import equality_error
 from pipelines.prune.heads import prune_heads
-from pipelines.prune.selection import IGNORED, Probe, Pruned, Selection
+from pipelines.prune.selection import Probe, Pruned, Selection
 
 if TYPE_CHECKING:
     from pipelines.prune import Prune

@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-# The target of what is no part of the task, as padding: torch's default `ignore_index` of losses.
-IGNORED = -100
-
 
 def share_of(count: int, share: float) -> int:
     """The whole part of `share` of `count`, where 0.29 of 100 is 29 and not 28.999999999999996."""

@@ -33,6 +33,7 @@ ALLOWED = {
     "recipe": {"contract", "plugins", "variants", "workloads"},
     "results": {"contract"},
     "sources": set(),
+    "reading": {"sources"},
     "plan": {"contract", "plugins", "recipe", "sources", "workloads"},
     "run": {
         "activations",
@@ -42,6 +43,7 @@ ALLOWED = {
         "plan",
         "recipe",
         "reluize",
+        "reading",
         "results",
         "sources",
         "variants",

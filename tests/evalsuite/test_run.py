@@ -170,18 +170,18 @@ def test_rows_stand_alone(workshop: Workshop) -> None:
     head = HEAD.replace("[gelu, gelu-swap]", "[gelu, {use: swap-refit, name: refit, scale: true}]")
     recipe = workshop.recipe("  - {use: accuracy, near_zero: 0.5}\n  - declines\n", head)
     assert workshop.run(recipe).returncode == 0
-    rows, commit = workshop.rows(), checkout()
-    for step, options in (("accuracy", {"near_zero": 0.5}), ("declines", {}), ("train", {"scale": True})):
+    rows, commit, refit = workshop.rows(), checkout(), {"base": "gelu", "to": "relu", "scale": True}
+    for step, options in (("accuracy", {"near_zero": 0.5}), ("declines", {}), ("train", refit)):
         own = rows[(rows["variant"] == "refit") & (rows["step"] == step)]
         assert own["options"].map(lambda each, told=options: each == told).all()
-        assert own["variant_options"].map(lambda each: each == {"scale": True}).all()
+        assert own["variant_options"].map(lambda each: each == refit).all()
         assert own["workload_options"].str["epochs"].eq(1).all()
         assert own["workload_use"].eq("digits-mlp").all()
         assert own["variant_use"].eq("swap-refit").all()
     assert set(rows["commit"]) == {commit}
-    sources = rows.groupby("stage")["source"].unique().map(list)
-    keys = {entry.job.rsplit("/", 1)[1]: entry for entry in read_journal(workshop.out / "journal.jsonl").values()}
-    assert {stage: [keys[stage].inputs["code"]] for stage in sources.index} == sources.to_dict()
+    sources = rows.groupby(["variant", "step"])["source"].unique().map(list).to_dict()
+    entries = read_journal(workshop.out / "journal.jsonl")
+    assert sources == {each: [entries[f"digits-mlp/{each[0]}/0/{each[1]}"].inputs["code"]] for each in sources}
     assert "options" not in (workshop.out / "journal.jsonl").read_text()
 
 
@@ -485,8 +485,8 @@ def test_what_cannot_be_trained_for_good_fails_before_its_training(workshop: Wor
     assert set(rows["status"]) == {"failed"}
     assert "ValueError: the parts train and test share 1047 of 1047 samples: what" in rows.loc["overlapping", "reason"]
     assert rows.loc["unsavable", "reason"].startswith(
-        "ValueError: what Unsavable.build makes cannot be saved, so it is not trained: cannot save a network with "
-        "activations ['gelu', 'silu']: one kind is needed"
+        "ValueError: what Unsavable.build makes cannot be saved, so it is not trained: untrained: the saved module "
+        "computes something else"
     )
     assert f"DataError: the {NO_FILE[4:]}" in rows.loc["from-file", "reason"]
 

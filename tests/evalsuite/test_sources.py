@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evalsuite import sources
+from evalsuite import reading, sources
 from evalsuite.recipe import parse_recipe
 from evalsuite.run.cache import Cache
 from evalsuite.run.executor import Serial
@@ -66,13 +66,13 @@ CHANGES = {
 PROBE = """\
 import json, sys
 from pathlib import Path
-from evalsuite import sources
+from evalsuite import reading, sources
 from evalsuite.plan import code_of, jobs_of
 from evalsuite.recipe import parse_recipe
 
 jobs = jobs_of(parse_recipe(sys.argv[1]))
 named = {job.step_name if job.step else f"train {job.variant.name}": code_of(job) for job in jobs}
-digests = lambda: {name: sources.digest(*code) for name, code in named.items()}
+digests = lambda: {name: sources.digest.__wrapped__(*code) for name, code in named.items()}
 assert Path(sources.__file__).parents[1] == Path.cwd()
 before, found = digests(), {}
 for file in json.loads(sys.argv[2]):
@@ -107,6 +107,9 @@ def test_the_closure_follows_what_runs_and_stops_at_installed_packages(
         "typed.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import brought\nelse:\n    import other",
         "other.py": "from evalsuite import harden",
         "whole.py": "import evalsuite",
+        "starred.py": "from evalsuite import *",
+        "bound.py": "import evalsuite.contract",
+        "runs.py": "from typing import TYPE_CHECKING\nif not TYPE_CHECKING:\n    import other",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -120,31 +123,81 @@ def test_the_closure_follows_what_runs_and_stops_at_installed_packages(
     assert "brought" not in sources.closure("typed")
     assert "evalsuite.reluize.harden" in sources.closure("whole")
     assert "evalsuite.cli" not in sources.closure("whole")
+    assert "evalsuite.reluize.harden" in sources.closure("starred")
+    assert "evalsuite.reluize.harden" in sources.closure("bound")
+    assert "other" in sources.closure("runs")
 
 
 def test_reading_hears_what_no_import_statement_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("computed.py", "weights.pt", "own/scratch.txt"):
+    for name in ("computed.py", "weights.pt", "own/scratch.txt", "plugin.py", "beside.txt", "edited.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("1")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with sources.Reading(tmp_path / "own") as reading:
+    with reading.Reading({"plugin"}, tmp_path / "own") as heard:
         __import__("comp" + "uted")
-        for name in ("weights.pt", "own/scratch.txt"):
+        for name in ("weights.pt", "own/scratch.txt", "beside.txt", "edited.txt"):
             (tmp_path / name).read_bytes()
         (tmp_path / "written.txt").write_text("2")
         (tmp_path / "written.txt").read_bytes()
+        with pytest.raises(FileNotFoundError):
+            (tmp_path / "absent.txt").read_bytes()
     (tmp_path / "later.txt").write_text("3")
     (tmp_path / "later.txt").read_bytes()
-    read = {name: digest for name, digest in reading.digests().items() if str(tmp_path) in name or "computed" in name}
-    assert set(read) == {"module computed", f"file {tmp_path / 'weights.pt'}"}
-    assert sources.unchanged(read)
+    os.truncate(tmp_path / "edited.txt", 0)
+    read = {name: each for name, each in heard.digests().items() if "plugin:" in name or "computed" in name}
+    files = {f"file plugin:{name}" for name in ("weights.pt", "beside.txt", "edited.txt")}
+    assert set(read) == {"module computed", *files}
+    assert read.pop("file plugin:edited.txt") == reading.CHANGED
+    assert reading.unchanged(read)
+    assert not reading.unchanged({"file plugin:edited.txt": reading.CHANGED})
     (tmp_path / "weights.pt").write_text("22")
-    assert not sources.unchanged(read)
+    assert not reading.unchanged(read)
     (tmp_path / "weights.pt").unlink()
-    assert not sources.unchanged(read)
+    assert not reading.unchanged(read)
     (tmp_path / "computed.py").write_text("22")
-    assert not sources.unchanged({"module computed": read["module computed"]})
+    assert not reading.unchanged({"module computed": read["module computed"]})
     sys.modules.pop("computed")
+
+
+def test_a_file_beside_a_plugin_is_that_of_the_checkout_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, place in enumerate(("one", "two")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "twice.py").write_text("")
+        (tmp_path / place / "weights.txt").write_text(str(number))
+    monkeypatch.syspath_prepend(str(tmp_path / "one"))
+    with reading.Reading({"twice"}) as heard:
+        (tmp_path / "one" / "weights.txt").read_text()
+    read = {name: each for name, each in heard.digests().items() if "weights" in name}
+    assert list(read) == ["file twice:weights.txt"]
+    assert reading.unchanged(read)
+    sources.source_file.cache_clear()
+    monkeypatch.syspath_prepend(str(tmp_path / "two"))
+    assert not reading.unchanged(read)
+    sources.source_file.cache_clear()
+
+
+def test_one_hook_serves_every_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[object] = []
+    monkeypatch.setattr(sys, "addaudithook", added.append)
+    monkeypatch.setattr(reading, "_INSTALLED", [])
+    for _ in range(3):
+        with reading.Reading(()):
+            pass
+    assert added == [reading._hear]
+
+
+def test_source_that_is_edited_during_a_run_is_told_from_what_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "at_work.py").write_text("import evalsuite.contract\ntype X = int\n")  # not this Python's syntax
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = sources.digest("at_work")
+    assert not sources.edited("at_work")
+    (tmp_path / "at_work.py").write_text("VALUE = 22")
+    assert sources.edited("at_work")
+    assert sources.digest("at_work") == before
 
 
 WORKLOAD = """\

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import torch
 from torch import nn
 
 from evalsuite.contract import Data
@@ -83,11 +84,20 @@ class Overlapping(DigitsMLP):
         return replace(data, test=data.train)
 
 
+class _Drawn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = torch.rand(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.drawn
+
+
 @dataclass(frozen=True)
 class Unsavable(DigitsMLP):
-    """A network of two kinds of activations, which cannot be saved, and a training without end."""
+    """A network that draws a number of its own, which no file holds, and a training without end."""
 
     epochs: int = 10**9
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        return nn.Sequential(nn.Linear(64, 8), activation(8), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 10))
+        return nn.Sequential(_Drawn(), nn.Linear(64, 8), activation(8), nn.Linear(8, 10))

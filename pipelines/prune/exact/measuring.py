@@ -31,7 +31,6 @@ from pipelines.prune.exact.layers import read_layers
 from pipelines.prune.exact.proofs import NOTHING_REMOVED, Proof, Prover, difference_bound
 from pipelines.prune.exact.removing import Removed, remove_all
 from pipelines.prune.exact.training import train
-from pipelines.prune.selection import IGNORED
 
 if TYPE_CHECKING:
     from pipelines.prune.exact import ExactPrune
@@ -184,8 +183,7 @@ def _costs(given: nn.Module, original: nn.Module, narrowed: nn.Module, bench: Be
 
 @torch.no_grad()
 def _accuracy(module: nn.Module, split: Split) -> float:
-    counted = split.targets != IGNORED
-    return float((module(split.inputs[counted]).argmax(1) == split.targets[counted]).double().mean())
+    return split.accuracy(module(split.inputs).argmax(1))
 
 
 @torch.no_grad()

@@ -344,7 +344,7 @@ class Copies:
         return self
 
 
-def test_a_network_with_squeeze_and_excitation_agrees_and_each_layer_is_copied_once_at_most() -> None:
+def test_a_network_with_squeeze_and_excitation_agrees_and_copies_no_layer_that_no_island_takes() -> None:
     torch.manual_seed(0)
     quantized = quantize(mobile(), SHAPE, torch.rand(20, *SHAPE), both=True)
     copies = {name: Copies() for name, layer in quantized.named_children()}
@@ -353,7 +353,7 @@ def test_a_network_with_squeeze_and_excitation_agrees_and_each_layer_is_copied_o
     lowered = lower(quantized, SHAPE)
     assert len(lowered.islands) == 4
     copied = {name: each.count for name, each in copies.items() if each.count}
-    assert sorted(copied.values()) == [1] * 4, copied  # the hard sigmoid of each island
+    assert not copied  # the islands multiply two tensors, and take no layer
     found = compare(quantized, lowered, torch.rand(50, *SHAPE), precision=torch.float64)
     assert found.differing == 0
 

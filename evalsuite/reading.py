@@ -1,0 +1,136 @@
+"""What a job reads that no import statement told: modules by computed names, checkpoints, configurations."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+
+from evalsuite.sources import OURS, content, is_installed, source_file, stamp
+
+CHANGED = "changed while it was read"  # No digest: what is noted with it never counts as unchanged.
+_SYSTEM = tuple(Path(each) for each in ("/proc", "/sys", "/dev", "/etc", "/lib", "/lib64", "/usr/lib", "/usr/share"))
+_METADATA = (".dist-info", ".egg-info")
+_WRITING = os.O_WRONLY | os.O_RDWR
+
+
+class Reading(AbstractContextManager["Reading"]):
+    """Notes the modules and files that the code inside reads, with the digests of their contents.
+
+    Python announces each file that it opens (sys.addaudithook); a library that opens files by itself, as safetensors
+    does, is not heard: name such files in an option, whose content enters the key. What belongs to the system, to
+    installed distributions or to evalsuite is left out, and so is what the code has opened to write.
+
+    Args:
+        plugins: top-level packages of those who brought the code: files beside them are noted relative to them, so that
+            another checkout of the same code is held against its own files.
+        own: folders that the job is given; what is in them is known otherwise.
+    """
+
+    def __init__(self, plugins: Iterable[str], *own: Path) -> None:
+        self._plugins, self._own = sorted(set(plugins)), [each.resolve() for each in own]
+        self._opened: dict[str, tuple[int, int]] = {}
+        self._written: set[str] = set()
+
+    def __enter__(self) -> Reading:
+        _listen()
+        _LISTENING.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _LISTENING.remove(self)
+
+    def hear(self, path: str, *, writes: bool) -> None:
+        """A file is opened."""
+        if writes:
+            self._written.add(path)
+        elif path not in self._opened:
+            with suppress(OSError):
+                self._opened[path] = stamp(Path(path))
+
+    def digests(self) -> dict[str, str]:
+        """The digests by "module NAME", "file PACKAGE:PATH", "file :PATH" of the present folder, or "file PATH"."""
+        modules = {name: Path(file).resolve() for name, file in _loaded() if source_file(name) == Path(file).resolve()}
+        found = {f"module {name}": content(file) for name, file in modules.items() if self._counts(name, file)}
+        compiled = {str(Path(file).resolve()) for name, file in _loaded() if name not in modules}
+        for path in sorted({*self._opened, *compiled} - self._written):
+            with suppress(OSError, RuntimeError):  # it is gone, or a loop of links
+                file = Path(path).resolve()
+                if file not in modules.values() and self._counts("", file):
+                    same = path not in self._opened or self._opened[path] == stamp(file)
+                    found[f"file {self._place(file)}"] = content(file) if same else CHANGED
+        return found
+
+    def _counts(self, module: str, file: Path) -> bool:
+        if module.partition(".")[0] in OURS or is_installed(file) or not file.is_file():
+            return False
+        if file.suffix == ".pyc" or any(part.endswith(_METADATA) for part in file.parts):
+            return False
+        ours = [source_file(each) for each in OURS] if file.suffix == ".py" else []
+        places = [*_SYSTEM, *self._own, *(each.parent for each in ours if each is not None)]
+        return not any(file.is_relative_to(place) for place in places)
+
+    def _place(self, file: Path) -> str:
+        for plugin in self._plugins:
+            root = _root(plugin)
+            if root is not None and file.is_relative_to(root):
+                return f"{plugin}:{file.relative_to(root)}"
+        here = Path.cwd()
+        return f":{file.relative_to(here)}" if file.is_relative_to(here) else str(file)
+
+
+def unchanged(read: Mapping[str, str]) -> bool:
+    """Whether all that `Reading` noted has the contents of then."""
+    return all(_now(name) == expected for name, expected in read.items())
+
+
+def _now(name: str) -> str | None:
+    kind, _, what = name.partition(" ")
+    if kind == "module":
+        file = source_file(what)
+    elif what.startswith("/"):
+        file = Path(what)
+    else:
+        plugin, _, relative = what.partition(":")
+        root = _root(plugin) if plugin else Path.cwd()
+        file = None if root is None else root / relative
+    try:
+        return content(file) if file is not None else None
+    except OSError:
+        return None
+
+
+def _root(package: str) -> Path | None:
+    """The folder that holds a top-level package or module."""
+    file = source_file(package)
+    if file is None:
+        return None
+    return file.parent.parent if file.name == "__init__.py" else file.parent
+
+
+def _loaded() -> list[tuple[str, str]]:
+    named = [(name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items())]
+    return [(name, file) for name, file in named if file and name not in ("__main__", "__mp_main__")]
+
+
+_LISTENING: list[Reading] = []
+_INSTALLED: list[bool] = []
+
+
+def _listen() -> None:
+    if not _INSTALLED:  # once in a process: a hook cannot be removed
+        sys.addaudithook(_hear)
+        _INSTALLED.append(True)
+
+
+def _hear(event: str, arguments: tuple[object, ...]) -> None:
+    if event != "open" or not _LISTENING or not isinstance(arguments[0], (str, bytes, os.PathLike)):
+        return
+    _, mode, flags = arguments
+    writes = any(each in mode for each in "wax+") if isinstance(mode, str) else bool(int(str(flags or 0)) & _WRITING)
+    with suppress(ValueError, OSError):
+        path = str(Path(os.fsdecode(arguments[0])).absolute())
+        for each in _LISTENING:
+            each.hear(path, writes=writes)
