@@ -184,7 +184,7 @@ def test_the_planes_of_one_unit_are_sound(traits, hardness: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "workload", [pytest.param(each, marks=pytest.mark.slow if each == "mnist-cnn" else ()) for each in WORKLOADS]
+    "workload", [pytest.param(each, marks=() if each == "digits-mlp" else pytest.mark.slow) for each in WORKLOADS]
 )
 def test_no_sample_is_outside_of_its_bounds(network: MakeNetwork, bench, workload: str) -> None:
     epochs, dense = WORKLOADS[workload], workload == "digits-mlp"

@@ -92,7 +92,8 @@ def lambdas(made: Made) -> list[float]:
 @pytest.mark.parametrize("schedule", ["linear", "geometric", "reciprocal"])
 def test_hardening_ends_at_its_target(prepared, variant: type, schedule: str) -> None:
     setup, _, bases = prepared
-    made = variant(target=50.0, schedule=schedule).make(setup, bases["gelu"] if variant is PostHoc else None)
+    short = replace(setup, workload=load("workloads", "digits-mlp").target(epochs=1))
+    made = variant(target=50.0, schedule=schedule).make(short, bases["gelu"] if variant is PostHoc else None)
     assert lambdas(made) == pytest.approx([50.0, 50.0], rel=1e-4)
 
 
@@ -120,7 +121,7 @@ def test_lambda_per_channel_and_a_fixed_one(prepared) -> None:
 
 
 def test_lambda_per_channel_of_a_transformer_is_per_feature(tmp_path: Path) -> None:
-    workload = load("workloads", "digits-vit").target(epochs=1)
+    workload = load("workloads", "digits-vit").target(epochs=1, batch_size=256)
     data = workload.data()
     network, _ = make_network(workload, data, Learnt(per_channel=True), 0, name="x")
     layers = [each for each in network.module.modules() if isinstance(each, Hardenable)]
