@@ -35,8 +35,8 @@ LEAVE_RELU = {name for name, variant in VARIANTS.items() if variant.executes == 
 
 @pytest.fixture(scope="module")
 def prepared() -> tuple[Setup, Data, dict[str, nn.Module]]:
-    """digits-mlp for 8 epochs, and the networks that other variants start from."""
-    workload = load("workloads", "digits-mlp").target(epochs=8)
+    """digits-mlp for 4 epochs, and the networks that other variants start from."""
+    workload = load("workloads", "digits-mlp").target(epochs=4)
     data = workload.data()
     setup = Setup(workload, data.train, data.calibration, 0)
     return setup, data, {name: standing(name).make(setup, None).module for name in ("gelu", "lambda-gelu", "prelu")}
@@ -99,7 +99,8 @@ def test_hardening_ends_at_its_target(prepared, variant: type, schedule: str) ->
 
 def test_the_profile_tells_learning_from_hardening(prepared) -> None:
     setup, _, _ = prepared
-    made = Annealed(start=0.5).make(setup, None)
+    long = replace(setup, workload=load("workloads", "digits-mlp").target(epochs=8))
+    made = Annealed(start=0.5).make(long, None)
     assert [layer.layer for layer in made.profile] == ["1", "3"]
     for layer in made.profile:
         places = [progress for progress, _ in layer.course]
