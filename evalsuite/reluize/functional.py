@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from evalsuite.activations.census import identify
 from evalsuite.activations.recognition import Recognised, recognise
@@ -104,7 +106,12 @@ def _calls_by_module(calls: list[Call]) -> dict[str, list[Call]]:
 
 def _kind(call: Call) -> tuple[str, Recognised | None, str]:
     """The function, and what it computes: where no row says it, by what it was given."""
-    return call.function, call.recognised, "" if call.recognised else repr((call.args, call.kwargs))
+    if call.recognised:
+        return call.function, call.recognised, ""
+    # A tensor's repr rounds and leaves out; a subclass may have no numbers.
+    plain = (torch.Tensor, nn.Parameter)
+    given = tree_map(lambda each: each.tolist() if type(each) in plain else each, (call.args, call.kwargs))
+    return call.function, None, repr(given)
 
 
 def _adopt(owner: nn.Module, activation: nn.Module) -> str:

@@ -47,7 +47,7 @@ class Bounds:
         memory: in MiB, what one batch of bounds may take.
     """
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     takes_tokens: ClassVar[bool] = True
 

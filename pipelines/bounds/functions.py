@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from evalsuite import Call, redirect_calls
+from pipelines.bounds.hidden import Hidden, changed_since, hide
 
 # Functions, and the modules that compute them, with the same arguments of the same names.
 _KINDS: dict[str, type[nn.Module]] = {
@@ -30,8 +31,9 @@ def with_modules(network: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
     """`network` with functional activations as modules in a copy; itself where it calls none that is known.
 
     Each is made of the function's name and arguments, not told by its values. What works in place, or takes anything
-    but numbers that two runs on random inputs agree on, stays as it is, for the bounds to refuse by name. ReLU has an
-    operator of its own. That the copy computes the same is for the caller to compare.
+    but numbers and constant tensors, stays as it is, for the bounds to refuse by name; so does all of a network that
+    branches on values. Constant is what cannot depend on the input (`hide`) and two runs agree on: a random number is
+    not. ReLU has an operator of its own. That the copy computes the same is for the caller to compare.
     """
     try:
         (module, made), (_, again) = (_redirected(network, input_shape, seed) for seed in (0, 1))
@@ -44,13 +46,17 @@ def _redirected(network: nn.Module, input_shape: tuple[int, ...], seed: int) -> 
     """The copy, and what the modules in it are made of."""
     module = copy.deepcopy(network).eval()
     like = next((each for each in module.parameters() if each.is_floating_point()), torch.zeros(()))
-    points = torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(seed)).to(like.dtype)
+    points = hide(torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(seed)).to(like.dtype))
 
     def make(call: Call) -> nn.Module | None:
         own = type(module.get_submodule(call.path)).__module__.startswith("torch.nn")
         return None if own or call.in_place else module_of(call)
 
-    paths = redirect_calls(module, make, (points,), {}, [*_KINDS, *_CLIPS])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        paths = redirect_calls(module, make, (points,), {}, [*_KINDS, *_CLIPS])
+    if changed_since(points):
+        raise ValueError("a tensor is overwritten after it was read: what it held then is not known")
     return module, {path: str(module.get_submodule(path)) for path in paths}
 
 
@@ -88,7 +94,9 @@ def _clipped_at(call: Call) -> tuple[float, float]:
 
 
 def _constant(value: Any) -> float | str | None:
-    """A number, also as a tensor that holds one value alone, or a word; None for all else."""
+    """A number, also as a constant tensor that holds one value alone, or a word; None for all else."""
+    if isinstance(value, Hidden):
+        return None
     if isinstance(value, torch.Tensor):
         numbers = value.detach().flatten()
         return float(numbers[0]) if len(numbers) and bool((numbers == numbers[0]).all()) else None

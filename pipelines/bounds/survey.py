@@ -38,7 +38,8 @@ NORMS: tuple[type[nn.Module], ...] = () if LEGACY else (nn.LayerNorm,)
 _MADE_BY = {
     "Softmax": ("scaled_dot_product_attention",), "MatMul": ("scaled_dot_product_attention", "__matmul__", "bmm"),
     "Erf": ("gelu",), "Gather": ("__getitem__", "chunk"), "Mul": ("__mul__", "__rmul__"), "Div": ("__truediv__",),
-    "aten::ATen": ("scaled_dot_product_attention",),
+    "aten::ATen": ("scaled_dot_product_attention",), "Max": ("maximum", "clamp", "clamp_min"),
+    "Min": ("minimum", "clamp", "clamp_max"), "Clip": ("clamp", "clamp_", "clamp_min", "clamp_max"),
 }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class Quantize:
         qonnx: whether to write a QONNX file too, for FPGA tools.
     """
 
-    version: ClassVar[str] = "3"
+    version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
 
     weight_bits: int = 8

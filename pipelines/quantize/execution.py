@@ -189,11 +189,25 @@ def _run(path: Path, batches: list[torch.Tensor]) -> _Profile:
     for event in written:
         if event["name"].endswith(suffix):
             events.setdefault(event["name"].removesuffix(suffix), []).append(event)
+    _name_inlined(graph, events)
     if sorted(events) != sorted(node.name for node in graph.node):
         raise RuntimeError(f"ONNX Runtime's profile and its graph name different nodes in {path.name}")
     if odd := [name for name, found in events.items() if len(found) != len(batches)]:
         raise RuntimeError(f"ONNX Runtime did not run each node once in every run of {path.name}: {', '.join(odd)}")
     return _Profile(graph, events)
+
+
+def _name_inlined(graph: onnx.GraphProto, events: dict[str, list[dict[str, Any]]]) -> None:
+    """Name, in place, the nodes of operators that ONNX Runtime has inlined, as HardSwish; it leaves them unnamed.
+
+    The profile calls them "HardSigmoid_22". One thread runs nodes in the order in which the graph is written.
+    """
+    named = {node.name for node in graph.node}
+    unnamed = [node for node in graph.node if not node.name]
+    ran = [(name, found[0]["args"]["op_name"]) for name, found in events.items() if name not in named]
+    if [operator for _, operator in ran] == [node.op_type for node in unnamed]:
+        for node, (name, _) in zip(unnamed, ran, strict=True):
+            node.name = name
 
 
 def _kinds(profile: _Profile) -> dict[str, str]:

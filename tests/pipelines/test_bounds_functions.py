@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from evalsuite import Network, Property, Unsupported
 from pipelines.bounds import METHODS
+from pipelines.bounds.functions import with_modules
 from pipelines.bounds.propagation import Margins, Propagation
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -208,13 +209,126 @@ def test_an_input_that_is_overwritten_and_read_again_is_refused_by_path(
         (lambda x: x.clamp(0, float(x.max())), "Clip"),
         (lambda x: torch.minimum(x, x.flip(1)), "Min|ScatterND|Slice"),
         (lambda x: x.clamp_(0, 1), "Clip"),
-        (lambda x: torch.maximum(torch.zeros_like(x), x), "Max"),
+        (lambda x: torch.maximum(torch.zeros_like(x), x), r"Max in the network \(Calls\)"),
+        (lambda x: torch.maximum(x, torch.rand(())), "Max"),
         (lambda x: x.clamp(3, 1), "Clip"),
     ],
 )
 def test_what_is_no_function_of_one_tensor_with_known_numbers_is_refused(function: Function, told: str) -> None:
     with pytest.raises(Unsupported, match=told):
         Propagation(network(lambda: Calls(function)))
+
+
+class Sleeping(torch.autograd.Function):
+    """ReLU, as an extension's."""
+
+    @staticmethod
+    def forward(_: object, x: torch.Tensor) -> torch.Tensor:
+        return x.relu()
+
+
+def written(y: torch.Tensor, dead: torch.Tensor) -> torch.Tensor:
+    least = torch.zeros_like(y)
+    least.data[:] = dead
+    return torch.maximum(y, least)
+
+
+def overwritten(y: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    least = torch.ones(())
+    z = torch.maximum(y, least)
+    least.zero_()
+    return z
+
+
+def branched(y: torch.Tensor, dead: torch.Tensor) -> torch.Tensor:
+    return y.clamp(min=0) if bool((dead == 0).all()) else y.clamp(min=-9)
+
+
+# Of y, and of what is 0 wherever the input is not near one corner of its box.
+DEPENDENT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "tensor": torch.maximum,
+    "bound": lambda y, dead: y.clamp(min=dead),
+    "other bound": lambda y, dead: torch.clamp(y, max=6 - dead),
+    "detached": lambda y, dead: torch.max(y, dead.detach()),
+    "parameter": lambda y, dead: torch.max(y, nn.Parameter(dead)),
+    "compared": lambda y, dead: torch.max(y, (dead > 0).to(y)),
+    "rounded": lambda y, dead: torch.max(y, dead.round()),
+    "place": lambda y, dead: torch.max(y, dead.argmax().to(y)),
+    "item": lambda y, dead: y.clamp(min=dead.max().item()),
+    "float": lambda y, dead: functional.elu(y, 1 + float(dead.max())),
+    "count": lambda y, dead: y.clamp(min=len(dead[dead > 0])),
+    "list": lambda y, dead: torch.max(y, torch.tensor(dead.tolist())),
+    "array": lambda y, dead: torch.max(y, torch.from_numpy(dead.numpy())),
+    "copied": lambda y, dead: torch.max(y, torch.tensor([dead.max()])),
+    "filled": lambda y, dead: torch.max(y, torch.full_like(y, dead.max())),
+    "extension": lambda y, dead: torch.max(y, Sleeping.apply(dead)),
+    "scripted": lambda y, dead: torch.max(y, SCRIPTED(dead)),
+    "written": written,
+    "overwritten": overwritten,
+    "branched": branched,
+}  # fmt: skip
+SCRIPTED = torch.jit.trace(torch.relu, torch.zeros(2, 6))
+
+
+class Dead(nn.Module):
+    """`function` of two layers, of which the second is dead but in a corner; `least` is a constant of the network."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(3, 6), nn.Linear(3, 6), nn.Linear(6, 3)
+        self.function = function
+        self.least = nn.Parameter(torch.full((6,), 0.25))
+        self.register_buffer("zeros", torch.zeros(6))
+        with torch.no_grad():
+            self.second.bias.fill_(-50.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.function(self.first(x), functional.relu(self.second(x))))
+        return y
+
+
+@pytest.mark.filterwarnings("ignore")  # of numbers that are read from tensors
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_what_depends_on_the_input_is_no_constant_even_if_no_probe_shows_it(name: str) -> None:
+    module = Dead(DEPENDENT[name]).eval()
+    assert with_modules(module, (3,)) is module
+
+
+def test_a_maximum_with_what_is_dead_at_the_probes_is_refused_by_path() -> None:
+    with pytest.raises(Unsupported, match=r"no sound bounds for Max in the network \(Dead\)"):
+        Propagation(network(lambda: Dead(torch.maximum)))
+
+
+def test_constants_of_the_network_or_made_in_forward_are_numbers() -> None:
+    module = Dead(torch.maximum).eval()
+    ends = {
+        lambda y, _: torch.maximum(y, module.zeros): "ReLU()",
+        lambda y, _: y.clamp(min=module.zeros, max=module.least): "Hardtanh(min_val=0.0, max_val=0.25)",
+        lambda y, _: y[:, [1, 0, 2, 3, 4, 5]].clamp(float(module.least[0])): "Hardtanh(min_val=0.25, max_val=inf)",
+        lambda y, _: torch.maximum(y.relu_().sub_(1), y.new_full((), 0.5)): "Hardtanh(min_val=0.5, max_val=inf)",
+    }
+    for function, expected in ends.items():
+        module.function = function
+        assert str(with_modules(module, (3,)).get_submodule("activation_0")) == expected
+
+
+class Steps(nn.Module):
+    """Clips at another number of `ends` in every pass."""
+
+    def __init__(self, ends: list[float]) -> None:
+        super().__init__()
+        self.ends, self.at = ends, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.at = 1 - self.at
+        return torch.maximum(x, torch.tensor(self.ends[self.at]))
+
+
+@pytest.mark.parametrize(("ends", "alike"), [([0.5, 0.5], True), ([0.5, 0.500001], False)])
+def test_a_shared_module_is_told_by_all_digits_of_what_it_clips_at(ends: list[float], alike: bool) -> None:
+    block = Steps(ends)
+    module = nn.Sequential(nn.Linear(3, 6), block, nn.Linear(6, 6), block).eval()
+    assert (with_modules(module, (3,)) is not module) == alike
 
 
 class Mobile(nn.Module):

@@ -154,6 +154,8 @@ class _Lowering:
 
     def _activated(self, node: fx.Node, layer: nn.Module) -> _Activated:
         row = census(layer, gates=True)[0].traits
+        if not row.matches(layer):  # a third party's, known by its values: without parameters, and at lambda = 1
+            return _Activated(str(node.target), self._held_by_first(node), row, torch.ones(()))
         try:
             of_layer = row.of(layer)
         except ValueError as error:  # parameters per channel

@@ -72,6 +72,15 @@ def integer_resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[fx.GraphMo
     return exported(resnet(nn.ReLU), Scheme(Bits(8, 8)), path), path
 
 
+def test_the_kernels_of_an_activation_that_onnx_runtime_inlines_are_counted(tmp_path: Path) -> None:
+    exported(resnet(nn.Hardswish), Scheme(Bits(8, 8), before_activations=True), tmp_path / "q.onnx")
+    execution = observe(tmp_path / "q.onnx", INPUTS[:1])
+    assert execution.kernels["HardSigmoid"] == execution.kernels["Mul"] == 5
+    assert [island.describe() for island in execution.islands] == ["HardSigmoid+Mul"] * 5
+    assert execution.islands[-1].nodes[1].layer == "layer_4_activation"
+    assert sum(node.macs for node in execution.nodes) == RESNET_MACS
+
+
 @pytest.fixture(scope="session")
 def vit(network: MakeNetwork, tmp_path_factory: pytest.TempPathFactory) -> tuple[fx.GraphModule, Path]:
     """A transformer with GELU at 8 bits, and its file."""

@@ -205,8 +205,17 @@ def test_a_mobilenet_is_integers_alone(both: bool) -> None:
         assert compare(quantized, lowered, 2 * torch.randn(200, 2, 6, 6)).differing == 0
 
 
+class HandWritten(nn.Module):
+    """Hard-swish, which a census knows by its values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * nn.functional.relu6(x + 3) / 6
+
+
 @pytest.mark.parametrize(
-    "activation", [nn.Tanh, nn.Sigmoid, nn.Hardsigmoid, nn.Mish, QuickGELU, nn.ReLU6], ids=lambda each: each.__name__
+    "activation",
+    [nn.Tanh, nn.Sigmoid, nn.Hardsigmoid, nn.Mish, QuickGELU, nn.ReLU6, HandWritten],
+    ids=lambda each: each.__name__,
 )
 def test_activations_without_islands(activation: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
