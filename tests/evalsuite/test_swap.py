@@ -592,7 +592,7 @@ def test_functions_that_are_attributes_are_hardened_in_place_and_given_back_wher
 
 
 def test_a_hardened_network_is_not_swapped_where_it_was_not_hardened() -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Sequential(nn.ELU(), nn.LeakyReLU(0.3)))
+    module = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Sequential(nn.ELU(0.5), nn.LeakyReLU(0.3)))
     hardening = harden(module, steps=1, start=0.0)
     hardening.step()
     with pytest.raises(ValueError, match=r"not hardened.*elu at 2\.0, leaky-relu at 2\.1; .*keep="):
