@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
-from evalsuite.activations.census import built_with
+from evalsuite.activations.census import built_with, settle_transformers
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.contract import Data, Network
 from evalsuite.plugins import PluginError
@@ -73,6 +73,7 @@ def check_savable(workload: Workload, data: Data, make: Callable[[int], nn.Modul
         ValueError: see `save_network`.
     """
     module = workload.build(make).eval()
+    settle_transformers(module)
     untrained = Network("untrained", module, data.input_shape, data.classes, vocabulary=data.vocabulary)
     with TemporaryDirectory() as folder:
         try:
@@ -231,4 +232,5 @@ def _fresh(workload: Workload, noted: _Noted) -> nn.Module:
             if noted.temperature is None:
                 raise ValueError("gives no temperature for its lambda")
             layer.temperature = noted.temperature
+    settle_transformers(module)
     return module

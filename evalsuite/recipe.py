@@ -22,6 +22,8 @@ from evalsuite.variants import load_variant, options_for, standing, variant_name
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 TRAIN = "train"  # The name of the making of a network, in rows and in job ids.
 LONGEST = 1e7  # seconds
+_GENERAL = ("trained", "swapped")  # Variants whose names say nothing of an activation.
+_ACTIVATIONS = {"activation", "base", "to"}
 _STEP_KEYS = ("use", "name", "after", "time_limit")
 Place = tuple[str | int, ...]
 
@@ -367,7 +369,19 @@ class _Reader:
             return None
         if name != use and name in variant_names() and part.target != standing(name):
             self._problem((*place, "name"), f"{name!r} is the name of another variant; choose a new one")
+        if name == use and use not in _GENERAL:
+            self._misnamed(place, part.target, given)
         return _part_of(given, plugin, part.target)
+
+    def _misnamed(self, place: Place, target: Any, given: Mapping[str, Any]) -> None:
+        """A variant's own name speaks of the activations that it has by default."""
+        use, options = given["use"], given["options"]
+        for each in fields(target):
+            usual = each.default
+            if each.name in _ACTIVATIONS & options.keys() and isinstance(usual, str) and options[each.name] != usual:
+                text = f"{use!r} says {usual!r}, not {options[each.name]!r}: give this variant its own `name`"
+                self._problem((*place, each.name), text)
+                return
 
     def _build(self, place: Place, cls: Any, kind: str, given: dict[str, Any]) -> Part | None:
         use, options = given["use"], given["options"]

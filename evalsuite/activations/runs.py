@@ -18,7 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from evalsuite.activations.census import duplicate, identify
 from evalsuite.activations.formulas import OPERATORS, Expression, Formulas, is_elementwise, operator_name
+from evalsuite.activations.gelu import GELU
 from evalsuite.activations.recognition import Recognised, recognise
+from evalsuite.activations.relu import RELU
 from evalsuite.activations.traits import Activation
 
 # Functions and methods of torch that are activations, by name.
@@ -171,8 +173,8 @@ def _observe(
         uses[(path, kind, function, traits, hardness)] += 1
     for (path, _), name in operators.formulas.gates():
         uses[(path, "kept", name, None, 1.0)] += 1
-    for path, name in operators.unknown:
-        uses[(path, "operator", name, None, 1.0)] += 1
+    for path, name, row in operators.others:
+        uses[(path, "operator", name, row, 1.0)] += 1
     return uses, called.recognised()
 
 
@@ -182,7 +184,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, paths: Mapping[int, str], modules: frozenset[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.formulas = Formulas()
-        self.unknown: list[tuple[str, str]] = []
+        self.others: list[tuple[str, str, Activation | None]] = []
         self.muted = False
         self._paths, self._modules = paths, modules
         self._expressions: dict[int, tuple[weakref.ref[torch.Tensor], Expression]] = {}
@@ -197,8 +199,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not watched or path in self._modules:
             return func(*args, **kwargs)
         if name == _FUSED:
-            if args[7]:  # use_gelu
-                self.unknown.append((path, f"gelu in torch.{_FUSED}"))
+            row = GELU if args[7] else RELU  # use_gelu: the exact one
+            self.others.append((path, f"{row.name} in torch.{_FUSED}", row))
             return func(*args, **kwargs)
         expression = Expression(func, tuple(map(self._of, args)), {key: self._of(each) for key, each in kwargs.items()})
         result = func(*args, **kwargs)
@@ -211,7 +213,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch.utils._python_dispatch._disable_current_modes():
             known = self.formulas.add(expression, place)
         if not known and place[1] == "operator":
-            self.unknown.append((path, expression.name))
+            self.others.append((path, expression.name, None))
         self._keep(result, Expression() if known else expression)
 
     def _keep(self, tensor: torch.Tensor, expression: Expression) -> Expression:

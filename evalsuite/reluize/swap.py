@@ -113,11 +113,11 @@ def swap(
     found = [each for each in census(exposed, gates=rows is not None) if _is_swapped(each, rows)]
     if not found:
         raise ValueError(_nothing_found(module, example))
-    put = {id(each.module): _like(exposed, _put(to, each.module)) for each in found if not _is_in(each.path, keep)}
+    put = {id(each.module): _like(exposed, _put(to, each.module)) for each in found if not is_in(each.path, keep)}
     swapped = substitute(exposed, put).eval()
     if example is not None:
         check_swapped(swapped, example, keep, to=to)
-    elif cannot := _of_type(swapped, tuple(each for each in _RESEMBLING if not to.matches(each())), keep):
+    elif cannot := _of_type(swapped, _RESEMBLING, {*keep, *_matching(swapped, to)}):
         raise ValueError(f"{type(module).__name__}: cannot be swapped: {', '.join(cannot)}; keep= leaves them in place")
     return swapped
 
@@ -130,7 +130,8 @@ def check_swapped(module: nn.Module, example: Any, keep: Collection[str] = (), *
         to, example, keep: see `swap`.
     """
     uses = _executed(module, *as_call(example))
-    left = sorted({_where(use) for use in uses if _is_left(use, to.name) and not _is_in(use.path, keep)})
+    stay = {*keep, *_matching(module, to)}
+    left = sorted({_where(use) for use in uses if _is_left(use, to.name) and not is_in(use.path, stay)})
     if left:
         raise ValueError(
             f"{type(module).__name__}: still executed after the swap: {'; '.join(left)}. Write them as known"
@@ -149,17 +150,24 @@ def check_executes(module: nn.Module, activation: str, example: Any) -> None:
     Raises:
         ValueError: it does not; the text says what is executed, where, and the cure.
     """
+    places_of(module, activation, example)
+
+
+def places_of(module: nn.Module, activation: str, example: Any) -> set[str]:
+    """The paths of the modules that execute that activation in a run. Raises as `check_executes`."""
     args, kwargs = as_call(example)
     own = {each.path for each in census(module, gates=True) if each.traits.name == activation}
     executed = _executed(module, args, kwargs)
-    others = [use for use in executed if _is_left(use, activation) and use.path not in own]
-    executes = any(use.function == activation or _computes(use, activation) for use in executed)
-    if others or not (executes or own & _reached(module, args, kwargs)):
+    others = [use for use in executed if _is_left(use, activation) and not is_in(use.path, own)]
+    places = {use.path for use in executed if use.function == activation or _computes(use, activation)}
+    places |= own & _reached(module, args, kwargs)
+    if others or not places:
         said = "; ".join(sorted({_where(use) for use in others})) or "no activation like it"
         raise ValueError(
             f"the network is to execute {activation!r}, but a run of it executes {said}: let the workload's build()"
-            " make every activation by the function that it is given"
+            " make every activation by the function that it is given, and write none itself"
         )
+    return places
 
 
 def _executed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Use]:
@@ -175,6 +183,11 @@ def _reached(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         watched(*args, **kwargs)
     return paths
+
+
+def _matching(module: nn.Module, to: Activation) -> list[str]:
+    """Where `to` is: what a module of a third party computes it by is inside, and no activation that was left."""
+    return [path for path, each in module.named_modules() if to.matches(each)]
 
 
 def _computes(use: Use, name: str) -> bool:
@@ -194,7 +207,8 @@ def _where(use: Use) -> str:
     return f"{use.function} at {use.path or '(the network itself)'} ({use.kind})"
 
 
-def _is_in(path: str, places: Collection[str]) -> bool:
+def is_in(path: str, places: Collection[str]) -> bool:
+    """Whether the path is one of these places or inside one."""
     return any(path == place or path.startswith(f"{place}.") for place in places)
 
 
@@ -212,7 +226,7 @@ def _of_type(network: nn.Module, types: tuple[type[nn.Module], ...], keep: Colle
     return [
         f"{type(each).__name__} at {path or '(the network itself)'}"
         for path, each in network.named_modules()
-        if isinstance(each, types) and not _is_in(path, keep)
+        if isinstance(each, types) and not is_in(path, keep)
     ]
 
 

@@ -13,7 +13,7 @@ from evalsuite.conformance import check_declaration, require
 from evalsuite.contract import Data, Network, Split
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
-from evalsuite.reluize.swap import check_executes
+from evalsuite.reluize.building import build_executing
 from evalsuite.reluize.training import fit
 from evalsuite.run.disjoint import PARTS, check_disjoint
 from evalsuite.testing.state import content, disturb, torch_state_kept
@@ -149,9 +149,9 @@ def _check_build(workload: Workload, name: str) -> None:
 
 def _check_network(workload: Workload, data: Data, activation: str, name: str) -> None:
     torch.manual_seed(0)
-    module = workload.build(load("activations", activation).target.make)
+    make = load("activations", activation).target.make
     try:
-        check_executes(module, activation, data.train.inputs[:2])
+        module = build_executing(workload.build, make, activation, data.train.inputs[:2])
     except ValueError as error:
         rule, cure = "a network executes the activation that build() is given, and no other", "make each one by it"
         require(False, rule, f"{name}: {error}", cure)

@@ -19,7 +19,7 @@ ORDERS = ("together", "forward", "backward")
 
 @dataclass(frozen=True)
 class Annealed(Learnt):
-    """lambda-GELU learnt, then hardened during training, then swapped to ReLU.
+    """By default lambda-GELU learnt, then hardened during training, then swapped to ReLU.
 
     Args:
         start: the share of training after which hardening begins.

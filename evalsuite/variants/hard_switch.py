@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from evalsuite.contract import Unsupported
 from evalsuite.variants.variant import Made, Setup, check_activation_names, check_range, maker, train
 
 if TYPE_CHECKING:
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HardSwitch:
-    """Trained with GELU, then with ReLU from one step to the next, in the same budget.
+    """By default trained with GELU, then with ReLU from one step to the next, in the same budget.
 
     Args:
         start: the share of training after which `to` takes the activation's place.
         activation: what training begins with.
-        to: what it ends with.
+        to: what it ends with; one that learns nothing, since the optimizer is made before the switch.
     """
 
     version: ClassVar[str] = "1"
@@ -39,12 +40,23 @@ class HardSwitch:
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         """See `Variant`."""
+        learns = [name for name, _ in maker(self.to)(1).named_parameters()]
+        if learns:
+            raise Unsupported(
+                f"to: {self.to!r} learns {', '.join(learns)}, which the optimizer, made before the switch, would never"
+                " train: choose one that learns nothing, such as 'relu', or `use: swap-finetuned`"
+            )
         return train(setup, self.activation, hook=self._switch)
 
     def _switch(self, module: nn.Module) -> Callable[[float], None]:
         from evalsuite.activations.census import census, substitute
 
-        left = {id(each.module) for each in census(module) if each.traits.name == self.activation}
+        left = {id(each.module) for each in census(module, gates=True) if each.traits.name == self.activation}
+        if not left:
+            raise ValueError(
+                f"no module of {type(module).__name__} computes {self.activation!r}, so there is nothing to switch: let"
+                " the row's `matches` tell what its `make` makes"
+            )
 
         def switch(progress: float) -> None:
             if progress > self.start and left:

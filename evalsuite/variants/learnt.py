@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from evalsuite.contract import Unsupported
 from evalsuite.variants.variant import Made, Setup, check_activation_names, maker, train
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Learnt:
-    """Trained with lambda-GELU, lambda learnt and not hardened.
+    """Trained by default with lambda-GELU, lambda learnt and not hardened.
 
     Args:
         activation: whose lambda is learnt, "lambda-gelu", "swish" or a third party's; a smooth activation without a
@@ -52,11 +53,14 @@ class Learnt:
         """The activation whose lambda is learnt.
 
         Raises:
-            ValueError: the option's activation has no form with a lambda.
+            Unsupported: the option's activation has no form with a lambda.
         """
         from evalsuite.reluize.harden import hardenable_form
 
-        return hardenable_form(self.activation)
+        try:
+            return hardenable_form(self.activation)
+        except ValueError as error:
+            raise Unsupported(f"{error}; choose one of these as `activation`") from error
 
     def layer(self, channels: int) -> nn.Module:
         """A new activation for that many channels."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from evalsuite.contract import Unsupported
 from evalsuite.variants.annealed import ORDERS, SCHEDULES
 from evalsuite.variants.finetuned import check_shares
 from evalsuite.variants.variant import Made, Setup, check_choice, check_target, required, swapped
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PostHoc:
-    """A trained network hardened in a short fine-tuning, lambda never learnt, then swapped to ReLU.
+    """A trained network, by default GELU's, hardened in a short fine-tuning, lambda never learnt, then swapped to ReLU.
 
     Args:
         base: whose network: a variant of the recipe, a registered variant, or a smooth activation to train with.
@@ -47,10 +48,16 @@ class PostHoc:
         from evalsuite.reluize.profile import HardnessProfile
         from evalsuite.reluize.training import fit
 
-        hardening = harden(
-            required(base, self.base), start=0.0, in_place=False,
-            target=self.target, schedule=self.schedule, order=self.order,
-        )  # fmt: skip
+        trained = required(base, self.base)
+        try:
+            hardening = harden(
+                trained, start=0.0, in_place=False, target=self.target, schedule=self.schedule, order=self.order
+            )
+        except ValueError as error:
+            raise Unsupported(
+                f"the network of {self.base!r} cannot be hardened; choose as `base` one with a smooth activation, such"
+                f" as 'gelu' ({error})"
+            ) from error
         profile = HardnessProfile(hardening.module, learning_until=0.0)
 
         def before_step(progress: float) -> None:

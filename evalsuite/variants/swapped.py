@@ -41,13 +41,13 @@ class Swapped:
 
 @dataclass(frozen=True)
 class LambdaGeluSwap(Swapped):
-    """The lambda-GELU network, lambda learnt and not hardened, with ReLU put in directly."""
+    """The lambda-GELU network, lambda learnt and not hardened, with by default ReLU put in directly."""
 
     base: str = "lambda-gelu"
 
 
 @dataclass(frozen=True)
 class PreluSwap(Swapped):
-    """The PReLU network with ReLU put in directly: its negative slopes are lost."""
+    """The PReLU network with by default ReLU put in directly: its negative slopes are lost."""
 
     base: str = "prelu"

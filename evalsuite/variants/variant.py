@@ -126,19 +126,18 @@ def train(
         step: c, the effective step of lambda.
 
     Raises:
-        ValueError: the workload's network executes another activation.
+        ValueError: the workload's network executes another activation, or not every one that it asks for.
     """
     import torch
 
+    from evalsuite.reluize.building import build_executing
     from evalsuite.reluize.optimizer import HARDNESS_STEP
     from evalsuite.reluize.profile import HardnessProfile
-    from evalsuite.reluize.swap import check_executes
     from evalsuite.reluize.training import fit
 
     make = make or maker(activation)
     torch.manual_seed(setup.seed)
-    module = setup.workload.build(make)
-    check_executes(module, activation, setup.train.inputs[:2])
+    module = build_executing(setup.workload.build, make, activation, setup.train.inputs[:2])
     if setup.check is not None:
         with torch.random.fork_rng(devices=[]):
             setup.check(make)

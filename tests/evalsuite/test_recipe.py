@@ -54,6 +54,11 @@ def test_any_activation_is_a_variant_a_baseline_and_a_base() -> None:
     assert [job.variant.name for job in jobs.values() if not job.shown] == ["gelu-tanh"]
 
 
+def test_a_variants_own_name_stays_where_it_says_nothing_else_than_what_is_made() -> None:
+    for variant in ("{use: trained, activation: silu}", "{use: swapped, to: mish}", "{use: gelu-swap, to: relu}"):
+        assert parse_recipe(GOOD.replace("{use: annealed, name: late, start: 0.5}", variant)).variants[1]
+
+
 def test_one_network_has_one_key_under_every_name() -> None:
     other = GOOD.replace("gelu, {use: annealed, name: late, start: 0.5}", "{use: trained, name: mine}")
     other = other.replace("seeds", "baseline: mine\nseeds")
@@ -84,6 +89,10 @@ def test_comments_and_layout_do_not_make_another_recipe() -> None:
         ("use: annealed, name: late, start: 0.5", "use: swapped, base: geul", "r.yaml:3:33 variants[1].base: unknown variant 'geul'; did you mean 'gelu'?"),
         ("use: annealed, name: late, start: 0.5", "use: swapped, name: s, base: s", "r.yaml:3:18 variants[1]: starts from itself: s <- s"),
         ("name: late", "name: a/b", "r.yaml:3:34 variants[1].name: a name is letters, digits, '.', '_' and '-', got 'a/b'"),
+        ("use: annealed, name: late, start: 0.5", "use: lambda-gelu, activation: silu", "r.yaml:3:37 variants[1].activation: 'lambda-gelu' says 'lambda-gelu', not 'silu': give this variant its own `name`"),
+        ("use: annealed, name: late, start: 0.5", "use: prelu-swap, to: mish", "r.yaml:3:36 variants[1].to: 'prelu-swap' says 'relu', not 'mish': give this variant its own `name`"),
+        ("use: annealed, name: late, start: 0.5", "use: gelu-swap, base: silu", "r.yaml:3:35 variants[1].base: 'gelu-swap' says 'gelu', not 'silu': give this variant its own `name`"),
+        ("use: annealed, name: late, start: 0.5", "use: swish-annealed, name: swish-annealed, activation: gelu", "r.yaml:3:62 variants[1].activation: 'swish-annealed' says 'swish', not 'gelu': give this variant its own `name`"),
         ("[0, 1]", "3", "r.yaml:4:1 seeds: must be a list, as in [a, b], got 3"),
         ("[0, 1]", "[]", "r.yaml:4:1 seeds: must not be empty, got []"),
         ("[0, 1]", "[0, 0]", "r.yaml:4:12 seeds[1]: seed 0 is given twice: it would count as two"),

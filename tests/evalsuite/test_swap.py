@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import math
+import sys
 
 import pytest
 import torch
@@ -11,9 +13,12 @@ from torch import fx, nn
 from torch.nn import functional
 
 from evalsuite import LambdaGELU, census, replace, swap_to_relu
+from evalsuite.activations.gates import SOFTPLUS
+from evalsuite.activations.gelu import GELU
+from evalsuite.activations.recognition import known
 from evalsuite.activations.runs import census_of_run
 from evalsuite.reluize.harden import harden
-from evalsuite.reluize.swap import check_swapped, expose
+from evalsuite.reluize.swap import check_executes, check_swapped, expose, swap
 
 transformers = pytest.importorskip("transformers")
 
@@ -376,6 +381,18 @@ def test_the_fused_transformer_layer_computes_the_activation_that_it_was_given(a
         torch.testing.assert_close(expose(layer)(x), by_hand(layer, x, given), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("activation", ["gelu", nn.GELU()])
+def test_the_fused_layers_gelu_is_gelu(activation) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation=activation, batch_first=True).eval()
+    x = torch.randn(3, 5, 8)
+    check_executes(layer, "gelu", x)
+    back = swap(swap_to_relu(layer, x), GELU, x)
+    assert torch.equal(back(x), layer(x))
+    layer.activation_relu_or_gelu = 1  # the trap: the module says GELU, the fused layer computes ReLU
+    with pytest.raises(ValueError, match=r"executes relu in torch\._transformer_encoder_layer_fwd"):
+        check_executes(layer, "gelu", x)
+
+
 def test_an_encoder_with_padding_packs_its_batch_only_for_the_fused_layer() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
@@ -586,3 +603,38 @@ def test_a_hardened_network_is_not_swapped_where_it_was_not_hardened() -> None:
 
 def test_prelu_may_be_swapped() -> None:
     assert names(swap_to_relu(nn.Sequential(nn.PReLU()), torch.ones(2, 2))) == [("0", "relu")]
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(3, 4)], ids=["modules", "a run"])
+def test_softplus_may_be_put_in_but_another_that_was_there_is_left_over(example) -> None:
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(3, 4)
+    swapped = swap(module, SOFTPLUS, example)
+    torch.testing.assert_close(swapped(x), functional.softplus(module[0](x)))
+    with pytest.raises(ValueError, match="elu at 2" if example is not None else "cannot be swapped: SELU at 2"):
+        swap(nn.Sequential(*module, nn.SELU()), SOFTPLUS, example)
+
+
+class Scaled(nn.Module):
+    """2 GELU(x) by a module inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.GELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * self.inner(x)
+
+
+SCALED = dataclasses.replace(
+    GELU, name="scaled", make=lambda _: Scaled(), matches=lambda module: isinstance(module, Scaled)
+)
+
+
+def test_an_activation_may_compute_by_another_that_is_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = nn.Sequential(nn.Linear(4, 4), Scaled()), torch.randn(3, 4)
+    rows = (SCALED, *known())
+    monkeypatch.setattr(sys.modules[census.__module__], "known", lambda: rows)
+    check_executes(module, "scaled", x)
+    check_swapped(swap(nn.Sequential(module[0], nn.ReLU()), SCALED, x), x, to=SCALED)
+    with pytest.raises(ValueError, match="executes GELU at 2 "):
+        check_executes(nn.Sequential(*module, nn.GELU()), "scaled", x)

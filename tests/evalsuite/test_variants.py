@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Data, LambdaGELU, Unsupported, census
+from evalsuite import Data, LambdaGELU, Unsupported, census, swap_to_relu
 from evalsuite.activations.census import built_with
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import entries, load
 from evalsuite.reluize import schedules
+from evalsuite.reluize.building import build_executing
 from evalsuite.reluize.profile import HardnessProfile
 from evalsuite.run.making import make_network
 from evalsuite.variants import Made, Setup, annealed, standing
@@ -159,6 +160,26 @@ def test_the_switch_happens_once_and_at_its_place(prepared) -> None:
     assert not torch.equal(late.module(data.test.inputs), relu.module(data.test.inputs))
 
 
+@pytest.mark.parametrize("gate", ["tanh", "sigmoid", "hard-sigmoid", "softplus"])
+def test_training_may_switch_from_a_gates_activation(prepared, gate: str) -> None:
+    setup, data, _ = prepared
+    made = HardSwitch(start=0.0, activation=gate).make(setup, None)
+    relu = standing("relu").make(setup, None)
+    assert torch.equal(made.module(data.test.inputs), relu.module(data.test.inputs))
+
+
+@pytest.mark.parametrize("to", ["prelu", "lambda-gelu", "xielu"])
+def test_a_switch_to_what_would_never_be_learnt_is_refused(prepared, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalsuite.reluize.training.fit", lambda *_, **__: pytest.fail("it was trained"))
+    with pytest.raises(Unsupported, match=f"to: '{to}' learns .*choose one that learns nothing, such as 'relu'"):
+        HardSwitch(to=to).make(prepared[0], None)
+
+
+def test_a_switch_that_finds_nothing_fails_at_once() -> None:
+    with pytest.raises(ValueError, match="no module of Linear computes 'gelu', so there is nothing to switch"):
+        HardSwitch()._switch(nn.Linear(2, 2))
+
+
 def test_budgets_say_what_was_spent(prepared) -> None:
     setup, _, bases = prepared
     assert standing("gelu-swap").make(setup, bases["gelu"]).budget == 1.0
@@ -243,8 +264,18 @@ def test_smooth_activations_are_hardened_from_the_start_and_afterwards(prepared,
 
 
 def test_an_activation_without_a_hardness_names_those_with_one(prepared) -> None:
-    with pytest.raises(ValueError, match="'relu' has no form with a learnable hardness; those with one: elu, gelu"):
-        Annealed(activation="relu").make(prepared[0], None)
+    for variant in (Annealed(activation="relu"), Learnt(activation="relu")):
+        with pytest.raises(
+            Unsupported, match="'relu' has no form with a learnable hardness; those with one: elu, gelu"
+        ):
+            variant.make(prepared[0], None)
+
+
+def test_a_base_that_cannot_be_hardened_is_unsupported(prepared) -> None:
+    setup, _, bases = prepared
+    relu = swap_to_relu(bases["gelu"])
+    with pytest.raises(Unsupported, match="network of 'relu' cannot be hardened; choose as `base` one with a smooth"):
+        PostHoc(base="relu").make(setup, relu)
 
 
 class _Deaf(nn.Sequential):
@@ -270,3 +301,89 @@ def test_a_network_that_executes_another_activation_fails_before_it_is_trained(
     culprit = "GELU at 2" if ignores else r"gelu at \(the network itself\)"
     with pytest.raises(ValueError, match=f"to execute 'relu', but a run of it executes {culprit}.*let the workload's"):
         make_network(setup.workload, data, Trained("relu"), 0, name="x")
+
+
+class _Parts(nn.Module):
+    """Applies one part after another; one that is left out is a module of it all the same."""
+
+    def __init__(self, *parts: nn.Module, left_out: tuple[nn.Module, ...] = ()) -> None:
+        super().__init__()
+        self.parts, self.left_out = nn.ModuleList(parts), nn.ModuleList(left_out)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+class _Gated(nn.Module):
+    """Squeeze and excitation: x times a gate, after an activation of its own."""
+
+    def __init__(self, width: int, activation: nn.Module) -> None:
+        super().__init__()
+        self.gate = nn.Sequential(nn.Linear(width, 4), activation, nn.Linear(4, width), nn.Sigmoid())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gate(x)  # type: ignore[no-any-return]
+
+
+def _hard_coded(_: Callable[[int], nn.Module]) -> nn.Module:
+    return _Parts(nn.Linear(64, 16), nn.Tanh(), _Gated(16, nn.Tanh()), nn.Linear(16, 10))
+
+
+def _uncalled(activation: Callable[[int], nn.Module]) -> nn.Module:
+    parts = nn.Linear(64, 16), activation(16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 10)
+    return _Parts(*parts, left_out=(activation(16),))
+
+
+def _excited(activation: Callable[[int], nn.Module]) -> nn.Module:
+    return _Parts(nn.Linear(64, 16), activation(16), _Gated(16, nn.ReLU()), nn.Linear(16, 10))
+
+
+@pytest.mark.parametrize(
+    ("build", "name", "said"),
+    [
+        (_hard_coded, "sigmoid", "the network contains none that this function made: call that function for each"),
+        (_uncalled, "relu", r"the network never calls the one at left_out\.0: call that function for each"),
+        (_excited, "gelu", r"executes ReLU at parts\.2\.gate\.1 \(module\): .* and write none itself"),
+    ],
+)
+def test_every_activation_that_build_asks_for_is_executed_and_none_is_hard_coded(
+    prepared, build: Callable[[Callable[[int], nn.Module]], nn.Module], name: str, said: str
+) -> None:
+    inputs = prepared[0].train.inputs[:2]
+    with pytest.raises(ValueError, match=said):
+        build_executing(build, load("activations", name).target.make, name, inputs)
+
+
+def test_gates_of_the_architecture_and_activations_that_are_thrown_away_do_not_matter(prepared) -> None:
+    def build(activation: Callable[[int], nn.Module]) -> nn.Module:
+        activation(3)
+        return _Parts(nn.Linear(64, 16), activation(16), _Gated(16, activation(4)), nn.Linear(16, 10))
+
+    for name in ("gelu", "sigmoid", "prelu"):
+        built = build_executing(build, load("activations", name).target.make, name, prepared[0].train.inputs[:2])
+        assert [found.path for found in census(built, gates=True) if found.traits.name == name][:1] == ["parts.1"]
+        assert not any("_given_to_build" in vars(each) for each in built.modules())
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu-tanh", "lambda-gelu"])
+def test_the_transformer_of_torch_is_trained_saved_and_swapped(
+    prepared, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(_: object, activation: Callable[[int], nn.Module]) -> nn.Module:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, activation=activation(16), batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        return nn.Sequential(nn.Unflatten(1, (8, 8)), encoder, nn.Flatten(), nn.Linear(64, 10))
+
+    workload, data = load("workloads", "digits-mlp").target(epochs=1), prepared[1]
+    monkeypatch.setattr(type(workload), "build", build)
+    network, _ = make_network(workload, data, Trained(name), 0, name=name)
+    x = data.test.inputs[:8]
+    with torch.no_grad():
+        fused = network.module(x)
+    torch.testing.assert_close(fused, network.module(x), rtol=0, atol=1e-6)  # with gradients: the activation is called
+    save_network(network, tmp_path, workload)
+    assert torch.equal(load_network(tmp_path, workload, data).module(x), network.module(x))
+    onto = make_network(workload, data, Swapped(name, to="silu"), 0, name="x", base=network.module)[0]
+    assert {found.traits.name for found in census(onto.module)} == {"silu"}
