@@ -26,7 +26,7 @@ test: setup
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 test-slow: setup
-	$(BIN)/pytest -m slow --numprocesses 2 --dist worksteal
+	$(BIN)/pytest -m slow --timeout 900 --numprocesses 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

@@ -73,7 +73,6 @@ VARIANTS = ["gelu", "relu", "prelu", *REGISTERED]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_no_point_lies_outside(name: str, network: MakeNetwork, bench: MakeBench) -> None:
     epochs, boxes, points = WORKLOADS[name]
