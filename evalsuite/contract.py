@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from evalsuite.samples import Inputs, Samples
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_EXAMPLES = 8
 IGNORED = -100
 """The target of what has no class, as padding: torch's `ignore_index`. It counts in no loss, accuracy or training."""
 
@@ -101,17 +104,64 @@ class Metric:
             raise ValueError(f"metric {self.name!r} has neither value nor verdict: say why in `reason`")
 
 
+@runtime_checkable
+class Task(Protocol):
+    """What a model is for: its loss, its metrics, and what a verifier asks of it.
+
+    Write a frozen dataclass; register it under the entry-point group `evalsuite.tasks`, or name it in a recipe as
+    `my.py:MyTask`. `version` enters the cache key. Outputs are the network's, a batch at a time; a target that is
+    `IGNORED` (int64) or NaN (float32) counts nowhere.
+    """
+
+    version: ClassVar[str]
+
+    @property
+    def asks(self) -> str:
+        """What a verifier asks: "margin" (the target's logit is the greatest), "interval" (each output stays within
+        `tolerance` of its target), or "": nothing."""
+        ...
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """What training lowers: the mean over the targets that count, 0-d."""
+        ...
+
+    def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """How far the outputs are from a teacher's, where the targets count, 0-d."""
+        ...
+
+    def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """What the model says, as the class of the greatest logit: what two networks may agree in."""
+        ...
+
+    def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Sums, float64 (k,), that add up over batches and from which `metrics` are computed."""
+        ...
+
+    def metrics(self, tally: torch.Tensor) -> list[Metric]:
+        """The metrics of summed tallies; the first one is the headline."""
+        ...
+
+
+def _classification() -> Task:
+    from evalsuite.tasks.classification import Classification
+
+    return Classification()
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """A part of a data set.
 
-    `inputs` are (samples, *input_shape), float32, or int64 token indices; `targets` are int64, (samples,), or
-    (samples, positions) where every position has a class of its own, as in next-token prediction. Targets of -100,
-    `IGNORED`, count nowhere; a split of nothing else is refused.
+    `inputs` are (samples, *input_shape), float32 or int64 token indices, or `Samples` that are read when they are
+    asked for. `targets` are what the `task` says; of a classification int64, (samples,), or (samples, positions) where
+    every position has a class of its own. Targets of -100, `IGNORED`, or NaN count nowhere; a split of nothing else is
+    refused. `augment` changes a batch of inputs in training, with random numbers of the given generator.
     """
 
-    inputs: torch.Tensor
+    inputs: torch.Tensor | Samples
     targets: torch.Tensor
+    task: Task = field(default_factory=_classification)
+    augment: Callable[[Inputs, torch.Generator], Inputs] | None = None
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
@@ -119,15 +169,26 @@ class Split:
         if len(self.inputs) == 0:
             raise ValueError("a split without samples")
         if not bool(self.counted.any()):
-            raise ValueError(f"a split without targets: all {self.targets.numel()} are {IGNORED}, which counts nowhere")
+            which = "NaN" if self.targets.is_floating_point() else IGNORED
+            raise ValueError(f"a split without targets: all {self.targets.numel()} are {which}, which counts nowhere")
 
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def batches(self, size: int) -> Iterator[tuple[Inputs, torch.Tensor]]:
+        """Inputs and targets, `size` samples at a time."""
+        for start in range(0, len(self), size):
+            yield self.inputs[start : start + size], self.targets[start : start + size]
+
+    def first(self, count: int) -> Inputs:
+        """The inputs of the first `count` samples, as one batch."""
+        found: Inputs = self.inputs[:count]
+        return found
+
     @property
     def counted(self) -> torch.Tensor:
         """Which targets count, bool, of their shape."""
-        return self.targets != IGNORED
+        return ~self.targets.isnan() if self.targets.is_floating_point() else self.targets != IGNORED
 
     @property
     def labelled(self) -> torch.Tensor:
@@ -145,8 +206,9 @@ class Split:
 class Data:
     """The four disjoint parts of a workload's data, and what its inputs may be.
 
-    `domain` is the (lowest, highest) value of an input; perturbations are clipped to it. `fingerprint` is the
-    SHA-256 of the raw data. `vocabulary` is the number of tokens where inputs are token indices, else None.
+    `domain` is the (lowest, highest) value of an input; perturbations are clipped to it. `classes` is the number of
+    outputs. `fingerprint` is the SHA-256 of the raw data. `vocabulary` is the number of tokens where inputs are token
+    indices, else None.
     """
 
     train: Split
@@ -159,9 +221,24 @@ class Data:
     vocabulary: int | None = None
 
     @property
+    def task(self) -> Task:
+        """What the model is for."""
+        return self.train.task
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input, without the batch."""
+        """The shape of one input, without the batch; of several inputs the first one's."""
         return tuple(self.train.inputs.shape[1:])
+
+    @property
+    def example(self) -> Inputs | None:
+        """Inputs to trace with, where random ones in [0, 1), or random tokens, would not do: see `Network.example`."""
+        import torch
+
+        plain = isinstance(self.train.inputs, torch.Tensor)
+        if plain and (self.vocabulary is not None or self.domain == (0.0, 1.0)):
+            return None
+        return self.calibration.first(_EXAMPLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +311,13 @@ class Property:
 class Network:
     """One trained module: eval mode, float32, on the CPU. Stages copy it and never change it.
 
-    `unswapped` is the same network before its activations were replaced by ReLU, where they were. Its logits are
-    (batch, classes), or (batch, positions, classes). `vocabulary` is the number of tokens where its inputs are token
-    indices (int64), None where they are real numbers. `deployed` is an ONNX file that stands for the network from here
-    on, where a stage made one that no torch module computes; `module` is then the float network it came from. `integer`
-    is an ONNX file of the same network in integers throughout, where there is one: what exact verifiers take.
+    The module takes one argument, a batch of inputs: a tensor, a tuple or a mapping, as the data give it. Its outputs
+    are one tensor: of a classification logits, (batch, classes) or (batch, positions, classes). `unswapped` is the same
+    network before its activations were replaced by ReLU, where they were. `vocabulary` is the number of tokens where
+    its inputs are token indices (int64), None where they are real numbers. `deployed` is an ONNX file that stands for
+    the network from here on, where a stage made one that no torch module computes; `module` is then the float network
+    it came from. `integer` is an ONNX file of the same network in integers throughout, where there is one: what exact
+    verifiers take. `given` are real inputs, where random ones would not do.
     """
 
     name: str
@@ -249,11 +328,25 @@ class Network:
     vocabulary: int | None = None
     deployed: Path | None = None
     integer: Path | None = None
+    given: Inputs | None = None
 
-    def example(self, batch: int) -> torch.Tensor:
-        """Inputs to trace or compare with, (batch, *input_shape): in [0, 1) or tokens, the same at every call."""
+    @property
+    def several(self) -> bool:
+        """Whether its inputs are several tensors, named or positional."""
         import torch
 
+        return self.given is not None and not isinstance(self.given, torch.Tensor)
+
+    def example(self, batch: int) -> Any:
+        """Inputs to trace or compare with, the same at every call: `given` ones in turn, else (batch, *input_shape) in
+        [0, 1) or tokens."""
+        import torch
+
+        if self.given is not None:
+            from evalsuite.samples import leaves, mapped
+
+            chosen = torch.arange(batch) % len(leaves(self.given)[0])
+            return mapped(self.given, lambda each: each[chosen])
         generator = torch.Generator().manual_seed(0)
         if self.vocabulary is None:
             return torch.rand(batch, *self.input_shape, generator=generator)
@@ -328,9 +421,10 @@ class Stage(Protocol):
     Write a frozen dataclass: its fields are the options that a recipe may set, its docstring's first line is its
     help. Register it under the entry-point group `evalsuite.stages`. Import heavy libraries inside `run`.
     `version` enters the cache key: raise it when the numbers change. `libraries` are the distributions whose
-    versions enter the key. A stage is given networks that take real inputs and have one row of logits per sample;
-    language models too only where it declares `takes_tokens: ClassVar[bool] = True`, and networks that are an ONNX
-    file, `Network.deployed`, only where it declares `takes_deployed: ClassVar[bool] = True`.
+    versions enter the key. A stage is given networks that take one tensor of real inputs and have a row of logits for
+    each sample. What else it can measure it declares by class variables that are True: `takes_tokens` (int64 inputs),
+    `takes_several` (inputs that are a tuple or a mapping), `takes_any_task` (outputs that are no logits of classes; see
+    `Task`), and `takes_deployed` (networks that are an ONNX file, `Network.deployed`).
     """
 
     version: ClassVar[str]

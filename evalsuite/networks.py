@@ -48,6 +48,15 @@ class _Noted(BaseModel):
     saved: dict[str, Any]
 
 
+def network_of(
+    name: str, module: nn.Module, data: Data, unswapped: nn.Module | None = None, **files: Path | None
+) -> Network:
+    """The network of a workload's module; `files` are the ONNX files that stand for it."""
+    return Network(
+        name, module, data.input_shape, data.classes, unswapped, data.vocabulary, given=data.example, **files
+    )
+
+
 def save_network(network: Network, folder: Path, workload: Workload) -> None:
     """Write the network to `folder` (created), in place of one saved there before, and read it back to be sure.
 
@@ -74,7 +83,7 @@ def check_savable(workload: Workload, data: Data, make: Callable[[int], nn.Modul
     """
     module = workload.build(make).eval()
     settle_transformers(module)
-    untrained = Network("untrained", module, data.input_shape, data.classes, vocabulary=data.vocabulary)
+    untrained = network_of("untrained", module, data)
     with TemporaryDirectory() as folder:
         try:
             save_network(untrained, Path(folder), workload)
@@ -94,8 +103,8 @@ def load_network(folder: Path, workload: Workload, data: Data) -> Network:
     module, unswapped = (_load(folder, workload, role, description) for role in _ROLES)
     if module is None:
         raise ValueError(f"{folder}: network.json names no activation")
-    files = [_file(folder / f"{name}.onnx", description.get(name)) for name in FILES]
-    return Network(description["name"], module, data.input_shape, data.classes, unswapped, data.vocabulary, *files)
+    files = {name: _file(folder / f"{name}.onnx", description.get(name)) for name in FILES}
+    return network_of(description["name"], module, data, unswapped, **files)
 
 
 def _written(network: Network, folder: Path) -> dict[str, Any]:

@@ -9,37 +9,45 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from evalsuite.contract import IGNORED, Split
+from evalsuite.contract import Split, Task
 from evalsuite.reluize.optimizer import HARDNESS_STEP, parameter_groups
-from evalsuite.reluize.repair import distill_loss
+from evalsuite.samples import Inputs, on
 
 if TYPE_CHECKING:
     from evalsuite.workloads import Workload
 
-Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Loss = Callable[[Inputs, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def cross_entropy(_inputs: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean over the targets that count, in nats; logits (..., classes), targets (...): samples, and positions."""
-    return functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED)
+def distilled(task: Task, teacher: nn.Module, share: float = 0.5) -> Loss:
+    """The task's loss, and the given share of imitating the teacher (arXiv 1503.02531), of (inputs, outputs, targets).
 
-
-def imitation(logits: torch.Tensor, teacher_logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """`distill_loss` where the targets count; both logits (..., classes), targets (...)."""
-    counted = targets != IGNORED
-    return distill_loss(logits[counted], teacher_logits[counted])
-
-
-def distilled(teacher: nn.Module) -> Loss:
-    """Half the cross-entropy, half the divergence from the teacher's softened predictions (arXiv 1503.02531)."""
+    Classifiers imitate the teacher's softened predictions; see `Task.imitation`.
+    """
     teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
 
-    def loss(inputs: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (cross_entropy(inputs, logits, targets) + imitation(logits, teacher(inputs), targets)) / 2
+    def loss(inputs: Inputs, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = teacher.to(outputs.device)(inputs)
+        return share * task.imitation(outputs, wanted, targets) + (1 - share) * task.loss(outputs, targets)
 
     return loss
+
+
+def device_of(asked: str) -> torch.device:
+    """The device that a budget asks for; "auto" is a GPU where there is one.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    if asked == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(asked)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ValueError(f"device: {asked!r}, but torch sees {count} GPUs here; use 'auto' or 'cpu'")
+    return device
 
 
 def fit(
@@ -51,7 +59,7 @@ def fit(
     share: float = 1.0,
     rate: float = 1.0,
     step: float = HARDNESS_STEP,
-    loss: Loss = cross_entropy,
+    loss: Loss | None = None,
     before_step: Callable[[float], None] | None = None,
     after_step: Callable[[float], None] | None = None,
 ) -> float:
@@ -60,18 +68,21 @@ def fit(
     Samples none of whose targets counts are left out: a batch of nothing else would have no loss.
 
     Args:
-        budget: its epochs, batch size, optimizer and peak learning rate.
+        budget: its epochs, batch size, optimizer and peak learning rate; the device, and the precision of forward and
+            backward passes. The module comes back on the CPU.
         seed: of the order of the samples.
         share: of the budget's optimizer steps to take.
         rate: the share of the peak learning rate to start from.
         step: c, the effective step of a hardness relative to the other parameters' (arXiv 2603.21991).
-        loss: of (inputs, logits, targets).
+        loss: of (inputs, outputs, targets); the task's by default.
         before_step: called before each step with the share of training done after it, in (0, 1].
         after_step: called after each step with the learning rate of its first parameter group.
 
     Returns:
         The mean loss of the last epoch, or of all steps where they are fewer.
     """
+    device = device_of(getattr(budget, "device", "cpu"))
+    module.to(device)
     groups = parameter_groups(
         module,
         learning_rate=rate * budget.learning_rate,
@@ -89,7 +100,8 @@ def fit(
     per_epoch = len(range(0, len(taught) - 1, budget.batch_size))  # a last batch of one would break BatchNorm
     steps = max(1, round(share * budget.epochs * per_epoch))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    order = torch.Generator().manual_seed(seed)
+    order, chance = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
+    reduced = getattr(budget, "precision", "float32") == "bfloat16"
     losses: deque[float] = deque(maxlen=per_epoch)
     module.train()
     for done in range(steps):
@@ -99,13 +111,17 @@ def fit(
         if before_step is not None:
             before_step((done + 1) / steps)
         optimizer.zero_grad()
-        inputs, targets = split.inputs[batch], split.targets[batch]
-        found = loss(inputs, module(inputs), targets)
+        inputs, targets = split.inputs[batch], split.targets[batch].to(device)
+        inputs = on(device, split.augment(inputs, chance) if split.augment is not None else inputs)
+        with torch.autocast(device.type, torch.bfloat16, enabled=reduced):
+            outputs = module(inputs)
+        outputs = outputs.float() if reduced else outputs
+        found = split.task.loss(outputs, targets) if loss is None else loss(inputs, outputs, targets)
         found.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if after_step is not None:
             after_step(optimizer.param_groups[0]["lr"])
         schedule.step()
         losses.append(found.item())
-    module.eval()
+    module.eval().to("cpu")
     return sum(losses) / len(losses)

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from evalsuite.contract import Data, Direction, Metric, Network, Outcome, Stage, Unsupported
+from evalsuite.contract import Data, Direction, Metric, Network, Outcome, Stage, Task, Unsupported
 from evalsuite.reading import Reading
 from evalsuite.results import Row, Status, failure_row, row_of
 from evalsuite.variants import Made
@@ -176,17 +177,10 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
 
 
 def _validation(network: Network, data: Data) -> list[Metric]:
-    import torch
+    from evalsuite.tasks import score
 
-    from evalsuite.reluize.training import cross_entropy
-
-    inputs, targets = data.validation.inputs, data.validation.targets
-    with torch.no_grad():
-        logits = torch.cat([network.module(batch) for batch in torch.split(inputs, 256)])
-    return [
-        Metric("validation_accuracy", data.validation.accuracy(logits.argmax(-1)), "fraction", Direction.HIGHER),
-        Metric("validation_nll", cross_entropy(inputs, logits, targets).item(), "nats", Direction.LOWER),
-    ]
+    found = score(network.module, data.validation)
+    return [replace(each, name=f"validation_{each.name}") for each in found.metrics]
 
 
 def _training(made: Made, seconds: float) -> list[Metric]:
@@ -214,10 +208,7 @@ def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
     workload = job.workload.target
     data = data_of(workload)
     network = load_network(assignment.network, workload, data)
-    if network.vocabulary is not None and not getattr(job.step.stage, "takes_tokens", False):
-        raise Unsupported(f"takes real-valued inputs; those of {job.workload.name} are tokens")
-    if network.deployed is not None and not getattr(job.step.stage, "takes_deployed", False):
-        raise Unsupported(f"takes torch modules; after {job.step.after!r} the network is an ONNX file")
+    _check_takes(job.step.stage, network, data, job)
     folder = assignment.scratch / ARTEFACTS
     bench = make_bench(workload, data, seed=job.seed, folder=folder, time_limit=job.time_limit)
     torch.manual_seed(job.seed)
@@ -228,6 +219,25 @@ def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
     artefacts = _artefacts(outcome, folder)
     digest, handover = _hand_over(outcome.network, assignment)
     return Found(Status.OK, rows, network=digest, handover=handover, artefacts=artefacts)
+
+
+def _check_takes(stage: Stage, network: Network, data: Data, job: Job) -> None:
+    """Raise Unsupported where the stage does not declare that it can measure such a network: see `Stage`."""
+    name, after = job.workload.name, job.step.after if job.step else ""
+    lacking = {
+        "takes_tokens": (network.vocabulary is not None, f"real-valued inputs; those of {name} are tokens"),
+        "takes_several": (network.several, f"one input; {name} has several"),
+        "takes_any_task": (data.task.asks != "margin", f"classifiers; the task of {name} is {_called(data.task)}"),
+        "takes_deployed": (network.deployed is not None, f"torch modules; after {after!r} the network is an ONNX file"),
+    }
+    for declared, (needed, what) in lacking.items():
+        if needed and not getattr(stage, declared, False):
+            raise Unsupported(f"takes {what}")
+
+
+def _called(task: Task) -> str:
+    """A task's class in words."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(task).__name__).lower()
 
 
 def _artefacts(outcome: Outcome, folder: Path) -> dict[str, str]:

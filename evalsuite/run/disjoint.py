@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
+import torch
 
 from evalsuite.contract import Data, Split
+from evalsuite.samples import leaves
 
+_BATCH = 256
 PARTS = ("train", "calibration", "validation", "test")
 _CURE = (
     "what is trained on or chosen by must not be measured on: give each sample to one part alone, "
@@ -35,10 +39,19 @@ def check_disjoint(data: Data) -> None:
 
 
 def _hashes(split: Split) -> list[int]:
-    samples = zip(split.inputs.detach().numpy(), split.targets.detach().numpy(), strict=True)
-    return [hash((inputs.tobytes(), targets.tobytes())) for inputs, targets in samples]
+    targets = [each.tobytes() for each in split.targets.detach().numpy()]
+    known = None if isinstance(split.inputs, torch.Tensor) else split.inputs.identities()
+    return [hash(each) for each in zip(known or _contents(split), targets, strict=True)]
+
+
+def _contents(split: Split) -> Iterator[bytes]:
+    for inputs, _ in split.batches(_BATCH):
+        for sample in zip(*(each.detach().numpy() for each in leaves(inputs)), strict=True):
+            yield b"".join(each.tobytes() for each in sample)
 
 
 def _same_memory(data: Data, pair: tuple[str, str]) -> bool:
-    one, other = (getattr(data, name).inputs.detach().numpy() for name in pair)
-    return np.shares_memory(one, other)
+    one, other = (getattr(data, name).inputs for name in pair)
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return np.shares_memory(one.detach().numpy(), other.detach().numpy())
+    return one is other

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from evalsuite.contract import Bench, Data, Network
-from evalsuite.networks import check_savable
+from evalsuite.networks import check_savable, network_of
 from evalsuite.reluize.swap import check_executes
 from evalsuite.run.disjoint import check_disjoint
 from evalsuite.variants import Made, Setup, Variant, standing
@@ -45,14 +45,14 @@ def make_network(
     if variant.base and base is None:
         base = make_network(workload, data, standing(variant.base), seed, name=name)[0].module
     made = variant.make(setup, base)
-    check_executes(made.module, variant.executes, data.train.inputs[:2])
+    check_executes(made.module, variant.executes, (data.train.first(2),))
     module = made.module.eval()
-    return Network(name, module, data.input_shape, data.classes, made.unswapped, data.vocabulary), made
+    return network_of(name, module, data, made.unswapped), made
 
 
 def make_bench(workload: Workload, data: Data, *, seed: int, folder: Path, time_limit: float) -> Bench:
     """The bench of one job; `folder` is created."""
-    from evalsuite.reluize.training import cross_entropy, distilled, fit
+    from evalsuite.reluize.training import distilled, fit
 
     def fine_tune(
         module: nn.Module,
@@ -63,7 +63,7 @@ def make_bench(workload: Workload, data: Data, *, seed: int, folder: Path, time_
         after_step: Callable[[float], None] | None = None,
     ) -> None:
         if epochs > 0:
-            loss = cross_entropy if teacher is None else distilled(teacher)
+            loss = None if teacher is None else distilled(data.task, teacher)
             share = epochs / workload.epochs
             fit(module, data.train, workload, seed=seed, share=share, rate=0.1, loss=loss, after_step=after_step)
 

@@ -10,9 +10,9 @@ from evalsuite.variants.swapped import Swapped
 from evalsuite.variants.variant import Made, Setup, required
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
+    from evalsuite.contract import Split
     from evalsuite.reluize.training import Loss
 
 
@@ -30,8 +30,8 @@ class SwapFinetuned(Swapped):
     Args:
         share: its optimizer steps, as a share of the workload's; they come on top of the base's.
         rate: the learning rate to start from, as a share of the workload's.
-        distill: 0 fine-tunes on the labels; at 1 the loss is the divergence from the unswapped network's logits,
-            and between it is mixed.
+        distill: 0 fine-tunes on the targets; at 1 the loss is the distance from the unswapped network's outputs, as the
+            task has it, and between it is mixed.
         refit: re-fit the biases in closed form first, as `swap-refit` does.
     """
 
@@ -54,19 +54,11 @@ class SwapFinetuned(Swapped):
         made = kind(self.base, self.to).make(setup, base)
         loss = fit(
             made.module, setup.train, setup.workload,
-            seed=setup.seed, share=self.share, rate=self.rate, loss=self._loss(required(base, self.base)),
+            seed=setup.seed, share=self.share, rate=self.rate, loss=self._loss(setup.train, required(base, self.base)),
         )  # fmt: skip
         return replace(made, train_loss=loss, budget=1 + self.share)
 
-    def _loss(self, teacher: nn.Module) -> Loss:
-        import torch
+    def _loss(self, train: Split, teacher: nn.Module) -> Loss | None:
+        from evalsuite.reluize.training import distilled
 
-        from evalsuite.reluize.training import cross_entropy, imitation
-
-        def mixed(inputs: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            with torch.no_grad():
-                wanted = teacher(inputs)
-            imitated = imitation(logits, wanted, targets)
-            return self.distill * imitated + (1 - self.distill) * cross_entropy(inputs, logits, targets)
-
-        return mixed if self.distill else cross_entropy
+        return distilled(train.task, teacher, self.distill) if self.distill else None

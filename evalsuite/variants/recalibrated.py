@@ -26,4 +26,4 @@ class SwapRecalibrated(Swapped):
         made = super().make(setup, base)
         if not any(isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) for layer in made.module.modules()):
             raise Unsupported("the network has no BatchNorm to recalibrate")
-        return replace(made, module=recalibrate_batchnorm(made.module, setup.calibration.inputs))
+        return replace(made, module=recalibrate_batchnorm(made.module, (setup.calibration.inputs[:],)))

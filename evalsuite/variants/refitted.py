@@ -28,4 +28,4 @@ class SwapRefit(Swapped):
 
         made = super().make(setup, base)
         original = required(base, self.base)
-        return replace(made, module=refit_bias(made.module, original, setup.calibration.inputs, scale=self.scale))
+        return replace(made, module=refit_bias(made.module, original, (setup.calibration.inputs[:],), scale=self.scale))

@@ -137,7 +137,7 @@ def train(
 
     make = make or maker(activation)
     torch.manual_seed(setup.seed)
-    module = build_executing(setup.workload.build, make, activation, setup.train.inputs[:2])
+    module = build_executing(setup.workload.build, make, activation, (setup.train.first(2),))
     if setup.check is not None:
         with torch.random.fork_rng(devices=[]):
             setup.check(make)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 OPTIMIZERS = ("adamw", "sgd")
+PRECISIONS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,8 @@ class Budget:
     Args:
         optimizer: "adamw", or "sgd" with `momentum`.
         weight_decay: AdamW's decoupled one, or SGD's L2; never on a hardness.
+        device: what trains: "cpu", "cuda", "cuda:1", or "auto" for a GPU where there is one.
+        precision: of the passes of training: "float32", or "bfloat16" mixed with it.
     """
 
     epochs: int = 20
@@ -22,6 +26,8 @@ class Budget:
     optimizer: str = "adamw"
     momentum: float = 0.9
     weight_decay: float = 0.01
+    device: str = "cpu"
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -34,5 +40,9 @@ class Budget:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {self.device!r}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if not 0 <= self.weight_decay < 1:
             raise ValueError(f"weight_decay must be in [0, 1), got {self.weight_decay}")

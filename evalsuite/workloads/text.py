@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Data, Split
+from evalsuite.tasks.language_model import LanguageModel
 from evalsuite.workloads.options import Budget
 from evalsuite.workloads.workload import SPLIT_SEED
 
@@ -86,7 +87,8 @@ def windows(text: bytes, context: int) -> Split:
     count = (len(text) - 1) // context
     values = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     inputs, targets = values[: count * context], values[1 : count * context + 1]
-    return Split(inputs.reshape(count, context), targets.reshape(count, context))
+    task = LanguageModel(per="byte")
+    return Split(inputs.reshape(count, context), targets.reshape(count, context), task)
 
 
 @dataclass(frozen=True)

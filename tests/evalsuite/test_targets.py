@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from evalsuite.contract import Bench, Network, Split
-from evalsuite.reluize.training import cross_entropy, distilled, fit
+from evalsuite.reluize.training import distilled, fit
 from evalsuite.run.child import _validation
 from evalsuite.run.making import make_bench
+from evalsuite.tasks import Classification
 from evalsuite.workloads.digits import DigitsMLP
 
 
@@ -68,11 +69,11 @@ def test_a_teacher_is_not_imitated_where_the_target_is_ignored() -> None:
     torch.manual_seed(0)
     logits, teacher = torch.randn(2, 3, 5), nn.Linear(4, 5)
     inputs, targets = torch.randn(2, 3, 4), torch.tensor([[1, 2, -100], [-100, 0, 4]])
-    found = distilled(teacher)(inputs, logits, targets).item()
+    found = distilled(Classification(), teacher)(inputs, logits, targets).item()
     counted = targets != -100
     student, wanted = (functional.log_softmax(each[counted] / 2, -1) for each in (logits, teacher(inputs)))
     divergence = 4 * (wanted.exp() * (wanted - student)).sum(-1).mean()
-    assert found == pytest.approx(((cross_entropy(inputs, logits, targets) + divergence) / 2).item(), abs=1e-6)
+    assert found == pytest.approx(((Classification().loss(logits, targets) + divergence) / 2).item(), abs=1e-6)
 
 
 def test_properties_are_of_samples_with_a_target(bench: Callable[..., Bench], tmp_path: Path) -> None:

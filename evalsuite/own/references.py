@@ -1,0 +1,113 @@
+"""References to what a user wrote: `my.py:make_model`, or `package.module:name`. Naming one runs that file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from evalsuite.plugins import did_you_mean
+
+
+class OwnError(ValueError):
+    """What a user brought cannot be used; the text names the culprit, the value and the cure."""
+
+
+def is_reference(text: str) -> bool:
+    """Whether the text has the form of a reference: a Python file or module, a colon, a name."""
+    place, colon, name = text.rpartition(":")
+    return bool(colon) and name.isidentifier() and (place.endswith(".py") or _is_dotted(place))
+
+
+def resolve(reference: str, *, what: str) -> Any:
+    """What `reference` names.
+
+    A file is imported once in a process, with its folder on the path, so that it finds the modules beside it.
+
+    Args:
+        reference: `path/to/file.py:name`, relative to the present folder, or `package.module:name`.
+        what: what it is to be, for messages, as "the model".
+
+    Raises:
+        OwnError: there is no such file, importing it raises, or it has no such name.
+    """
+    place, _, name = reference.rpartition(":")
+    if not is_reference(reference):
+        raise OwnError(f"{what}: {reference!r} names no function; write it as my.py:name")
+    module = _file_module(_existing(place, what)) if place.endswith(".py") else _module(place, what)
+    if not hasattr(module, name):
+        public = [each for each in vars(module) if not each.startswith("_") and callable(getattr(module, each))]
+        raise OwnError(f"{what}: {place} has no {name!r}{did_you_mean(name, public)}")
+    return getattr(module, name)
+
+
+def blame(error: BaseException, what: str, reference: str) -> OwnError:
+    """The error that a user's function raised, with the line of the user's file that it came from."""
+    place = reference.rpartition(":")[0]
+    file = str(Path(place).resolve()) if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", "")
+    folder = str(Path(file or ".").parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [each for each in frames if each.filename == file] or [
+        each for each in frames if each.filename.startswith(folder) and "site-packages" not in each.filename
+    ]
+    where = f"{_shown(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else reference
+    said = " ".join(str(error).split())[:300]
+    return OwnError(f"{where}: {what} raises {type(error).__name__}{f': {said}' if said else ''}")
+
+
+def _is_dotted(place: str) -> bool:
+    return bool(place) and all(part.isidentifier() for part in place.split("."))
+
+
+def _existing(place: str, what: str) -> Path:
+    path = Path(place).expanduser()
+    if not path.is_file():
+        beside = [str(each) for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        hint = did_you_mean(place, beside) if beside else ""
+        raise OwnError(f"{what}: there is no file {place}{hint}")
+    return path.resolve()
+
+
+def _module(name: str, what: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and name.startswith(error.name):
+            raise OwnError(f"{what}: there is no module {name!r}; install it, or give a file as my.py:name") from error
+        raise blame(error, f"importing {name}", f"{name}:x") from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise blame(error, f"importing {name}", f"{name}:x") from error
+
+
+@cache
+def _file_module(file: Path) -> ModuleType:
+    # A name of its own: two users' files called model.py are two modules, and neither hides an installed one.
+    name = f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        del sys.modules[name]
+        raise OwnError(f"{_shown(error.filename or str(file))}:{error.lineno}: {error.msg}") from error
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
+        del sys.modules[name]
+        raise blame(error, f"importing {_shown(str(file))}", f"{file}:x") from error
+    return module
+
+
+def _shown(file: str) -> str:
+    """The path as a user would write it: from the present folder where it lies below."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file

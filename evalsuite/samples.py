@@ -1,0 +1,118 @@
+"""Inputs: a batch as a network takes it, and data that are read only when they are asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+Inputs = torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
+"""A batch: one tensor, positional ones, or named ones; the first dimension of each is the batch."""
+
+
+class Samples(ABC):
+    """A sequence of inputs that need not fit into memory: indexed by a slice or a tensor of indices, it gives a batch.
+
+    It is picklable, gives the same at every call, and stands wherever a `Split` has a tensor of inputs.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many."""
+
+    @abstractmethod
+    def read(self, indices: Sequence[int]) -> Inputs:
+        """The samples at these indices, each in [0, len), as one batch."""
+
+    def identities(self) -> list[bytes] | None:
+        """What tells each sample from the others, as a digest of its file; None: their content does."""
+        return None
+
+    def __getitem__(self, index: int | slice | torch.Tensor) -> Any:
+        """A batch; for an int that sample alone, without the batch's dimension."""
+        if isinstance(index, slice):
+            return self.read(range(*index.indices(len(self))))
+        if isinstance(index, torch.Tensor) and index.dtype == torch.bool:
+            index = index.nonzero().flatten()
+        if isinstance(index, torch.Tensor) and index.ndim:
+            return self.read([int(each) for each in index.tolist()])
+        place = int(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"sample {place} of {len(self)}")
+        return mapped(self.read([place % len(self)]), lambda each: each[0])
+
+    @cached_property
+    def first(self) -> Inputs:
+        """The first sample, as a batch of one."""
+        return self.read([0])
+
+    @property
+    def shape(self) -> torch.Size:
+        """(samples, *shape of one input); of several inputs the first one's."""
+        return torch.Size((len(self), *leaves(self.first)[0].shape[1:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the inputs; of several the first one's."""
+        return leaves(self.first)[0].dtype
+
+
+class Several(Samples):
+    """Named or positional inputs, each a tensor (samples, ...) in memory."""
+
+    def __init__(self, parts: Mapping[str, torch.Tensor] | Sequence[torch.Tensor]) -> None:
+        self._parts: Inputs = dict(parts) if isinstance(parts, Mapping) else tuple(parts)
+        sizes = {len(each) for each in leaves(self._parts)}
+        if len(sizes) != 1:
+            raise ValueError(f"inputs of one sample belong together, but there are {sorted(sizes)} of them")
+
+    def __len__(self) -> int:
+        return len(leaves(self._parts)[0])
+
+    def read(self, indices: Sequence[int]) -> Inputs:
+        """See `Samples`."""
+        chosen = torch.as_tensor(list(indices))
+        return mapped(self._parts, lambda each: each[chosen])
+
+
+class Chosen(Samples):
+    """Some of the samples, in an order of their own."""
+
+    def __init__(self, of: Samples, indices: Sequence[int]) -> None:
+        self._of, self._indices = of, list(indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def read(self, indices: Sequence[int]) -> Inputs:
+        """See `Samples`."""
+        return self._of.read([self._indices[each] for each in indices])
+
+    def identities(self) -> list[bytes] | None:
+        """See `Samples`."""
+        known = self._of.identities()
+        return None if known is None else [known[each] for each in self._indices]
+
+
+def leaves(inputs: Inputs) -> list[torch.Tensor]:
+    """The tensors of a batch."""
+    if isinstance(inputs, torch.Tensor):
+        return [inputs]
+    return list(inputs.values() if isinstance(inputs, dict) else inputs)
+
+
+def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+    """The batch with each tensor changed."""
+    if isinstance(inputs, torch.Tensor):
+        return change(inputs)
+    if isinstance(inputs, dict):
+        return {name: change(each) for name, each in inputs.items()}
+    return tuple(change(each) for each in inputs)
+
+
+def on(device: torch.device | str, inputs: Inputs) -> Inputs:
+    """The batch on that device."""
+    return mapped(inputs, lambda each: each.to(device))

@@ -1,0 +1,41 @@
+"""Language modelling: the next token at each position."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from evalsuite.contract import Direction, Metric
+from evalsuite.tasks.classification import Classification
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class LanguageModel(Classification):
+    """The next token at each position: cross-entropy, in bits and as perplexity, and accuracy.
+
+    Args:
+        per: "token", or "byte" where the tokens are bytes: what bits and perplexity are counted by.
+    """
+
+    asks: ClassVar[str] = "margin"  # of the next token behind the last position
+    per: str = "token"
+
+    def __post_init__(self) -> None:
+        if self.per not in ("token", "byte"):
+            raise ValueError(f"per must be 'token' or 'byte', got {self.per!r}")
+
+    def metrics(self, tally: torch.Tensor) -> list[Metric]:
+        """Bits first, then accuracy, the mean loss and perplexity."""
+        nats = float(tally[2] / tally[0])
+        bits = Metric(f"bits_per_{self.per}", nats / math.log(2), "bits", Direction.LOWER)
+        perplexity = math.exp(nats) if nats < 700 else None
+        reason = "" if perplexity is not None else f"a loss of {nats:.4g} nats gives more than a float holds"
+        return [
+            bits,
+            *super().metrics(tally),
+            Metric("perplexity", perplexity, "ratio", Direction.LOWER, {"per": self.per}, reason=reason),
+        ]

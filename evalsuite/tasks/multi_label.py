@@ -1,0 +1,67 @@
+"""Multi-label classification: any number of labels for each sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from evalsuite.contract import IGNORED, Direction, Metric
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class MultiLabel:
+    """Each label for itself, present or not: binary cross-entropy, F1 over all labels, and whole samples right.
+
+    Outputs are logits (samples, labels), present where > 0; targets are int64 0 or 1, and -100 counts nowhere.
+    """
+
+    version: ClassVar[str] = "1"
+    asks: ClassVar[str] = ""
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean binary cross-entropy over the labels that count, in nats, 0-d."""
+        from torch.nn import functional
+
+        counted = targets != IGNORED
+        return functional.binary_cross_entropy_with_logits(outputs[counted], targets[counted].to(outputs.dtype))
+
+    def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean binary cross-entropy to the teacher's probabilities."""
+        from torch.nn import functional
+
+        counted = targets != IGNORED
+        return functional.binary_cross_entropy_with_logits(outputs[counted], teacher[counted].detach().sigmoid())
+
+    def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Which labels are present."""
+        return outputs > 0
+
+    def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Labels, true and false positives, false negatives, summed loss; samples, and those wholly right."""
+        import torch
+        from torch.nn import functional
+
+        counted, wanted, found = targets != IGNORED, targets == 1, outputs > 0
+        logits = outputs[counted].double()
+        loss = functional.binary_cross_entropy_with_logits(logits, targets[counted].double(), reduction="sum")
+        right = ((wanted == found) | ~counted).all(-1) & counted.any(-1)
+        sums = [
+            counted, wanted & found & counted, ~wanted & found & counted, wanted & ~found & counted,
+            counted.any(-1), right,
+        ]  # fmt: skip
+        return torch.stack([*(each.sum().double() for each in sums), loss])
+
+    def metrics(self, tally: torch.Tensor) -> list[Metric]:
+        """Micro-averaged F1, accuracy over labels, the share of samples wholly right, and the mean loss."""
+        labels, hits, false, missed, samples, right, loss = tally.tolist()
+        present = 2 * hits + false + missed
+        f1, reason = (2 * hits / present, "") if present else (None, "no label is present, and none was found")
+        return [
+            Metric("f1_micro", f1, "fraction", Direction.HIGHER, reason=reason),
+            Metric("label_accuracy", 1 - (false + missed) / labels, "fraction", Direction.HIGHER),
+            Metric("exact_match", right / samples, "fraction", Direction.HIGHER),
+            Metric("bce", loss / labels, "nats", Direction.LOWER),
+        ]
