@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from evalsuite.commands import add_commands
+from evalsuite.run.console import cache_in, described, execute, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from evalsuite.plugins import Plugin
     from evalsuite.recipe import Recipe
-    from evalsuite.run.cache import Cache
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,20 +31,6 @@ CacheFolder = Annotated[
 ]
 
 
-def _stop(message: object) -> NoReturn:
-    print(f"evalsuite: {message}", file=sys.stderr)
-    raise typer.Exit(2)
-
-
-def _described(error: OSError) -> str:
-    """An error of the file system in one line; those we raise ourselves carry their own text."""
-    if error.errno is None:
-        return str(error)
-    return (
-        f"{error.filename or 'a file'}: {error.strerror}; make it usable, or choose other folders with --out, --cache"
-    )
-
-
 def _recipe(path: Path) -> Recipe:
     from evalsuite.recipe import RecipeError, read_recipe
 
@@ -53,20 +39,6 @@ def _recipe(path: Path) -> Recipe:
     except RecipeError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
-
-
-def _cache(folder: Path | None) -> Cache:
-    from evalsuite.run.cache import Cache, default_folder
-
-    return Cache((folder or default_folder()).absolute())
-
-
-def _workers(asked: int) -> int:
-    import os
-
-    if asked < 0:
-        _stop(f"--jobs is a number of processes >= 1, or 0 for one per core; got {asked}")
-    return asked or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 
 @app.command()
@@ -79,45 +51,13 @@ def run(
     progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
 ) -> None:
     """Run a recipe; run it again to continue. What is done is not done twice."""
-    from evalsuite.plan import jobs_of
-    from evalsuite.run.executor import Executor, Processes, Serial
-    from evalsuite.run.progress import STYLES, progress_of
-    from evalsuite.run.runner import RunError, run_recipe
-    from evalsuite.workloads.workload import DataError
-
-    if progress not in STYLES:
-        _stop(f"--progress is one of {', '.join(STYLES)}; got {progress!r}")
     read = _recipe(recipe)
     folder = out or Path("runs") / read.name
-    workers = 1 if serial else _workers(jobs)
-    executor: Executor = Serial()
-    if not serial:
-        stage_modules = [type(step.stage).__module__ for step in read.steps]
-        executor = Processes(workers, stage_modules, jobs=len(jobs_of(read)))
-    command = f"evalsuite run {recipe}"
-    try:
-        record = run_recipe(
-            read, folder.absolute(), _cache(cache), executor, progress_of(progress), workers=workers, command=command
-        )
-    except (RunError, DataError) as error:
-        _stop(error)
-    except OSError as error:
-        _stop(_described(error))
-    except KeyboardInterrupt:
-        print(
-            f"evalsuite: interrupted; what was measured is in {folder}, and the same command continues", file=sys.stderr
-        )
-        raise typer.Exit(130) from None
-    counts = record.jobs
-    failed = sum(counts.get(key, 0) for key in ("failed", "crashed", "timeout", "measurement_failed"))
-    skipped = counts.get("skipped", 0)
-    print(
-        f"{counts['total']} jobs: {counts.get('ok', 0)} ok, {counts.get('unsupported', 0)} unsupported, {failed} failed"
-        f"{f', {skipped} skipped' if skipped else ''}"
-        f" ({counts.get('cached', 0)} from the cache). Rows: {folder / 'results.parquet'}"
+    complete = execute(
+        read, folder, cache_in(cache), jobs=jobs, serial=serial, progress=progress, command=f"evalsuite run {recipe}"
     )
     print(f"Next: evalsuite report {folder}")
-    if failed or skipped:
+    if not complete:
         raise typer.Exit(1)
 
 
@@ -132,11 +72,11 @@ def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -
     read = _recipe(recipe)
     folder = (out or Path("runs") / read.name).absolute()
     try:
-        planned = plan_run(read, folder, _cache(cache))
+        planned = plan_run(read, folder, cache_in(cache))
     except DataError as error:
-        _stop(error)
+        stop(error)
     except OSError as error:
-        _stop(_described(error))
+        stop(described(error))
     width = max(len(each.job.id) for each in planned)
     for each in planned:
         print(f"{each.state:<7} {each.job.id:<{width}}  {each.why}")
@@ -153,9 +93,9 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's f
     try:
         written = write_report(folder)
     except (DamagedResults, ValueError) as error:
-        _stop(error)
+        stop(error)
     except OSError as error:
-        _stop(f"cannot write {error.filename or folder}: {error.strerror}")
+        stop(f"cannot write {error.filename or folder}: {error.strerror}")
     for path in written:
         if path.suffix in (".html", ".md"):
             print(path)
@@ -185,12 +125,12 @@ def _print_plugins(group: str, name: str | None = None, find: Callable[[str], Pl
         try:
             plugin = find(name) if find else load(group, name)
         except PluginError as error:
-            _stop(error)
+            stop(error)
         _print_options(plugin.help, plugin.target)
         return
     plugins = load_all(group)
     if not plugins:
-        _stop(f"no {group} are installed: reinstall evalsuite")
+        stop(f"no {group} are installed: reinstall evalsuite")
     name_width = max(len(plugin.name) for plugin in plugins)
     origins = [f"{plugin.origin} {plugin.version}" for plugin in plugins]
     origin_width = max(len(origin) for origin in origins)
@@ -221,7 +161,7 @@ def activations(
     try:
         selected = Selected.by_name(name)
     except UnknownActivation as error:
-        _stop(error)
+        stop(error)
     if plot is None:
         print("\n".join(selected.lines()))
         return
@@ -232,9 +172,9 @@ def activations(
         with style():
             write_figure(selected.rows(), plot)
     except ValueError as error:
-        _stop(error)
+        stop(error)
     except OSError as error:
-        _stop(f"cannot write {plot}: {error.strerror or error}; name a file in a folder that can be written")
+        stop(f"cannot write {plot}: {error.strerror or error}; name a file in a folder that can be written")
     print(plot)
 
 
@@ -266,9 +206,9 @@ def verify(
     """Decide a VNN-LIB property of an ONNX network, or many: sat, unsat, unknown, timeout or error."""
     single = onnx is not None and vnnlib is not None and instances is None and out is None
     if not single and (instances is None or onnx is not None or vnnlib is not None):
-        _stop("verify takes either --onnx and --vnnlib, or --instances and perhaps --out")
+        stop("verify takes either --onnx and --vnnlib, or --instances and perhaps --out")
     if timeout is not None and not 0 < timeout < float("inf"):
-        _stop(f"--timeout is a number of seconds > 0, got {timeout:g}")
+        stop(f"--timeout is a number of seconds > 0, got {timeout:g}")
     if instances is not None:
         _verify_many(instances, out, timeout)
     elif onnx is not None and vnnlib is not None:
@@ -286,7 +226,7 @@ def _verify_one(onnx: Path, vnnlib: Path, timeout: float | None) -> None:
         found = decide(onnx, vnnlib, timeout=60.0 if timeout is None else timeout)
     except (Unsupported, ValueError, OSError) as error:
         print("error")
-        _stop(_unreadable(error))
+        stop(_unreadable(error))
     print(found.lines())
     print(f"{found.reason}; {found.boxes} boxes; {found.prepare_seconds + found.seconds:.2f} s", file=sys.stderr)
 
@@ -314,7 +254,7 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None) -> None:
                 name = f"{Path(found.onnx).name} {Path(found.vnnlib).name}"
                 print(f"{number}/{len(instances)} {name}: {found.result} ({found.reason})", file=sys.stderr)
     except (ValueError, OSError) as error:
-        _stop(_unreadable(error))
+        stop(_unreadable(error))
 
 
 @app.command(name="check-proof")
@@ -333,7 +273,7 @@ def check_proof(
     from evalsuite.verification import proof_files, proofs, read_vnnlib
 
     if z3 is not None and not 0 < z3 <= 1e6:
-        _stop(f"--z3 is a number of seconds > 0 and <= 1e6, got {z3:g}")
+        stop(f"--z3 is a number of seconds > 0 and <= 1e6, got {z3:g}")
     try:
         network = onnx.read_bytes()
         found = proof_files.read_proof(proof)
@@ -345,7 +285,7 @@ def check_proof(
         print(f"evalsuite: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     except (OSError, ValueError) as error:
-        _stop(_unreadable(error))
+        stop(_unreadable(error))
     print(proof_files.described(statement))
     lacking = "" if specification is None else proof_files.missing(statement, specification)
     if specification is not None:
@@ -364,7 +304,7 @@ def doctor(cache: CacheFolder = None) -> None:
     from evalsuite.doctor import examine
 
     healthy = True
-    for check in examine(_cache(cache).folder):
+    for check in examine(cache_in(cache).folder):
         healthy &= check.ok
         print(f"{'ok     ' if check.ok else 'MISSING'}  {check.name:<22} {check.finding}")
         if not check.ok:
