@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from evalsuite import sources
 from evalsuite.plugins import entries
-from evalsuite.recipe import TRAIN, Part, Recipe, Step
+from evalsuite.recipe import TRAIN, Part, Recipe, Step, option_names
 from evalsuite.workloads.workload import DataError, unreadable
 
 _HARNESS = ("evalsuite.run.child", "evalsuite.run.making", "evalsuite.networks")
@@ -163,7 +163,8 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 def options_of(part: Part) -> dict[str, Any]:
     """The options of a workload, variant or stage as they stand, defaults included."""
-    return {each.name: getattr(part.target, each.name) for each in fields(part.target)}
+    named = {option: getattr(part.target, name) for option, name in option_names(part.target).items()}
+    return {option: value.plain() if hasattr(value, "plain") else value for option, value in named.items()}
 
 
 def _described(part: Part) -> dict[str, str]:

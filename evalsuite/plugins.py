@@ -91,7 +91,11 @@ def options_of(target: object) -> list[tuple[str, str, str]]:
     if not isinstance(target, type) or not is_dataclass(target):
         return []
     return [
-        (each.name, str(each.type), "required" if each.default is MISSING else repr(each.default))
+        (
+            each.metadata.get("option", each.name),
+            str(each.type),
+            "required" if each.default is MISSING else repr(each.default),
+        )
         for each in fields(target)
         if each.init
     ]

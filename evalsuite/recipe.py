@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -16,6 +17,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from evalsuite.contract import Stage
+from evalsuite.own.decorated import declared
+from evalsuite.own.references import OwnError, is_reference
 from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
 from evalsuite.variants import load_variant, options_for, standing, variant_names
 
@@ -220,6 +223,22 @@ def _lacking(kind: str, target: Any) -> str:
     return f"lacks {', '.join(missing)}; its author must add what evalsuite.{kind.title()} names" if missing else ""
 
 
+def option_names(cls: Any) -> dict[str, str]:
+    """The field of each option of a dataclass, by the option's name: mostly the same."""
+    return {each.metadata.get("option", each.name): each.name for each in fields(cls) if each.init}
+
+
+def construct(cls: Any, options: Mapping[str, Any]) -> Any:
+    """The dataclass with these options, which `option_names` knows.
+
+    Raises:
+        ValidationError: an option has another type, or the class refuses it.
+    """
+    names = option_names(cls)
+    given = {names[option]: value for option, value in options.items()}
+    return TypeAdapter(cls).validate_json(json.dumps(given), strict=True)
+
+
 class _Reader:
     """Walks one YAML tree, gathering problems instead of stopping at the first."""
 
@@ -282,10 +301,10 @@ class _Reader:
             self._report(error, ())
             return None
 
-    def _report(self, error: ValidationError, place: Place) -> None:
+    def _report(self, error: ValidationError, place: Place, called: Mapping[str, str] = MappingProxyType({})) -> None:
         seen: set[Place] = set()
         for each in error.errors():
-            inner = tuple(part for part in each["loc"] if part not in ("str", "dict[str,any]"))
+            inner = tuple(called.get(str(part), part) for part in each["loc"] if part not in ("str", "dict[str,any]"))
             if inner in seen:
                 continue
             seen.add(inner)
@@ -339,8 +358,9 @@ class _Reader:
         return {"use": entry["use"], "name": name, "options": options, **{k: entry.get(k) for k in reserved[2:]}}
 
     def _plugin(self, group: str, place: Place, entry: str | dict[str, Any]) -> Part | None:
-        given = self._split(place, entry, _STEP_KEYS if group == "stages" else _STEP_KEYS[:2])
-        if given is None:
+        entry = self._declared(place, entry) if group == "workloads" else entry
+        given = entry and self._split(place, entry, _STEP_KEYS if group == "stages" else _STEP_KEYS[:2])
+        if not given:
             return None
         try:
             plugin = load(group, given["use"])
@@ -349,6 +369,25 @@ class _Reader:
             return None
         part = self._build(place, plugin.target, group.removesuffix("s"), given)
         return part and _part_of(given, plugin, part.target)
+
+    def _declared(self, place: Place, entry: str | dict[str, Any]) -> str | dict[str, Any] | None:
+        """`use: my.py:net`, a function declared by @evalsuite.workload, as the workload `own` with its options."""
+        use = entry if isinstance(entry, str) else entry.get("use")
+        if not (isinstance(use, str) and is_reference(use)):
+            return entry
+        try:
+            options = declared(use)
+        except OwnError as error:
+            self._problem((*place, "use"), str(error))
+            return None
+        if not options:
+            self._problem(
+                (*place, "use"), f"{use!r} is not declared by @evalsuite.workload; write `use: own, model: {use}`"
+            )
+            return None
+        given = {} if isinstance(entry, str) else entry
+        name = re.sub(r"[^A-Za-z0-9.-]+", "-", use.rpartition(":")[2]).strip("-.")
+        return {"name": name, "model": use, **options, **given, "use": "own"}
 
     def _variant(self, place: Place, entry: str | dict[str, Any]) -> Part | None:
         given = self._split(place, entry, _STEP_KEYS[:2])
@@ -388,7 +427,7 @@ class _Reader:
         if not (isinstance(cls, type) and is_dataclass(cls)):
             self._problem((*place, "use"), f"{kind} {use!r} is not a dataclass; its author must make it one")
             return None
-        known = [each.name for each in fields(cls) if each.init]
+        known = option_names(cls)
         unknown = [key for key in options if key not in known]
         for key in unknown:
             hint = did_you_mean(key, known) if known else "; it has no options"
@@ -396,9 +435,9 @@ class _Reader:
         if unknown:
             return None
         try:
-            target = TypeAdapter(cls).validate_json(json.dumps(options), strict=True)
+            target = construct(cls, options)
         except ValidationError as error:
-            self._report(error, place)
+            self._report(error, place, {name: option for option, name in known.items()})
             return None
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             self._problem(place, f"{kind} {use!r} cannot be made: {type(error).__name__}: {error}")

@@ -114,7 +114,8 @@ def perform(assignment: Assignment) -> None:
     """Run the job in this process and write its outcome; what a stage raises becomes a row."""
     import torch
 
-    torch.set_num_threads(1)  # Jobs run side by side, and one thread gives one order of summation.
+    # By default one: jobs run side by side, and one thread gives one order of summation.
+    torch.set_num_threads(getattr(assignment.job.workload.target, "threads", 1))
     started = time.perf_counter()
     labels = {**assignment.job.coordinates, "key": assignment.key}
 

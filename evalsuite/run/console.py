@@ -1,4 +1,4 @@
-"""What commands that run something share: running a recipe with its progress on the terminal, and ending with a message.
+"""What commands that run something share: running a recipe with progress on the terminal, ending with a message.
 
 Importing this module imports no heavy library.
 """
@@ -15,6 +15,7 @@ import typer
 if TYPE_CHECKING:
     from evalsuite.recipe import Recipe
     from evalsuite.run.cache import Cache
+    from evalsuite.run.executor import Executor
 
 
 def stop(message: object) -> NoReturn:
@@ -53,19 +54,14 @@ def execute(
 
     Ends the command where the run cannot begin or go on.
     """
-    from evalsuite.plan import jobs_of
-    from evalsuite.run.executor import Executor, Processes, Serial
+    from evalsuite.run.executor import Serial
     from evalsuite.run.progress import STYLES, progress_of
     from evalsuite.run.runner import RunError, run_recipe
     from evalsuite.workloads.workload import DataError
 
     if progress not in STYLES:
         stop(f"--progress is one of {', '.join(STYLES)}; got {progress!r}")
-    workers = 1 if serial else _workers(jobs)
-    executor: Executor = Serial()
-    if not serial:
-        stage_modules = [type(step.stage).__module__ for step in recipe.steps]
-        executor = Processes(workers, stage_modules, jobs=len(jobs_of(recipe)))
+    executor, workers = (Serial(), 1) if serial else processes(recipe, jobs)
     try:
         record = run_recipe(
             recipe, folder.absolute(), cache, executor, progress_of(progress), workers=workers, command=command
@@ -88,6 +84,17 @@ def execute(
         f" ({counts.get('cached', 0)} from the cache). Rows: {folder / 'results.parquet'}"
     )
     return not (failed or skipped)
+
+
+def processes(recipe: Recipe, jobs: int = 0) -> tuple[Executor, int]:
+    """The executor of a recipe's jobs in processes of their own, and how many run at a time; 0: one per core."""
+    from evalsuite.plan import jobs_of
+    from evalsuite.run.executor import Processes
+
+    workers = _workers(jobs)
+    return Processes(
+        workers, [type(step.stage).__module__ for step in recipe.steps], jobs=len(jobs_of(recipe))
+    ), workers
 
 
 def _workers(asked: int) -> int:

@@ -17,6 +17,7 @@ class Budget:
         optimizer: "adamw", or "sgd" with `momentum`.
         weight_decay: AdamW's decoupled one, or SGD's L2; never on a hardness.
         device: what trains: "cpu", "cuda", "cuda:1", or "auto" for a GPU where there is one.
+        threads: of a job; one gives one order of summation, and jobs run side by side.
         precision: of the passes of training: "float32", or "bfloat16" mixed with it.
     """
 
@@ -28,6 +29,7 @@ class Budget:
     weight_decay: float = 0.01
     device: str = "cpu"
     precision: str = "float32"
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -42,6 +44,8 @@ class Budget:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {self.device!r}")
+        if self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if not 0 <= self.weight_decay < 1:

