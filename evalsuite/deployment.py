@@ -18,13 +18,23 @@ import onnxruntime
 import torch
 from torch import nn
 
+from evalsuite.samples import Inputs, leaves, mapped
+
 OPSET = 20  # The first opset with a Gelu operator: below it GELU is exported as five unfused nodes, unfairly slow.
 
 
 def export_onnx(
-    module: nn.Module, input_shape: tuple[int, ...], path: Path, *, opset: int = OPSET, tokens: bool = False
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    path: Path,
+    *,
+    opset: int = OPSET,
+    tokens: bool = False,
+    example: Inputs | None = None,
 ) -> onnx.ModelProto:
     """Write `module` as one ONNX file with a dynamic batch, input "input" and output "logits"; checked and returned.
+
+    Several inputs are named as the mapping that the module takes, or "input_0", "input_1", ... as the tuple.
 
     Args:
         module: evaluated in eval mode; a copy is exported.
@@ -32,22 +42,28 @@ def export_onnx(
         path: the file.
         opset: the operator set asked for.
         tokens: whether inputs are int64 token indices instead of float32.
+        example: a batch to trace with, where inputs are several or zeros would not do; of any size.
 
     Raises:
         ValueError: the file does not have the opset asked for.
     """
-    example = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else torch.float32)
+    if example is None:
+        example = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else torch.float32)
+    # A size of 1 would be taken for a constant.
+    pair = mapped(example, lambda each: each[torch.arange(2) % len(each)])
+    batch = torch.export.Dim("batch")
+    dynamic = mapped(pair, lambda _: {0: batch})  # type: ignore[arg-type, return-value]
     # The exporter reports, at every call, which operators of other libraries it does not know.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             copy.deepcopy(module).eval(),
-            (example,),
+            (pair, {}),  # the exporter takes a mapping that comes last for keyword arguments
             str(path),
-            input_names=["input"],
+            input_names=_names(pair),
             output_names=["logits"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamic_shapes=(dynamic,),
             opset_version=opset,
             external_data=False,
             dynamo=True,
@@ -75,11 +91,23 @@ def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceS
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def run_onnx(session: onnxruntime.InferenceSession, inputs: torch.Tensor) -> torch.Tensor:
-    """The session's first output for `inputs` (batch, *input_shape), real ones taken as float32."""
-    given = inputs.float() if inputs.is_floating_point() else inputs
-    output: np.ndarray[Any, Any] = session.run(None, {session.get_inputs()[0].name: given.numpy()})[0]
+def run_onnx(session: onnxruntime.InferenceSession, inputs: Inputs) -> torch.Tensor:
+    """The session's first output for a batch, a tensor (batch, *input_shape) or several; real ones as float32.
+
+    Several inputs go by their names (see `export_onnx`); one that the graph does not read is left out.
+    """
+    given = [each.float() if each.is_floating_point() else each for each in leaves(inputs)]
+    taken = [each.name for each in session.get_inputs()]
+    names = taken[:1] if isinstance(inputs, torch.Tensor) else _names(inputs)
+    feed = {name: each.numpy() for name, each in zip(names, given, strict=True) if name in taken}
+    output: np.ndarray[Any, Any] = session.run(None, feed)[0]
     return torch.from_numpy(output)
+
+
+def _names(inputs: Inputs) -> list[str]:
+    if isinstance(inputs, dict):
+        return list(inputs)
+    return [f"input_{index}" for index in range(len(inputs))] if isinstance(inputs, tuple) else ["input"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,12 +52,30 @@ def census(network: nn.Module, *, gates: bool = False) -> list[Found]:
     return found
 
 
+_STAYS = "_stays_as_it_is"
+
+
+def let_stay(activation: nn.Module) -> None:
+    """Mark an activation, and its copies, as the architecture's own, which no treatment replaces."""
+    vars(activation)[_STAYS] = True
+
+
+def stays(activation: nn.Module) -> bool:
+    """Whether it is marked by `let_stay`."""
+    return _STAYS in vars(activation)
+
+
+def staying(network: nn.Module) -> list[str]:
+    """The paths of the activations that stay."""
+    return [path for path, each in network.named_modules() if stays(each)]
+
+
 def built_with(network: nn.Module) -> list[Found]:
     """The activations that a network is built with: those like ReLU, else clips such as ReLU6, else gates.
 
-    Gates and clips beside the activations are the architecture's own.
+    Gates and clips beside the activations are the architecture's own, and so are those marked by `let_stay`.
     """
-    every = census(network, gates=True)
+    every = [each for each in census(network, gates=True) if not stays(each.module)]
     counted = [each for each in every if not each.traits.gate]
     return [each for each in counted if each.traits.swaps] or counted or every
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from evalsuite.activations.census import duplicate
 from evalsuite.activations.hardenable import Hardenable
@@ -231,4 +231,9 @@ def copies_agree(first: nn.Module, second: nn.Module, args: tuple[Any, ...], kwa
 
 
 def _double(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    """The argument in float64; of a batch that is a tuple or a mapping each part."""
+
+    def one(each: Any) -> Any:
+        return each.double() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
+
+    return tree_map(one, value)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from evalsuite.activations import Activation, Found, census
-from evalsuite.activations.census import settle_transformers, substitute
+from evalsuite.activations.census import settle_transformers, stays, substitute
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.recognition import known as known_rows
 from evalsuite.activations.runs import function_name
@@ -94,7 +94,9 @@ def harden(
     replacement = {
         id(found.module): _hardenable(found, prepared, hardness)
         for found in census(prepared)
-        if found.traits.hardened_by not in ("", found.traits.name) and _is_as_registered(found)
+        if found.traits.hardened_by not in ("", found.traits.name)
+        and _is_as_registered(found)
+        and not stays(found.module)
     }
     if in_place and id(prepared) in replacement:
         raise ValueError(f"{type(module).__name__} is itself the activation: use in_place=False, or wrap it")

@@ -221,6 +221,7 @@ class Hardening:
     def _not_hardened(self) -> list[str]:
         """The activations other than ReLU that the swap would replace without any hardening before."""
         from evalsuite.activations import RELU, census
+        from evalsuite.activations.census import stays
         from evalsuite.reluize.swap import expose
 
         hardened = {path for path, each in self.module.named_modules() if isinstance(each, Hardenable)}
@@ -228,7 +229,10 @@ class Hardening:
         return [
             f"{each.traits.name} at {each.path}"
             for each in found
-            if each.traits.swaps and each.traits.name != RELU.name and each.path not in hardened
+            if each.traits.swaps
+            and each.traits.name != RELU.name
+            and each.path not in hardened
+            and not stays(each.module)
         ]
 
     def state_dict(self) -> dict[str, Any]:

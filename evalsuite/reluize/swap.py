@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from evalsuite.activations import RELU, Found, census
-from evalsuite.activations.census import duplicate, identify, settle_transformers, substitute
+from evalsuite.activations.census import duplicate, identify, settle_transformers, staying, stays, substitute
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.recognition import Recognised, known
 from evalsuite.activations.runs import Use, as_call, census_of_operators, census_of_run
@@ -46,7 +46,7 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
     fixed = {
         id(each): _like(exposed, _make(found))
         for each in exposed.modules()
-        if (found := identify(each)) is not None and found.hardness != 1
+        if not stays(each) and (found := identify(each)) is not None and found.hardness != 1
     }
     exposed = substitute(exposed, fixed)
     adopt(exposed)
@@ -87,7 +87,7 @@ def swap(
     are swapped too (see `expose`: the latter makes the result an fx.GraphModule), and the result is run once: if any
     activation other than `to` is still executed, that is an error. A tanh, sigmoid or erf that is not part of x g(x)
     (a gate, a pooler, a probability) is no GELU-like activation, and stays; so does what is bounded above on purpose
-    and piecewise linear already, as ReLU6 (`Activation.swaps`), unless `rows` names it.
+    and piecewise linear already, as ReLU6 (`Activation.swaps`), unless `rows` names it, and what `let_stay` marks.
 
     Args:
         module: any network.
@@ -110,14 +110,16 @@ def swap(
             f"{type(module).__name__}: {', '.join(training)} was exported in training mode, which eval() cannot change;"
             " call eval() on the network before expose() or harden() rewrites its formulas"
         )
-    found = [each for each in census(exposed, gates=rows is not None) if _is_swapped(each, rows)]
+    found = [
+        each for each in census(exposed, gates=rows is not None) if _is_swapped(each, rows) and not stays(each.module)
+    ]
     if not found:
         raise ValueError(_nothing_found(module, example))
     put = {id(each.module): _like(exposed, _put(to, each.module)) for each in found if not is_in(each.path, keep)}
     swapped = substitute(exposed, put).eval()
     if example is not None:
         check_swapped(swapped, example, keep, to=to)
-    elif cannot := _of_type(swapped, _RESEMBLING, {*keep, *_matching(swapped, to)}):
+    elif cannot := _of_type(swapped, _RESEMBLING, {*keep, *staying(swapped), *_matching(swapped, to)}):
         raise ValueError(f"{type(module).__name__}: cannot be swapped: {', '.join(cannot)}; keep= leaves them in place")
     return swapped
 
@@ -130,7 +132,7 @@ def check_swapped(module: nn.Module, example: Any, keep: Collection[str] = (), *
         to, example, keep: see `swap`.
     """
     uses = _executed(module, *as_call(example))
-    stay = {*keep, *_matching(module, to)}
+    stay = {*keep, *staying(module), *_matching(module, to)}
     left = sorted({_where(use) for use in uses if _is_left(use, to.name) and not is_in(use.path, stay)})
     if left:
         raise ValueError(
@@ -158,7 +160,7 @@ def places_of(module: nn.Module, activation: str, example: Any) -> set[str]:
     args, kwargs = as_call(example)
     own = {each.path for each in census(module, gates=True) if each.traits.name == activation}
     executed = _executed(module, args, kwargs)
-    others = [use for use in executed if _is_left(use, activation) and not is_in(use.path, own)]
+    others = [use for use in executed if _is_left(use, activation) and not is_in(use.path, {*own, *staying(module)})]
     places = {use.path for use in executed if use.function == activation or _computes(use, activation)}
     places |= own & _reached(module, args, kwargs)
     if others or not places:

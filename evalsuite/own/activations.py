@@ -1,0 +1,216 @@
+"""The activations of a user's network: which one it computes, where, and putting others in their places."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from evalsuite.activations import RELU, Hardenable, census
+from evalsuite.activations.census import duplicate, let_stay, substitute
+from evalsuite.activations.recognition import known
+from evalsuite.activations.runs import Use, census_of_run
+from evalsuite.activations.traits import Activation
+from evalsuite.own.references import OwnError
+from evalsuite.reluize.rewrite import modes_in
+from evalsuite.reluize.swap import expose
+from evalsuite.samples import Inputs
+
+_FEATURES_LAST = (nn.Linear, nn.Bilinear, nn.Embedding, nn.LayerNorm)
+_CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
+_CLOSENESS = 1e-6
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a network executes an activation: the path of its module, the channels, and which dimension they are."""
+
+    path: str
+    channels: int
+    dimension: int
+
+
+@dataclass(frozen=True)
+class OwnActivations:
+    """The activations of an architecture that variants replace; the same for every fresh module of it.
+
+    Args:
+        name: the registered name of the activation: the most frequent one that is smooth, and like ReLU for large |x|.
+        places: where it stands, when the network is exposed.
+        stay: the paths of other activations, which stay.
+        example: what to expose a fresh module with; None where all activations are modules, and no run is needed.
+    """
+
+    name: str
+    places: tuple[Place, ...]
+    stay: tuple[str, ...]
+    example: tuple[Inputs] | None
+
+    @classmethod
+    def of(cls, module: nn.Module, example: Inputs, key: Hashable = None) -> OwnActivations:
+        """Those of `module`, a network that takes one batch, found by running it on the example.
+
+        Args:
+            module: freshly built; it is not changed.
+            example: a batch.
+            key: what the architecture is known by in this process, which is then looked at only once.
+
+        Raises:
+            OwnError: it has none that can be replaced, or what replaces them would compute something else.
+        """
+        if key is None:
+            return cls._found(module, example)
+        if key not in _KNOWN:
+            _KNOWN[key] = cls._found(module, example)
+        return _KNOWN[key]
+
+    @classmethod
+    def _found(cls, module: nn.Module, example: Inputs) -> OwnActivations:
+        exposed, needed = _exposed(module, example)
+        counts, sites = _places(exposed, example)
+        if not counts:
+            raise OwnError(_none(module, census_of_run(module, example)))
+        name = max(counts, key=lambda each: (counts[each], each))
+        chosen = tuple(sites[name].values())
+        paths = {place.path for place in chosen}
+        stay = tuple(each.path for each in census(exposed, gates=True) if each.path not in paths)
+        made = cls(name, chosen, stay, needed)
+        made._check(module, example)
+        return made
+
+    def replaced(self, module: nn.Module, make: Callable[[int], nn.Module]) -> nn.Module:
+        """A copy of `module` with what `make` makes, given the number of channels, in each place.
+
+        Raises:
+            OwnError: it has no activation there: it is of another architecture.
+        """
+        exposed = expose(module, self.example)
+        present = dict(exposed.named_modules())
+        for path in self.stay:
+            if path in present:
+                let_stay(present[path])
+        for place in self.places:
+            if place.path not in present:
+                raise OwnError(
+                    f"the model: it has no activation at {place.path}, where it had one before: let what builds it make"
+                    " the same layers at every call"
+                )
+            made = make(place.channels)
+            if isinstance(made, Hardenable):
+                made.dimension = place.dimension
+            if getattr(present[place.path], "inplace", False) and hasattr(made, "inplace"):
+                vars(made)["inplace"] = True
+            exposed = _put(exposed, place.path, made)
+        return exposed
+
+    def _check(self, module: nn.Module, example: Inputs) -> None:
+        """The network with its own activation put in anew computes what it did."""
+        row = next(each for each in known() if each.name == self.name)
+        before, after = (_run(each, example) for each in (module, self.replaced(module, row.make)))
+        distance, size = float((after - before).abs().max()), float(before.abs().max())
+        if not distance <= _CLOSENESS * max(size, 1.0):
+            raise OwnError(
+                f"the model: with its {self.name} replaced by modules of the same its outputs are off by"
+                f" {distance:.3g}: an activation that works in place, or is called in another way in another pass; use"
+                " a module of its own for each, such as nn.GELU()"
+            )
+
+
+_KNOWN: dict[Hashable, OwnActivations] = {}
+
+
+def is_replaceable(row: Activation) -> bool:
+    """Whether a row is smooth or bent, without parameters, and like ReLU for large |x|."""
+    return row.limits == (0.0, 1.0) and row.swaps and not row.gate and not row.parameters and row.name != RELU.name
+
+
+def _exposed(module: nn.Module, example: Inputs) -> tuple[nn.Module, tuple[Inputs] | None]:
+    """The network with every activation a module, and the example, where a run is needed for that."""
+    try:
+        plain, whole = expose(module), expose(module, (example,))
+    except ValueError as error:
+        raise OwnError(f"the model: {' '.join(str(error).split())[:400]}") from error
+    if modes := modes_in(duplicate(whole)):
+        raise OwnError(
+            f"the model: {type(module).__name__} writes activations by hand beside {', '.join(modes)}, whose mode a"
+            " traced network cannot change; write them as modules such as nn.GELU()"
+        )
+    same = {path for path, _ in plain.named_modules()} == {path for path, _ in whole.named_modules()}
+    return (plain, None) if same else (whole, (example,))
+
+
+def _places(network: nn.Module, example: Inputs) -> tuple[Counter[str], dict[str, dict[str, Place]]]:
+    """How often a run executes each replaceable row; and by row and path where, with the channels."""
+    watched = duplicate(network).eval()
+    rows = {each.path: each.traits.name for each in census(watched) if is_replaceable(each.traits)}
+    counts: Counter[str] = Counter()
+    sites: dict[str, dict[str, Place]] = defaultdict(dict)
+    makers: dict[int, tuple[weakref.ref[torch.Tensor], nn.Module]] = {}
+
+    def note(layer: nn.Module, _: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor):
+            makers[id(output)] = weakref.ref(output), layer
+
+    def see(_: nn.Module, args: tuple[torch.Tensor, ...], *, path: str) -> None:
+        x = args[0]
+        reference, layer = makers.get(id(x), (None, None))
+        dimension = _dimension(x, layer if reference is not None and reference() is x else None)
+        counts.update([rows[path]])
+        sites[rows[path]].setdefault(path, Place(path, x.shape[dimension], dimension))
+
+    for path, each in watched.named_modules():
+        if path in rows:
+            each.register_forward_pre_hook(partial(see, path=path))
+        elif not each._modules:
+            each.register_forward_hook(note)
+    _run(watched, example)
+    return counts, sites
+
+
+def _dimension(x: torch.Tensor, layer: nn.Module | None) -> int:
+    """Which dimension the channels are, as `Hardenable` has it: 1, or -1 where features come last."""
+    if x.ndim <= 2 or isinstance(layer, _CHANNELS_FIRST):
+        return 1 if x.ndim > 1 else -1
+    if isinstance(layer, _FEATURES_LAST) or type(layer).__name__ == "Conv1D":
+        return -1
+    return -1 if x.ndim == 3 else 1
+
+
+def _put(network: nn.Module, path: str, activation: nn.Module) -> nn.Module:
+    like = next((each for each in network.parameters() if each.is_floating_point()), torch.zeros(()))
+    old = network.get_submodule(path)
+    return substitute(network, {id(old): activation.to(like.device, like.dtype).train(network.training)})
+
+
+def _run(module: nn.Module, example: Inputs) -> torch.Tensor:
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        output: torch.Tensor = duplicate(module).eval()(example)
+    return output
+
+
+def _none(module: nn.Module, uses: list[Use]) -> str:
+    """Why nothing can be replaced, and the cure."""
+    name = type(module).__name__
+    found = sorted({f"{_called(use)} at {use.path or name}" for use in uses})
+    said = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    if any(use.traits is RELU for use in uses):
+        return (
+            f"the model: {name} executes ReLU already ({said}), and no smooth activation to replace; bring the network"
+            " with its smooth activation, such as GELU, or measure this one by the stages of a workload plugin"
+        )
+    return (
+        f"the model: {name} executes no activation that ReLU could replace ({said or 'none at all'}); those known are"
+        " listed by `evalsuite activations`: write it as one of these, such as nn.GELU()"
+    )
+
+
+def _called(use: Use) -> str:
+    if use.traits is None:
+        return use.function
+    return use.traits.name + (f" at hardness {use.hardness:.4g}" if use.hardness != 1 else "")

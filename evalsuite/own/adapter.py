@@ -1,0 +1,179 @@
+"""The adapter: a user's model called with one batch, giving one tensor, as every network here is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from evalsuite.contract import Task
+from evalsuite.own.references import OwnError
+from evalsuite.plugins import did_you_mean
+from evalsuite.samples import Inputs, leaves
+from evalsuite.tasks import Embedding
+
+MEAN = "mean"
+"""The `output` that is the mean of `last_hidden_state` over the positions that `attention_mask` counts."""
+_STATE, _MASK = "last_hidden_state", "attention_mask"
+
+
+class Adapted(nn.Module):
+    """`network` called with the parts of one batch; what it returns gives one tensor.
+
+    Which parts, and how they are handed on, is settled when it is made, so that torch.export and fx can follow it.
+
+    Args:
+        network: the user's own, with the user's own state dict.
+        keys: of the parts of a batch, names of a mapping or places of a tuple; empty where a batch is one tensor.
+        names: of the arguments that take them; empty where they are positional.
+        output: which attribute, key or index of what is returned is the output; "" where that is a tensor; see `MEAN`.
+    """
+
+    def __init__(self, network: nn.Module, keys: tuple[Any, ...], names: tuple[str, ...], output: str) -> None:
+        super().__init__()
+        self.network = network
+        self._keys, self._names, self._output = keys, names, output
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        """The output, (samples, ...)."""
+        parts = [batch[key] for key in self._keys] if self._keys else [batch]
+        named = dict(zip(self._names, parts, strict=False))
+        found = self.network(**named) if named else self.network(*parts)
+        if self._output == MEAN:
+            return _mean(_picked(found, _STATE), named.get(_MASK))
+        return _picked(found, self._output)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        """How it calls, for print(module)."""
+        return f"keys={list(self._keys)}, output={self._output!r}"
+
+
+def own_network(module: nn.Module) -> nn.Module:
+    """The user's own module inside, or `module` itself where none was needed."""
+    return module.network if isinstance(module, Adapted) else module
+
+
+def adapted(
+    module: nn.Module, example: Inputs, inputs: tuple[str, ...] = (), output: str = "", task: Task | None = None
+) -> nn.Module:
+    """`module` as a network that takes one batch and gives one tensor; itself where it does so already.
+
+    A mapping becomes keyword arguments, a tuple positional ones. Without an `output`, of a mapping that is returned
+    `logits` are taken; of hidden states, where the task is an embedding, their mean (`MEAN`).
+
+    Args:
+        module: the user's.
+        example: a batch, on which it is run once.
+        inputs: which entries of a mapping are handed on; of a tuple or a tensor the names of the arguments.
+        output: see `Adapted`.
+        task: what the model is for.
+
+    Raises:
+        OwnError: it cannot be called so, raises, or gives no tensor; the text says which names there are.
+    """
+    keys, names = _parts(example, inputs)
+    probe = Adapted(module, keys, names, "")
+    found = _called(probe, example)
+    if not keys and not names and not output and isinstance(found, torch.Tensor):
+        return module
+    made = Adapted(module, keys, names, output or _default(found, task))
+    given = _called(made, example)
+    if not isinstance(given, torch.Tensor):
+        raise OwnError(f"the model: its output {made._output!r} is {_kind(given)}, not a tensor{_choose(found)}")
+    return made
+
+
+def _parts(example: Inputs, inputs: tuple[str, ...]) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    """The keys of the batch and the names of the arguments: see `Adapted`."""
+    if isinstance(example, Mapping):
+        for name in inputs:
+            if name not in example:
+                raise OwnError(f"inputs: the data have no {name!r}{did_you_mean(name, example)}")
+        chosen = inputs or tuple(example)
+        return chosen, chosen
+    count = len(leaves(example))
+    if inputs and len(inputs) != count:
+        raise OwnError(f"inputs: {len(inputs)} names ({', '.join(inputs)}) for a batch of {count}; name each part")
+    return (tuple(range(count)) if isinstance(example, tuple) else ()), inputs
+
+
+def _called(module: Adapted, example: Inputs) -> Any:
+    """What a copy in evaluation mode gives, before it is picked where `output` is ""."""
+    name = type(module.network).__name__
+    parts = [example[key] for key in module._keys] if module._keys else [example]
+    positional, named = ([], dict(zip(module._names, parts, strict=True))) if module._names else (parts, {})
+    try:
+        inspect.signature(module.network.forward).bind(*positional, **named)
+    except TypeError as error:
+        takes = [each for each in inspect.signature(module.network.forward).parameters if each != "self"]
+        given = ", ".join(map(str, named)) or f"{len(positional)} positional"
+        raise OwnError(
+            f"the model: {name}.forward takes {', '.join(takes)}, but the data give {given} ({error}); choose by"
+            " `inputs: [...]`, or name the data's fields as forward does"
+        ) from error
+    modes = {each: each.training for each in module.modules()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            return module.eval()(example)
+    except OwnError:
+        raise
+    except Exception as error:  # a user's forward may raise anything
+        said = " ".join(str(error).split())[:300]
+        labels = [f"{key} " for key in example] if isinstance(example, Mapping) else [""] * len(leaves(example))
+        given = ", ".join(f"{label}{list(each.shape)}" for label, each in zip(labels, leaves(example), strict=True))
+        raise OwnError(
+            f"the model: {name}.forward raises {type(error).__name__} on a batch of the data ({given}): {said}"
+        ) from error
+    finally:
+        for each, training in modes.items():
+            each.training = training
+
+
+def _default(found: Any, task: Task | None) -> str:
+    """The output where none is named.
+
+    Raises:
+        OwnError: what is returned does not tell.
+    """
+    if isinstance(found, torch.Tensor):
+        return ""
+    if isinstance(found, Mapping) and "logits" in found:
+        return "logits"
+    if isinstance(task, Embedding) and isinstance(found, Mapping) and _STATE in found:
+        return MEAN
+    raise OwnError(f"the model: it returns {_kind(found)}, not a tensor{_choose(found)}")
+
+
+def _choose(found: Any) -> str:
+    if isinstance(found, Mapping):
+        names = [*found, *([MEAN] if _STATE in found else [])]
+        return f"; choose one by `output:` ({', '.join(map(str, names))})"
+    if isinstance(found, (tuple, list)):
+        return f"; choose one by `output:`, an index below {len(found)}"
+    return "; choose an attribute of it by `output:`, or return a tensor"
+
+
+def _picked(found: Any, output: str) -> Any:
+    if not output:
+        return found
+    try:
+        if output.isdecimal():
+            return found[int(output)]
+        return found[output] if isinstance(found, Mapping) else getattr(found, output)
+    except (KeyError, IndexError, AttributeError, TypeError) as error:
+        raise OwnError(f"output: the model returns {_kind(found)} without {output!r}{_choose(found)}") from error
+
+
+def _mean(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """(samples, positions, width) to (samples, width)."""
+    if mask is None:
+        return states.mean(1)
+    counted = mask.unsqueeze(-1).to(states.dtype)
+    return (states * counted).sum(1) / counted.sum(1).clamp(min=1)
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"
