@@ -1,0 +1,133 @@
+"""Arrays: an .npz file, or a mapping of them that a user's function returns."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from evalsuite.own.data.raw import Part, Raw, part_named
+from evalsuite.own.data.source import Source
+from evalsuite.own.references import OwnError
+from evalsuite.plugins import did_you_mean
+from evalsuite.samples import Samples, Several, leaves
+
+TARGETS = ("y", "labels", "label", "targets", "target")
+_WRITE = 'write it with numpy.savez("data.npz", x=..., y=...)'
+
+
+def read_npz(source: Source) -> Raw:
+    """Arrays `x` and `y`, or named inputs and `y`; each with `_train`, `_validation`, `_test` behind it for parts.
+
+    Raises:
+        OwnError: the file is none, holds objects, or has no targets.
+    """
+    arrays = {}
+    try:
+        with np.load(source.place, allow_pickle=False) as archive:
+            if not hasattr(archive, "files"):
+                raise OwnError(f"{source.path}: is one array, not an archive of them; {_WRITE}")
+            for name in archive.files:
+                arrays[name] = archive[name]
+    except OwnError:
+        raise
+    except ValueError as error:
+        which = f"the array {name!r}" if "name" in locals() else "the file"
+        if "pickle" in str(error).lower():
+            cure = "save numbers or fixed-length text"
+            raise OwnError(f"{source.path}: {which} holds pickled objects, which are not read; {cure}") from error
+        raise OwnError(f"{source.path}: {which} cannot be read: {error}; {_WRITE}") from error
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
+        raise OwnError(f"{source.path}: is no .npz archive, or a damaged one; {_WRITE}") from error
+    return raw_of(arrays, source, source.path)
+
+
+def raw_of(arrays: Mapping[str, Any], source: Source, said: str) -> Raw:
+    """Arrays by name, with the part in it where there are several."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, array in arrays.items():
+        stem, part = _stem(name)
+        parts.setdefault(part or "train", {})[stem] = array
+    if not parts:
+        raise OwnError(f"{said}: holds no array; {_WRITE}")
+    made = {name: part_of(each, source, f"{said}, part {name}") for name, each in parts.items()}
+    return tell(Raw(made, said=said))
+
+
+def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
+    """The part that has these inputs and targets."""
+    if source.target and source.target[0] not in arrays:
+        raise OwnError(f"{said}: there is no array {source.target[0]!r}{did_you_mean(source.target[0], arrays)}")
+    target = source.target[0] if source.target else next((each for each in TARGETS if each in arrays), "")
+    inputs = {name: tensor_of(each, f"{said}: {name}") for name, each in arrays.items() if name != target}
+    if not inputs:
+        raise OwnError(f"{said}: there are no inputs, only {target!r}; {_WRITE}")
+    sizes = {name: len(each) for name, each in inputs.items()}
+    if len(set(sizes.values())) > 1:
+        raise OwnError(f"{said}: inputs of one sample belong together, but there are {sizes}; give each sample all")
+    chosen = next(iter(inputs.values())) if len(inputs) == 1 else Several(inputs)
+    targets = np.asarray(arrays[target]) if target else None
+    if targets is not None and targets.dtype.kind not in "iufbUS":
+        raise OwnError(f"{said}: {target} is of type {targets.dtype}; give numbers or texts")
+    return Part(chosen, targets, Where(said))
+
+
+class Where:
+    """Names a sample of something in memory: "data.npz, part train, sample 3"."""
+
+    def __init__(self, said: str, unit: str = ", sample ") -> None:
+        self._said, self._unit = said, unit
+
+    def __call__(self, index: int) -> str:
+        return self._said if index < 0 else f"{self._said}{self._unit}{index}"
+
+
+def tensor_of(array: Any, said: str) -> torch.Tensor:
+    """An array or tensor as inputs: see `as_input`."""
+    if not isinstance(array, torch.Tensor):
+        array = np.asarray(array)
+        if array.dtype.kind not in "iufb":
+            raise OwnError(f"{said} is of type {array.dtype}; give numbers")
+        array = torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
+    if array.ndim == 0:
+        raise OwnError(f"{said} is one number; give (samples, ...)")
+    return as_input(array.detach().cpu(), said)
+
+
+def as_input(batch: torch.Tensor, said: str) -> torch.Tensor:
+    """Real numbers as float32; pixels, uint8 of three dimensions or more, in [0, 1] with channels first; other integers
+    are tokens, int64."""
+    if batch.is_floating_point():
+        return batch.float()
+    if batch.dtype == torch.uint8 and batch.ndim > 2:
+        last = batch.ndim == 4 and batch.shape[-1] in (1, 3) and batch.shape[1] not in (1, 3)
+        return (batch.permute(0, 3, 1, 2) if last else batch).float() / 255
+    if batch.ndim > 2:
+        raise OwnError(f"{said} is {batch.dtype} {tuple(batch.shape)}: give pixels as uint8, real numbers as float32")
+    tokens = batch.long()
+    if bool((tokens < 0).any()):
+        raise OwnError(f"{said} has the integer {int(tokens.min())}: tokens are >= 0; give real numbers as float32")
+    return tokens
+
+
+def tell(raw: Raw) -> Raw:
+    """The same with the vocabulary, where the first input is of tokens."""
+    first = [_first(part.inputs) for part in raw.parts.values() if len(part.inputs)]
+    if first and not first[0].is_floating_point():
+        raw.vocabulary = 1 + max(int(each.max()) for each in first)
+    return raw
+
+
+def _first(inputs: torch.Tensor | Samples) -> torch.Tensor:
+    return inputs if isinstance(inputs, torch.Tensor) else leaves(inputs[:])[0]
+
+
+def _stem(name: str) -> tuple[str, str]:
+    """ "x_train" is the array x of the part train."""
+    for stem, _, word in (name.rpartition("_"), name.partition("_")[::-1]):
+        if stem and part_named(word):
+            return stem, part_named(word)
+    return name, ""

@@ -1,0 +1,137 @@
+"""Parts that are not given are cut from the training part: the same at every call, stratified where there are classes.
+
+Samples that are equal stay together, so that none is in two parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from evalsuite.own.data.raw import PARTS, Part, Raw
+from evalsuite.own.data.source import Source
+from evalsuite.own.references import OwnError
+from evalsuite.samples import Chosen, Samples, leaves
+from evalsuite.workloads.workload import SPLIT_SEED, partition
+
+MOST_TO_CALIBRATE = 512
+FEWEST = 10
+_BATCH = 256
+
+Targets = dict[str, torch.Tensor]
+
+
+def cut(raw: Raw, targets: Targets, source: Source) -> tuple[dict[str, Part], Targets]:
+    """All four parts, the given ones as they are but for `source.limit`, with their targets.
+
+    Raises:
+        OwnError: there are too few samples to cut.
+    """
+    parts, found = dict(raw.parts), dict(targets)
+    if source.limit:
+        for name in list(parts):
+            parts[name], found[name] = _limited(parts[name], found[name], source.limit, in_order=raw.consecutive)
+    train, numbers = parts["train"], found["train"]
+    missing = [name for name in PARTS if name not in parts]
+    if not missing:
+        return parts, found
+    if len(train.inputs) < FEWEST:
+        count = len(train.inputs)
+        cure = f"give at least {FEWEST}, or these parts themselves"
+        raise OwnError(f"{train.where(-1)}: {count} samples are too few to cut {', '.join(missing)} off; {cure}")
+    sizes = {name: max(1, int(getattr(source, name) * len(train.inputs))) for name in missing}
+    if "calibration" in sizes:
+        sizes["calibration"] = min(sizes["calibration"], MOST_TO_CALIBRATE)
+    wanted = [sizes[name] for name in missing]
+    pieces = _from_the_end(len(numbers), wanted) if raw.consecutive else _drawn(train, numbers, wanted)
+    for name, piece in zip([*missing, "train"], pieces, strict=True):
+        parts[name], found[name] = _taken(train, piece), numbers[_as_index(piece)]
+    return parts, found
+
+
+def _limited(part: Part, targets: torch.Tensor, limit: int, *, in_order: bool) -> tuple[Part, torch.Tensor]:
+    count = len(targets)
+    if count <= limit:
+        return part, targets
+    order = np.arange(limit) if in_order else np.sort(np.random.default_rng(SPLIT_SEED).permutation(count)[:limit])
+    return _taken(part, order), targets[_as_index(order)]
+
+
+def _taken(part: Part, chosen: np.ndarray) -> Part:
+    keys = part.keys
+    inputs = (
+        Chosen(part.inputs, chosen.tolist()) if isinstance(part.inputs, Samples) else part.inputs[_as_index(chosen)]
+    )
+    where = _Renumbered(part.where, chosen)
+    return Part(inputs, None, where, None if keys is None else [keys[i] for i in chosen.tolist()])
+
+
+class _Renumbered:
+    def __init__(self, where: Any, chosen: np.ndarray) -> None:
+        self._where, self._chosen = where, chosen
+
+    def __call__(self, index: int) -> str:
+        return str(self._where(int(self._chosen[index]) if index >= 0 else index))
+
+
+def _as_index(chosen: np.ndarray) -> torch.Tensor | slice:
+    """A slice where the indices follow one another, so that the result is a view."""
+    if len(chosen) and int(chosen[-1]) - int(chosen[0]) == len(chosen) - 1 and bool((np.diff(chosen) == 1).all()):
+        return slice(int(chosen[0]), int(chosen[-1]) + 1)
+    return torch.from_numpy(chosen)
+
+
+def _from_the_end(count: int, sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    for size in reversed(sizes):  # the test part is the end of the text
+        count -= size
+    start = count
+    for size in sizes:
+        yield np.arange(start, start + size)
+        start += size
+    yield np.arange(count)
+
+
+def _drawn(part: Part, targets: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Disjoint indices of each size, about, and of all that is left."""
+    group, first = _groups(part)
+    share = len(first) / len(group)
+    classes = np.zeros(len(first), np.int64)
+    if targets.ndim == 1 and not targets.is_floating_point():
+        classes = targets.numpy()[first]
+    rest, pieces = np.arange(len(first)), []
+    for size in sizes:
+        wanted = max(1, math.floor(size * share))
+        if len(rest) - wanted < 2:
+            where = part.where(-1)
+            raise OwnError(f"{where}: only {len(first)} different samples: too few to cut parts off; give more")
+        taken, left = partition(_strata(classes[rest], wanted), [wanted])
+        pieces.append(rest[taken])
+        rest = rest[left]
+    return [np.flatnonzero(np.isin(group, piece)) for piece in [*pieces, rest]]
+
+
+def _strata(classes: np.ndarray, size: int) -> np.ndarray:
+    """The classes, or one stratum where some class is too small for a share of each part."""
+    counts = np.unique(classes, return_counts=True)[1]
+    enough = counts.min() >= 2 and len(counts) <= min(size, len(classes) - size)
+    return classes if enough else np.zeros_like(classes)
+
+
+def _groups(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """For each sample the number of its group of equal ones, and for each group its first sample."""
+    numbers: dict[Hashable, int] = {}
+    keys: Any = part.keys if part.keys is not None else _contents(part.inputs)
+    group = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    first = np.unique(group, return_index=True)[1]
+    return group, first
+
+
+def _contents(inputs: torch.Tensor | Samples) -> Iterator[int]:
+    for start in range(0, len(inputs), _BATCH):
+        batch = leaves(inputs[start : start + _BATCH])
+        for sample in zip(*(each.numpy() for each in batch), strict=True):
+            yield hash(b"".join(each.tobytes() for each in sample))

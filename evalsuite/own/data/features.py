@@ -1,0 +1,121 @@
+"""Columns of numbers and categories as inputs in [0, 1]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from evalsuite.own.data.raw import Part, Raw
+from evalsuite.own.data.source import Source
+from evalsuite.own.data.tables import Table, column, target_columns, targets_in
+from evalsuite.own.data.targets import Kind
+from evalsuite.own.references import OwnError
+
+MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
+_CATEGORIES = 100
+
+
+def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Raw:
+    """Rows of columns; numbers are scaled by their range in training, and a category is a column of 0 and 1.
+
+    A number that is missing becomes the training rows' mean, and a column of its own says so; a missing category is a
+    category. What lies beyond the range of training is clipped; a category that training has not is all 0.
+
+    Raises:
+        OwnError: a column is missing, holds an infinite number, or has a different text in most rows.
+    """
+    train = tables["train"]
+    names = source.features or tuple(each for each in train.columns if each not in target_columns(train, source))
+    if not names:
+        raise OwnError(f"{train.file}: there is no column but the target; give some that are inputs")
+    columns = {name: _Column(name, tables) for name in names}
+    parts, start = {}, 0
+    for part, table in tables.items():
+        rows = torch.arange(start, start + len(table))
+        keys = list(zip(*(columns[name].values[start : start + len(table)] for name in names), strict=True))
+        parts[part] = Part(rows, targets_in(table, source, kind), table.where, keys)
+        start += len(table)
+    labels = next((train.names[name] for name in target_columns(train, source) if name in train.names), ())
+    return Raw(parts, (0.0, 1.0), labels=labels, fit=_Fit(list(columns.values())), said=str(train.file))
+
+
+class _Column:
+    """A column of all parts, one after the other: numbers with NaN where they are missing, or texts."""
+
+    def __init__(self, name: str, tables: Mapping[str, Table]) -> None:
+        self.name = name
+        self.values = [_plain(each) for table in tables.values() for each in column(table, name)]
+        numbers = [_number(each) for each in self.values]
+        self.numeric = all(each is not None for each in numbers) and not all(_is_missing(each) for each in self.values)
+        if self.numeric:
+            self.numbers = np.array(numbers, dtype=np.float64)
+            self._check_finite(tables)
+        else:
+            self.texts = np.array(["" if _is_missing(each) else str(each) for each in self.values], dtype=object)
+            self._check_few(tables["train"])
+
+    def _check_finite(self, tables: Mapping[str, Table]) -> None:
+        wrong = np.flatnonzero(np.isinf(self.numbers))
+        if len(wrong):
+            index = int(wrong[0])
+            for table in tables.values():
+                if index < len(table):
+                    cure = "correct it, or leave it empty"
+                    raise OwnError(f"{table.where(index)}: column {self.name!r} is infinite; {cure}")
+                index -= len(table)
+
+    def _check_few(self, train: Table) -> None:
+        count = len(set(self.texts))
+        if count > max(_CATEGORIES, 1) or (count > 20 and count > len(self.texts) / 2):
+            said = f"column {self.name!r} has {count} different texts in {len(self.texts)} rows: it is no category"
+            cure = "name the columns that are inputs with `features`, or a column of text with `text`"
+            raise OwnError(f"{train.file}: {said}; {cure}")
+
+
+class _Fit:
+    def __init__(self, columns: list[_Column]) -> None:
+        self._columns = columns
+
+    def __call__(self, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        pieces = [piece for each in self._columns for piece in _encoded(each, rows.numpy())]
+        whole = torch.from_numpy(np.stack(pieces, axis=1).astype(np.float32))
+        return lambda wanted: whole[wanted]
+
+
+def _encoded(of: _Column, train: np.ndarray) -> list[np.ndarray]:
+    """Its columns for all rows, by what the training rows have."""
+    if not of.numeric:
+        seen = sorted(set(of.texts[train]))
+        return [of.texts == each for each in seen]
+    known = of.numbers[train]
+    known = known[~np.isnan(known)]
+    if not len(known):
+        raise OwnError(f"column {of.name!r} has no number in the training part; leave it out with `features`")
+    low, width = known.min(), np.ptp(known) or 1.0
+    missing = np.isnan(of.numbers)
+    scaled = ((np.where(missing, known.mean(), of.numbers) - low) / width).clip(0, 1)
+    return [scaled, missing] if missing.any() else [scaled]
+
+
+def _plain(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value.lower() in MISSING)
+
+
+def _number(value: Any) -> float | None:
+    """The number, NaN where it is missing, None where it is none."""
+    if _is_missing(value):
+        return math.nan
+    if isinstance(value, (list, tuple, dict, bytes)):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,260 @@
+"""Data that a user's function makes: data sets of torch, their loaders, arrays, or `Data`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+
+from evalsuite.contract import Data, Split
+from evalsuite.own.data.arrays import TARGETS, Where, as_input, part_of, raw_of, tell, tensor_of
+from evalsuite.own.data.digests import digest
+from evalsuite.own.data.raw import Part, Raw, part_named
+from evalsuite.own.data.source import Source
+from evalsuite.own.references import OwnError, blame, resolve
+from evalsuite.samples import Inputs, Samples, Several, leaves, mapped
+
+_BATCH = 64
+_GLANCE = 64  # samples whose content stands for a data set that is read lazily
+_TAKEN = (
+    "return a torch Dataset or DataLoader, (x, y), a mapping of arrays, evalsuite.Data, or a mapping of such with the "
+    "keys train, validation, test"
+)
+Collate = Callable[[list[Any]], Any]
+
+
+@lru_cache(maxsize=1)
+def made(reference: str) -> Any:
+    """What the user's function returns."""
+    function = resolve(reference, what="the data")
+    if not callable(function):
+        raise OwnError(f"{reference}: is a {type(function).__name__}, no function; write def make_data(): ...")
+    try:
+        return function()
+    except OwnError:
+        raise
+    except Exception as error:  # a user's function may raise anything
+        raise blame(error, "the data", reference) from error
+
+
+def content_of(reference: str) -> bytes:
+    """The digest of the file that holds the function and of what it returns: see `fingerprint`."""
+    whole = hashlib.sha256()
+    place = reference.rpartition(":")[0]
+    given = made(reference)
+    file = Path(place).expanduser() if place.endswith(".py") else importlib.import_module(place).__file__
+    if file is not None:
+        whole.update(digest(Path(file).resolve()))
+    for name, each in _parts(given, reference).items():
+        whole.update(f"{name}|{type(each).__name__}|".encode())
+        for array in _glance(each, reference):
+            tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(array))
+            whole.update(f"{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            whole.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return whole.digest()
+
+
+def read_made(source: Source) -> Raw | Data:
+    """What the function returns, as parts; `Data` as they are.
+
+    Raises:
+        OwnError: it raises, or returns something else.
+    """
+    given = made(source.path)
+    if isinstance(given, Data):
+        return given
+    if isinstance(given, Mapping) and given and not all(part_named(str(each)) for each in given):
+        return raw_of({str(name): each for name, each in given.items()}, source, source.path)
+    parts: dict[str, Part] = {}
+    ranges: list[tuple[float, float]] = []
+    several = _parts(given, source.path)
+    for name, each in several.items():
+        twin = next((one for one in parts if several[one] is each), "")
+        if twin:
+            cure = "what is trained on must not be measured on; return others, or the training part alone"
+            raise OwnError(f"{source.path}: the parts {twin} and {name} are the same samples: {cure}")
+        parts[name], found = _part(each, source, name)
+        ranges += found
+    if "train" not in parts:
+        raise OwnError(f"{source.path}: there is no training part, only {', '.join(parts)}; name one 'train'")
+    low, high = min((each[0] for each in ranges), default=0.0), max((each[1] for each in ranges), default=1.0)
+    all_lazy = all(isinstance(each.inputs, Lazy) for each in parts.values())
+    raw = Raw(parts, said=source.path)
+    first = parts["train"].inputs
+    if not isinstance(first, Lazy):
+        return tell(raw)
+    if not leaves(first.first)[0].is_floating_point():
+        raw.vocabulary = 1 + int(high)
+    elif all_lazy:
+        raw.domain = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+    return raw
+
+
+def _parts(given: Any, reference: str) -> dict[str, Any]:
+    """By their names; a tuple of data sets is (train, test) or (train, validation, test)."""
+    if isinstance(given, Data):
+        return {name: getattr(given, name) for name in ("train", "calibration", "validation", "test")}
+    if isinstance(given, Mapping) and given and all(part_named(str(each)) for each in given):
+        return {part_named(str(name)): each for name, each in given.items()}
+    names = {2: ("train", "test"), 3: ("train", "validation", "test")}
+    if isinstance(given, (tuple, list)) and len(given) in names and all(_is_set(each) for each in given):
+        return dict(zip(names[len(given)], given, strict=True))
+    if isinstance(given, (tuple, list, Mapping, Split)) or _is_set(given):
+        return {"train": given}
+    raise OwnError(f"{reference}: returns {type(given).__name__}; {_TAKEN}")
+
+
+def _is_set(given: Any) -> bool:
+    """Whether it is a data set or a loader, or a pair of arrays that is a part of its own."""
+    if isinstance(given, (torch.Tensor, np.ndarray, str, bytes)):
+        return False
+    if isinstance(given, (tuple, list)):
+        return len(given) >= 2 and all(isinstance(each, (torch.Tensor, np.ndarray)) for each in given)
+    if isinstance(given, Mapping):
+        return True
+    return isinstance(given, (DataLoader, IterableDataset)) or (
+        hasattr(given, "__getitem__") and hasattr(given, "__len__")
+    )
+
+
+def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float, float]]]:
+    """The part, and the range of its inputs where they had to be read for it."""
+    said = f"{source.path}, part {name}"
+    collate: Collate = default_collate
+    if isinstance(given, DataLoader):
+        given, collate = given.dataset, given.collate_fn or default_collate
+    if isinstance(given, IterableDataset):
+        cure = "a data set needs __getitem__ and __len__, since samples are drawn at random and read again"
+        raise OwnError(f"{said}: is an iterable data set; {cure}")
+    if isinstance(given, Split):
+        return Part(given.inputs, given.targets, Where(said)), []
+    if isinstance(given, TensorDataset) and collate is default_collate:
+        given = given.tensors
+    if isinstance(given, Mapping):
+        return part_of({str(key): each for key, each in given.items()}, source, said), []
+    if isinstance(given, (tuple, list)) and given and isinstance(given[0], (torch.Tensor, np.ndarray)):
+        if len(given) < 2:
+            raise OwnError(f"{said}: has inputs without targets; return (x, y)")
+        inputs = [tensor_of(each, f"{said}: input {place}") for place, each in enumerate(given[:-1])]
+        arrays = {str(place): each for place, each in enumerate(inputs)}
+        found = part_of({**arrays, "y": given[-1]}, Source(""), said)
+        return (Part(Several(inputs), found.targets, found.where) if len(inputs) > 1 else found), []
+    if not _is_set(given):
+        raise OwnError(f"{said}: is {type(given).__name__}; {_TAKEN}")
+    if not len(given):
+        raise OwnError(f"{said}: the data set is empty; give it samples")
+    return _scanned(Lazy(given, collate, source), said)
+
+
+class Lazy(Samples):
+    """The inputs of a map-style data set, read one by one when they are asked for."""
+
+    def __init__(self, of: Any, collate: Collate, source: Source) -> None:
+        self._of, self._collate, self._reference = of, collate, source.path
+        self._target = source.target[0] if source.target else ""
+        self.known: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def read(self, indices: Sequence[int]) -> Inputs:
+        """See `Samples`."""
+        return self.both(indices)[0]
+
+    def identities(self) -> list[bytes] | None:
+        """See `Samples`."""
+        return self.known
+
+    def both(self, indices: Sequence[int]) -> tuple[Inputs, Any]:
+        """The inputs and targets of these samples; no targets are None.
+
+        Raises:
+            OwnError: the data set raises, or samples do not fit together.
+        """
+        what = f"sample {indices[0]}" if len(indices) == 1 else f"samples {indices[0]} to {indices[-1]}"
+        try:
+            batch = self._collate([self._of[each] for each in indices])
+        except Exception as error:  # a user's data set may raise anything
+            raise blame(error, what, self._reference) from error
+        inputs, targets = self._divided(batch)
+        said = f"{self._reference}: {what}"
+        if any(not isinstance(each, torch.Tensor) for each in leaves(inputs)):
+            kinds = ", ".join(type(each).__name__ for each in leaves(inputs))
+            raise OwnError(f"{said}: the inputs are {kinds}; return tensors or numbers")
+        return mapped(inputs, lambda each: as_input(each, said)), targets
+
+    def _divided(self, batch: Any) -> tuple[Any, Any]:
+        if isinstance(batch, Mapping):
+            named = {str(name): each for name, each in batch.items()}
+            target = self._target or next((each for each in TARGETS if each in named), "")
+            targets = named.pop(target, None)
+            return (next(iter(named.values())) if list(named) == ["x"] else named), targets
+        if isinstance(batch, (tuple, list)) and len(batch) >= 2:
+            inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
+            return (dict(inputs) if isinstance(inputs, Mapping) else inputs), batch[-1]
+        return batch, None
+
+
+def _scanned(inputs: Lazy, said: str) -> tuple[Part, list[tuple[float, float]]]:
+    """One pass: the targets are kept, samples are told apart by digests, and each input is looked at."""
+    targets: list[Any] = []
+    keys: list[bytes] = []
+    low, high = float("inf"), -float("inf")
+    for start in range(0, len(inputs), _BATCH):
+        batch, wanted = inputs.both(range(start, min(start + _BATCH, len(inputs))))
+        targets.append(wanted)
+        tensors = leaves(batch)
+        for i, each in enumerate(zip(*tensors, strict=True)):
+            if any(one.is_floating_point() and not bool(one.isfinite().all()) for one in each):
+                cure = "correct it, or leave the sample out"
+                raise OwnError(f"{said}, sample {start + i}: an input is NaN or infinite; {cure}")
+            keys.append(hashlib.sha256(b"".join(one.contiguous().numpy().tobytes() for one in each)).digest()[:16])
+        low, high = min(low, tensors[0].min().item()), max(high, tensors[0].max().item())
+    _check_steady(inputs, keys, said)
+    inputs.known = keys
+    whole = None if targets[0] is None else _joined(targets)
+    return Part(inputs, whole, Where(said), keys), [(low, high)]
+
+
+def _check_steady(inputs: Lazy, keys: Sequence[bytes], said: str) -> None:
+    again = leaves(inputs.read([0]))
+    found = hashlib.sha256(b"".join(each[0].contiguous().numpy().tobytes() for each in again)).digest()[:16]
+    if found != keys[0]:
+        cure = "take random changes out of the data set, and put them into `augment: my.py:augment`"
+        raise OwnError(f"{said}: sample 0 is another at each reading; {cure}")
+
+
+def _joined(targets: Sequence[Any]) -> Any:
+    if isinstance(targets[0], torch.Tensor):
+        return torch.cat([each.reshape(len(each), *each.shape[1:]) for each in targets])
+    return [each for batch in targets for each in batch]
+
+
+def _glance(given: Any, reference: str) -> list[Any]:
+    """The arrays of it, or of a few samples where it is read lazily."""
+    collate: Collate = default_collate
+    if isinstance(given, DataLoader):
+        given, collate = given.dataset, given.collate_fn or default_collate
+    if isinstance(given, TensorDataset):
+        given = given.tensors
+    if isinstance(given, Split):
+        inputs = given.inputs if isinstance(given.inputs, torch.Tensor) else given.first(_GLANCE)
+        return [*leaves(inputs), given.targets]
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    if isinstance(given, (tuple, list)):
+        numbers = [np.asarray(each) if not isinstance(each, torch.Tensor) else each for each in given]
+        return [each for each in numbers if isinstance(each, torch.Tensor) or each.dtype.kind in "iufb"]
+    if isinstance(given, IterableDataset) or len(given) == 0:
+        return []
+    places = sorted({int(each) for each in np.linspace(0, len(given) - 1, _GLANCE)})
+    inputs, targets = Lazy(given, collate, Source(reference)).both(places)
+    known = [targets] if isinstance(targets, torch.Tensor) else []
+    return [torch.tensor(len(given)), *leaves(inputs), *known]

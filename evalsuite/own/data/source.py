@@ -1,0 +1,145 @@
+"""Where a user's data are and how to read them: what stands behind `data:` in a recipe and `--data`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from evalsuite.own.references import OwnError, is_reference
+from evalsuite.plugins import did_you_mean
+
+AUGMENTATIONS = ("flip", "crop-flip")
+_LISTS = ("target", "text", "features", "labels")
+_ROOM = 0.9  # what calibration, validation and test may take together
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data of a user's: an .npz file, a folder of images, a table, text, or a function that makes them.
+
+    Args:
+        path: .npz, .csv, .tsv, .parquet, .jsonl or .txt; a folder of images, of such files named train, validation and
+            test, or of Hugging Face's `save_to_disk`; or `my.py:make_data`.
+        target: the column (or columns) of the targets. By default one called label, labels, target, tags, ...
+        text: the column of text, or two of a pair. By default one called text or sentence, where no features are named.
+        features: the columns that are inputs, of a table of numbers and categories. By default all but the target.
+        image: the column of encoded images. By default one that holds such.
+        size: of images, (height, width), or one number for both: each is resized. By default they must have one size.
+        channels: of images, 1 or 3. By default 3 where one of them has colours.
+        mean: of each channel, subtracted from pixels in [0, 1].
+        std: of each channel, by which pixels are divided.
+        augment: of training batches: "flip" (half of the images), "crop-flip" (shifted by up to an eighth, too), or
+            `my.py:augment`, a function of a batch of inputs and a torch.Generator.
+        tokenizer: a folder of Hugging Face's, a tokenizer.json, or "bytes". By default the model's.
+        length: tokens of one sample: a window of a language model, or where other texts are cut and padded to.
+        calibration: the share of the training part to calibrate with, at most 512 samples.
+        validation: the share of the training part to validate by, where no such part is given.
+        test: the share of the training part to test on, where no such part is given.
+        limit: at most so many samples of the training part, and so many of each other; 0 is all.
+        labels: the names of the classes, in the order of their numbers. By default those found, in alphabetical order.
+    """
+
+    path: str
+    target: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    image: str = ""
+    size: tuple[int, ...] = ()
+    channels: int = 0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    augment: str = ""
+    tokenizer: str = ""
+    length: int = 128
+    calibration: float = 0.1
+    validation: float = 0.1
+    test: float = 0.2
+    limit: int = 0
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        shares = {name: getattr(self, name) for name in ("calibration", "validation", "test")}
+        wrong = next((name for name, each in shares.items() if not 0 < each < 1), "")
+        if wrong:
+            raise OwnError(f"data.{wrong} is a share of the training part, in (0, 1), got {shares[wrong]}")
+        if sum(shares.values()) > _ROOM:
+            raise OwnError(f"data: calibration, validation and test take {sum(shares.values()):.4g} of all: at most .9")
+        for name, lowest in (("length", 2), ("limit", 0)):
+            if getattr(self, name) < lowest:
+                raise OwnError(f"data.{name} must be at least {lowest}, got {getattr(self, name)}")
+        if self.size and (len(self.size) != 2 or min(self.size) < 1):
+            raise OwnError(f"data.size is a height and a width of at least 1, got {list(self.size)}")
+        if self.channels not in (0, 1, 3):
+            raise OwnError(f"data.channels must be 1 or 3, got {self.channels}")
+        if len(self.mean) != len(self.std) or any(each <= 0 for each in self.std):
+            raise OwnError(f"data.mean and data.std (> 0) belong together, got {list(self.mean)} and {list(self.std)}")
+        if self.augment and self.augment not in AUGMENTATIONS and not is_reference(self.augment):
+            known = ", ".join(AUGMENTATIONS)
+            raise OwnError(f"data.augment: unknown {self.augment!r}; write one of {known}, or my.py:augment")
+
+    @property
+    def is_function(self) -> bool:
+        """Whether a user's function makes the data."""
+        return is_reference(self.path)
+
+    @property
+    def place(self) -> Path:
+        """The file or folder.
+
+        Raises:
+            OwnError: there is none, or it is a pickle.
+        """
+        place = Path(self.path).expanduser()
+        if place.suffix in (".pkl", ".pickle", ".pt", ".pth", ".joblib"):
+            cure = "save arrays with numpy.savez, or tables as parquet"
+            raise OwnError(f"{self.path}: a pickle runs any code that is in it, so it is not read; {cure}")
+        if not place.exists():
+            beside = [str(each) for each in place.parent.iterdir()] if place.parent.is_dir() else []
+            hint = did_you_mean(str(place), beside) if 0 < len(beside) <= 20 else ""
+            raise OwnError(f"{self.path}: there is no such file or folder{hint}")
+        return place
+
+
+def source_of(given: Any) -> Source:
+    """A text, a mapping with `path` and options, or a `Source`, as a `Source`.
+
+    Raises:
+        OwnError: an option is unknown or of another type; the text has one problem a clause.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    if isinstance(given, Source):
+        return given
+    if isinstance(given, str):
+        given = {"path": given}
+    if not isinstance(given, Mapping) or not isinstance(given.get("path"), str) or not given["path"]:
+        raise OwnError(f"data: write a path, my.py:make_data, or a mapping with `path`, got {given!r}")
+    options = {**given}
+    known = [each.name for each in fields(Source)]
+    for key in options:
+        if key not in known:
+            raise OwnError(f"data.{key}: unknown option{did_you_mean(str(key), known)}")
+    for name in _LISTS:
+        if isinstance(options.get(name), str):
+            options[name] = [options[name]]
+    if type(options.get("size")) is int:
+        options["size"] = [options["size"]] * 2
+    for name in ("mean", "std"):
+        if isinstance(options.get(name), (int, float)):
+            options[name] = [options[name]]
+    try:
+        text = json.dumps(options)
+        return TypeAdapter(Source).validate_json(text, strict=True)
+    except ValidationError as error:
+        found = [f"data.{'.'.join(str(part) for part in each['loc'])}: {_said(each)}" for each in error.errors()]
+        raise OwnError("; ".join(found)) from error
+    except TypeError as error:
+        raise OwnError(f"data: options are text, numbers and lists of them: {error}") from error
+
+
+def _said(error: Any) -> str:
+    words = str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"must be {words}, got {error['input']!r}" if error["type"] != "value_error" else words

@@ -1,0 +1,251 @@
+"""Tables: CSV, parquet, JSON lines, and Hugging Face data sets saved on disk, by column."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evalsuite.own.data.raw import part_named
+from evalsuite.own.data.source import Source
+from evalsuite.own.data.targets import Kind
+from evalsuite.own.references import OwnError
+from evalsuite.plugins import did_you_mean
+
+SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+_SAVED = ("dataset_dict.json", "state.json")  # of Hugging Face's save_to_disk
+_TARGETS = ("label", "labels", "target", "targets", "class", "y", "tags", "ner_tags")
+
+
+@dataclass
+class Table:
+    """Columns of equal length, each a list or an array of pyarrow's; `lines` are those of the file, where it has such.
+
+    `names` are the names of classes that the file itself lists, by column.
+    """
+
+    file: Path
+    columns: dict[str, Any]
+    lines: Sequence[int] = ()
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def where(self, index: int) -> str:
+        """The place of a row."""
+        if index < 0:
+            return str(self.file)
+        return f"{self.file}:{self.lines[index]}" if len(self.lines) else f"{self.file}, row {index}"
+
+
+def read_tables(source: Source) -> dict[str, Table]:
+    """The table, as the training part, or those that a folder holds by name.
+
+    Raises:
+        OwnError: there is none, or it cannot be read.
+    """
+    place = source.place
+    if place.is_file():
+        return {"train": _checked(_read(place))}
+    if (place / _SAVED[0]).is_file():
+        names = json.loads((place / _SAVED[0]).read_text(encoding="utf-8"))["splits"]
+        found = {part_named(name): place / name for name in names if part_named(name)}
+        if not found:
+            raise OwnError(f"{place}: its splits are {', '.join(names)}; name them train, validation, test")
+        return {name: _checked(_saved(each)) for name, each in found.items()}
+    if (place / _SAVED[1]).is_file():
+        return {"train": _checked(_saved(place))}
+    files = [each for each in sorted(place.iterdir()) if each.suffix.lower() in SUFFIXES]
+    parts: dict[str, Path] = {}
+    for each in files:
+        name = part_named(each.stem)
+        if not name or name in parts:
+            said = f"is a part that {parts[name].name} is, too" if name else "is no part"
+            raise OwnError(f"{each}: by its name it {said}; call files train, validation and test, or name one file")
+        parts[name] = each
+    return {name: _checked(_read(each)) for name, each in parts.items()}
+
+
+def is_table(place: Path) -> bool:
+    """Whether the path is a table, or a folder of such."""
+    if place.is_file():
+        return place.suffix.lower() in SUFFIXES
+    return any((place / each).is_file() for each in _SAVED) or any(
+        each.suffix.lower() in SUFFIXES for each in place.iterdir()
+    )
+
+
+def column(table: Table, name: str) -> list[Any]:
+    """A column's values.
+
+    Raises:
+        OwnError: there is no such column.
+    """
+    if name not in table.columns:
+        raise OwnError(f"{table.file}: there is no column {name!r}{did_you_mean(name, table.columns)}")
+    values = table.columns[name]
+    return values if isinstance(values, list) else list(values.to_pylist())
+
+
+def target_columns(table: Table, source: Source) -> tuple[str, ...]:
+    """The columns of the targets: those that the source names, else one of a usual name."""
+    usual = next((each for each in _TARGETS if each in table.columns), "")
+    return source.target or ((usual,) if usual else ())
+
+
+def targets_in(table: Table, source: Source, kind: Kind = "classes") -> list[Any] | None:
+    """The targets of each row, a list where there are several columns; None where there are none and need not be.
+
+    Raises:
+        OwnError: there is no such column.
+    """
+    names = source.target if kind == "vectors" else target_columns(table, source)
+    if not names:
+        if kind == "vectors":
+            return None
+        raise OwnError(f"{table.file}: no target column; name one with `target` (there are {_few(table.columns)})")
+    found = [column(table, name) for name in names]
+    return found[0] if len(found) == 1 else [list(row) for row in zip(*found, strict=True)]
+
+
+def read_csv(file: Path) -> Table:
+    """A table of texts, its first line the columns' names; separated by commas, semicolons or tabs.
+
+    Raises:
+        OwnError: it is not UTF-8, or a line has another number of fields.
+    """
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            head = opened.readline()
+            opened.seek(0)
+            reader = csv.reader(opened, delimiter=max(",;\t", key=head.count), strict=True)
+            names = [each.strip() for each in next(reader, [])]
+            rows, lines = [], []
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(names):
+                    said = f"{len(row)} fields, but the head has {len(names)}"
+                    raise OwnError(f"{file}:{reader.line_num}: {said}; quote what contains a separator")
+                rows.append(row)
+                lines.append(reader.line_num)
+    except UnicodeDecodeError as error:
+        raise not_text(file, error) from error
+    except csv.Error as error:
+        raise OwnError(f"{file}:{reader.line_num}: {error}; quote what contains a separator") from error
+    twice = next((each for place, each in enumerate(names) if each in names[:place]), None)
+    if twice is not None:
+        raise OwnError(f"{file}:1: two columns are called {twice!r}; give each a name of its own")
+    columns = [list(each) for each in zip(*rows, strict=True)] or [[] for _ in names]
+    return Table(file, dict(zip(names, columns, strict=True)), lines)
+
+
+def not_text(file: Path, error: UnicodeDecodeError) -> OwnError:
+    """The error of a file that is not UTF-8, with the line."""
+    where = str(file)
+    with file.open("rb") as opened:
+        for line, content in enumerate(opened, 1):
+            try:
+                content.decode("utf-8")
+            except UnicodeDecodeError as found:
+                where, error = f"{file}:{line}", found
+                break
+    return OwnError(f"{where}: is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8")
+
+
+def _read(file: Path) -> Table:
+    kind = file.suffix.lower()
+    if kind in (".csv", ".tsv"):
+        return read_csv(file)
+    return _parquet(file) if kind == ".parquet" else _json_lines(file)
+
+
+def _json_lines(file: Path) -> Table:
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    try:
+        with file.open(encoding="utf-8") as opened:
+            for number, line in enumerate(opened, 1):
+                if line.strip():
+                    rows.append(_json(line, f"{file}:{number}"))
+                    lines.append(number)
+    except UnicodeDecodeError as error:
+        raise not_text(file, error) from error
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return Table(file, {name: [row.get(name) for row in rows] for name in names}, lines)
+
+
+def _json(line: str, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise OwnError(f"{where}: is not JSON ({error}); write one object a line") from error
+    if not isinstance(found, dict):
+        raise OwnError(f'{where}: is a {type(found).__name__}, no object; write {{"text": ..., "label": ...}}')
+    return found
+
+
+def _parquet(file: Path) -> Table:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        found = parquet.read_table(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise OwnError(f"{file}: cannot be read as parquet ({str(error).splitlines()[0]}); write it anew") from error
+    kept = (found.schema.metadata or {}).get(b"huggingface")
+    features = json.loads(kept)["info"]["features"] if kept else {}
+    return _of_arrow(file, found, features)
+
+
+def _saved(folder: Path) -> Table:
+    """A data set of Hugging Face's `save_to_disk`: arrow files, in the order that state.json gives."""
+    import pyarrow
+
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        described = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
+        files = [folder / each["filename"] for each in state["_data_files"]]
+        if state.get("_indices_data_files"):
+            raise OwnError(f"{folder}: holds a selection of rows; save it anew after .flatten_indices()")
+        tables = [pyarrow.ipc.open_stream(pyarrow.memory_map(str(each))).read_all() for each in files]
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
+        if isinstance(error, OwnError):
+            raise
+        cure = "save it anew with save_to_disk"
+        raise OwnError(
+            f"{folder}: cannot be read as a saved data set ({type(error).__name__}: {error}); {cure}"
+        ) from error
+    if not tables:
+        raise OwnError(f"{folder}: the data set is empty; give it samples")
+    return _of_arrow(folder, pyarrow.concat_tables(tables), described.get("features") or {})
+
+
+def _of_arrow(file: Path, table: Any, features: Mapping[str, Any]) -> Table:
+    names = {name: tuple(found) for name, each in features.items() if (found := _class_names(each))}
+    return Table(file, {name: table.column(name) for name in table.column_names}, names=names)
+
+
+def _class_names(feature: Any) -> list[str]:
+    """Of Hugging Face's ClassLabel, or a sequence of such."""
+    if isinstance(feature, list) and feature:
+        feature = feature[0]
+    if not isinstance(feature, dict):
+        return []
+    inner = feature.get("feature")
+    return list(feature.get("names", [])) if feature.get("_type") == "ClassLabel" else _class_names(inner)
+
+
+def _checked(table: Table) -> Table:
+    if not table.columns or not len(table):
+        raise OwnError(f"{table.file}: is empty; give it samples")
+    return table
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:20]) + (", ..." if len(listed) > 20 else "")

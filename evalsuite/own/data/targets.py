@@ -1,0 +1,233 @@
+"""Targets as a task wants them, from names or numbers: each that cannot be one is refused with its place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from evalsuite.contract import IGNORED, Task
+from evalsuite.own.data.raw import Part
+from evalsuite.own.references import OwnError
+from evalsuite.plugins import did_you_mean
+
+Kind = Literal["classes", "tags", "tokens", "labels", "values", "vectors", ""]
+_SHOWN = 60
+
+
+def kind_of(task: Task) -> Kind:
+    """What the targets of a task are; "" of a user's own task that says nothing: what the data have.
+
+    A user's task inherits from one of ours, or says it in a class variable `targets`.
+    """
+    from evalsuite import tasks
+
+    kinds: dict[type, Kind] = {
+        tasks.LanguageModel: "tokens", tasks.TokenClassification: "tags", tasks.Classification: "classes",
+        tasks.MultiLabel: "labels", tasks.Regression: "values", tasks.Embedding: "vectors",
+    }  # fmt: skip
+    found: Kind = getattr(task, "targets", "")
+    return found or next((kind for cls, kind in kinds.items() if isinstance(task, cls)), "")
+
+
+def numbered(
+    parts: Mapping[str, Part], kind: Kind, labels: Sequence[str], vocabulary: int = 0
+) -> tuple[dict[str, torch.Tensor], int]:
+    """The targets of each part as a tensor, and the number of classes, labels or values.
+
+    Args:
+        labels: the names of classes, in order; where there are none, the training part's own.
+        vocabulary: the number of tokens, where the targets are such.
+
+    Raises:
+        OwnError: a target cannot be one; the text has its place, and the cure.
+    """
+    listed = {name: _listed(part) for name, part in parts.items()}
+    kind = kind or _told(listed["train"])
+    if kind in ("values", "vectors"):
+        values = {name: _values(listed[name], part) for name, part in parts.items()}
+        _alike(values)
+        return values, values["train"][0].numel()
+    if kind == "tokens":
+        tokens = {name: _whole(listed[name], part) for name, part in parts.items()}
+        most = max(vocabulary, *(1 + int(each.max()) for each in tokens.values()))
+        for name, each in tokens.items():
+            _check_range(each, most, parts[name], of_test=False)
+        return tokens, most
+    if kind == "labels":
+        return _multi_hot(listed, parts, labels)
+    return _classes(listed, parts, labels, single=kind == "classes")
+
+
+def _listed(part: Part) -> torch.Tensor | list[Any]:
+    """A tensor, or a list of texts, numbers or lists of them."""
+    given = part.targets
+    if given is None:
+        raise OwnError(f"{part.where(-1)}: there are no targets; add them, or choose another task")
+    if isinstance(given, torch.Tensor):
+        return given.detach().cpu()
+    if hasattr(given, "dtype"):  # numpy's
+        return given.tolist() if given.dtype.kind in "USO" else torch.from_numpy(given.copy())
+    return list(given)
+
+
+def _told(targets: torch.Tensor | list[Any]) -> Kind:
+    if isinstance(targets, torch.Tensor):
+        return "values" if targets.is_floating_point() else "classes"
+    first = targets[0] if targets else ""
+    return "labels" if isinstance(first, (list, tuple)) else "values" if isinstance(first, float) else "classes"
+
+
+def _alike(found: Mapping[str, torch.Tensor]) -> None:
+    shapes = {name: tuple(each.shape[1:]) for name, each in found.items()}
+    other = next((name for name, shape in shapes.items() if shape != shapes["train"]), "")
+    if other:
+        raise OwnError(f"targets: those of train have shape {shapes['train']}, those of {other} {shapes[other]}")
+
+
+def _values(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
+    if isinstance(targets, torch.Tensor):
+        found = targets.float()
+    else:
+        rows = [[_number(each, part, i) for each in _row(value)] for i, value in enumerate(targets)]
+        found = torch.tensor(rows, dtype=torch.float32)
+        found = found[:, 0] if rows and not isinstance(targets[0], (list, tuple)) else found
+    wrong = found.isinf().reshape(len(found), -1).any(1).nonzero().flatten()
+    if len(wrong):
+        raise OwnError(f"{part.where(int(wrong[0]))}: the target is infinite; correct it, or leave the sample out")
+    return found
+
+
+def _row(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _number(value: Any, part: Part, index: int) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        cure = "correct it, leave the sample out, or choose task classification for names"
+        raise OwnError(f"{part.where(index)}: the target {_shown(value)} is no number; {cure}")
+    return number
+
+
+def _multi_hot(
+    listed: Mapping[str, torch.Tensor | list[Any]], parts: Mapping[str, Part], labels: Sequence[str]
+) -> tuple[dict[str, torch.Tensor], int]:
+    """Zeros and ones (samples, labels), from those, or from lists of names or numbers."""
+    if all(_is_binary(each) for each in listed.values()):
+        found = {name: torch.as_tensor(each).long() for name, each in listed.items()}
+        _alike(found)
+        return found, found["train"].shape[1]
+    for name, targets in listed.items():
+        for i, each in enumerate(targets):
+            if not isinstance(each, (list, tuple)):
+                cure = 'write it as ["a", "b"], [] where there is none, or give columns of 0 and 1'
+                raise OwnError(f"{parts[name].where(i)}: the labels {_shown(each)} are no list; {cure}")
+    names = list(labels) or _ordered([each for row in listed["train"] for each in row])
+    if not names:
+        raise OwnError(f"{parts['train'].where(-1)}: no sample has a label; name the labels with `labels`")
+    places = {name: place for place, name in enumerate(names)}
+    made = {}
+    for name, targets in listed.items():
+        made[name] = torch.zeros(len(targets), len(names), dtype=torch.int64)
+        for i, row in enumerate(targets):
+            for each in row:
+                made[name][i, _place(str(each), places, parts[name], i)] = 1
+    return made, len(names)
+
+
+def _is_binary(targets: torch.Tensor | list[Any]) -> bool:
+    if isinstance(targets, list):
+        if not targets or not all(isinstance(each, (list, tuple)) and each for each in targets):
+            return False
+        try:
+            targets = torch.tensor([[int(value) for value in each] for each in targets])
+        except (TypeError, ValueError):
+            return False
+    return targets.ndim == 2 and bool(((targets == 0) | (targets == 1) | (targets == IGNORED)).all())
+
+
+def _classes(
+    listed: Mapping[str, torch.Tensor | list[Any]], parts: Mapping[str, Part], labels: Sequence[str], *, single: bool
+) -> tuple[dict[str, torch.Tensor], int]:
+    """Class numbers, int64: names by their order, numbers as they are."""
+    first = next(iter(listed["train"]), None)
+    named = isinstance(first, str)
+    if named:
+        names = list(labels) or _ordered(list(listed["train"]))
+        places = {name: place for place, name in enumerate(names)}
+        found = {
+            name: torch.tensor([_place(each, places, parts[name], i) for i, each in enumerate(targets)])
+            for name, targets in listed.items()
+        }
+        classes = len(names)
+    else:
+        found = {name: _whole(targets, parts[name]) for name, targets in listed.items()}
+        classes = len(labels) or int(found["train"].max()) + 1
+    for name, targets in found.items():
+        _check_range(targets, classes, parts[name], of_test=name != "train")
+    seen = found["train"][found["train"] != IGNORED].unique()  # type: ignore[no-untyped-call]
+    if single and len(seen) == 1:
+        only = labels[int(seen)] if labels else int(seen)
+        where = parts["train"].where(-1)
+        raise OwnError(f"{where}: all samples are of one class, {only!r}: nothing to learn; add samples of another")
+    return found, classes
+
+
+def _ordered(values: Sequence[Any]) -> list[str]:
+    """Names in alphabetical order; numbers in theirs, each its own class where they begin at 0."""
+    names = {str(each) for each in values}
+    if not all(each.lstrip("-").isdecimal() for each in names):
+        return sorted(names)
+    numbers = sorted(int(each) for each in names)
+    return [str(each) for each in (range(numbers[-1] + 1) if numbers[0] == 0 else numbers)]
+
+
+def _place(name: Any, places: Mapping[str, int], part: Part, index: int) -> int:
+    if name in places:
+        return places[name]
+    if name is None or name == "":
+        raise OwnError(f"{part.where(index)}: there is no target; fill it in, or leave the sample out")
+    hint = did_you_mean(str(name), places) if len(places) <= 50 else ""
+    raise OwnError(f"{part.where(index)}: the label {_shown(name)} is none of the training part's{hint}")
+
+
+def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
+    if isinstance(targets, list):
+        wrong = next((i for i, each in enumerate(targets) if not _is_number(each)), None)
+        if wrong is not None:
+            raise OwnError(f"{part.where(wrong)}: the label {_shown(targets[wrong])} is no class, a name or a number")
+        targets = torch.tensor(targets)
+    if targets.is_floating_point():
+        wrong_ones = (targets != targets.round()).reshape(len(targets), -1).any(1).nonzero().flatten()
+        if len(wrong_ones):
+            value = targets[wrong_ones[0]].flatten()[0].item()
+            cure = "classes are whole numbers; for real ones choose task regression"
+            raise OwnError(f"{part.where(int(wrong_ones[0]))}: the label {value:.6g} is no class: {cure}")
+    found = targets.long()
+    return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, list, tuple))
+
+
+def _check_range(targets: torch.Tensor, classes: int, part: Part, *, of_test: bool) -> None:
+    wrong = ((targets < 0) & (targets != IGNORED)) | (targets >= classes)
+    if not bool(wrong.any()):
+        return
+    index = int(wrong.reshape(len(targets), -1).any(1).nonzero()[0])
+    value = int(targets[wrong][0])
+    known = "those of the training part are" if of_test else "classes are"
+    cure = f"number them from 0; {IGNORED} counts nowhere" if value < 0 else "or name all classes with `labels`"
+    raise OwnError(f"{part.where(index)}: the label {value} is out of range: {known} 0 to {classes - 1}; {cure}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

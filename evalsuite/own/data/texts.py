@@ -1,0 +1,144 @@
+"""Texts as tokens: a class, labels, a value or a vector for each, or a tag for each of its words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from evalsuite.contract import IGNORED
+from evalsuite.own.data.raw import Part, Raw
+from evalsuite.own.data.source import Source
+from evalsuite.own.data.tables import Table, column, target_columns, targets_in
+from evalsuite.own.data.targets import Kind, numbered
+from evalsuite.own.data.tokenizers import Tokenizer
+from evalsuite.own.references import OwnError
+from evalsuite.samples import Inputs, Several, mapped
+
+_TEXTS = ("text", "sentence", "content", "review")
+_WORDS = ("tokens", "words")
+
+
+class Tokens(Several):
+    """Named inputs in half the memory, int32, and int64 when they are read."""
+
+    def __init__(self, parts: Mapping[str, torch.Tensor]) -> None:
+        super().__init__({name: each.int() for name, each in parts.items()})
+
+    def read(self, indices: Sequence[int]) -> Inputs:
+        """See `Samples`."""
+        return mapped(super().read(indices), lambda each: each.long())
+
+
+def text_columns(table: Table, source: Source) -> tuple[str, ...]:
+    """The columns of text: those that the source names, else one of a usual name; none where features are named."""
+    usual = next((each for each in _TEXTS if each in table.columns), "")
+    return source.text or ((usual,) if usual and not source.features else ())
+
+
+def read_texts(tables: Mapping[str, Table], source: Source, kind: Kind, tokenizer: Tokenizer) -> Raw:
+    """`input_ids` and `attention_mask`, and of pairs `token_type_ids`, each (samples, length).
+
+    Raises:
+        OwnError: a text is none, or there are no targets.
+    """
+    names = text_columns(tables["train"], source)
+    if len(names) > 2:
+        raise OwnError(f"data.text: at most two columns, a pair, got {list(names)}")
+    found = {part: tokenizer.samples(_texts(table, names), source.length) for part, table in tables.items()}
+    longest = max(len(ids) for rows in found.values() for ids, _ in rows)
+    if not longest:
+        raise OwnError(f"{tables['train'].file}: every text of column {names[0]!r} is empty; name another with `text`")
+    parts = {}
+    for part, rows in found.items():
+        inputs = _padded([ids for ids, _ in rows], longest, tokenizer.padding)
+        if len(names) == 2:
+            inputs["token_type_ids"] = _table([types for _, types in rows], longest, 0)
+        parts[part] = Part(Tokens(inputs), targets_in(tables[part], source, kind), tables[part].where)
+    return Raw(parts, None, tokenizer.vocabulary, _names(tables, source), said=str(tables["train"].file))
+
+
+def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer) -> Raw:
+    """The same from lists of words; a word's tag stands at its first token, and -100 elsewhere.
+
+    Raises:
+        OwnError: words or tags are no lists, or of different lengths.
+    """
+    train = tables["train"]
+    name = (source.text or tuple(each for each in _WORDS if each in train.columns))[:1]
+    if not name:
+        raise OwnError(f"{train.file}: no column of words; name one with `text`, a list of words in each row")
+    tags, rows, flat = {}, {}, {}
+    for part, table in tables.items():
+        words = column(table, name[0])
+        tags[part] = targets_in(table, source, "tags") or []
+        for i, (one, two) in enumerate(zip(words, tags[part], strict=True)):
+            _check_aligned(one, two, table.where(i))
+        rows[part] = tokenizer.words(words, source.length)
+        places = [i for i, each in enumerate(tags[part]) for _ in each]
+        flat[part] = Part(torch.empty(0), [tag for each in tags[part] for tag in each], _At(table, places))
+    labels = source.labels or _names(tables, source)
+    numbers, classes = numbered(flat, "classes", labels)
+    longest = max(len(ids) for each in rows.values() for ids, _ in each)
+    parts = {}
+    for part, table in tables.items():
+        aligned = _aligned([words for _, words in rows[part]], tags[part], numbers[part].tolist())
+        inputs = Tokens(_padded([ids for ids, _ in rows[part]], longest, tokenizer.padding))
+        parts[part] = Part(inputs, _table(aligned, longest, IGNORED), table.where)
+    known = tuple(labels) or tuple(str(each) for each in range(classes))
+    return Raw(parts, None, tokenizer.vocabulary, known, said=str(train.file))
+
+
+class _At:
+    def __init__(self, table: Table, places: Sequence[int]) -> None:
+        self._table, self._places = table, places
+
+    def __call__(self, index: int) -> str:
+        return self._table.where(self._places[index] if index >= 0 else index)
+
+
+def _names(tables: Mapping[str, Table], source: Source) -> tuple[str, ...]:
+    train = tables["train"]
+    return next((train.names[each] for each in target_columns(train, source) if each in train.names), ())
+
+
+def _texts(table: Table, names: Sequence[str]) -> list[Any]:
+    found = [column(table, name) for name in names]
+    for name, texts in zip(names, found, strict=True):
+        for i, each in enumerate(texts):
+            if not isinstance(each, str):
+                said = f"{str(each)[:40]!r}" if each is not None else "missing"
+                raise OwnError(f"{table.where(i)}: the text of column {name!r} is {said}; give text, or leave it out")
+    return found[0] if len(found) == 1 else list(zip(*found, strict=True))
+
+
+def _check_aligned(words: Any, tags: Any, where: str) -> None:
+    if not isinstance(words, (list, tuple)) or not all(isinstance(each, str) for each in words):
+        raise OwnError(f'{where}: the words are no list of texts; write ["a", "b"]')
+    if not isinstance(tags, (list, tuple)):
+        raise OwnError(f"{where}: the tags {str(tags)[:40]!r} are no list; give one tag for each word")
+    if len(words) != len(tags):
+        raise OwnError(f"{where}: {len(words)} words but {len(tags)} tags; give each word one")
+
+
+def _aligned(words: Sequence[Sequence[int | None]], tags: Sequence[Any], numbers: list[int]) -> list[list[int]]:
+    """The number of a word's tag at its first token."""
+    found, start = [], 0
+    for row, given in zip(words, tags, strict=True):
+        before = [None, *row[:-1]]
+        found.append(
+            [IGNORED if each is None or each == last else numbers[start + each]
+             for each, last in zip(row, before, strict=False)]
+        )  # fmt: skip
+        start += len(given)
+    return found
+
+
+def _padded(rows: Sequence[Sequence[int]], length: int, padding: int) -> dict[str, torch.Tensor]:
+    mask = _table([[1] * len(each) for each in rows], length, 0)
+    return {"input_ids": _table(rows, length, padding), "attention_mask": mask}
+
+
+def _table(rows: Sequence[Sequence[int]], length: int, padding: int) -> torch.Tensor:
+    return torch.tensor([[*row, *[padding] * (length - len(row))] for row in rows])

@@ -1,0 +1,132 @@
+"""Tokenizers: Hugging Face's from a local folder, or bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from evalsuite.own.references import OwnError
+
+BYTES = "bytes"
+_PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")
+_CURE = 'name one with `tokenizer`: a folder of Hugging Face\'s, a tokenizer.json, or "bytes"'
+
+
+class Tokenizer(Protocol):
+    """Texts to tokens."""
+
+    vocabulary: int
+    padding: int
+
+    def plain(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text, with no special ones."""
+        ...
+
+    def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
+        """At most `length` tokens of each text, or pair of texts, special ones among them; and the text of each."""
+        ...
+
+    def words(self, texts: Sequence[Sequence[str]], length: int) -> list[tuple[list[int], list[int | None]]]:
+        """At most `length` tokens of each list of words, and the word of each, None of special ones."""
+        ...
+
+
+class Bytes:
+    """UTF-8 bytes; 0, which no text has, is padding."""
+
+    vocabulary, padding = 256, 0
+
+    def plain(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `Tokenizer`."""
+        return [list(each.encode()) for each in texts]
+
+    def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
+        """See `Tokenizer`. A pair is joined by a line's end."""
+        found = []
+        for each in texts:
+            pair = each if isinstance(each, tuple) else (each,)
+            joined = [(byte, place) for place, text in enumerate(pair) for byte in f"{text}\n".encode()][:-1][:length]
+            found.append(([byte for byte, _ in joined], [place for _, place in joined]))
+        return found
+
+    def words(self, texts: Sequence[Sequence[str]], length: int) -> list[tuple[list[int], list[int | None]]]:
+        """See `Tokenizer`."""
+        found = []
+        for each in texts:
+            pairs: list[tuple[int, int | None]] = []
+            for place, word in enumerate(each):
+                pairs += [*([(32, None)] if place else []), *((byte, place) for byte in word.encode())]
+            found.append(([byte for byte, _ in pairs[:length]], [place for _, place in pairs[:length]]))
+        return found
+
+
+class Subwords:
+    """A tokenizer of the library tokenizers."""
+
+    def __init__(self, of: Any, padding: int) -> None:
+        self._of, self.padding = of, padding
+        self.vocabulary = int(of.get_vocab_size())
+        of.no_padding()
+
+    def plain(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `Tokenizer`."""
+        self._of.no_truncation()
+        return [each.ids for each in self._of.encode_batch(list(texts), add_special_tokens=False)]
+
+    def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
+        """See `Tokenizer`."""
+        self._of.enable_truncation(length)
+        return [(each.ids, each.type_ids) for each in self._of.encode_batch(list(texts))]
+
+    def words(self, texts: Sequence[Sequence[str]], length: int) -> list[tuple[list[int], list[int | None]]]:
+        """See `Tokenizer`."""
+        self._of.enable_truncation(length)
+        found = self._of.encode_batch([list(each) for each in texts], is_pretokenized=True)
+        return [(each.ids, each.word_ids) for each in found]
+
+
+def tokenizer_of(name: str | None, said: str) -> Tokenizer:
+    """The tokenizer of that name: "bytes", a tokenizer.json, a folder, or a name that transformers finds.
+
+    Raises:
+        OwnError: there is none.
+    """
+    if not name:
+        raise OwnError(f"{said}: text needs a tokenizer; {_CURE}")
+    if name == BYTES:
+        return Bytes()
+    place = Path(name).expanduser()
+    file = place / "tokenizer.json" if place.is_dir() else place
+    if file.is_file():
+        from tokenizers import Tokenizer as Fast
+
+        try:
+            found = Fast.from_file(str(file))
+        except Exception as error:  # the library raises plain Exceptions
+            reason = " ".join(str(error).split())
+            raise OwnError(f"{file}: cannot be read as a tokenizer ({reason}); {_CURE}") from error
+        return Subwords(found, _padding(found, file.parent))
+    try:
+        from transformers import AutoTokenizer
+
+        whole = AutoTokenizer.from_pretrained(name)
+        found = whole.backend_tokenizer
+    except ImportError as error:
+        raise OwnError(f"tokenizer {name!r}: has no tokenizer.json; pip install transformers to read others") from error
+    except Exception as error:  # the library raises many kinds
+        reason = " ".join(str(error).split())[:200]
+        raise OwnError(f"tokenizer {name!r}: there is none here ({reason}); {_CURE}") from error
+    return Subwords(found, whole.pad_token_id if whole.pad_token_id is not None else _padding(found, place))
+
+
+def _padding(of: Any, folder: Path) -> int:
+    """The token that pads: what the tokenizer or its configuration says, else a usual one."""
+    if of.padding:
+        return int(of.padding["pad_id"])
+    file = folder / "tokenizer_config.json"
+    said = json.loads(file.read_text(encoding="utf-8")).get("pad_token") if file.is_file() else None
+    name = said.get("content") if isinstance(said, dict) else said
+    known = (of.token_to_id(each) for each in ([name] if name else []) + list(_PADDING))
+    return next((each for each in known if each is not None), 0)
