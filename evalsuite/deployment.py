@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -18,36 +18,68 @@ import onnxruntime
 import torch
 from torch import nn
 
+from evalsuite.samples import Inputs, leaves
+
 OPSET = 20  # The first opset with a Gelu operator: below it GELU is exported as five unfused nodes, unfairly slow.
 
 
+class _Unpacked(nn.Module):
+    """A network that takes a tuple or a mapping, with an argument for each of its tensors: as files have inputs."""
+
+    def __init__(self, module: nn.Module, example: Inputs) -> None:
+        super().__init__()
+        self.module, self._names = module, list(example) if isinstance(example, dict) else None
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        """See `Network.module`."""
+        return self.module(given if self._names is None else dict(zip(self._names, given, strict=True)))
+
+
 def export_onnx(
-    module: nn.Module, input_shape: tuple[int, ...], path: Path, *, opset: int = OPSET, tokens: bool = False
+    module: nn.Module,
+    example: tuple[int, ...] | Inputs,
+    path: Path,
+    *,
+    opset: int = OPSET,
+    tokens: bool = False,
 ) -> onnx.ModelProto:
-    """Write `module` as one ONNX file with a dynamic batch, input "input" and output "logits"; checked and returned.
+    """Write `module` as one ONNX file with a dynamic batch and the output "logits"; checked and returned.
+
+    Its input is "input"; several have their names of the mapping, or are "input_0", "input_1", ... of a tuple.
 
     Args:
         module: evaluated in eval mode; a copy is exported.
-        input_shape: of one input.
+        example: a batch of at least two inputs, or the shape of one input.
         path: the file.
         opset: the operator set asked for.
-        tokens: whether inputs are int64 token indices instead of float32.
+        tokens: whether inputs of that shape are int64 token indices instead of float32.
 
     Raises:
         ValueError: the file does not have the opset asked for.
     """
-    example = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else torch.float32)
+    exported = copy.deepcopy(module).eval()
+    if isinstance(example, tuple) and all(isinstance(each, int) for each in example):
+        given: Inputs = torch.zeros(2, *example, dtype=torch.int64 if tokens else torch.float32)
+    else:
+        given = cast("Inputs", example)
+    names = ["input"]
+    if not isinstance(given, torch.Tensor):
+        exported = _Unpacked(exported, given)
+        names = list(given) if isinstance(given, dict) else [f"input_{place}" for place in range(len(given))]
+    batch = torch.export.Dim("batch")
+    # Of a function of *given torch wants one entry, with as many inside.
+    shapes: Any = tuple({0: batch} for _ in names)
     # The exporter reports, at every call, which operators of other libraries it does not know.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            copy.deepcopy(module).eval(),
-            (example,),
+            exported,
+            tuple(leaves(given)),
             str(path),
-            input_names=["input"],
+            input_names=names,
             output_names=["logits"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamic_shapes=shapes if isinstance(given, torch.Tensor) else (shapes,),
             opset_version=opset,
             external_data=False,
             dynamo=True,
@@ -75,10 +107,12 @@ def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceS
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def run_onnx(session: onnxruntime.InferenceSession, inputs: torch.Tensor) -> torch.Tensor:
-    """The session's first output for `inputs` (batch, *input_shape), real ones taken as float32."""
-    given = inputs.float() if inputs.is_floating_point() else inputs
-    output: np.ndarray[Any, Any] = session.run(None, {session.get_inputs()[0].name: given.numpy()})[0]
+def run_onnx(session: onnxruntime.InferenceSession, inputs: Inputs) -> torch.Tensor:
+    """The session's first output for a batch of inputs, real ones taken as float32; several in order, or by name."""
+    taken = [each.name for each in session.get_inputs()]
+    named = inputs if isinstance(inputs, dict) else dict(zip(taken, leaves(inputs), strict=True))
+    given = {name: each.float() if each.is_floating_point() else each for name, each in named.items() if name in taken}
+    output: np.ndarray[Any, Any] = session.run(None, {name: each.numpy() for name, each in given.items()})[0]
     return torch.from_numpy(output)
 
 

@@ -12,6 +12,8 @@ import torch
 Inputs = torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
 """A batch: one tensor, positional ones, or named ones; the first dimension of each is the batch."""
 
+_VALUES = 2**21  # of the inputs of a batch: 682 images of 32 x 32, 13 of 224 x 224
+
 
 class Samples(ABC):
     """A sequence of inputs that need not fit into memory: indexed by a slice or a tensor of indices, it gives a batch.
@@ -95,6 +97,12 @@ class Chosen(Samples):
         """See `Samples`."""
         known = self._of.identities()
         return None if known is None else [known[each] for each in self._indices]
+
+
+def batch_of(inputs: torch.Tensor | Samples, most: int) -> int:
+    """How many samples to run at a time: `most`, or fewer where each has many values, so that memory stays bounded."""
+    one = inputs[:1] if isinstance(inputs, torch.Tensor) else inputs.first
+    return max(1, min(most, _VALUES // max(1, sum(each.numel() for each in leaves(one)))))
 
 
 def leaves(inputs: Inputs) -> list[torch.Tensor]:
