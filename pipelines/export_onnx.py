@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from evalsuite import Inputs
     from evalsuite.own.onnx_network import OnnxNetwork
 
 _GELU_OPERATORS = ("Gelu", "Erf")
@@ -94,20 +93,18 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
     """
     import torch
 
-    from evalsuite import score
+    from evalsuite.tasks.score import scores
 
-    module, differences, same = copy.deepcopy(network.module).eval(), [], []
+    differences, same = [], []
 
-    def run(inputs: Inputs) -> torch.Tensor:
-        """The file's outputs, once they have been compared."""
-        expected, found = module(inputs), file(inputs)
+    def seen(outputs: list[torch.Tensor]) -> None:
+        expected, found = outputs
         differences.append((expected.double() - found.double()).abs().max())
-        in_torch, in_runtime = test.task.decisions(expected), test.task.decisions(found)
-        if not in_torch.is_floating_point():
-            same.append((in_torch == in_runtime).flatten())
-        return found
+        decided = [test.task.decisions(each) for each in outputs]
+        if not decided[0].is_floating_point():
+            same.append((decided[0] == decided[1]).flatten())
 
-    found = score(run, test)
+    found = scores([copy.deepcopy(network.module).eval(), file], test, seen=seen)[1]
     of = "" if network.deployed is None else "from the float network that the file came from"
     unit = "logit" if same else "output"
     metrics = [Metric("max_abs_difference", torch.stack(differences).max().item(), unit, Direction.LOWER, reason=of)]
