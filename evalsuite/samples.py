@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 
 Inputs = torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
 """A batch: one tensor, positional ones, or named ones; the first dimension of each is the batch."""
+
+_VALUES = 2**21  # of the inputs of a batch: 682 images of 32 x 32, 13 of 224 x 224
 
 
 class Samples(ABC):
@@ -95,6 +97,19 @@ class Chosen(Samples):
         """See `Samples`."""
         known = self._of.identities()
         return None if known is None else [known[each] for each in self._indices]
+
+
+def batch_of(inputs: torch.Tensor | Samples, most: int) -> int:
+    """How many samples to run at a time: `most`, or fewer where each has many values, so that memory stays bounded."""
+    one = inputs[:1] if isinstance(inputs, torch.Tensor) else inputs.first
+    return max(1, min(most, _VALUES // max(1, sum(each.numel() for each in leaves(one)))))
+
+
+def pieces(inputs: torch.Tensor | Samples, most: int) -> Iterator[Any]:
+    """All inputs in batches of `batch_of`; an empty one where there are none."""
+    size = batch_of(inputs, most)
+    for start in range(0, max(1, len(inputs)), size):
+        yield inputs[start : start + size]
 
 
 def leaves(inputs: Inputs) -> list[torch.Tensor]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from evalsuite import IGNORED, Bench, Direction, Metric, Network, Outcome, Split
+from evalsuite import Bench, Classification, Direction, Metric, Network, Outcome, Score, Split
 
 if TYPE_CHECKING:
     import torch
@@ -16,14 +15,20 @@ if TYPE_CHECKING:
 
 _BATCH, _TEXT_BATCH = 512, 64
 _POSITIONS = 2**15  # of a text, on which dead units are looked for
+_READ = 4096  # samples that are read as they are asked for, likewise
 _NO_ACTIVATION = "no known activation module; activations called as functions are not seen"
+_OF_A_FILE = "the network is an ONNX file, whose activations are not looked into"
+# What the swap changed of classifiers' metrics: the row's name, and whether it is a fall.
+_CHANGES = {"accuracy": ("swap_drop", True), "nll": ("nll_swap_increase", False)}
+_Seen = Callable[[int, "torch.Tensor"], None]
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracy and loss on the test data, the cost of the swap to ReLU, and idle activations.
+    """The task's metrics on the test data, what the swap to ReLU changed of them, and idle activations.
 
-    Targets of -100, as of padding, count nowhere.
+    Targets of -100, as of padding, or NaN count nowhere. Of data that are read as they are asked for, and of texts,
+    dead units are looked for on some of the training data: 4,096 samples spread evenly, or 32,768 positions.
 
     Args:
         near_zero: an activation's output counts as near zero where its magnitude is at most this share of the
@@ -32,8 +37,11 @@ class Accuracy:
     """
 
     version: ClassVar[str] = "2"
-    libraries: ClassVar[tuple[str, ...]] = ("torch",)
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "onnxruntime")
     takes_tokens: ClassVar[bool] = True
+    takes_several: ClassVar[bool] = True
+    takes_any_task: ClassVar[bool] = True
+    takes_deployed: ClassVar[bool] = True
     near_zero: float = 1e-3
 
     def __post_init__(self) -> None:
@@ -42,126 +50,115 @@ class Accuracy:
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Measure on `bench.data.test`; dead units on `bench.data.train`."""
-        module = copy.deepcopy(network.module).eval()
-        test = bench.data.test
-        after = _score(module, test)
+        import copy
+
+        from evalsuite.own.onnx_network import parameters_of, running
+
+        run, test = running(network), bench.data.test
+        idle = _Idle(run, bench.data.train, self.near_zero) if network.deployed is None else None
+        with idle.watched() if idle else nullcontext():
+            after = _score(run, test)
         before = None if network.unswapped is None else _score(copy.deepcopy(network.unswapped).eval(), test)
         metrics = [
-            Metric("accuracy", after.accuracy, "fraction", Direction.HIGHER),
-            Metric("nll", after.nll, "nats", Direction.LOWER),
-            Metric("parameters", sum(each.numel() for each in module.parameters()), "count", Direction.LOWER),
+            *after.metrics,
+            Metric("parameters", parameters_of(network), "count", Direction.LOWER),
+            *_swap(before, after, test),
+            *(idle.metrics() if idle else _no_idle(_OF_A_FILE)),
         ]
-        metrics += _swap(before, after)
-        if network.vocabulary is not None:
-            metrics += _language(before, after, network.vocabulary)
-        metrics += _idle(module, _some(bench.data.train.inputs), test.inputs, self.near_zero)
         return Outcome(metrics)
 
 
-@dataclass(frozen=True)
-class _Score:
-    """The classes predicted where targets count, flat, the share of right ones, and the mean loss in nats."""
+def _batch(split: Split) -> int:
+    """Samples at a time."""
+    from evalsuite.samples import batch_of
 
-    predicted: torch.Tensor
-    accuracy: float
-    nll: float
+    return batch_of(split.inputs, _BATCH if split.inputs.dtype.is_floating_point else _TEXT_BATCH)
 
 
-def _batches(inputs: torch.Tensor, of: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """`of`, cut as `inputs` are."""
-    import torch
+def _score(run: Callable[[Any], torch.Tensor], test: Split) -> Score:
+    from evalsuite import score
 
-    return torch.split(of, _BATCH if inputs.is_floating_point() else _TEXT_BATCH)
-
-
-def _some(inputs: torch.Tensor) -> torch.Tensor:
-    """All inputs, or of a text as many as are enough to see every unit at work."""
-    return inputs if inputs.is_floating_point() else inputs[: max(1, _POSITIONS // inputs.shape[1])]
+    return score(run, test, batch=_batch(test), decisions=True)
 
 
-def _score(module: nn.Module, split: Split) -> _Score:
-    import torch
-    from torch.nn import functional
+def _swap(before: Score | None, after: Score, test: Split) -> list[Metric]:
+    """What the swap cost; rows with a reason where there was none."""
+    from evalsuite.tasks.score import changes
 
-    predicted, total = [], 0.0
-    cut = (_batches(split.inputs, of) for of in (split.inputs, split.targets))
-    with torch.no_grad():
-        for inputs, wanted in zip(*cut, strict=True):
-            logits = module(inputs).double()
-            loss = functional.cross_entropy(
-                logits.flatten(0, -2), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
-            )
-            total += loss.item()
-            predicted.append(logits.argmax(-1))
-    classes = torch.cat(predicted)
-    counted = split.counted
-    return _Score(classes[counted], split.accuracy(classes), total / int(counted.sum()))
+    known = isinstance(test.task, Classification)
+    rows = []
+    for place, metric in enumerate(after.metrics):
+        if known and metric.name == "perplexity":
+            continue
+        rows += _change(metric, None if before is None else before.metrics[place], known=known)
+    if after.decisions is not None:
+        changed = None if before is None else changes(before, after, test)
+        reason = "not swapped" if changed is None else ""
+        rows.append(Metric("prediction_changes", changed, "fraction", Direction.LOWER, reason=reason))
+    return rows
 
 
-def _swap(before: _Score | None, after: _Score) -> list[Metric]:
-    """What the swap cost; no `before` where there was no swap."""
-    values: dict[str, float | None] = dict.fromkeys(
-        ("accuracy_before_swap", "swap_drop", "nll_before_swap", "nll_swap_increase", "prediction_changes")
-    )
-    if before is not None:
-        values = {
-            "accuracy_before_swap": before.accuracy,
-            "swap_drop": before.accuracy - after.accuracy,
-            "nll_before_swap": before.nll,
-            "nll_swap_increase": after.nll - before.nll,
-            "prediction_changes": (before.predicted != after.predicted).double().mean().item(),
-        }
-    return [
-        Metric(
-            name,
-            value,
-            "nats" if name.startswith("nll") else "fraction",
-            Direction.HIGHER if name == "accuracy_before_swap" else Direction.LOWER,
-            reason="not swapped" if value is None else "",
-        )
-        for name, value in values.items()
-    ]
+def _change(after: Metric, before: Metric | None, *, known: bool) -> list[Metric]:
+    """A metric before the swap, and how far it moved; of classifiers' metrics, how far it got worse."""
+    name, falls = f"{after.name}_swap_change", False
+    if known:
+        name, falls = _CHANGES.get(after.name, (f"{after.name}_swap_increase", False))
+    value = None if before is None else before.value
+    change = None
+    if value is not None and after.value is not None:
+        change = value - after.value if falls else after.value - value
+    reason = "not swapped" if before is None else before.reason or after.reason
+    earlier = replace(after, name=f"{after.name}_before_swap", value=value, reason=reason)
+    direction = Direction.LOWER if falls else after.direction
+    return [earlier, replace(after, name=name, value=change, direction=direction, reason=reason)]
 
 
-def _language(before: _Score | None, after: _Score, vocabulary: int) -> list[Metric]:
-    """Bits and perplexity per byte where the tokens are bytes, else per token."""
-    each = "byte" if vocabulary == 256 else "token"
-    bits = after.nll / math.log(2)
-    before_bits = None if before is None else before.nll / math.log(2)
-    increase = None if before_bits is None else bits - before_bits
-    reason = "" if before is not None else "not swapped"
-    return [
-        Metric(f"bits_per_{each}", bits, "bits", Direction.LOWER),
-        Metric(f"bits_per_{each}_before_swap", before_bits, "bits", Direction.LOWER, reason=reason),
-        Metric(f"bits_per_{each}_swap_increase", increase, "bits", Direction.LOWER, reason=reason),
-        Metric("perplexity", math.exp(after.nll), "ratio", Direction.LOWER, {"per": each}),
-    ]
+@contextmanager
+def _watched(module: nn.Module, seen: _Seen) -> Iterator[None]:
+    """While it lasts, each call of an activation module is seen: its place among those of its batch, and its output.
 
-
-def _activation_outputs(module: nn.Module, inputs: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Per batch, the output of each call of an activation module, in order; `module` keeps no hook afterwards."""
-    import torch
-
+    `module` keeps no hook afterwards.
+    """
     from evalsuite import census
 
-    outputs: list[torch.Tensor] = []
-    # Clones, because a later in-place layer may overwrite what an activation returned.
-    handles = [
-        found.module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output.clone()))
-        for found in census(module)
-    ]
+    calls = 0
+
+    def begin(_module: nn.Module, _inputs: object) -> None:
+        nonlocal calls
+        calls = 0
+
+    def record(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        nonlocal calls
+        # At once, because a later in-place layer may overwrite what an activation returned.
+        seen(calls, output)
+        calls += 1
+
+    handles: list[Any] = [module.register_forward_pre_hook(begin)]
+    handles += [found.module.register_forward_hook(record) for found in census(module)]
     try:
-        for batch in _batches(inputs, inputs):
-            outputs.clear()
-            with torch.no_grad():
-                module(batch)
-            yield list(outputs)
+        yield
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _unit_peaks(module: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
+def _some(train: Split) -> Iterator[Any]:
+    """The training inputs on which dead units are looked for, in batches: all, or as `Accuracy` says."""
+    import torch
+
+    inputs, size = train.inputs, _batch(train)
+    count = len(inputs)
+    if not inputs.dtype.is_floating_point:
+        count = min(count, max(1, _POSITIONS // max(1, inputs.shape[1:].numel())))
+    if isinstance(inputs, torch.Tensor):
+        yield from torch.split(inputs[:count], size)
+        return
+    places = torch.arange(min(count, _READ)) * len(inputs) // min(count, _READ)
+    for part in torch.split(places, size):
+        yield inputs[part]
+
+
+def _unit_peaks(module: nn.Module, train: Split) -> list[torch.Tensor]:
     """Per call of an activation, each unit's or channel's greatest |output| over inputs and positions: (units,).
 
     Units are dimension 1 of the output; in a network without Conv1d, the last one of (batch, tokens, features).
@@ -171,33 +168,48 @@ def _unit_peaks(module: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
 
     features_last = not any(isinstance(layer, nn.Conv1d) for layer in module.modules())
     peaks: list[torch.Tensor] = []
-    for outputs in _activation_outputs(module, inputs):
-        batch = []
-        for output in outputs:
-            units = -1 if output.ndim == 3 and features_last else 1
-            batch.append(output.abs().transpose(units, -1).flatten(0, -2).amax(0))
-        peaks = [torch.maximum(a, b) for a, b in zip(peaks, batch, strict=True)] if peaks else batch
+
+    def seen(place: int, output: torch.Tensor) -> None:
+        units = -1 if output.ndim == 3 and features_last else 1
+        peak = output.abs().transpose(units, -1).flatten(0, -2).amax(0)
+        peaks[place : place + 1] = [torch.maximum(peaks[place], peak) if place < len(peaks) else peak]
+
+    with _watched(module, seen), torch.no_grad():
+        for inputs in _some(train):
+            module(inputs)
     return peaks
 
 
-def _idle(module: nn.Module, train: torch.Tensor, test: torch.Tensor, near_zero: float) -> list[Metric]:
-    names = ("zero_activations", "near_zero_activations", "dead_units")
-    units = ("fraction", "fraction", "count")
-    peaks = _unit_peaks(module, train)
-    if not peaks:
+class _Idle:
+    """Counts what activations leave at zero, or near it, while a module is run on the test data."""
+
+    def __init__(self, module: nn.Module, train: Split, near_zero: float) -> None:
+        peaks = _unit_peaks(module, train)
+        self._module = module
+        self._thresholds = [near_zero * peak.max() for peak in peaks]
+        self._dead = sum(int((peak <= limit).sum()) for peak, limit in zip(peaks, self._thresholds, strict=True))
+        self._total = self._zero = self._near = 0
+
+    def watched(self) -> AbstractContextManager[None]:
+        """While it lasts, what the module computes is counted."""
+        return _watched(self._module, self._count)
+
+    def _count(self, place: int, output: torch.Tensor) -> None:
+        self._total += output.numel()
+        self._zero += int((output == 0).sum())
+        self._near += int((output.abs() <= self._thresholds[place]).sum())
+
+    def metrics(self) -> list[Metric]:
+        """Shares of all outputs counted, and the dead units."""
+        if not self._total:
+            return _no_idle(_NO_ACTIVATION)
         return [
-            Metric(name, None, unit, Direction.NEUTRAL, reason=_NO_ACTIVATION)
-            for name, unit in zip(names, units, strict=True)
+            Metric("zero_activations", self._zero / self._total, "fraction", Direction.NEUTRAL),
+            Metric("near_zero_activations", self._near / self._total, "fraction", Direction.NEUTRAL),
+            Metric("dead_units", self._dead, "count", Direction.NEUTRAL),
         ]
-    thresholds = [near_zero * peak.max() for peak in peaks]
-    dead = sum(int((peak <= threshold).sum()) for peak, threshold in zip(peaks, thresholds, strict=True))
-    total = zero = near = 0
-    for outputs in _activation_outputs(module, test):
-        for output, threshold in zip(outputs, thresholds, strict=True):
-            total += output.numel()
-            zero += int((output == 0).sum())
-            near += int((output.abs() <= threshold).sum())
-    values = (zero / total, near / total, float(dead))
-    return [
-        Metric(name, value, unit, Direction.NEUTRAL) for name, value, unit in zip(names, values, units, strict=True)
-    ]
+
+
+def _no_idle(reason: str) -> list[Metric]:
+    names = {"zero_activations": "fraction", "near_zero_activations": "fraction", "dead_units": "count"}
+    return [Metric(name, None, unit, Direction.NEUTRAL, reason=reason) for name, unit in names.items()]

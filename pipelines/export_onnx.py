@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import re
-import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, Unsupported
 
 if TYPE_CHECKING:
+    import onnx
     import torch
 
-_BATCH = 256  # samples at a time: bounds the memory
+    from evalsuite.own.onnx_network import OnnxNetwork
+
 _GELU_OPERATORS = ("Gelu", "Erf")
 _TERMINAL_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -30,50 +31,48 @@ class Export:
     version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
     takes_tokens: ClassVar[bool] = True
+    takes_several: ClassVar[bool] = True
+    takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Write `model.onnx`, run it on the test inputs and time it, with one thread."""
         path = bench.folder / "model.onnx"
         test = bench.data.test
-        model, session = _export(network, path, test.inputs[:_BATCH])
-        difference, agreement, accuracy = _compare(network, session, test)
+        model, run = _export(network, path, test)
+        compared = _compare(network, run, test)
         operators = [node.op_type for node in model.graph.node]
         opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-        of = "" if network.deployed is None else "from the float network that the file came from"
         metrics = [
             Metric("opset", opset, "count", Direction.NEUTRAL),
-            Metric("max_abs_difference", difference, "logit", Direction.LOWER, reason=of),
-            Metric("argmax_agreement", agreement, "fraction", Direction.HIGHER),
-            Metric("runtime_accuracy", accuracy, "fraction", Direction.HIGHER),
+            *compared,
             Metric("model_bytes", path.stat().st_size, "bytes", Direction.LOWER),
             Metric("graph_nodes", len(operators), "count", Direction.NEUTRAL),
             Metric("gelu_nodes", sum(map(operators.count, _GELU_OPERATORS)), "count", Direction.NEUTRAL),
-            *_latency(session, test.inputs),
+            *_latency(run, test),
         ]
         return Outcome(metrics, {"onnx": path})
 
 
-def _export(network: Network, path: Path, inputs: torch.Tensor) -> tuple[Any, Any]:
-    """The ONNX model and its session, which has run `inputs` once.
+def _export(network: Network, path: Path, test: Split) -> tuple[onnx.ModelProto, OnnxNetwork]:
+    """The ONNX model and what runs its file, which has run a few inputs once.
 
     Raises:
         Unsupported: the exporter, the checker or ONNX Runtime refuses the network.
     """
     import onnx
 
-    from evalsuite import export_onnx, fold_hardness, open_onnx, run_onnx
+    from evalsuite import export_onnx, fold_hardness
+    from evalsuite.own.onnx_network import OnnxNetwork, copy_onnx
 
     if network.deployed is not None:
-        shutil.copyfile(network.deployed, path)
-        session = open_onnx(path)
-        return onnx.load(str(path)), session
-    module = fold_hardness(network.module, network.example(2))
+        copy_onnx(network.deployed, path)
+        return onnx.load(str(path)), OnnxNetwork(path, getattr(network.module, "output", None))
+    module = fold_hardness(network.module, (network.example(2),))
     try:
-        model = export_onnx(module, network.input_shape, path, tokens=network.vocabulary is not None)
-        session = open_onnx(path)
-        run_onnx(session, inputs)
-        return model, session
+        model, file = export_onnx(module, network.example(2), path), OnnxNetwork(path)
+        file(test.first(3))
+        return model, file
     except (OSError, MemoryError):  # a full disk says nothing of the network
         raise
     except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
@@ -88,35 +87,42 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _compare(network: Network, session: Any, test: Split) -> tuple[float, float, float]:
-    """torch against ONNX Runtime: the greatest |difference| of the logits, the share of places with the same argmax,
-    and the latter's accuracy.
+def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
+    """torch against ONNX Runtime: the greatest |difference| of the outputs, the share of places with the same decision
+    where decisions are classes, and the latter's headline of the task.
     """
     import torch
 
-    from evalsuite import run_onnx
+    from evalsuite.tasks.score import scores
 
-    module, differences, expected, predicted = copy.deepcopy(network.module).eval(), [], [], []
-    for inputs in torch.split(test.inputs, _BATCH):
-        with torch.no_grad():
-            in_torch = module(inputs)
-        in_runtime = run_onnx(session, inputs)
-        differences.append((in_torch.double() - in_runtime.double()).abs().max())
-        expected.append(in_torch.argmax(-1))
-        predicted.append(in_runtime.argmax(-1))
-    classes = torch.cat(predicted)
-    agreement = (torch.cat(expected) == classes).double().mean().item()
-    return torch.stack(differences).max().item(), agreement, test.accuracy(classes)
+    differences, same = [], []
+
+    def seen(outputs: list[torch.Tensor]) -> None:
+        expected, found = outputs
+        differences.append((expected.double() - found.double()).abs().max())
+        decided = [test.task.decisions(each) for each in outputs]
+        if not decided[0].is_floating_point():
+            same.append((decided[0] == decided[1]).flatten())
+
+    found = scores([copy.deepcopy(network.module).eval(), file], test, seen=seen)[1]
+    of = "" if network.deployed is None else "from the float network that the file came from"
+    unit = "logit" if same else "output"
+    metrics = [Metric("max_abs_difference", torch.stack(differences).max().item(), unit, Direction.LOWER, reason=of)]
+    if same:
+        agreement = torch.cat(same).double().mean().item()
+        metrics.append(Metric("argmax_agreement", agreement, "fraction", Direction.HIGHER))
+    wanted = ("accuracy", found.headline.name)  # of a language model both
+    return [*metrics, *(replace(each, name=f"runtime_{each.name}") for each in found.metrics if each.name in wanted)]
 
 
-def _latency(session: Any, inputs: torch.Tensor) -> list[Metric]:
+def _latency(file: OnnxNetwork, test: Split) -> list[Metric]:
     """Median seconds of one call with 1 and with 64 inputs, test inputs repeated where there are fewer."""
     import torch
 
-    from evalsuite import compare_latency, run_onnx
+    from evalsuite import compare_latency
 
-    one, many = (inputs[torch.arange(batch) % len(inputs)] for batch in (1, 64))
-    latency = compare_latency(lambda: run_onnx(session, one), lambda: run_onnx(session, many))
+    one, many = (test.inputs[torch.arange(batch) % len(test)] for batch in (1, 64))
+    latency = compare_latency(lambda: file(one), lambda: file(many))
     return [
         Metric("latency", seconds, "s", Direction.LOWER, {"batch": batch}, timing=True)
         for batch, seconds in ((1, latency.first), (64, latency.second))

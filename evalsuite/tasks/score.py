@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from evalsuite.contract import Metric, Setting, Split
+from evalsuite.contract import IGNORED, Direction, Metric, Setting, Split
 
 if TYPE_CHECKING:
     import torch
@@ -39,25 +39,84 @@ class Score:
         )
 
 
+def changes(one: Score, other: Score, split: Split) -> float | None:
+    """The share of the split's targets that count where two networks decide otherwise; None of real-valued decisions.
+
+    Where a task decides another number of things than there are targets, it is the share of all decisions.
+    """
+    if one.decisions is None or other.decisions is None:
+        return None
+    changed, counted = one.decisions != other.decisions, split.counted
+    return (changed[counted] if changed.shape == counted.shape else changed).double().mean().item()
+
+
+def worsening(before: Metric, after: Metric, *, reason: str = "") -> Metric:
+    """How far a metric got worse: the `_drop` of one that is better higher, the `_increase` of another."""
+    falls = after.direction is Direction.HIGHER
+    value = None
+    if before.value is not None and after.value is not None:
+        value = before.value - after.value if falls else after.value - before.value
+    name = f"{after.name}_{'drop' if falls else 'increase'}"
+    said = before.reason or after.reason or reason
+    return replace(after, name=name, value=value, direction=Direction.LOWER, reason=said)
+
+
 def score(run: Callable[[Inputs], torch.Tensor], split: Split, *, batch: int = BATCH, decisions: bool = False) -> Score:
     """The metrics of the split's task, of outputs that `run` gives batch by batch.
 
     Args:
         run: gives the outputs for a batch of inputs; a module in eval mode, or a runtime's session.
         split: the part of the data.
-        batch: samples at a time.
-        decisions: whether to keep what the task decides, on the CPU: for comparing two networks.
+        batch: samples at a time, fewer where each is large.
+        decisions: whether to keep what the task decides, on the CPU: for comparing two networks. Decisions that are
+            real numbers, as of a regression, are none to agree in, and not kept.
     """
+    return scores([run], split, batch=batch, decisions=decisions)[0]
+
+
+def scores(
+    runs: Sequence[Callable[[Inputs], torch.Tensor]],
+    split: Split,
+    *,
+    batch: int = BATCH,
+    decisions: bool = False,
+    seen: Callable[[list[torch.Tensor]], None] | None = None,
+) -> list[Score]:
+    """`score` of several at once: each batch is read once; `seen` gets the outputs of all of them for it."""
     import torch
 
-    total: torch.Tensor | None = None
-    kept: list[torch.Tensor] = []
+    from evalsuite.samples import batch_of
+
+    totals: list[torch.Tensor] = []
+    kept: list[list[torch.Tensor]] = [[] for _ in runs]
     with torch.no_grad():
-        for inputs, targets in split.batches(batch):
-            outputs = run(inputs).cpu()
-            sums = split.task.tally(outputs, targets)
-            total = sums if total is None else total + sums
-            if decisions:
-                kept.append(split.task.decisions(outputs))
-    assert total is not None  # a split has samples
-    return Score(tuple(split.task.metrics(total)), torch.cat(kept) if kept else None)
+        for inputs, targets in split.batches(batch_of(split.inputs, batch)):
+            made = [run(inputs).cpu() for run in runs]
+            if seen is not None:
+                seen(made)
+            sums = [split.task.tally(outputs, targets) for outputs in made]
+            totals = [total + each for total, each in zip(totals, sums, strict=True)] if totals else sums
+            for outputs, known in zip(made, kept, strict=True):
+                if decisions and not (decided := split.task.decisions(outputs)).is_floating_point():
+                    known.append(decided)
+    return [
+        Score(tuple(split.task.metrics(total)), torch.cat(known) if known else None)
+        for total, known in zip(totals, kept, strict=True)
+    ]
+
+
+def mean_loss(run: Callable[[Inputs], torch.Tensor], split: Split, *, batch: int = BATCH) -> float:
+    """The task's loss over all targets of the split that count, in float64: what training lowers."""
+    import torch
+
+    from evalsuite.samples import batch_of
+
+    total = count = 0.0
+    with torch.no_grad():
+        for inputs, targets in split.batches(batch_of(split.inputs, batch)):
+            wanted = targets.double() if targets.is_floating_point() else targets
+            counted = int((~wanted.isnan() if wanted.is_floating_point() else wanted != IGNORED).sum())
+            if counted:
+                total += counted * split.task.loss(run(inputs).cpu().double(), wanted).item()
+                count += counted
+    return total / count

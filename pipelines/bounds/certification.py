@@ -8,6 +8,7 @@ import time
 import torch
 
 from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, falsify
+from evalsuite.samples import pieces
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.memory import Memory
@@ -24,6 +25,7 @@ _SHARE = 0.8
 _REACH = 0.25
 # How many properties the falsifier attacks at once, if time is short.
 _ATTACKED = 64
+_READ = 512  # samples read, and classified, at once
 # Without these there are no bounds at all; the others may fail where these do not.
 _NEEDED = ("ibp", "crown")
 Points = list[torch.Tensor | None]
@@ -53,7 +55,8 @@ def certify(network: Network, bench: Bench, options: Bounds) -> list[Metric]:
 def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, Samples]:
     """A network of real inputs, and its samples."""
     test = bench.data.test
-    inputs, targets = test.inputs[: options.samples], test.targets[: options.samples]
+    targets = test.targets[: options.samples]
+    inputs = torch.cat([test.inputs[places] for places in torch.arange(len(targets)).split(_READ)])
     labels = targets[:, -1] if targets.ndim > 1 else targets
     if network.vocabulary is None and targets.ndim > 1:
         raise Unsupported("the network has logits for each position, and no tokens")
@@ -91,8 +94,8 @@ class Certification:
 
     @torch.no_grad()
     def _correct(self) -> torch.Tensor:
-        predicted: torch.Tensor = self._network.module(self._samples.inputs).argmax(1)
-        return predicted == self._samples.labels
+        batches = pieces(self._samples.inputs, _READ)
+        return torch.cat([self._network.module(each).argmax(1) for each in batches]) == self._samples.labels
 
     def at(self, eps: float) -> list[Metric]:
         """All metrics of one radius, which is not below those before."""

@@ -39,6 +39,8 @@ class Prune:
     version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-pruning", "onnx", "onnxscript", "onnxruntime")
     takes_tokens: ClassVar[bool] = True
+    takes_several: ClassVar[bool] = True
+    takes_any_task: ClassVar[bool] = True
     sparsity: float = 0.5
     importance: str = "l2"
     scope: str = "local"

@@ -17,7 +17,19 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from evalsuite import Direction, Metric, Network, census, compare_latency, export_onnx, open_onnx, replace, run_onnx
+from evalsuite import (
+    Direction,
+    Inputs,
+    Metric,
+    Network,
+    Split,
+    census,
+    compare_latency,
+    export_onnx,
+    open_onnx,
+    replace,
+    run_onnx,
+)
 
 BATCHES = (1, 64)
 LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
@@ -30,8 +42,8 @@ def parameters_of(module: nn.Module) -> int:
     return sum(each.numel() for each in module.parameters())
 
 
-def macs_of(module: nn.Module, example: torch.Tensor) -> float:
-    """Multiply-accumulates of matrix products, convolutions and attention for `example` (1, *input_shape)."""
+def macs_of(module: nn.Module, example: Inputs) -> float:
+    """Multiply-accumulates of matrix products, convolutions and attention for `example`, a batch of one."""
     counter = FlopCounterMode(display=False)
     # The counter knows no fused attention: as single products it is counted.
     fused = torch.backends.mha.get_fastpath_enabled()
@@ -44,7 +56,7 @@ def macs_of(module: nn.Module, example: torch.Tensor) -> float:
     return counter.get_total_flops() / 2
 
 
-def size_metrics(unpruned: nn.Module, pruned: nn.Module, example: torch.Tensor) -> list[Metric]:
+def size_metrics(unpruned: nn.Module, pruned: nn.Module, example: Inputs) -> list[Metric]:
     """Parameters and multiply-accumulates, and what share of the unpruned network's they are."""
     macs, all_macs = macs_of(pruned, example), macs_of(unpruned, example)
     parameters = parameters_of(pruned)
@@ -62,16 +74,14 @@ def size_metrics(unpruned: nn.Module, pruned: nn.Module, example: torch.Tensor) 
     ]
 
 
-def runtime_metrics(
-    unpruned: nn.Module, pruned: nn.Module, network: Network, inputs: torch.Tensor, path: Path
-) -> list[Metric]:
+def runtime_metrics(unpruned: nn.Module, pruned: nn.Module, network: Network, test: Split, path: Path) -> list[Metric]:
     """Size, memory and speed in ONNX Runtime; where ONNX cannot express the network, the reason instead.
 
     `latency_ratio` says how many times faster pruning made this network. `relative_latency` has one yardstick for all
     variants of an architecture, so that a network that was slower from the start does not look as good as the others.
 
     Args:
-        inputs: to time with, repeated where there are too few for a batch.
+        test: whose inputs to time with, repeated where there are too few for a batch.
         path: where the pruned network goes.
     """
     try:
@@ -84,7 +94,7 @@ def runtime_metrics(
     return [
         Metric("model_bytes", path.stat().st_size, "bytes", LOWER),
         *(_peak(deployed.model, batch) for batch in BATCHES),
-        *(each for batch in BATCHES for each in deployed.latencies(inputs, batch)),
+        *(each for batch in BATCHES for each in deployed.latencies(test, batch)),
     ]
 
 
@@ -111,7 +121,7 @@ class _Deployed:
 
     @classmethod
     def of(cls, unpruned: nn.Module, pruned: nn.Module, network: Network, path: Path) -> _Deployed:
-        export = partial(export_onnx, input_shape=network.input_shape, tokens=network.vocabulary is not None)
+        export = partial(export_onnx, example=network.example(2))
         model = export(pruned, path=path)
         with TemporaryDirectory() as folder:
             place = Path(folder) / "model.onnx"
@@ -124,8 +134,8 @@ class _Deployed:
         sessions = (open_onnx(each.SerializeToString()) for each in (model, whole, yardstick))
         return cls(model, *sessions)
 
-    def latencies(self, inputs: torch.Tensor, batch: int) -> list[Metric]:
-        inputs = inputs[torch.arange(batch) % len(inputs)]
+    def latencies(self, test: Split, batch: int) -> list[Metric]:
+        inputs = test.inputs[torch.arange(batch) % len(test)]
         pruned, unpruned, yardstick = (
             partial(run_onnx, each, inputs) for each in (self.pruned, self.unpruned, self.yardstick)
         )
@@ -164,7 +174,8 @@ def peak_bytes(model: onnx.ModelProto, batch: int) -> int:
         ValueError: the size of a tensor is not known.
     """
     fixed = copy.deepcopy(model)
-    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
+    for each in fixed.graph.input:
+        each.type.tensor_type.shape.dim[0].dim_value = batch
     fixed = shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
     graph = fixed.graph
     weights = {each.name: len(each.raw_data) for each in graph.initializer}

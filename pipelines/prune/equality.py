@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from evalsuite import Unsupported
+from evalsuite.samples import leaves, mapped
 from pipelines.prune.selection import Pruned
 
 TOLERANCE = 1e-6
@@ -90,6 +91,8 @@ def _cast(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) ->
 
 
 def _double(value: Any) -> Any:
+    if isinstance(value, (tuple, dict)) and all(isinstance(each, torch.Tensor) for each in leaves(value)):
+        return mapped(value, _double)
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import IGNORED, Bench
+from evalsuite import IGNORED, Bench, Classification, Task
 from pipelines.prune.attention import find_attentions
 from pipelines.prune.channels import prune
 from pipelines.prune.equality import equality_error
@@ -52,18 +52,25 @@ def probe_of(bench: Bench) -> Probe:
     """Runs modules on calibration data; the loss of a sample is the mean over its targets that are not ignored."""
     calibration = bench.data.calibration
     # Real inputs, with all their positions: of an untypical one a wrong regrouping of heads may not show.
-    compared = calibration.inputs[:_COMPARED]
+    compared = calibration.first(_COMPARED)
 
     def losses(module: nn.Module) -> Iterator[torch.Tensor]:
-        batches = (torch.split(each, _BATCH) for each in (calibration.inputs, calibration.targets))
-        for inputs, targets in zip(*batches, strict=True):
-            logits = module(inputs)
-            each = functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
-            counted = (targets != IGNORED).view(len(inputs), -1).sum(1)
-            # The losses of ignored targets are 0; a sample of which nothing else is left has no mean.
-            yield each.view(len(inputs), -1).sum(1)[counted > 0] / counted[counted > 0]
+        for inputs, targets in calibration.batches(_BATCH):
+            yield _losses(calibration.task, module(inputs), targets)
 
     return Probe(lambda module: module(compared), losses)
+
+
+def _losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Of each sample that has a target."""
+    counted = (~targets.isnan() if targets.is_floating_point() else targets != IGNORED).reshape(len(targets), -1).sum(1)
+    if not isinstance(task, Classification):
+        places = counted.nonzero().flatten().tolist()
+        each = [task.loss(outputs[place : place + 1], targets[place : place + 1]) for place in places]
+        return torch.stack(each) if each else outputs.new_zeros(0)
+    losses = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+    # The losses of ignored targets are 0; a sample of which nothing else is left has no mean.
+    return losses.view(len(targets), -1).sum(1)[counted > 0] / counted[counted > 0]
 
 
 def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> Narrowed:

@@ -60,6 +60,7 @@ class Quantize:
 
     version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
+    takes_any_task: ClassVar[bool] = True
 
     weight_bits: int = 8
     act_bits: int = 8

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from evalsuite import Direction, Metric, open_onnx, run_onnx
+from evalsuite import Direction, Metric, Samples, open_onnx, run_onnx
+from evalsuite.samples import pieces
 from pipelines.quantize.processor import saturation
 from pipelines.quantize.readout import InRuntime, Rounded, in_brevitas, quantizers
 
@@ -109,7 +110,7 @@ class Agreement:
         return f"{text}; {self.saturation}" if self.saturation else text
 
 
-def compare_layers(quantized: fx.GraphModule, path: Path, inputs: torch.Tensor) -> Agreement:
+def compare_layers(quantized: fx.GraphModule, path: Path, inputs: torch.Tensor | Samples) -> Agreement:
     """Run both on `inputs` (samples, *input_shape) and compare the integers of every quantized tensor.
 
     Args:
@@ -128,23 +129,25 @@ def compare_layers(quantized: fx.GraphModule, path: Path, inputs: torch.Tensor) 
     plain = open_onnx(path)
     fused, unfused = (InRuntime(path, names, fused=each) for each in (True, False))
     tally = _Tally(names)
-    for chunk in torch.split(inputs.float(), _CHUNK):
+    for piece in pieces(inputs, _CHUNK):
+        chunk = piece.float()
         logits, integers = fused.run(chunk)
         tally.faithful &= np.array_equal(logits, run_onnx(plain, chunk).numpy())
         tally.add(in_brevitas(quantized, chunk), integers, unfused.run(chunk)[1])
     return tally.result()
 
 
-def agreement_metrics(agreement: Agreement) -> list[Metric]:
-    """Share of equal classes and logits, and how far from a rounding tie differences began."""
+def agreement_metrics(agreement: Agreement, *, classes: bool = True) -> list[Metric]:
+    """Share of equal logits, and of `classes` where there are any; how far from a rounding tie differences began."""
     farthest = agreement.farthest
-    return [
+    metrics = [
         Metric("runtime_agreement", agreement.equal_classes, "fraction", Direction.HIGHER,
                reason="same class as Brevitas"),
         Metric("runtime_equal_logits", agreement.equal_logits, "share", Direction.HIGHER, reason=agreement.describe()),
         Metric("runtime_tie_distance", 0.0 if farthest is None else farthest.tie_distance, "step", Direction.LOWER,
                reason="no tensor differs from Brevitas" if farthest is None else farthest.describe()),
     ]  # fmt: skip
+    return metrics if classes else metrics[1:]
 
 
 class _Tally:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 import torch
 from torch import fx
 
-from evalsuite import Direction, Metric, Split, Unsupported, compare_latency, open_onnx, run_onnx
+from evalsuite import Classification, Direction, Metric, Split, Unsupported, compare_latency, open_onnx, run_onnx
+from evalsuite.samples import pieces
 from pipelines.quantize.accumulators import accumulator_metrics
 from pipelines.quantize.integer.agreement import IntegerAgreement, compare
 from pipelines.quantize.integer.execution import Executor
@@ -40,6 +43,7 @@ class IntegerStudy:
         test: what it is measured on.
         float_session: the float32 network in ONNX Runtime, for the ratio of latencies.
         path: where the integer ONNX file goes.
+        headline: the task's first metric, as of the fake-quantized network: its name, unit and direction.
     """
 
     quantized: fx.GraphModule
@@ -47,6 +51,7 @@ class IntegerStudy:
     test: Split
     float_session: onnxruntime.InferenceSession
     path: Path
+    headline: Metric
 
     def metrics(self, rounding: Rounding) -> list[Metric]:
         """All rows; one with a reason where the network has no integer form."""
@@ -54,23 +59,43 @@ class IntegerStudy:
             network = lower(self.quantized, self.input_shape, rounding=rounding)
             executor = Executor(network)
         except (Unsupported, OverflowError) as error:
-            return [Metric("integer_accuracy", None, "fraction", HIGHER, reason=str(error))]
-        inputs = executor.quantize(self.test.inputs.numpy())
-        logits = executor.run(inputs)
+            return [self._scored("integer", None, {}, reason=str(error))]
+        logits = self._run(executor)
+        observed = executor.quantize(torch.as_tensor(self.test.first(_OBSERVED)).numpy())
         return [
-            Metric("integer_accuracy", _accuracy(logits, self.test), "fraction", HIGHER),
+            self._scored("integer", executor.dequantize(logits), {}),
             *self._of_agreement(network),
-            *self._of_onnx(network, inputs, logits),
+            *self._of_onnx(network, executor, logits),
             *self._of_cost(network, executor, {"activation": "table"}),
             *self._of_polynomial(network, executor, logits),
-            *self._of_rounding(network, inputs, logits),
-            *accumulator_metrics(network, inputs[:_OBSERVED]),
+            *self._of_rounding(network, logits),
+            *accumulator_metrics(network, observed),
         ]
+
+    def _run(self, executor: Executor) -> Integers:
+        """The integer logits of all test inputs."""
+        return np.concatenate([executor(each.numpy()) for each in pieces(self.test.inputs, _CHUNK)])
+
+    def _scored(
+        self, of: str, outputs: npt.NDArray[np.float64] | None, setting: Settings, reason: str = "", **changes: Any
+    ) -> Metric:
+        """The task's headline of real outputs, or none for a reason."""
+        name = f"{of}_{self.headline.name}"
+        value = None
+        if outputs is not None:
+            found = self.test.task.metrics(self.test.task.tally(torch.from_numpy(outputs), self.test.targets))[0]
+            value, reason = found.value, found.reason
+        whole = {**self.headline.setting, **setting}
+        return replace(self.headline, name=name, value=value, setting=whole, reason=reason, **changes)
+
+    def _agreement(self, found: IntegerAgreement, setting: Settings) -> list[Metric]:
+        rows = _agreement(found, setting)
+        return rows if isinstance(self.test.task, Classification) else rows[1:]
 
     def _of_agreement(self, network: IntegerNetwork) -> list[Metric]:
         """With the fake-quantized network, and whether rounding ties explain every difference."""
         found = compare(self.quantized, network, self.test.inputs, diagnose=not network.inserted)
-        rows = _agreement(found, {})
+        rows = self._agreement(found, {})
         if network.inserted:
             why = f"the fake-quantized network has no grid at {', '.join(network.inserted)}: it is another network"
             return [
@@ -91,7 +116,7 @@ class IntegerStudy:
                        network.rounding, "")),
         ]  # fmt: skip
 
-    def _of_onnx(self, network: IntegerNetwork, inputs: Integers, logits: Integers) -> list[Metric]:
+    def _of_onnx(self, network: IntegerNetwork, executor: Executor, logits: Integers) -> list[Metric]:
         """Whether ONNX Runtime, given the graph of integer operators, computes the same bits."""
         name = "integer_onnx_agreement"
         if network.islands:
@@ -103,7 +128,7 @@ class IntegerStudy:
         write_integer_onnx(network, self.path)
         session = open_onnx(self.path)
         given = session.get_inputs()[0].name
-        chunks = [inputs[start : start + _CHUNK] for start in range(0, len(inputs), _CHUNK)]
+        chunks = (executor.quantize(each.numpy()) for each in pieces(self.test.inputs, _CHUNK))
         found = np.concatenate([session.run(None, {given: chunk})[0] for chunk in chunks])
         equal = (found.astype(np.int64) == logits).reshape(len(logits), -1).all(1)
         return [
@@ -141,8 +166,8 @@ class IntegerStudy:
         """GELU by I-BERT's polynomial instead of a table."""
         setting: Settings = {"activation": "polynomial"}
         if not any(isinstance(each, Table) for each in by_table.operations):
-            accuracy = Metric("integer_accuracy", _accuracy(logits, self.test), "fraction", HIGHER, setting)
-            agreement = _agreement(compare(self.quantized, by_table, self.test.inputs, diagnose=False), setting)
+            accuracy = self._scored("integer", executor.dequantize(logits), setting)
+            agreement = self._agreement(compare(self.quantized, by_table, self.test.inputs, diagnose=False), setting)
             costs = self._of_cost(by_table, executor, setting)
             return [
                 replace(each, reason=_NO_SMOOTH) if each.value is not None else each
@@ -152,22 +177,22 @@ class IntegerStudy:
             network = lower(self.quantized, self.input_shape, smooth="polynomial", rounding=by_table.rounding)
             executor = Executor(network)
         except (Unsupported, OverflowError) as error:
-            return [Metric("integer_accuracy", None, "fraction", HIGHER, setting, reason=str(error))]
+            return [self._scored("integer", None, setting, reason=str(error))]
         return [
-            Metric("integer_accuracy", _accuracy(executor(self.test.inputs.numpy()), self.test), "fraction", HIGHER,
-                   setting),
-            *_agreement(compare(self.quantized, network, self.test.inputs, diagnose=False), setting),
+            self._scored("integer", executor.dequantize(self._run(executor)), setting),
+            *self._agreement(compare(self.quantized, network, self.test.inputs, diagnose=False), setting),
             *self._of_cost(network, executor, setting),
-        ]  # fmt: skip
+        ]
 
-    def _of_rounding(self, network: IntegerNetwork, inputs: Integers, logits: Integers) -> list[Metric]:
+    def _of_rounding(self, network: IntegerNetwork, logits: Integers) -> list[Metric]:
         """What another rounding mode would change."""
         metrics = []
         for mode in Rounding:
-            other = Executor(replace(network, rounding=mode)).run(inputs) if mode != network.rounding else logits
+            executor = Executor(replace(network, rounding=mode))
+            other = self._run(executor) if mode != network.rounding else logits
             setting: Settings = {"rounding": mode.value}
             metrics += [
-                Metric("rounding_accuracy", _accuracy(other, self.test), "fraction", NEUTRAL, setting),
+                self._scored("rounding", executor.dequantize(other), setting, direction=NEUTRAL),
                 Metric("rounding_differing_logits", float((other != logits).mean()), "share", NEUTRAL, setting,
                        reason=f"from {network.rounding.value}"),
             ]  # fmt: skip
@@ -181,7 +206,3 @@ def _agreement(found: IntegerAgreement, setting: Settings) -> list[Metric]:
                reason="same class as the fake-quantized network"),
         Metric("differing_logits", found.differing / found.logits, "share", LOWER, setting, reason=first),
     ]  # fmt: skip
-
-
-def _accuracy(logits: Integers, test: Split) -> float:
-    return test.accuracy(torch.from_numpy(logits.argmax(-1)))

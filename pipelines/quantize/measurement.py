@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,17 +13,20 @@ from torch import fx, nn
 
 from evalsuite import (
     Bench,
+    Classification,
     Direction,
     Metric,
     Network,
     Outcome,
     Split,
+    Task,
     Unsupported,
     export_onnx,
     fold_hardness,
     open_onnx,
     run_onnx,
 )
+from evalsuite.tasks.score import scores, worsening
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
 from pipelines.quantize.deployment import deployment_metrics, execution_metrics
 from pipelines.quantize.execution import observe
@@ -57,11 +59,12 @@ class Quantized:
 
 def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     """Quantize `network`; see `Quantize` for what is raised."""
+    _check_options(bench.data.task, options)
     folded = fold_hardness(network.module, network.example(2))
     shape = tuple(folded(network.example(1)).shape)
     if shape != (1, network.classes):
         raise Unsupported(f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per sample")
-    inputs = bench.data.calibration.inputs[: options.calibration_samples]
+    inputs = torch.as_tensor(bench.data.calibration.first(options.calibration_samples))
     made = quantize(folded, network.input_shape, inputs, bench, options)
     quantized, test = made.network, bench.data.test
     artefacts = {name: bench.folder / f"{name}.onnx" for name in ("quantized", "integer")}
@@ -71,15 +74,17 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         float_file = float_path.read_bytes()
     path = artefacts["quantized"]
     export_qcdq(quantized, network.input_shape, path)
-    execution = observe(path, test.inputs[:1].float())
+    execution = observe(path, torch.as_tensor(test.first(1)).float())
     report = bench.folder / "execution.json"
     report.write_text(json.dumps(asdict(execution), indent=1))
-    study = IntegerStudy(quantized, network.input_shape, test, open_onnx(float_file), artefacts["integer"])
+    found, classes = _scores(network.module, quantized, path, test), isinstance(test.task, Classification)
+    float_session = open_onnx(float_file)
+    study = IntegerStudy(quantized, network.input_shape, test, float_session, artefacts["integer"], found[0])
     metrics = [
         Metric("calibration_samples", len(inputs), "count", NEUTRAL),
         *made.metrics,
-        *_accuracy(network.module, quantized, path, test),
-        *agreement_metrics(compare_layers(quantized, path, test.inputs)),
+        *found,
+        *agreement_metrics(compare_layers(quantized, path, test.inputs), classes=classes),
         *study.metrics(Rounding(options.rounding)),
         *execution_metrics(execution),
         *deployment_metrics(float_file, path, test),
@@ -94,6 +99,16 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     # No torch module computes what the file does; the steps that follow take the file.
     handed_on = replace(network, unswapped=None, deployed=path, integer=written.get("integer"))
     return Outcome(metrics, {**written, "execution": report}, handed_on)
+
+
+def _check_options(task: Task, options: Quantize) -> None:
+    """Raise Unsupported where an option compares class probabilities, and the task has none."""
+    asked = {"tuned": options.tuned, "size_budget": options.size_budget < 1, "sensitivity": options.sensitivity}
+    if names := [name for name, given in asked.items() if given and not isinstance(task, Classification)]:
+        raise Unsupported(
+            f"{' and '.join(names)} compare class probabilities, which a task {type(task).__name__} does not have: "
+            "leave them out"
+        )
 
 
 def quantize(
@@ -120,7 +135,8 @@ def quantize(
     if options.qat_epochs and least_bits(quantized) <= options.learn_scales_up_to:
         trained = train_scales(quantized, bench, options.qat_epochs)
         quantized = trained.network
-        metrics += metrics_of_training(trained)
+        unit = "nats" if isinstance(bench.data.task, Classification) else "loss"
+        metrics += metrics_of_training(trained, unit)
     elif options.qat_epochs:
         quantized = train(quantized, bench, options.qat_epochs)
     return Quantized(quantized, metrics)
@@ -165,24 +181,22 @@ def _equalized(treated: Treated) -> Metric:
     return Metric("equalized_pairs", len(treated.equalized), "count", NEUTRAL, reason="; ".join(pairs + notes))
 
 
-@torch.no_grad()
-def _logits(run: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
-    return torch.cat([run(chunk) for chunk in torch.split(inputs, _CHUNK)])
+def _scores(original: nn.Module, quantized: nn.Module, path: Path, test: Split) -> list[Metric]:
+    """The task's headline in Brevitas and in ONNX Runtime, and what it lost against float."""
+    session, differences = open_onnx(path), []
 
+    def seen(outputs: list[torch.Tensor]) -> None:
+        differences.append((outputs[1] - outputs[2]).abs().max())
 
-def _accuracy(original: nn.Module, quantized: nn.Module, path: Path, test: Split) -> list[Metric]:
-    session = open_onnx(path)
-    in_float, in_brevitas = _logits(original, test.inputs), _logits(quantized, test.inputs)
-    in_runtime = _logits(lambda chunk: run_onnx(session, chunk), test.inputs)
-
-    def correct(logits: torch.Tensor) -> float:
-        return test.accuracy(logits.argmax(1))
-
-    difference = (in_brevitas - in_runtime).abs().max().item()
+    runs = [original, quantized, lambda inputs: run_onnx(session, inputs)]
+    in_float, in_brevitas, in_runtime = scores(runs, test, batch=_CHUNK, seen=seen)
+    classes, own = isinstance(test.task, Classification), f"from this network's own float {in_float.headline.name}"
+    difference = torch.stack(differences).max().item()
     return [
-        Metric("accuracy", correct(in_brevitas), "fraction", HIGHER, reason="fake-quantized, in Brevitas"),
-        Metric("accuracy_drop", correct(in_float) - correct(in_brevitas), "fraction", LOWER,
-               reason="from this network's own float accuracy"),
-        Metric("runtime_accuracy", correct(in_runtime), "fraction", HIGHER),
-        Metric("runtime_max_difference", difference, "logit", LOWER, reason="from Brevitas"),
-    ]  # fmt: skip
+        in_brevitas.named("{}", reason="fake-quantized, in Brevitas"),
+        worsening(
+            in_float.headline, in_brevitas.headline, reason=f"from this network's own float {in_float.headline.name}"
+        ),
+        in_runtime.named("runtime_{}"),
+        Metric("runtime_max_difference", difference, "logit" if classes else "output", LOWER, reason="from Brevitas"),
+    ]

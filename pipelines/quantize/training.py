@@ -11,7 +11,8 @@ import torch
 from brevitas.nn import QuantIdentity
 from torch import fx
 
-from evalsuite import Bench, Direction, Metric, Split, Unsupported
+from evalsuite import Bench, Direction, Metric, Unsupported
+from evalsuite.tasks.score import mean_loss
 from pipelines.quantize.calibration import check_grid, check_ranges
 from pipelines.quantize.quantizers import COMPUTE
 from pipelines.quantize.scale_learning import ScaleLearning
@@ -24,7 +25,7 @@ _CHUNK = 1000  # samples at a time: bounds the memory
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One rate of the scales: the validation loss it led to in nats, or None and the reason why there is none."""
+    """One rate of the scales: the task's validation loss it led to, or None and the reason why there is none."""
 
     rate: float
     loss: float | None
@@ -74,7 +75,7 @@ def train(quantized: fx.GraphModule, bench: Bench, epochs: int, rate: float = 0.
 
 
 def train_scales(quantized: fx.GraphModule, bench: Bench, epochs: int, rates: Sequence[float] = RATES) -> Trained:
-    """Train at each rate of the scales, and take the network of least cross-entropy on the validation data.
+    """Train at each rate of the scales, and take the network of least loss on the validation data.
 
     Raises:
         ValueError: see `train`; there is no rate.
@@ -89,7 +90,7 @@ def train_scales(quantized: fx.GraphModule, bench: Bench, epochs: int, rates: Se
         except Unsupported as error:
             attempts.append(Attempt(rate, None, str(error)))
             continue
-        loss = _loss(network, bench.data.validation)
+        loss = mean_loss(network, bench.data.validation, batch=_CHUNK)
         if not math.isfinite(loss):
             attempts.append(Attempt(rate, None, f"the validation loss is {loss}"))
             continue
@@ -108,19 +109,12 @@ def least_bits(quantized: fx.GraphModule) -> int:
     return min(int(each.bit_width()) for each in kinds)
 
 
-def metrics_of_training(trained: Trained) -> list[Metric]:
-    """The rate that was chosen, and the validation loss at each, with the setting "scale_rate"."""
+def metrics_of_training(trained: Trained, unit: str = "nats") -> list[Metric]:
+    """The rate that was chosen, and the validation loss in `unit` at each, with the setting "scale_rate"."""
     neutral = Direction.NEUTRAL
     chosen = f"of {', '.join(f'{each.rate:g}' for each in trained.attempts)}, by validation; 0 keeps calibration's"
     return [
         Metric("scale_learning_rate", trained.rate, "octave", neutral, reason=chosen),
-        *(Metric("validation_loss", each.loss, "nats", neutral, {"scale_rate": each.rate}, reason=each.reason)
+        *(Metric("validation_loss", each.loss, unit, neutral, {"scale_rate": each.rate}, reason=each.reason)
           for each in trained.attempts),
     ]  # fmt: skip
-
-
-@torch.no_grad()
-def _loss(network: fx.GraphModule, split: Split) -> float:
-    """The mean cross-entropy over samples, in nats, in float64."""
-    logits = torch.cat([network(chunk) for chunk in torch.split(split.inputs, _CHUNK)]).double()
-    return torch.nn.functional.cross_entropy(logits, split.targets).item()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,18 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, Data, LambdaGELU, Network, Outcome, Split
+from evalsuite import (
+    Bench,
+    Data,
+    LambdaGELU,
+    LanguageModel,
+    Network,
+    Outcome,
+    Regression,
+    Samples,
+    Several,
+    Split,
+)
 from evalsuite.testing import check_stage
 from pipelines.accuracy import Accuracy
 
@@ -73,7 +84,7 @@ class Bytes(nn.Module):
 def test_a_language_model_by_hand(tmp_path: Path) -> None:
     # Token 0 gives even odds, token 1 odds of 1 : 3 for class 1; before the swap all odds are even.
     module, before = Bytes([[0.0, 0.0], [0.0, math.log(3)]]), Bytes([[0.0, 0.0], [0.0, 0.0]])
-    part = Split(torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, 1], [1, 0]]))
+    part = Split(torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, 1], [1, 0]]), LanguageModel(per="byte"))
     data = Data(part, part, part, part, (0.0, 255.0), 2, "by hand", vocabulary=256)
     bench = Bench(data, 0, tmp_path, 60.0, lambda module, epochs: None)
     found = values(Accuracy().run(Network("hand", module, (2,), 2, before, vocabulary=256), bench))
@@ -85,8 +96,79 @@ def test_a_language_model_by_hand(tmp_path: Path) -> None:
     assert found["perplexity"] == pytest.approx(2**bits, abs=1e-6)
     assert found["accuracy"] == 0.75
     assert found["nll"] == pytest.approx(bits * math.log(2), abs=1e-6)
-    other = Network("hand", module, (2,), 2, vocabulary=50_000)
-    assert "bits_per_token" in values(Accuracy().run(other, bench))
+    per_token = replace(part, task=LanguageModel())
+    other = replace(bench, data=Data(*[per_token] * 4, (0.0, 255.0), 2, "by hand", vocabulary=256))
+    assert "bits_per_token" in values(Accuracy().run(Network("hand", module, (2,), 2, vocabulary=256), other))
+
+
+def test_a_classifier_of_texts_is_no_language_model(tmp_path: Path) -> None:
+    # One class for each text of three tokens: token inputs alone do not make it a language model.
+    module = nn.Sequential(Bytes([[0.0, 1.0]] * 8), nn.Flatten(), linear([[1.0, 0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0, 0]]))
+    part = Split(torch.zeros(4, 3, dtype=torch.int64), torch.tensor([1, 1, 1, 0]))
+    bench = Bench(Data(*[part] * 4, (0.0, 7.0), 2, "by hand", vocabulary=8), 0, tmp_path, 60.0, lambda *_: None)
+    found = values(Accuracy().run(Network("hand", module, (3,), 2, vocabulary=8), bench))
+    assert found["accuracy"] == 0.75
+    assert not [name for name in found if "bits" in name or "perplexity" in name]
+
+
+def several_bench(folder: Path) -> Bench:
+    inputs = Several({"a": torch.tensor([[1.0], [2.0], [3.0]]), "b": torch.tensor([[1.0], [1.0], [-5.0]])})
+    part = Split(inputs, torch.tensor([[2.0], [4.0], [math.nan]]), Regression(unit="m"))
+    return Bench(Data(*[part] * 4, (-9.0, 9.0), 1, "by hand"), 0, folder, 60.0, lambda *_: None)
+
+
+class Sum(nn.Module):
+    """The sum of two named inputs, through a ReLU."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.activation, self.scale = nn.ReLU(), scale
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.scale * self.activation(inputs["a"] + inputs["b"])
+
+
+def test_a_regression_of_several_inputs_by_hand(tmp_path: Path) -> None:
+    # Outputs 2, 3 for targets 2, 4, and twice that before the swap; the third target is NaN and counts nowhere.
+    bench = several_bench(tmp_path)
+    network = Network("hand", Sum(1.0), (1,), 1, Sum(2.0), given=bench.data.example)
+    outcome = Accuracy().run(network, bench)
+    found, units = values(outcome), {each.name: (each.unit, each.direction.value) for each in outcome.metrics}
+    assert found["rmse"] == pytest.approx(math.sqrt(1 / 2))
+    assert found["rmse_before_swap"] == pytest.approx(math.sqrt((4 + 4) / 2))
+    assert found["rmse_swap_change"] == pytest.approx(math.sqrt(1 / 2) - 2)
+    assert found["mae"] == 0.5
+    assert units["rmse_swap_change"] == ("m", "lower")
+    assert units["r2_swap_change"] == ("share", "higher")
+    assert not {"prediction_changes", "accuracy", "nll"} & set(found)
+    assert found["zero_activations"] == pytest.approx(1 / 3)  # of the third sample, 3 - 5
+
+
+class Counted(Samples):
+    """4,100 samples that count how often each is read, and refuse large batches."""
+
+    def __init__(self, samples: int) -> None:
+        self.reads = torch.zeros(samples, dtype=torch.int64)
+
+    def __len__(self) -> int:
+        return len(self.reads)
+
+    def read(self, indices: Sequence[int]) -> torch.Tensor:
+        assert len(indices) <= 1024, f"{len(indices)} samples at once"
+        self.reads[list(indices)] += 1
+        return torch.ones(len(indices), 1)
+
+
+def test_of_data_that_are_read_some_are_looked_at_for_dead_units(tmp_path: Path) -> None:
+    train, test = Counted(3 * 4096), Counted(2000)
+    parts = [Split(each, torch.zeros(len(each), dtype=torch.int64)) for each in (train, test)]
+    data = Data(parts[0], parts[0], parts[0], parts[1], (-1.0, 1.0), 2, "by hand")
+    network = Network("hand", nn.Sequential(linear([[1.0], [0.0]]), nn.ReLU()), (1,), 2)
+    found = values(Accuracy().run(network, Bench(data, 0, tmp_path, 60.0, lambda *_: None)))
+    assert found["dead_units"] == 1
+    assert int((train.reads > 0).sum()) == 4096
+    assert bool((train.reads[3::3] == 1).all())  # spread evenly, none read twice; the first is the example
+    assert int(test.reads[1:].max()) == 1
 
 
 def test_padding_counts_nowhere(tmp_path: Path) -> None:
@@ -94,7 +176,8 @@ def test_padding_counts_nowhere(tmp_path: Path) -> None:
     table = torch.zeros(256, 27)
     table[1] = torch.linspace(0, 5, 27)
     module, before = Bytes(table.tolist()), Bytes([[0.0] * 26 + [1.0], *[[0.0] * 27] * 255])
-    part = Split(torch.tensor([[0, 1, 1], [0, 0, 1]]), torch.tensor([[0, -100, -100], [0, 3, -100]]))
+    targets = torch.tensor([[0, -100, -100], [0, 3, -100]])
+    part = Split(torch.tensor([[0, 1, 1], [0, 0, 1]]), targets, LanguageModel(per="byte"))
     data = Data(part, part, part, part, (0.0, 255.0), 27, "by hand", vocabulary=256)
     bench = Bench(data, 0, tmp_path, 60.0, lambda module, epochs: None)
     found = values(Accuracy().run(Network("hand", module, (3,), 27, before, vocabulary=256), bench))

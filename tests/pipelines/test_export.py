@@ -11,7 +11,21 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, LambdaGELU, Network, Outcome, Split, Unsupported, export_onnx, open_onnx, run_onnx
+from evalsuite import (
+    Bench,
+    Data,
+    LambdaGELU,
+    LanguageModel,
+    Network,
+    Outcome,
+    Regression,
+    Several,
+    Split,
+    Unsupported,
+    export_onnx,
+    open_onnx,
+    run_onnx,
+)
 from evalsuite.testing import check_stage
 from pipelines.export_onnx import Export
 
@@ -78,6 +92,45 @@ def test_targets_of_padding_count_in_no_accuracy(network: Callable[..., Network]
     wanted = Split(inputs[1::2], targets[1::2]).accuracy(trained.module(inputs[1::2]).argmax(1))
     padded = replace(there, data=replace(there.data, test=Split(inputs, targets)))
     assert values(Export().run(trained, padded))["runtime_accuracy"] == wanted > 0.8
+
+
+class Pair(nn.Module):
+    """The sum of two named inputs, through a GELU."""
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.gelu(inputs["left"] + 2 * inputs["right"])
+
+
+def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    left, right = torch.randn(300, 2), torch.randn(300, 2)
+    targets = Pair()({"left": left, "right": right}) + 0.5
+    part = Split(Several({"left": left, "right": right}), targets, Regression(unit="m"))
+    data = Data(*[part] * 4, (-9.0, 9.0), 2, "by hand")
+    there = Bench(data, 0, tmp_path, 60.0, lambda *_: None)
+    outcome = Export().run(Network("pair", Pair(), (2,), 2, given=data.example), there)
+    found = values(outcome)
+    assert found["runtime_rmse"] == pytest.approx(0.5, abs=1e-6)
+    assert 0 <= found["max_abs_difference"] < 1e-5
+    assert not {"argmax_agreement", "runtime_accuracy"} & set(found)
+    assert [each.name for each in onnx.load(str(outcome.artefacts["onnx"])).graph.input] == ["left", "right"]
+
+
+def test_a_language_model_has_bits_and_accuracy(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+    class Unigram(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(4, 4)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.table(tokens)
+
+    there = bench("digits-mlp")
+    part = Split(torch.randint(4, (70, 3)), torch.randint(4, (70, 3)), LanguageModel())
+    data = Data(*[part] * 4, (0.0, 3.0), 4, "by hand", vocabulary=4)
+    found = values(Export().run(Network("unigram", Unigram(), (3,), 4, vocabulary=4), replace(there, data=data)))
+    assert found["argmax_agreement"] == 1.0
+    assert {"runtime_accuracy", "runtime_bits_per_token"} <= set(found)
 
 
 def test_latency_is_marked_as_timing_per_batch(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:

@@ -31,6 +31,7 @@ class ExactPrune:
 
     version: ClassVar[str] = "2"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "z3-solver")
+    takes_any_task: ClassVar[bool] = True
     proximal: float = 0.0
     epochs: int = 0
     query_time_limit: float = 2.0

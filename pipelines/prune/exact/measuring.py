@@ -7,6 +7,7 @@ import dataclasses
 import json
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,13 @@ from evalsuite import (
     Metric,
     Network,
     Outcome,
-    Split,
     Unsupported,
     Verdict,
     fold_hardness,
     preactivation_bounds,
 )
+from evalsuite.samples import pieces
+from evalsuite.tasks.score import scores, worsening
 from pipelines.prune.exact.kinds import Kind
 from pipelines.prune.exact.layers import read_layers
 from pipelines.prune.exact.proofs import NOTHING_REMOVED, Proof, Prover, difference_bound
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 # Relative to max(1, the largest logit).
 _TOLERANCE = 1e-6
 _RANDOM = 256
+_BATCH = 512  # samples at a time: bounds the memory
 # The part of the job's time after which no question is put to the solver any more.
 _SOLVING_SHARE = 0.6
 _VERDICTS = (Verdict.HOLDS, Verdict.VIOLATED, Verdict.TIMEOUT, Verdict.UNSUPPORTED)
@@ -95,22 +98,29 @@ def _check(removed: Removed, proofs: list[Proof]) -> None:
             raise RuntimeError(f"{where}: {claim.removal.kind.value} by its bounds, but the solver refutes it")
 
 
-def _inputs(bench: Bench) -> torch.Tensor:
-    """Test inputs, then corners and random points of the domain: float64."""
+def _inputs(bench: Bench) -> Iterator[torch.Tensor]:
+    """Test inputs, then corners and random points of the domain, in batches: float64."""
     low, high = bench.data.domain
     shape = bench.data.input_shape
     generator = torch.Generator().manual_seed(bench.seed)
     points = torch.rand(2 * _RANDOM, *shape, generator=generator, dtype=torch.float64)
     points[:_RANDOM] = points[:_RANDOM].round()
     points[0], points[1] = 0.0, 1.0
-    return torch.cat([bench.data.test.inputs.double(), low + (high - low) * points])
+    for inputs in pieces(bench.data.test.inputs, _BATCH):
+        yield inputs.double()
+    yield low + (high - low) * points
 
 
 @torch.no_grad()
-def _compare(before: nn.Module, after: nn.Module, inputs: torch.Tensor) -> tuple[float, float]:
+def _compare(before: nn.Module, after: nn.Module, inputs: Iterable[torch.Tensor]) -> tuple[float, float]:
     """The greatest change of a logit, and the greatest logit, both by magnitude."""
-    first, second = (copy.deepcopy(each).double().eval()(inputs) for each in (before, after))
-    return float((first - second).abs().max()), float(first.abs().max())
+    copies = [copy.deepcopy(each).double().eval() for each in (before, after)]
+    change = size = torch.zeros((), dtype=torch.float64)
+    for each in inputs:
+        first, second = (module(each) for module in copies)
+        # A NaN stays one, and is no change within any tolerance.
+        change, size = torch.maximum(change, (first - second).abs().max()), torch.maximum(size, first.abs().max())
+    return float(change), float(size)
 
 
 def _counts(removed: Removed) -> list[Metric]:
@@ -167,23 +177,18 @@ def _unit_proofs(proofs: list[Proof]) -> list[Metric]:
 
 
 def _costs(given: nn.Module, original: nn.Module, narrowed: nn.Module, bench: Bench) -> list[Metric]:
-    start, before, accuracy = (_accuracy(each, bench.data.test) for each in (given, original, narrowed))
+    start, before, after = scores([given, original, narrowed], bench.data.test, batch=_BATCH)
     sizes = [sum(each.numel() for each in module.parameters()) for module in (original, narrowed)]
     macs = [_macs(module, bench.data.input_shape) for module in (original, narrowed)]
     return [
-        Metric("accuracy_before_removal", before, "fraction", Direction.HIGHER),
-        Metric("accuracy", accuracy, "fraction", Direction.HIGHER),
-        Metric("accuracy_drop", start - accuracy, "fraction", Direction.LOWER),
+        before.named("{}_before_removal"),
+        after.headline,
+        worsening(start.headline, after.headline),
         Metric("parameters", sizes[1], "count", Direction.LOWER),
         Metric("parameter_fraction", sizes[1] / sizes[0], "share", Direction.LOWER),
         Metric("macs", macs[1], "count", Direction.LOWER),
         Metric("mac_fraction", macs[1] / macs[0], "share", Direction.LOWER),
     ]
-
-
-@torch.no_grad()
-def _accuracy(module: nn.Module, split: Split) -> float:
-    return split.accuracy(module(split.inputs).argmax(1))
 
 
 @torch.no_grad()

@@ -11,6 +11,8 @@ import torch
 from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
+from evalsuite import Samples
+from evalsuite.samples import pieces
 from pipelines.quantize.integer.exactly import Exactly, in_float64, quantizers_of
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.islands import quantize
@@ -76,7 +78,7 @@ class IntegerAgreement:
 def compare(
     quantized: fx.GraphModule,
     network: IntegerNetwork,
-    inputs: torch.Tensor,
+    inputs: torch.Tensor | Samples,
     *,
     precision: torch.dtype = torch.float32,
     diagnose: bool = True,
@@ -104,7 +106,7 @@ def compare(
     exact = None if precision == torch.float32 else in_float64(quantized, network)
     same = logits = differing = 0
     found: dict[str, Disagreement] = {}
-    for part in torch.split(inputs, chunk):
+    for part in pieces(inputs, chunk):
         integer = executor(part.numpy())  # first: it says what is wrong with the inputs
         made = recorded_integers(quantized, part) if exact is None else _exact_integers(exact, network, part)
         fake = _integers_of(network.operations[-1].name, network, made)

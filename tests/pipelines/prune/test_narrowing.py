@@ -10,12 +10,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
-from evalsuite import Bench, Network, Split, Unsupported
+from evalsuite import Bench, Network, Split, Unsupported, score
 from evalsuite.workloads.vit import DigitsViT
 from pipelines.prune import Prune
 from pipelines.prune.equality import equality_error
 from pipelines.prune.exact import measuring as exact
-from pipelines.prune.measuring import _score
 from pipelines.prune.narrowing import probe_of, remove
 from pipelines.prune.selection import Probe, Selection
 
@@ -259,15 +258,19 @@ def test_padding_counts_in_no_score(bench: MakeBench) -> None:
     probe = probe_of(dataclasses.replace(there, data=dataclasses.replace(there.data, calibration=padded)))
     assert probe.losses is not None
     assert torch.cat(list(probe.losses(module))).tolist() == pytest.approx([each.item() for each in losses])
-    score = _score(module, padded)
-    assert score.nll == pytest.approx((losses[0].item() * 5 + losses[1].item() * 2) / 7)
+    accuracy, nll = score(module, padded).metrics
+    assert nll.value == pytest.approx((losses[0].item() * 5 + losses[1].item() * 2) / 7)
     right = torch.cat([each.argmax(1) for each in logits]) == torch.cat(wanted)
-    assert score.accuracy == right.double().mean().item()
+    assert accuracy.value == right.double().mean().item()
 
 
-def test_a_sample_without_a_class_counts_not_in_exact_pruning_either() -> None:
+def test_a_sample_without_a_class_counts_not_in_exact_pruning_either(bench: MakeBench) -> None:
     inputs = torch.rand(6, 8)
     module = nn.Linear(8, 4)
     targets = module(inputs).argmax(1)
     targets[:2] = -100
-    assert exact._accuracy(module, Split(inputs, targets)) == 1.0
+    there = bench("digits-mlp")
+    part = Split(inputs, targets)
+    small = dataclasses.replace(there, data=dataclasses.replace(there.data, test=part, train=part))
+    found = {each.name: each.value for each in exact._costs(module, module, module, small)}
+    assert found["accuracy"] == found["accuracy_before_removal"] == 1.0

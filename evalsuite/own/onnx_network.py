@@ -1,0 +1,201 @@
+"""A network that is an ONNX file, whoever wrote it: run by ONNX Runtime, checked, with messages that name the cure."""
+
+from __future__ import annotations
+
+import copy
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from torch import nn
+
+from evalsuite.contract import Network
+from evalsuite.deployment import open_onnx
+from evalsuite.own.references import OwnError
+from evalsuite.samples import Inputs
+
+_TYPES = {
+    "tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16,
+    "tensor(int64)": torch.int64, "tensor(int32)": torch.int32, "tensor(int8)": torch.int8,
+    "tensor(uint8)": torch.uint8, "tensor(bool)": torch.bool,
+}  # fmt: skip
+# Of ONNX Runtime itself, besides ONNX's own.
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc", "com.microsoft.nchwc")
+
+
+class OnnxNetwork(nn.Module):
+    """The file as a module: it gives one of the file's outputs for a batch. It has no gradients and no parameters.
+
+    A batch is a tensor where the file has one input; else a tuple, in the file's order, or a mapping by the file's
+    names. A file whose batch is of a fixed size is run piece by piece. Copies and pickles hold the path, not the file.
+
+    Args:
+        path: the file, with its external data beside it.
+        output: the name of the output to take, where there are several.
+
+    Raises:
+        OwnError: there is no such file, it is no ONNX file or not whole, ONNX Runtime refuses it, or it has several
+            outputs and none is chosen.
+    """
+
+    def __init__(self, path: Path, output: str | None = None) -> None:
+        super().__init__()
+        self.path = Path(path)
+        self._session: onnxruntime.InferenceSession | None = _opened(self.path)
+        self.output = _chosen([each.name for each in self._session.get_outputs()], output, self.path)
+        for each in self._session.get_inputs():
+            if each.type not in _TYPES:
+                raise OwnError(f"{path}: the input {each.name!r} is of {each.type}; inputs must be tensors of numbers")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the session, which no process can hand to another."""
+        return {**self.__dict__, "_session": None}
+
+    @property
+    def session(self) -> onnxruntime.InferenceSession:
+        """ONNX Runtime's, with one thread."""
+        if self._session is None:
+            self._session = _opened(self.path)
+        return self._session
+
+    def forward(self, inputs: Inputs) -> torch.Tensor:
+        """The chosen output, (batch, ...), for a batch of inputs.
+
+        Raises:
+            OwnError: the inputs' names, number or shapes are not the file's.
+        """
+        given = self._by_name(inputs)
+        samples = len(next(iter(given.values())))
+        fixed = {each.shape[0] for each in self.session.get_inputs() if each.shape and isinstance(each.shape[0], int)}
+        size = min(fixed, default=samples)
+        if size == samples:
+            return torch.from_numpy(self._run(given))
+        pieces = []
+        for start in range(0, samples, size):
+            # The last piece is filled up with its last sample.
+            places = np.minimum(np.arange(start, start + size), samples - 1)
+            pieces.append(self._run({name: each[places] for name, each in given.items()})[: samples - start])
+        return torch.from_numpy(np.concatenate(pieces))
+
+    def _by_name(self, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
+        wanted = self.session.get_inputs()
+        names = [each.name for each in wanted]
+        if not isinstance(inputs, dict):
+            several = inputs if isinstance(inputs, tuple) else (inputs,)
+            if len(several) != len(names):
+                raise OwnError(f"{self.path}: takes {_listed(names)}, but the data give {len(several)} inputs a sample")
+            inputs = dict(zip(names, several, strict=True))
+        if missing := [name for name in names if name not in inputs]:
+            raise OwnError(f"{self.path}: takes {_listed(names)}, but the data give {_listed(list(inputs))}: "
+                           f"name them so; {_listed(missing)} is missing")  # fmt: skip
+        for each in wanted:
+            self._check_shape(each, inputs[each.name])
+        return {each.name: inputs[each.name].detach().cpu().to(_TYPES[each.type]).numpy() for each in wanted}
+
+    def _check_shape(self, wanted: Any, given: torch.Tensor) -> None:
+        """The dimensions behind the batch, where the file fixes them."""
+        found, fixed = tuple(given.shape[1:]), tuple(wanted.shape[1:])
+        fits = len(found) == len(fixed) and all(
+            not isinstance(one, int) or one == other for one, other in zip(fixed, found, strict=True)
+        )
+        if not fits:
+            raise OwnError(
+                f"{self.path}: the input {wanted.name!r} takes samples of shape {list(fixed)}, but the data give "
+                f"{list(found)}: reshape the data"
+            )
+
+    def _run(self, given: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = self.session.run([self.output], given)[0]
+        return found
+
+
+def running(network: Network) -> nn.Module:
+    """What gives a network's outputs: the file that stands for it in ONNX Runtime, else a copy of its module."""
+    if isinstance(network.module, OnnxNetwork):
+        return network.module
+    return copy.deepcopy(network.module).eval() if network.deployed is None else OnnxNetwork(network.deployed)
+
+
+def parameters_of(network: Network) -> int:
+    """How many numbers the network has learnt: its parameters, or what its file stores."""
+    if network.deployed is None:
+        return sum(each.numel() for each in network.module.parameters())
+    model = onnx.load(str(network.deployed), load_external_data=False)
+    return sum(math.prod(each.dims) for each in model.graph.initializer)
+
+
+def copy_onnx(path: Path, to: Path) -> None:
+    """Copy the file; weights that lie in other files beside it go into the copy.
+
+    Raises:
+        OwnError: see `OnnxNetwork`.
+    """
+    if _external(_loaded(path)):
+        _opened(path)
+        onnx.save(onnx.load(str(path)), str(to))
+    else:
+        shutil.copyfile(path, to)
+
+
+def _opened(path: Path) -> onnxruntime.InferenceSession:
+    model = _loaded(path)
+    absent = [each for each in _external(model) if not (path.parent / each).is_file()]
+    if absent:
+        raise OwnError(f"{path}: its weights are in {_listed(absent)}, which is not beside it: copy it there")
+    domains = {each.domain for each in model.opset_import}
+    foreign = sorted({f"{each.domain}.{each.op_type}" for each in model.graph.node if each.domain not in _DOMAINS}
+                     - {f"{each.domain}.{each.name}" for each in model.functions})  # fmt: skip
+    if foreign:
+        raise OwnError(
+            f"{path}: has operators that ONNX Runtime does not know, {_listed(foreign)}: export it without custom "
+            f"operators (its domains are {_listed(sorted(each or 'ai.onnx' for each in domains))})"
+        )
+    opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
+    try:
+        return open_onnx(path)
+    except Exception as error:  # ONNX Runtime's errors share no base class
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise OwnError(
+            f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it, of opset {opset} and IR {model.ir_version}: "
+            f"{said[:300]}; export it anew with opset 20 or below, float32"
+        ) from error
+
+
+def _loaded(path: Path) -> onnx.ModelProto:
+    """What the file says, without weights that lie elsewhere."""
+    if not path.is_file():
+        raise OwnError(f"there is no file {path}; give the path of an ONNX file")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's DecodeError, by whichever implementation
+        raise OwnError(f"{path}: is no ONNX file, or not a whole one; write it with torch.onnx.export") from error
+    if not model.graph.output:
+        raise OwnError(f"{path}: is no ONNX file, or an empty one: it has no output; write it with torch.onnx.export")
+    return model
+
+
+def _external(model: onnx.ModelProto) -> list[str]:
+    """The files that hold weights of the model."""
+    return sorted({
+        entry.value for each in model.graph.initializer if each.data_location == onnx.TensorProto.EXTERNAL
+        for entry in each.external_data if entry.key == "location"
+    })  # fmt: skip
+
+
+def _chosen(names: list[str], output: str | None, path: Path) -> str:
+    if output is None and len(names) == 1:
+        return names[0]
+    if output is None:
+        raise OwnError(f"{path}: has several outputs, {_listed(names)}: choose one by `output: {names[0]}`")
+    if output not in names:
+        raise OwnError(f"{path}: has no output {output!r}; it has {_listed(names)}")
+    return output
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names))

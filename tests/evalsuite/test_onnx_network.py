@@ -1,0 +1,96 @@
+"""Networks that are ONNX files: of torch, and of another tool."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from evalsuite import Several, export_onnx
+from evalsuite.own.onnx_network import OnnxNetwork, copy_onnx
+from evalsuite.own.references import OwnError
+
+
+def by_another_tool(path: Path, *, batch: int | str = "n", outputs: int = 1, domain: str = "", opset: int = 13) -> Path:
+    """y0 = x @ [[1, -1], [2, 0]] + m, y1 = -y0, and so on; written by hand."""
+    weight = numpy_helper.from_array(np.array([[1.0, -1.0], [2.0, 0.0]], dtype=np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Add", ["z", "m"], ["y0"], domain=domain)]
+    nodes += [helper.make_node("Neg", [f"y{place}"], [f"y{place + 1}"]) for place in range(outputs - 1)]
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, 2]) for name in ("x", "m")]
+    made = [helper.make_tensor_value_info(f"y{place}", TensorProto.FLOAT, [batch, 2]) for place in range(outputs)]
+    opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    model = helper.make_model(helper.make_graph(nodes, "g", given, made, [weight]), opset_imports=opsets, ir_version=8)
+    onnx.save(model, str(path))
+    return path
+
+
+X, M = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]]), torch.tensor([[0.5, 0.0], [0.0, 0.0], [1.0, 1.0]])
+Y = torch.tensor([[5.5, -1.0], [11.0, -3.0], [3.0, 1.0]])
+
+
+@pytest.mark.parametrize("batch", ["n", 1, 2])
+def test_several_inputs_by_name_or_in_order_and_batches_of_a_fixed_size(tmp_path: Path, batch: int | str) -> None:
+    network = OnnxNetwork(by_another_tool(tmp_path / "net.onnx", batch=batch))
+    assert torch.equal(network({"m": M, "x": X, "unused": X}), Y)
+    assert torch.equal(network((X, M)), Y)
+    assert torch.equal(network(Several({"x": X.double(), "m": M})[1:]), Y[1:])
+    for copied in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+        assert torch.equal(copied((X, M)), Y)
+    assert list(network.parameters()) == []
+
+
+def test_the_output_is_chosen_by_name(tmp_path: Path) -> None:
+    path = by_another_tool(tmp_path / "net.onnx", outputs=2)
+    assert torch.equal(OnnxNetwork(path, "y1")((X, M)), -Y)
+    with pytest.raises(OwnError, match="several outputs, 'y0', 'y1': choose one by `output: y0`"):
+        OnnxNetwork(path)
+    with pytest.raises(OwnError, match="no output 'y7'; it has 'y0', 'y1'"):
+        OnnxNetwork(path, "y7")
+
+
+def test_other_inputs_than_the_file_takes_are_refused_with_the_cure(tmp_path: Path) -> None:
+    network = OnnxNetwork(by_another_tool(tmp_path / "net.onnx"))
+    with pytest.raises(OwnError, match="takes 'x', 'm', but the data give 1 inputs a sample"):
+        network(X)
+    with pytest.raises(OwnError, match="but the data give 'x', 'y': name them so; 'm' is missing"):
+        network({"x": X, "y": M})
+    with pytest.raises(OwnError, match=r"'x' takes samples of shape \[2\], but the data give \[2, 1\]: reshape"):
+        network((X[..., None], M))
+
+
+def test_weights_in_another_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, path = nn.Linear(3, 2), tmp_path / "net.onnx"
+    model = export_onnx(module, (3,), path)
+    onnx.save(model, str(path), save_as_external_data=True, location="net.data", size_threshold=0)
+    copy_onnx(path, tmp_path / "whole.onnx")
+    inputs = torch.randn(5, 3)
+    for each in (path, tmp_path / "whole.onnx"):
+        assert torch.allclose(OnnxNetwork(each)(inputs), module(inputs), atol=1e-6)
+    (tmp_path / "net.data").unlink()
+    assert torch.allclose(OnnxNetwork(tmp_path / "whole.onnx")(inputs), module(inputs), atol=1e-6)
+    with pytest.raises(OwnError, match=r"its weights are in 'net\.data', which is not beside it: copy it there"):
+        OnnxNetwork(path)
+
+
+def test_what_onnx_runtime_cannot_run_is_refused_with_the_cure(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    with pytest.raises(OwnError, match=r"there is no file .*net.onnx; give the path"):
+        OnnxNetwork(path)
+    path.write_bytes(b"not a model")
+    with pytest.raises(OwnError, match="is no ONNX file"):
+        OnnxNetwork(path)
+    path.write_bytes(b"")
+    with pytest.raises(OwnError, match="is no ONNX file"):
+        OnnxNetwork(path)
+    with pytest.raises(OwnError, match=r"does not know, 'house.own.Add': export it without custom operators"):
+        OnnxNetwork(by_another_tool(path, domain="house.own"))
+    with pytest.raises(OwnError, match=r"refuses it, of opset 99 .*export it anew with opset 20 or below"):
+        OnnxNetwork(by_another_tool(path, opset=99))
