@@ -41,8 +41,9 @@ def lambda_gelu(x: torch.Tensor, hardness: torch.Tensor, *, compiled: bool | Non
     Args:
         x: any shape, strides and floating-point dtype; two dimensions at least where lambda is per channel.
         hardness: lambda, 0-d, or (channels,) for dimension 1 of x.
-        compiled: whether to use the compiled kernel; by default it serves the training of large float32 tensors on
-            the CPU where numba is installed, so that what an evaluation computes does not depend on numba.
+        compiled: whether to use the compiled kernel; by default it serves the training of large tensors on the CPU
+            where numba is installed, in bfloat16 and float16 by way of float32, so that what an evaluation computes
+            does not depend on numba.
 
     Raises:
         ValueError: `hardness` does not fit x, or x is not floating-point.
@@ -61,6 +62,8 @@ def lambda_gelu(x: torch.Tensor, hardness: torch.Tensor, *, compiled: bool | Non
     learns = torch.is_grad_enabled() and (x.requires_grad or hardness.requires_grad)
     if compiled is None:
         compiled = learns and _compiles(x) and _fused() is not None
+        if compiled and x.dtype != torch.float32:
+            return lambda_gelu(x.float(), hardness, compiled=True).to(x.dtype)
     if not learns:
         return _value(x, hardness, compiled)
     result: torch.Tensor = _LambdaGELU.apply(x, hardness, compiled)  # type: ignore[no-untyped-call]
@@ -101,7 +104,7 @@ def _fused() -> ModuleType | None:
 
 
 def _compiles(x: torch.Tensor) -> bool:
-    return x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() >= _WORTH_COMPILING
+    return x.dtype != torch.float64 and x.device.type == "cpu" and x.numel() >= _WORTH_COMPILING
 
 
 class _LambdaGELU(torch.autograd.Function):

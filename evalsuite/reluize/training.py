@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from torch import nn
 
 from evalsuite.contract import Split, Task
 from evalsuite.reluize.optimizer import HARDNESS_STEP, parameter_groups
-from evalsuite.samples import Inputs, on
+from evalsuite.samples import Inputs, mapped, on
 
 if TYPE_CHECKING:
     from evalsuite.workloads import Workload
@@ -50,6 +51,25 @@ def device_of(asked: str) -> torch.device:
     return device
 
 
+def _schedule(optimizer: torch.optim.Optimizer, steps: int, warm_up: float) -> torch.optim.lr_scheduler.LRScheduler:
+    """The cosine from the peak to 0, after a linear rise in that share of the steps."""
+    rising = round(warm_up * steps)
+    if not rising:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+    def factor(done: int) -> float:
+        if done < rising:
+            return (done + 1) / (rising + 1)
+        return (1 + math.cos(math.pi * (done - rising) / max(1, steps - rising))) / 2
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def _channels_last(inputs: Inputs) -> Inputs:
+    """The batch with its images, the tensors of four dimensions, in that layout."""
+    return mapped(inputs, lambda each: each.contiguous(memory_format=torch.channels_last) if each.ndim == 4 else each)
+
+
 def fit(
     module: nn.Module,
     split: Split,
@@ -68,8 +88,8 @@ def fit(
     Samples none of whose targets counts are left out: a batch of nothing else would have no loss.
 
     Args:
-        budget: its epochs, batch size, optimizer and peak learning rate; the device, and the precision of forward and
-            backward passes. The module comes back on the CPU.
+        budget: its epochs, batch size, optimizer and peak learning rate; the device, the precision of forward and
+            backward passes, the layout of images, and the share of warm-up. The module comes back on the CPU.
         seed: of the order of the samples.
         share: of the budget's optimizer steps to take.
         rate: the share of the peak learning rate to start from.
@@ -82,7 +102,10 @@ def fit(
         The mean loss of the last epoch, or of all steps where they are fewer.
     """
     device = device_of(getattr(budget, "device", "cpu"))
+    innermost = getattr(budget, "channels_last", False)
     module.to(device)
+    if innermost:
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     groups = parameter_groups(
         module,
         learning_rate=rate * budget.learning_rate,
@@ -99,7 +122,7 @@ def fit(
     taught = split.labelled.nonzero().flatten()
     per_epoch = len(range(0, len(taught) - 1, budget.batch_size))  # a last batch of one would break BatchNorm
     steps = max(1, round(share * budget.epochs * per_epoch))
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    schedule = _schedule(optimizer, steps, getattr(budget, "warm_up", 0.0))
     order, chance = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
     reduced = getattr(budget, "precision", "float32") == "bfloat16"
     losses: deque[float] = deque(maxlen=per_epoch)
@@ -113,6 +136,7 @@ def fit(
         optimizer.zero_grad()
         inputs, targets = split.inputs[batch], split.targets[batch].to(device)
         inputs = on(device, split.augment(inputs, chance) if split.augment is not None else inputs)
+        inputs = _channels_last(inputs) if innermost else inputs
         with torch.autocast(device.type, torch.bfloat16, enabled=reduced):
             outputs = module(inputs)
         outputs = outputs.float() if reduced else outputs
@@ -124,4 +148,6 @@ def fit(
         schedule.step()
         losses.append(found.item())
     module.eval().to("cpu")
+    if innermost:
+        module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return sum(losses) / len(losses)

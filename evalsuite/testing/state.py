@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from torch import nn
 
 from evalsuite.conformance import require
 from evalsuite.contract import Split
+from evalsuite.samples import Samples, leaves
+
+_BATCH = 256
 
 
 @contextmanager
@@ -76,6 +80,12 @@ def check_unchanged(before: dict[str, object], after: dict[str, object], plugin:
     )
 
 
-def content(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], bytes]:
-    """Type, shape and bytes, to compare."""
+def content(tensor: torch.Tensor | Samples) -> tuple[str, tuple[int, ...], bytes]:
+    """Type, shape and bytes, to compare; of samples that are read when asked for a digest of the bytes."""
+    if isinstance(tensor, Samples):
+        digest = sha256()
+        for start in range(0, len(tensor), _BATCH):
+            for each in leaves(tensor[start : start + _BATCH]):
+                digest.update(each.contiguous().numpy().tobytes())
+        return str(tensor.dtype), tuple(tensor.shape), digest.digest()
     return str(tensor.dtype), tuple(tensor.shape), tensor.detach().contiguous().numpy().tobytes()

@@ -16,11 +16,13 @@ from evalsuite.plugins import load
 from evalsuite.reluize.building import build_executing
 from evalsuite.reluize.training import fit
 from evalsuite.run.disjoint import PARTS, check_disjoint
+from evalsuite.samples import leaves
 from evalsuite.testing.state import content, disturb, torch_state_kept
 from evalsuite.workloads import Workload
 from evalsuite.workloads.options import Budget
 
 CHECKS = ("declaration", "budget", "data", "disjoint_parts", "build", "executes", "training", "saving")
+_BATCH = 256
 _ACTIVATIONS = ("gelu", "relu")
 
 
@@ -94,10 +96,12 @@ def _check_part(data: Data, part: str, name: str) -> None:
         "make the parts by evalsuite.labelled or evalsuite.split",
     )
     low, high = (0, (data.vocabulary or 1) - 1) if tokens else (low, high)
+    ranges = [each.aminmax() for batch, _ in split.batches(_BATCH) for each in leaves(batch)]
+    lowest, highest = torch.stack([each.min for each in ranges]).min(), torch.stack([each.max for each in ranges]).max()
     require(
-        low < high and bool(((low <= inputs) & (inputs <= high)).all()),
+        low < high and bool(low <= lowest) and bool(highest <= high),  # False where an input is NaN
         "inputs lie in the domain, tokens in the vocabulary",
-        f"{name}: {part} goes from {inputs.min()} to {inputs.max()}, not [{low}, {high}]",
+        f"{name}: {part} goes from {lowest} to {highest}, not [{low}, {high}]",
         "scale the inputs by the training part and clip them, or widen `domain`",
     )
     fits = (

@@ -19,6 +19,8 @@ class Budget:
         device: what trains: "cpu", "cuda", "cuda:1", or "auto" for a GPU where there is one.
         threads: of a job; one gives one order of summation, and jobs run side by side.
         precision: of the passes of training: "float32", or "bfloat16" mixed with it.
+        channels_last: trains on images with their channels innermost in memory; faster where convolutions are.
+        warm_up: the share of the steps in which the learning rate rises to its peak, linearly, before it falls.
     """
 
     epochs: int = 20
@@ -30,6 +32,8 @@ class Budget:
     device: str = "cpu"
     precision: str = "float32"
     threads: int = 1
+    channels_last: bool = False
+    warm_up: float = 0.0
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -48,5 +52,7 @@ class Budget:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        if not 0 <= self.warm_up < 1:
+            raise ValueError(f"warm_up must be in [0, 1), got {self.warm_up}")
         if not 0 <= self.weight_decay < 1:
             raise ValueError(f"weight_decay must be in [0, 1), got {self.weight_decay}")

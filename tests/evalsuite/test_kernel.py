@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from evalsuite import LambdaGELU, Swish
-from evalsuite.activations.kernel import composed, lambda_gelu
+from evalsuite.activations.kernel import _fused, composed, lambda_gelu
 
 try:
     import numba
@@ -102,6 +102,35 @@ def test_half_precision_is_float32_rounded_once(dtype: torch.dtype) -> None:
         assert torch.equal(value, wide.to(dtype))
         assert torch.equal(half.grad, full.grad.to(dtype))
         torch.testing.assert_close(scale.grad, same.grad, rtol=1e-5, atol=1e-6)
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_large_half_precision_tensors_are_trained_by_the_compiled_kernel(
+    dtype: torch.dtype, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = (
+        torch.randn(8, 16, 20, 20, generator=torch.Generator().manual_seed(0))
+        .to(dtype)
+        .contiguous(memory_format=layout)
+    )
+    asked: list[torch.dtype] = []
+    fused = _fused()
+    value = fused.value
+    monkeypatch.setattr(fused, "value", lambda x, *rest: asked.append(x.dtype) or value(x, *rest))
+    found = []
+    for given, compiled in ((x, None), (x.float(), True)):
+        inputs, hardness = given.clone().requires_grad_(), torch.tensor(2.5, requires_grad=True)
+        result = lambda_gelu(inputs, hardness, compiled=compiled)
+        result.backward(x.to(given.dtype))
+        found.append((result, inputs.grad, hardness.grad))
+    assert asked == [torch.float32] * 2
+    (half, half_slope, half_total), (full, full_slope, full_total) = found
+    assert half.dtype == half_slope.dtype == dtype
+    assert torch.equal(half, full.to(dtype))
+    assert torch.equal(half_slope, full_slope.to(dtype))
+    assert half_total == full_total
 
 
 def test_autocast_keeps_the_dtype_of_what_comes_in() -> None:
