@@ -6,13 +6,14 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from evalsuite import sources
+from evalsuite.own.arguments import Arguments
 from evalsuite.plugins import entries
 from evalsuite.recipe import TRAIN, Part, Recipe, Step, option_names
 from evalsuite.workloads.workload import DataError, unreadable
@@ -164,7 +165,15 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 def options_of(part: Part) -> dict[str, Any]:
     """The options of a workload, variant or stage as they stand, defaults included."""
     named = {option: getattr(part.target, name) for option, name in option_names(part.target).items()}
-    return {option: value.plain() if hasattr(value, "plain") else value for option, value in named.items()}
+    return {option: _plain(value) for option, value in named.items()}
+
+
+def _plain(value: Any) -> Any:
+    """An option that is a dataclass as the mapping that a recipe has: what differs from its defaults."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    made = {each.name: getattr(value, each.name) for each in fields(value) if getattr(value, each.name) != each.default}
+    return {name: each.plain() if isinstance(each, Arguments) else each for name, each in made.items()}
 
 
 def _described(part: Part) -> dict[str, str]:

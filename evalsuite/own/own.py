@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from evalsuite.contract import Data, Task
-from evalsuite.own.data import Source, fingerprint, read_data
-from evalsuite.own.models import Model
+from evalsuite.own.data import Source, fingerprint, read_data, source_of
+from evalsuite.own.models import Model, model_of
 from evalsuite.own.references import OwnError
 from evalsuite.own.tasks import TaskChoice, task_of
+from evalsuite.samples import Inputs, mapped
+from evalsuite.tasks import LanguageModel
 from evalsuite.workloads.options import Budget
 
 if TYPE_CHECKING:
     from torch import nn
 
     from evalsuite.own.activations import OwnActivations
-    from evalsuite.samples import Inputs
 
 STARTS = ("scratch", "pretrained", "trained")
 _OPTION = {"source": "data"}
@@ -71,12 +72,12 @@ class Own(Budget):
             raise ValueError(f"start must be one of {', '.join(STARTS)}, got {self.start!r}")
         if self.learning_rate == 0:
             object.__setattr__(self, "learning_rate", _RATES[self.start])
-        for name, kind in (("model", Model), ("source", Source), ("task", TaskChoice)):
+        for name, made in (("model", model_of), ("source", source_of), ("task", TaskChoice.of)):
             given = getattr(self, name)
             if not given:
                 raise ValueError(f"{_OPTION.get(name, name)} is missing; `evalsuite workloads own` says what it may be")
             # Frozen, so that what was loaded for it can be found again.
-            object.__setattr__(self, name, kind.of(given))
+            object.__setattr__(self, name, made(given))
         super().__post_init__()
 
     def fingerprint(self) -> str:
@@ -96,15 +97,16 @@ class Own(Budget):
         module = self.given()
         return _places(self).replaced(module, activation)
 
-    def given(self) -> nn.Module:
-        """The user's model with its own activations, each of them a module, taking a batch and giving one tensor."""
+    def given(self, example: Inputs | None = None) -> nn.Module:
+        """The user's model with its own activations, taking one batch and giving one tensor."""
         from evalsuite.own.adapter import adapted
         from evalsuite.own.models import load_model
 
         module = load_model(
             self.model_choice, task=self.task_chosen(), classes=None, weights_needed=self.start != "scratch"
         )
-        return adapted(module, _example(self), self.inputs, self.output)
+        given = _data(self).train.first(2) if example is None else example
+        return adapted(module, given, self.inputs, self.output, self.task_chosen())
 
     @property
     def activation(self) -> str:
@@ -129,7 +131,18 @@ class Own(Budget):
 # Kept for the process: a job asks for the same data and places several times.
 @cache
 def _data(own: Own) -> Data:
-    found = read_data(own.data_choice, own.task_chosen(), tokenizer=own.model_choice.tokenizer)
+    task = own.task_chosen()
+    tokenizer = own.model_choice.tokenizer
+    if isinstance(task, LanguageModel) and not (own.data_choice.tokenizer or tokenizer):
+        task = replace(task, per="byte")
+    original: list[nn.Module] = []
+
+    def outputs_of(inputs: Inputs) -> torch.Tensor:
+        if not original:
+            original.append(own.given(mapped(inputs, lambda each: each[:2])).eval())
+        return original[0](inputs)  # type: ignore[no-any-return]
+
+    found = read_data(own.data_choice, task, tokenizer=tokenizer, targets_of=outputs_of)
     return replace(found, fingerprint=own.fingerprint())
 
 
@@ -137,11 +150,7 @@ def _data(own: Own) -> Data:
 def _places(own: Own) -> OwnActivations:
     from evalsuite.own.activations import OwnActivations
 
-    return OwnActivations.of(own.given(), _example(own))
-
-
-def _example(own: Own) -> Inputs:
-    return _data(own).train.first(2)
+    return OwnActivations.of(own.given(), _data(own).train.first(2))
 
 
 def _files(place: Path) -> list[Path]:

@@ -39,10 +39,6 @@ class TaskChoice:
             raise ValueError("task: `use` is missing: which task?")
         return cls(given["use"], Arguments.of(options))
 
-    def plain(self) -> str | dict[str, Any]:
-        """As a recipe gives it."""
-        return {"use": self.use, **self.options.plain()} if self.options.names() else self.use
-
     def make(self) -> Task:
         """The task.
 
