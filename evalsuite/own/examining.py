@@ -68,10 +68,9 @@ def _model(own: Own, module: nn.Module) -> str:
 
 
 def _activations(own: Own, module: nn.Module) -> str:
-    found = Counter(each.traits.name for each in census(module, gates=True))
-    replaced = found.pop(own.activation)
+    found = Counter(each.traits.name for each in census(module, gates=True) if each.traits.name != own.activation)
     stay = ", ".join(f"{name} x {count}" for name, count in sorted(found.items()))
-    return f"{own.activation} x {replaced}, which variants replace{f'; {stay} stay' if stay else ''}"
+    return f"{own.activation} x {own.activations}, which variants replace{f'; {stay} stay' if stay else ''}"
 
 
 def _parts(data: Data) -> str:

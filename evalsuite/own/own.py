@@ -9,9 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import torch
+from pydantic import TypeAdapter, ValidationError
+
 from evalsuite.contract import Data, Task
 from evalsuite.own.data import Source, fingerprint, read_data, source_of
-from evalsuite.own.models import Model, model_of
+from evalsuite.own.models import Model
 from evalsuite.own.references import OwnError
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.samples import Inputs, mapped
@@ -72,7 +75,7 @@ class Own(Budget):
             raise ValueError(f"start must be one of {', '.join(STARTS)}, got {self.start!r}")
         if self.learning_rate == 0:
             object.__setattr__(self, "learning_rate", _RATES[self.start])
-        for name, made in (("model", model_of), ("source", source_of), ("task", TaskChoice.of)):
+        for name, made in (("model", _model_of), ("source", source_of), ("task", TaskChoice.of)):
             given = getattr(self, name)
             if not given:
                 raise ValueError(f"{_OPTION.get(name, name)} is missing; `evalsuite workloads own` says what it may be")
@@ -83,7 +86,7 @@ class Own(Budget):
     def fingerprint(self) -> str:
         """The digest of the data, of the model's own files and of what it depends on."""
         whole = hashlib.sha256(fingerprint(self.data_choice).encode())
-        for place in (*self.model_choice.files(), *map(Path, self.depends)):
+        for place in (*self.model_choice.files, *map(Path, self.depends)):
             for file in _files(place):
                 whole.update(f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
         return whole.hexdigest()
@@ -94,17 +97,15 @@ class Own(Budget):
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`: the user's model with `activation` in the place of each of its own."""
-        module = self.given()
-        return _places(self).replaced(module, activation)
+        places = _places(self)
+        return places.replaced(self.given(), activation)
 
     def given(self, example: Inputs | None = None) -> nn.Module:
         """The user's model with its own activations, taking one batch and giving one tensor."""
         from evalsuite.own.adapter import adapted
         from evalsuite.own.models import load_model
 
-        module = load_model(
-            self.model_choice, task=self.task_chosen(), classes=None, weights_needed=self.start != "scratch"
-        )
+        module = load_model(self.model_choice, task=self.task_chosen(), start=self.start)
         given = _data(self).train.first(2) if example is None else example
         return adapted(module, given, self.inputs, self.output, self.task_chosen())
 
@@ -112,6 +113,11 @@ class Own(Budget):
     def activation(self) -> str:
         """The registered name of the activation that the model has, and that variants replace."""
         return _places(self).name
+
+    @property
+    def activations(self) -> int:
+        """In how many places it stands."""
+        return len(_places(self).places)
 
     @property
     def model_choice(self) -> Model:
@@ -128,11 +134,22 @@ class Own(Budget):
         return task_of(cast(TaskChoice, self.task), self.loss, self.metrics)
 
 
+def _model_of(given: Any) -> Model:
+    if isinstance(given, Model):
+        return given
+    try:
+        return TypeAdapter(Model).validate_python(given)
+    except ValidationError as error:
+        said = error.errors()[0]
+        where = ".".join(["model", *map(str, said["loc"])])
+        raise OwnError(f"{where}: {said['msg'].removeprefix('Value error, ')}") from error
+
+
 # Kept for the process: a job asks for the same data and places several times.
 @cache
 def _data(own: Own) -> Data:
     task = own.task_chosen()
-    tokenizer = own.model_choice.tokenizer
+    tokenizer = _tokenizer(own.model_choice)
     if isinstance(task, LanguageModel) and not (own.data_choice.tokenizer or tokenizer):
         task = replace(task, per="byte")
     original: list[nn.Module] = []
@@ -142,7 +159,8 @@ def _data(own: Own) -> Data:
             original.append(own.given(mapped(inputs, lambda each: each[:2])).eval())
         return original[0](inputs)  # type: ignore[no-any-return]
 
-    found = read_data(own.data_choice, task, tokenizer=tokenizer, targets_of=outputs_of)
+    with torch.random.fork_rng(devices=[]):
+        found = read_data(own.data_choice, task, tokenizer=tokenizer, targets_of=outputs_of)
     return replace(found, fingerprint=own.fingerprint())
 
 
@@ -150,7 +168,15 @@ def _data(own: Own) -> Data:
 def _places(own: Own) -> OwnActivations:
     from evalsuite.own.activations import OwnActivations
 
-    return OwnActivations.of(own.given(), _data(own).train.first(2))
+    with torch.random.fork_rng(devices=[]):  # the first look must not move the weights that are drawn next
+        return OwnActivations.of(own.given(), _data(own).train.first(2))
+
+
+def _tokenizer(model: Model) -> str | None:
+    """The folder of a Hugging Face model, where it has a tokenizer."""
+    kind, _, folder = model.path.partition(":")
+    names = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
+    return folder if kind == "hf" and any((Path(folder).expanduser() / each).is_file() for each in names) else None
 
 
 def _files(place: Path) -> list[Path]:
