@@ -1,0 +1,204 @@
+"""Models of Hugging Face: a folder with config.json, and safetensors where it starts from weights; or a hub's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalsuite.own.references import OwnError
+from evalsuite.plugins import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from evalsuite.contract import Task
+    from evalsuite.own.models import Model
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_OTHERS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def load_hugging_face(model: Model, task: Task | None, classes: int | None, start: str) -> nn.Module:
+    """The model of a folder, or of a name on the hub, with the head that the task asks for. See `load_model`.
+
+    Nothing is unpickled, and no code of the folder is run.
+
+    Raises:
+        OwnError: there is no such folder, its configuration cannot be read, or its weights are missing, pickled, of
+            another head, or not finite.
+    """
+    from evalsuite.own.weights import check_weights, read_weights, without_prefix
+
+    transformers, place = _transformers(model.path), _place(model, start)
+    local = {"local_files_only": Path(place).is_dir(), "trust_remote_code": False}
+    with _quiet(transformers), _told(model):
+        config = transformers.AutoConfig.from_pretrained(place, **local)
+    kind = _kind(transformers, config, task, model.path)
+    _configure(config, model, kind.__name__, classes, start)
+    with _quiet(transformers), _told(model):
+        if start == "scratch":
+            fresh: nn.Module = _from_config(kind, config)
+            return fresh.train()
+        if model.weights:
+            # The library takes its files' own layout too, which is not the module's where it was changed since.
+            fresh = _from_config(kind, config)
+            tensors = without_prefix(read_weights(Path(model.weights).expanduser()), fresh.state_dict())
+            made, report = _loaded(type(fresh), None, config, state_dict=tensors)
+        else:
+            made, report = _loaded(kind, place, config, use_safetensors=True, **local)
+    source = model.weights or model.path
+    _check_report(report, made, source, start)
+    check_weights(made, source)
+    return made.train()
+
+
+def _loaded(kind: Any, place: str | None, config: Any, **options: Any) -> tuple[nn.Module, Any]:
+    """The model, and the library's report of what was missing."""
+    import torch
+
+    made, report = kind.from_pretrained(
+        place, config=config, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **options
+    )
+    return made, report
+
+
+def _transformers(path: str) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise OwnError(f"the model: {path} needs transformers: pip install evalsuite[transformers]") from error
+    return transformers
+
+
+def _place(model: Model, start: str) -> str:
+    """The folder, or the name on the hub."""
+    name = model.path.removeprefix("hf:")
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        if not _HUB.fullmatch(name) or name.startswith("."):
+            beside = [str(each) for each in folder.parent.glob("*/")] if folder.parent.is_dir() else []
+            raise OwnError(f"the model: there is no folder {name}{did_you_mean(name, beside) if beside else ''}")
+        return name
+    if not (folder / "config.json").is_file():
+        raise OwnError(f"the model: {name} has no config.json; name a folder that save_pretrained wrote")
+    if start == "scratch" or model.weights or any((folder / each).is_file() for each in _WEIGHTS):
+        return str(folder)
+    if pickled := [each for each in _OTHERS if (folder / each).is_file()]:
+        raise OwnError(
+            f"the model: {name} has its weights in {pickled[0]}, which is refused, as a pickle may run code; convert"
+            " it where you trust it: AutoModel.from_pretrained(...).save_pretrained(...) writes model.safetensors"
+        )
+    raise OwnError(
+        f"the model: {name} has a config.json, but no model.safetensors, which `start: {start}` begins from; add it,"
+        " give `weights`, or write `start: scratch`"
+    )
+
+
+def _kind(transformers: Any, config: Any, task: Task | None, path: str) -> Any:
+    """The Auto class for the task; for a user's own task the class that the folder was saved by."""
+    from evalsuite.tasks import Classification, Embedding, LanguageModel, MultiLabel, Regression, TokenClassification
+
+    auto = transformers.models.auto.modeling_auto
+    image = config.model_type in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    if isinstance(task, LanguageModel):
+        name, known = "AutoModelForCausalLM", auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    elif isinstance(task, TokenClassification):
+        name, known = "AutoModelForTokenClassification", auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+    elif isinstance(task, (Classification, MultiLabel, Regression)):
+        name = "AutoModelForImageClassification" if image else "AutoModelForSequenceClassification"
+        known = {} if image else auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+        known = auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES if image else known
+    else:
+        saved = (config.architectures or [""])[0]
+        if not isinstance(task, Embedding) and hasattr(transformers, saved):
+            return getattr(transformers, saved)
+        name, known = "AutoModel", auto.MODEL_MAPPING_NAMES
+    if config.model_type not in known:
+        raise OwnError(
+            f"the model: {path} is a {config.model_type!r}, for which transformers has no {name}; choose another task,"
+            " or bring the model by my.py:make"
+        )
+    return getattr(transformers, name)
+
+
+def _configure(config: Any, model: Model, kind: str, classes: int | None, start: str) -> None:
+    """The recipe's changes, and as many outputs as the data have classes."""
+    for key, value in model.args.items():
+        if not hasattr(config, key):
+            raise OwnError(f"the model: {model.path} has no {key!r} in its configuration{_near(key, config)}")
+        setattr(config, key, value)
+    if getattr(config, "use_cache", False):
+        config.use_cache = False  # what is kept for the next token is no output here
+    if classes is None:
+        return
+    if "ForCausalLM" in kind:
+        if config.vocab_size < classes:
+            raise OwnError(
+                f"the model: {model.path} has a vocabulary of {config.vocab_size} tokens, but the data have {classes};"
+                " give the tokenizer that it was trained with"
+            )
+    elif "Classification" in kind and config.num_labels != classes:
+        if start == "trained" and not model.weights:
+            raise OwnError(
+                f"the model: {model.path} gives {config.num_labels} outputs, but the data ask for {classes}; give data"
+                " of its classes, or write `start: pretrained`, which gives it a new head"
+            )
+        config.num_labels = classes
+
+
+def _near(key: str, config: Any) -> str:
+    return did_you_mean(key, config.to_dict())
+
+
+def _from_config(kind: Any, config: Any) -> nn.Module:
+    make = getattr(kind, "from_config", None) or kind._from_config
+    made: nn.Module = make(config)
+    return made
+
+
+def _check_report(report: Any, made: Any, path: str, start: str) -> None:
+    """Only a head may be new, and only where it is trained then."""
+    body = f"{made.base_model_prefix}."
+    mismatched = [each[0] for each in report["mismatched_keys"]]
+    absent = sorted(name for name in [*report["missing_keys"], *mismatched] if "pooler." not in name)
+    headed = any(name.startswith(body) for name, _ in made.named_parameters())
+    inside = [name for name in absent if name.startswith(body) or not headed]
+    if inside or (absent and start == "trained"):
+        first = (inside or absent)[0]
+        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        cure = "name the folder of a whole model" if inside else "write `start: pretrained` to train a new head"
+        shape = " of that shape" if first in mismatched else ""
+        raise OwnError(f"the model: {path} has no {first}{more}{shape} for a {type(made).__name__}; {cure}")
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without progress bars and reports."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _told(model: Model) -> Iterator[None]:
+    """What the library raises, in one line."""
+    try:
+        yield
+    except OwnError:
+        raise
+    except Exception as error:  # errors of many kinds, some of several pages
+        said = " ".join(str(error).split())[:240]
+        name = model.path.removeprefix("hf:")
+        where = "" if Path(name).expanduser().is_dir() else f"; {name} is no folder here either"
+        raise OwnError(f"the model: {model.path} cannot be loaded: {type(error).__name__}: {said}{where}") from error

@@ -1,0 +1,246 @@
+"""Models that a recipe names: a function or class of the user's, a Hugging Face folder, a name of timm's."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import model_validator
+
+from evalsuite.own.references import OwnError, blame, is_reference, resolve
+from evalsuite.plugins import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from evalsuite.contract import Task
+
+STARTS = ("scratch", "pretrained", "trained")
+_KEYS = ("path", "args", "weights")
+_HOW = "write my.py:make, hf:FOLDER, timm:NAME or a file .onnx"
+
+
+class Arguments(Mapping[str, Any]):
+    """Named arguments, as JSON has them: a mapping that is frozen and hashable."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        try:
+            self._text = json.dumps(dict(given), sort_keys=True)
+        except TypeError as error:
+            raise ValueError(f"args are numbers, texts, lists and mappings, got {dict(given)!r}") from error
+
+    def __getitem__(self, name: str) -> Any:
+        return json.loads(self._text)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(json.loads(self._text))
+
+    def __len__(self) -> int:
+        return len(json.loads(self._text))
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as a recipe names it: a text, which is the path, or a mapping of these.
+
+    Args:
+        path: `my.py:make`, `package.module:Net`, `hf:FOLDER` (or a name on the hub), `timm:NAME`, or a file `.onnx`.
+        args: of what makes it; of a Hugging Face model changes of its configuration.
+        weights: a file of them, `.safetensors`, or `.pt` or `.pth` with a state dict.
+    """
+
+    path: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    weights: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "args", Arguments(self.args))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        """A recipe may give the path alone."""
+        if isinstance(given, str):
+            return {"path": given}
+        if isinstance(given, Mapping):
+            for key in given:
+                if key not in _KEYS:
+                    raise ValueError(f"unknown key {key!r} of the model{did_you_mean(str(key), _KEYS)}")
+            if "path" not in given:
+                raise ValueError(f"the model has no `path`: {_HOW}")
+        return given
+
+    @property
+    def files(self) -> list[Path]:
+        """The files and folders that are named, besides what they import: what a cached result depends on."""
+        _, _, rest = self.path.partition(":")
+        named = [rest if self.path.startswith("hf:") else self.path.rpartition(":")[0] or self.path, self.weights]
+        return [Path(each).expanduser() for each in named if each and Path(each).expanduser().exists()]
+
+
+def load_model(model: Model, *, task: Task | None = None, classes: int | None = None, start: str) -> nn.Module:
+    """The user's own module, freshly made; with its weights where it starts from them. Not adapted.
+
+    Initial weights are drawn from torch's present random state.
+
+    Args:
+        model: what the recipe names.
+        task: what it is for: it decides which head a Hugging Face model has.
+        classes: how many outputs the data ask for, None where that is not known.
+        start: "scratch", "pretrained" or "trained".
+
+    Raises:
+        OwnError: it cannot be made so; the text names the culprit and the cure.
+    """
+    if start == "scratch" and model.weights:
+        raise OwnError(
+            f"weights: {model.weights} is given, but `start: scratch` uses none; write `start: trained` or"
+            " `start: pretrained`, or leave the weights out"
+        )
+    if model.path.endswith(".onnx"):
+        return _from_onnx(model)
+    if model.path.startswith("hf:"):
+        from evalsuite.own.hugging_face import load_hugging_face
+
+        return load_hugging_face(model, task, classes, start)
+    if model.path.startswith("timm:"):
+        return _finished(_from_timm(model, classes), model, start)
+    if not is_reference(model.path):
+        raise OwnError(f"the model: {model.path!r} names no model; {_HOW}")
+    make = _factory(model)
+    module = make()
+    if not model.weights and model not in _REPEATED:
+        _check_repeats(make, model)
+    return _finished(module, model, start)
+
+
+_REPEATED: set[Model] = set()  # what was shown to make the same twice, in this process
+
+
+def _from_onnx(model: Model) -> nn.Module:
+    """An ONNX file, which is no module that could be trained or changed."""
+    raise OwnError(
+        f"the model: {model.path} is an ONNX file, which cannot be trained or changed; give what made it, as my.py:make"
+    )
+
+
+def _factory(model: Model) -> Callable[[], nn.Module]:
+    """What makes the module, with the arguments bound and the result checked."""
+    import torch
+    from torch import nn
+
+    with torch.random.fork_rng(devices=[]):  # what is imported only once must not move the initial weights
+        target, name = resolve(model.path, what="the model"), model.path.rpartition(":")[2]
+    if isinstance(target, nn.Module):
+        raise OwnError(
+            f"the model: {model.path} is a module, but every variant and seed needs a fresh one; name a function that"
+            f" makes it, as def make(): return {type(target).__name__}(...)"
+        )
+    if not callable(target) or (isinstance(target, type) and not issubclass(target, nn.Module)):
+        kind = "a class, but no nn.Module" if isinstance(target, type) else f"a {type(target).__name__}"
+        raise OwnError(f"the model: {model.path} is {kind}; name a function that returns an nn.Module, or its class")
+    _check_arguments(target, model)
+
+    def make() -> nn.Module:
+        try:
+            made = target(**model.args)
+        except Exception as error:  # a user's function may raise anything
+            raise blame(error, f"{name}()", model.path) from error
+        _check_module(made, model.path)
+        assert isinstance(made, nn.Module)
+        return made
+
+    return make
+
+
+def _check_arguments(target: Callable[..., Any], model: Model) -> None:
+    try:
+        signature = inspect.signature(target)
+    except ValueError:  # of some compiled functions
+        return
+    try:
+        signature.bind(**model.args)
+    except TypeError as error:
+        unknown = [each for each in model.args if each not in signature.parameters]
+        hint = did_you_mean(unknown[0], signature.parameters) if unknown else "; give it in `args`"
+        raise OwnError(f"the model: {model.path}: {error}{hint}") from error
+
+
+def _check_module(made: Any, path: str) -> None:
+    from torch import nn
+    from torch.nn.parameter import is_lazy
+
+    if not isinstance(made, nn.Module):
+        raise OwnError(f"the model: {path} returns a {type(made).__name__}; it must return an nn.Module")
+    parameters = list(made.named_parameters())
+    if not parameters:
+        raise OwnError(f"the model: {path} returns a {type(made).__name__} without parameters: nothing can be trained")
+    if lazy := [name for name, each in parameters if is_lazy(each)]:
+        raise OwnError(f"the model: {path}: {lazy[0]} has no shape yet; write its size instead of a lazy layer")
+
+
+def _check_repeats(make: Callable[[], nn.Module], model: Model) -> None:
+    """The same random state gives the same initial weights: variants of a seed must begin alike."""
+    import torch
+
+    found = set()
+    with torch.random.fork_rng(devices=[]):
+        for _ in range(2):
+            torch.manual_seed(0)
+            found.add(_digest(make()))
+    if len(found) != 1:
+        raise OwnError(
+            f"the model: {model.path} makes other initial weights at a second call with the same torch.manual_seed;"
+            " draw them by torch alone, and keep no state between calls"
+        )
+    _REPEATED.add(model)
+
+
+def _digest(module: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, each in module.state_dict().items():
+        digest.update(f"{name}|{tuple(each.shape)}|".encode())
+        digest.update(each.detach().cpu().float().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _finished(module: nn.Module, model: Model, start: str) -> nn.Module:
+    """The module with its weights, where it starts from them."""
+    from evalsuite.own.weights import check_weights, load_weights
+
+    if model.weights:
+        load_weights(module, model.weights)
+    elif start != "scratch":
+        if model.path.startswith("timm:"):
+            raise OwnError(f"the model: {model.path} is made without weights, but `start: {start}`; give `weights`")
+        check_weights(module, model.path)
+    return module
+
+
+def _from_timm(model: Model, classes: int | None) -> nn.Module:
+    """A model of timm's by its name, with random weights."""
+    name = model.path.removeprefix("timm:")
+    try:
+        import timm
+    except Exception as error:  # it imports torchvision, which raises errors of its own where it does not fit torch
+        cure = "pip install timm" if isinstance(error, ModuleNotFoundError) else "install a torchvision of your torch"
+        raise OwnError(f"the model: {model.path} needs timm, which cannot be imported ({error}): {cure}") from error
+    if not timm.is_model(name):
+        raise OwnError(f"the model: timm has no {name!r}{did_you_mean(name, timm.list_models())}")
+    head = {} if classes is None else {"num_classes": classes}
+    try:
+        made: nn.Module = timm.create_model(name, pretrained=False, **{**head, **model.args})
+    except Exception as error:
+        raise OwnError(f"the model: {model.path} cannot be made: {type(error).__name__}: {error}") from error
+    return made
