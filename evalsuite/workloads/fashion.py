@@ -97,3 +97,12 @@ class FashionMLP(Budget):
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""
         return mlp([784, 256, 128, 10], activation)
+
+
+@dataclass(frozen=True)
+class FashionMLPSGD(FashionMLP):
+    """The same trained by SGD with momentum, as in the paper (arXiv 2603.21991)."""
+
+    learning_rate: float = 0.05
+    optimizer: str = "sgd"
+    weight_decay: float = 5e-4

@@ -56,3 +56,9 @@ class Budget:
             raise ValueError(f"warm_up must be in [0, 1), got {self.warm_up}")
         if not 0 <= self.weight_decay < 1:
             raise ValueError(f"weight_decay must be in [0, 1), got {self.weight_decay}")
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Refuse widths that heads do not share equally."""
+    if heads < 1 or width < 1 or width % heads:
+        raise ValueError(f"width must be a multiple of heads = {heads}, got {width}")

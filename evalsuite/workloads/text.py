@@ -22,6 +22,7 @@ from evalsuite.workloads.options import Budget
 from evalsuite.workloads.workload import SPLIT_SEED
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 CONTEXT = 64
@@ -84,10 +85,14 @@ def windows(text: bytes, context: int) -> Split:
     """Windows that do not overlap, (windows, context) bytes, and for each byte the next: the target. A rest is left."""
     import torch
 
-    count = (len(text) - 1) // context
     values = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    inputs, targets = values[: count * context], values[1 : count * context + 1]
-    task = LanguageModel(per="byte")
+    return token_windows(values, context, LanguageModel(per="byte"))
+
+
+def token_windows(tokens: torch.Tensor, context: int, task: LanguageModel) -> Split:
+    """The same of tokens (n,), int64; inputs and targets share their memory."""
+    count = (len(tokens) - 1) // context
+    inputs, targets = tokens[: count * context], tokens[1 : count * context + 1]
     return Split(inputs.reshape(count, context), targets.reshape(count, context), task)
 
 

@@ -89,32 +89,41 @@ class VisionTransformer(nn.Module):
     """Images as sequences of patches, arXiv 2010.11929, with mean pooling instead of a class token.
 
     Args:
-        size: pixels along each side of the one-channel image; a multiple of `patch`.
+        size: pixels along each side of the image; a multiple of `patch`.
         patch: pixels along each side of a patch.
         width: of a token.
         heads: of each attention.
         feed_forwards: one for each block.
         classes: number of logits.
+        channels: of the image.
     """
 
     def __init__(
-        self, size: int, patch: int, width: int, heads: int, feed_forwards: list[nn.Module], classes: int
+        self,
+        size: int,
+        patch: int,
+        width: int,
+        heads: int,
+        feed_forwards: list[nn.Module],
+        classes: int,
+        *,
+        channels: int = 1,
     ) -> None:
         super().__init__()
         if size % patch:
             raise ValueError(f"size must be a multiple of patch = {patch}, got {size}")
-        self.embedding = nn.Conv2d(1, width, patch, stride=patch)
+        self.embedding = nn.Conv2d(channels, width, patch, stride=patch)
         self.positions = nn.Parameter(torch.randn((size // patch) ** 2, width) * _POSITION_DEVIATION)
         self.blocks = nn.Sequential(*(Block(width, heads, each, causal=False) for each in feed_forwards))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 
     def tokens(self, images: torch.Tensor) -> torch.Tensor:
-        """(batch, 1, size, size) to (batch, patches, width), row by row: what the first block sees."""
+        """(batch, channels, size, size) to (batch, patches, width), row by row: what the first block sees."""
         return self.embedding(images).flatten(2).transpose(1, 2) + self.positions  # type: ignore[no-any-return]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """(batch, 1, size, size) to logits (batch, classes)."""
+        """(batch, channels, size, size) to logits (batch, classes)."""
         return self.head(self.norm(self.blocks(self.tokens(images))).mean(1))  # type: ignore[no-any-return]
 
 
