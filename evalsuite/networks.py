@@ -19,6 +19,7 @@ from torch import nn
 from evalsuite.activations.census import built_with, settle_transformers
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.contract import Data, Network
+from evalsuite.own.onnx_network import OnnxNetwork, copy_onnx
 from evalsuite.plugins import PluginError
 from evalsuite.plugins import load as load_plugin
 from evalsuite.resizing import (
@@ -68,6 +69,8 @@ def save_network(network: Network, folder: Path, workload: Workload) -> None:
     example = network.example(4)
     with torch.no_grad():
         for role, module in zip(_ROLES, (network.module, network.unswapped), strict=True):
+            if isinstance(module, OnnxNetwork):
+                continue
             restored = _load(folder, workload, role, description)
             if (restored is None) != (module is None) or (
                 restored is not None and module is not None and not torch.equal(restored(example), module(example))
@@ -101,9 +104,11 @@ def load_network(folder: Path, workload: Workload, data: Data) -> Network:
     """
     description = _read_description(folder / "network.json")
     module, unswapped = (_load(folder, workload, role, description) for role in _ROLES)
+    files = {name: _file(folder / f"{name}.onnx", description.get(name)) for name in FILES}
+    if module is None and files["deployed"] is not None and "output" in description:
+        module = OnnxNetwork(files["deployed"], description["output"])
     if module is None:
         raise ValueError(f"{folder}: network.json names no activation")
-    files = {name: _file(folder / f"{name}.onnx", description.get(name)) for name in FILES}
     return network_of(description["name"], module, data, unswapped, **files)
 
 
@@ -112,7 +117,9 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
     description: dict[str, Any] = {"name": network.name}
     for role, module in zip(_ROLES, (network.module, network.unswapped), strict=True):
         path = folder / f"{role}.safetensors"
-        if module is None:
+        if isinstance(module, OnnxNetwork):
+            description["output"] = module.output
+        if module is None or isinstance(module, OnnxNetwork):
             path.unlink(missing_ok=True)
         else:
             data = tensor_bytes(module)
@@ -126,9 +133,8 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
         if source is None:
             path.unlink(missing_ok=True)
         else:
-            data = source.read_bytes()
-            path.write_bytes(data)
-            description[name] = hashlib.sha256(data).hexdigest()
+            copy_onnx(source, path)
+            description[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     noted = {**description, "checksum": checksum(description)}
     (folder / "network.json").write_text(json.dumps(noted, indent=1, sort_keys=True))
     return description

@@ -12,6 +12,7 @@ from torch import nn
 from evalsuite.activations import census
 from evalsuite.activations.census import duplicate
 from evalsuite.contract import Data, Task
+from evalsuite.own.onnx_network import OnnxNetwork
 from evalsuite.own.own import Own
 from evalsuite.own.references import OwnError
 from evalsuite.run.disjoint import PARTS, check_disjoint
@@ -28,7 +29,7 @@ class Examined:
     """What a user's model and data turned out to be.
 
     Args:
-        activation: the registered name of the activation that variants replace.
+        activation: the registered name of the activation that variants replace; "" of an ONNX file.
         lines: (what, finding) for the user, in the order of the examination.
         width: from the lowest to the highest input.
         normalised: whether the model has BatchNorm.
@@ -53,15 +54,19 @@ def examine(own: Own) -> Examined:
         raise OwnError(f"the data: {error}") from error
     torch.manual_seed(0)
     module = own.given()
-    lines = [("model", _model(own, module)), ("activations", _activations(own, module))]
+    lines = [("model", _model(own, module))]
+    if not own.is_onnx:
+        lines.append(("activations", _activations(own, module)))
     lines += [("data", _parts(data)), ("inputs", _inputs(data))]
     lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own))]
     low, high = data.domain
     normalised = any(isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules())
-    return Examined(own.activation, tuple(lines), high - low, normalised)
+    return Examined("" if own.is_onnx else own.activation, tuple(lines), high - low, normalised)
 
 
 def _model(own: Own, module: nn.Module) -> str:
+    if isinstance(module, OnnxNetwork):
+        return f"{module.path}: an ONNX file, output {module.output!r}"
     parameters = sum(each.numel() for each in module.parameters())
     named = getattr(module, "network", module)
     return f"{own.model_choice.path}: {type(named).__name__}, {parameters:,} parameters"
@@ -111,6 +116,8 @@ def _step(module: nn.Module, data: Data) -> torch.Tensor:
         raise OwnError(f"the model fails on inputs of shape {shapes}: {type(error).__name__}: {said}") from error
     if misfit := _misfit(data.task, outputs, data):
         raise OwnError(misfit)
+    if isinstance(module, OnnxNetwork):
+        return outputs
     loss = data.task.loss(outputs, targets)
     if not bool(loss.isfinite()):
         raise OwnError(f"the loss of the first {len(targets)} training samples is {loss.item()}: scale the inputs")

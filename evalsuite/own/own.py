@@ -105,9 +105,18 @@ class Own(Budget):
         from evalsuite.own.adapter import adapted
         from evalsuite.own.models import load_model
 
+        if self.is_onnx:
+            from evalsuite.own.onnx_network import OnnxNetwork
+
+            return OnnxNetwork(Path(self.model_choice.path), self.output or None)
         module = load_model(self.model_choice, task=self.task_chosen(), start=self.start)
         given = _data(self).train.first(2) if example is None else example
         return adapted(module, given, self.inputs, self.output, self.task_chosen())
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether the model is an ONNX file, which can be neither trained nor treated."""
+        return self.model_choice.path.endswith(".onnx")
 
     @property
     def activation(self) -> str:

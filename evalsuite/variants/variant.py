@@ -62,7 +62,7 @@ class Variant(Protocol):
 
     @property
     def executes(self) -> str:
-        """The activation of the network that it makes, by its registered name: checked by running the network."""
+        """The activation of the network that it makes, by its registered name, checked by running it; "" for any."""
         ...
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
