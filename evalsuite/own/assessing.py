@@ -32,7 +32,6 @@ def options_of(
     weights: str,
     start: str,
     settings: Sequence[str],
-    against: str = "",
 ) -> dict[str, Any]:
     """The options of the workload `own` that the command line gives: those of @evalsuite.workload, then its own.
 
@@ -43,8 +42,6 @@ def options_of(
     given = {"data": data, "task": task, "start": start}
     options |= {name: value for name, value in given.items() if value}
     options["model"] = _with(options.get("model", model), **({"weights": weights} if weights else {}))
-    if against:
-        options["model"] = _with(options["model"], against=against)
     for setting in settings:
         _set(options, setting)
     if "data" not in options:

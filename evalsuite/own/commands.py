@@ -58,7 +58,8 @@ def assess(
 
     asked = _told(
         lambda: asked_of(
-            options_of(model, data, task, weights, start, set_ or [], against),
+            options_of(model, data, task, weights, start, set_ or []),
+            against=against,
             stages=stages.split(","), seeds=seeds, quick=quick,
         )
     )  # fmt: skip

@@ -48,6 +48,7 @@ class Asked:
         name: of the recipe.
         own: the options of the workload `own`.
         examined: what a look at model and data has found.
+        against: of an ONNX file, the one that it is compared with.
         stages: names of `STAGES`, or ("all",).
         seeds: how many networks of each variant.
         quick: fewer variants, one seed, small options: a first look.
@@ -57,6 +58,7 @@ class Asked:
     name: str
     own: Mapping[str, Any]
     examined: Examined
+    against: str = ""
     stages: Sequence[str] = ("all",)
     seeds: int = 3
     quick: bool = False
@@ -79,43 +81,33 @@ class Asked:
         seeds = 1 if self.quick or self.start == "trained" else self.seeds
         document = {
             "name": self.name,
-            "baseline": self.examined.activation,
+            "baseline": self.examined.activation or "given",
             "workloads": [{"use": "own", "name": self.name, **self.own}],
             "variants": self.variants(),
             "seeds": list(range(seeds)),
             "time_limit": self.time_limit,
             "steps": self.steps(),
         }
-        return _HEADERS[self.start] + dumped(document)
+        header = _HEADERS[self.start] if self.examined.activation else "# ONNX files are measured as they are.\n"
+        return header + dumped(document)
 
     def variants(self) -> list[Entry | str]:
         """The baseline and the ways to a ReLU network that the start allows."""
-        base, told = (
-            self.examined.activation,
-            "" if self.examined.activation == "gelu" else f"{self.examined.activation}-",
-        )
-        treated = {"base": base} if told else {}
-        swap = {"use": "swapped", "name": f"{base}-swap", "base": base} if told else "gelu-swap"
-        refit = _named("swap-refit", told, treated)
-        repairs: list[Entry | str] = [swap, refit]
+        base = self.examined.activation
+        if not base:
+            return ["given", *([{"use": "given", "name": "against", "file": self.against}] if self.against else [])]
+        swap = "gelu-swap" if base == "gelu" else {"use": "swapped", "name": f"{base}-swap", "base": base}
+        repairs = [swap, _treated("swap-refit", base)]
         if self.examined.normalised:
-            repairs.append(_named("swap-recalibrated", told, treated))
+            repairs.append(_treated("swap-recalibrated", base))
         if self.start == "trained":
-            return [base, *repairs, _named("swap-finetuned", told, treated), *self._longer(told, treated)]
-        scratch = self.start == "scratch"
-        relu: Entry | str = (
-            "relu" if scratch else {"use": "trained", "name": "relu-from-pretrained", "activation": "relu"}
-        )
+            longer = [] if self.quick else [_treated("post-hoc", base)]
+            return [base, *repairs, _treated("swap-finetuned", base), *longer]
+        relu = _trained("relu", self.start)
         if self.quick:
             return [base, *repairs, relu]
-        annealed = {"use": "annealed", "name": f"{told}annealed" if scratch else f"{told}annealed-from-pretrained"}
-        if told:
-            annealed["activation"] = base
-        switch = _named("hard-switch", told, {"activation": base} if told else {})
-        return [base, *repairs, _named("swap-finetuned", told, treated), _plain(annealed), switch, relu]
-
-    def _longer(self, told: str, treated: Entry) -> list[Entry | str]:
-        return [] if self.quick else [_named("post-hoc", told, treated)]
+        trained = [_trained(_treated(use, base, "activation"), self.start) for use in ("annealed", "hard-switch")]
+        return [base, *repairs, _treated("swap-finetuned", base), *trained, relu]
 
     def steps(self) -> list[Entry | str]:
         """The stages with their options."""
@@ -149,8 +141,23 @@ def dumped(document: Mapping[str, Any]) -> str:
     return stream.getvalue()
 
 
-def _named(use: str, told: str, options: Entry) -> Entry | str:
-    return {"use": use, "name": f"{told}{use}", **options} if told else use
+def _treated(use: str, base: str, option: str = "base") -> Entry | str:
+    """A variant that begins with that activation; its own name says gelu."""
+    return use if base == "gelu" else {"use": use, "name": f"{base}-{use}", option: base}
+
+
+def _trained(entry: Entry | str, start: str) -> Entry | str:
+    """A variant that is trained from the first step, under a name that says from where."""
+    if start == "scratch":
+        return entry
+    made = (
+        {"use": "trained", "activation": entry}
+        if entry == "relu"
+        else {"use": entry}
+        if isinstance(entry, str)
+        else entry
+    )
+    return {**made, "name": f"{made.get('name', entry)}-from-{start}"}
 
 
 def _plain(entry: Entry) -> Entry | str:
