@@ -185,7 +185,7 @@ def _validation(network: Network, data: Data) -> list[Metric]:
 
 
 def _training(made: Made, seconds: float) -> list[Metric]:
-    untrained = "not trained: made from another network" if made.train_loss is None else ""
+    untrained = f"not trained: {made.untrained}" if made.train_loss is None else ""
     trained_in = None if untrained else seconds
     metrics = [
         Metric("train_loss", made.train_loss, "nats", Direction.LOWER, reason=untrained),

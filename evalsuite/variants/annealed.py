@@ -56,9 +56,8 @@ class Annealed(Learnt):
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         """See `Variant`."""
-        made = train(
-            setup, self.hardenable, self.layer, hook=self._hardening, learning_until=self.start, step=self.step
-        )
+        layer = self.beginning(setup.workload).layer
+        made = train(setup, self.hardenable, layer, hook=self._hardening, learning_until=self.start, step=self.step)
         return swapped(made)
 
 

@@ -56,7 +56,7 @@ class SwapFinetuned(Swapped):
             made.module, setup.train, setup.workload,
             seed=setup.seed, share=self.share, rate=self.rate, loss=self._loss(setup.train, required(base, self.base)),
         )  # fmt: skip
-        return replace(made, train_loss=loss, budget=1 + self.share)
+        return replace(made, train_loss=loss, budget=made.budget + self.share)
 
     def _loss(self, train: Split, teacher: nn.Module) -> Loss | None:
         from evalsuite.reluize.training import distilled

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Unsupported
-from evalsuite.variants.variant import Made, Setup, check_activation_names, maker, train
+from evalsuite.variants.variant import (
+    Made,
+    Setup,
+    check_activation_names,
+    maker,
+    original_of,
+    start_of,
+    train,
+)
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from evalsuite.workloads import Workload
 
 
 @dataclass(frozen=True)
@@ -22,7 +32,8 @@ class Learnt:
         temperature: t of lambda = 1 + softplus(s / t).
         step: c, the effective step of lambda relative to the other parameters'.
         per_channel: one lambda per channel instead of one per layer.
-        initial: lambda at the start; the default is that of s = 0, 1.69.
+        initial: lambda at the start; the default is that of s = 0, 1.69, and 1.001 from a user's pretrained weights,
+            which keeps what they compute.
         learn: False keeps lambda at its initial value: what a fixed hardness alone does.
     """
 
@@ -62,6 +73,16 @@ class Learnt:
         except ValueError as error:
             raise Unsupported(f"{error}; choose one of these as `activation`") from error
 
+    def beginning(self, workload: Workload) -> Learnt:
+        """The variant with the lambda to start from: of pretrained weights the least that still learns (`NEAREST`)."""
+        if self.initial is not None or start_of(workload) == "scratch":
+            return self
+        from evalsuite.plugins import load
+        from evalsuite.reluize.harden import NEAREST
+
+        row = load("activations", original_of(workload)).target
+        return replace(self, initial=max(NEAREST, row.hardened_at if row.hardened_by == self.hardenable else 1.0))
+
     def layer(self, channels: int) -> nn.Module:
         """A new activation for that many channels."""
         kind = type(maker(self.hardenable)(channels))
@@ -71,4 +92,4 @@ class Learnt:
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         """See `Variant`."""
-        return train(setup, self.hardenable, self.layer, step=self.step)
+        return train(setup, self.hardenable, self.beginning(setup.workload).layer, step=self.step)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from evalsuite.contract import Unsupported
 from evalsuite.variants.annealed import ORDERS, SCHEDULES
 from evalsuite.variants.finetuned import check_shares
-from evalsuite.variants.variant import Made, Setup, check_choice, check_target, required, swapped
+from evalsuite.variants.variant import Made, Setup, base_budget, check_choice, check_target, required, swapped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,4 +68,5 @@ class PostHoc:
             hardening.module, setup.train, setup.workload,
             seed=setup.seed, share=self.share, rate=self.rate, before_step=before_step,
         )  # fmt: skip
-        return swapped(Made(hardening.module, train_loss=loss, budget=1 + self.share, profile=profile.finish()))
+        budget = base_budget(setup.workload) + self.share
+        return swapped(Made(hardening.module, train_loss=loss, budget=budget, profile=profile.finish()))

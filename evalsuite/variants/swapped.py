@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite.variants.variant import Made, Setup, check_activation_names, required, swapped
+from evalsuite.variants.variant import Made, Setup, base_budget, check_activation_names, required, swapped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,7 +36,7 @@ class Swapped:
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         """See `Variant`."""
-        return swapped(Made(required(base, self.base)), self.to)
+        return swapped(Made(required(base, self.base), budget=base_budget(setup.workload)), self.to)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite.variants.variant import Made, Setup, check_activation_names, train
+from evalsuite.variants.variant import (
+    Made,
+    Setup,
+    base_budget,
+    built,
+    check_activation_names,
+    original_of,
+    start_of,
+    train,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -13,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trained:
-    """Trained with one activation from the first step to the last.
+    """Trained with one activation from the first step to the last; from a user's weights fine-tuned, or as they are.
+
+    Weights that a user brings trained (`start: trained`) stay as they are, with the activation that they were made
+    with. From pretrained ones another activation is put in directly, before the first step.
 
     Args:
         activation: the name of a registered activation.
@@ -33,4 +45,7 @@ class Trained:
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         """See `Variant`."""
+        if start_of(setup.workload) == "trained" and self.activation == original_of(setup.workload):
+            module = built(setup, self.activation).eval()
+            return Made(module, budget=base_budget(setup.workload), untrained="the weights are the user's, as they are")
         return train(setup, self.activation)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from evalsuite.contract import Unsupported
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,8 +36,9 @@ class Setup:
 class Made:
     """A variant's module, and the one before its swap if it was swapped.
 
-    `train_loss` is the loss at the end of training in nats, None where nothing was trained; `budget` the optimizer
-    steps spent on it, its base's included, as a share of the workload's; `profile` the course of lambda.
+    `train_loss` is the loss at the end of training in nats, None where nothing was trained, and `untrained` then says
+    why; `budget` the optimizer steps spent on it, its base's included, as a share of the workload's; `profile` the
+    course of lambda.
     """
 
     module: nn.Module
@@ -43,6 +46,7 @@ class Made:
     train_loss: float | None = None
     budget: float = 1.0
     profile: list[LayerHardness] = field(default_factory=list)
+    untrained: str = "made from another network"
 
 
 class Variant(Protocol):
@@ -72,6 +76,21 @@ class Variant(Protocol):
             Unsupported: the variant does not apply to the workload.
         """
         ...
+
+
+def start_of(workload: Workload) -> str:
+    """ "scratch", or what the weights are that a user's workload builds with: "pretrained" or "trained"."""
+    return str(getattr(workload, "start", "scratch"))
+
+
+def original_of(workload: Workload) -> str:
+    """The registered name of the activation that a user's weights were made with."""
+    return str(getattr(workload, "original", "gelu"))
+
+
+def base_budget(workload: Workload) -> float:
+    """What the training of a base cost, as a share of the workload's: nothing where a user brings it trained."""
+    return 0.0 if start_of(workload) == "trained" else 1.0
 
 
 def check_range(value: float, name: str, low: float, high: float) -> None:
@@ -116,7 +135,9 @@ def train(
     learning_until: float = 1.0,
     step: float | None = None,
 ) -> Made:
-    """Train from the workload's initial weights, after a run has shown that the network executes `activation`.
+    """Train from the workload's weights, after a run has shown that the network executes `activation`.
+
+    They are initial ones, or a user's pretrained ones, in which `activation` is then put directly.
 
     Args:
         activation: its registered name.
@@ -126,21 +147,21 @@ def train(
         step: c, the effective step of lambda.
 
     Raises:
+        Unsupported: the user's weights are trained, and nothing is to change them from the first step on.
         ValueError: the workload's network executes another activation, or not every one that it asks for.
     """
-    import torch
-
-    from evalsuite.reluize.building import build_executing
     from evalsuite.reluize.optimizer import HARDNESS_STEP
     from evalsuite.reluize.profile import HardnessProfile
     from evalsuite.reluize.training import fit
 
-    make = make or maker(activation)
-    torch.manual_seed(setup.seed)
-    module = build_executing(setup.workload.build, make, activation, (setup.train.first(2),))
-    if setup.check is not None:
-        with torch.random.fork_rng(devices=[]):
-            setup.check(make)
+    if start_of(setup.workload) == "trained":
+        original = original_of(setup.workload)
+        raise Unsupported(
+            f"the network is trained already, with {original} (`start: trained`), and this variant trains from the"
+            f" first step; choose one that treats the trained network, with `base: {original}`: swapped, swap-refit,"
+            " swap-recalibrated, swap-finetuned or post-hoc; or write `start: pretrained`"
+        )
+    module = built(setup, activation, make)
     profile = HardnessProfile(module, learning_until=learning_until)
     # The profile first: where hardening begins it shows what was learnt.
     calls: list[Callable[[float], None]] = [profile, *([hook(module)] if hook else [])]
@@ -152,6 +173,21 @@ def train(
     c = HARDNESS_STEP if step is None else step
     loss = fit(module, setup.train, setup.workload, seed=setup.seed, step=c, before_step=before_step)
     return Made(module, train_loss=loss, profile=profile.finish())
+
+
+def built(setup: Setup, activation: str, make: Callable[[int], nn.Module] | None = None) -> nn.Module:
+    """The workload's network with its weights for the seed, shown to execute `activation`. See `train`."""
+    import torch
+
+    from evalsuite.reluize.building import build_executing
+
+    make = make or maker(activation)
+    torch.manual_seed(setup.seed)
+    module = build_executing(setup.workload.build, make, activation, (setup.train.first(2),))
+    if setup.check is not None:
+        with torch.random.fork_rng(devices=[]):
+            setup.check(make)
+    return module
 
 
 def maker(name: str) -> Callable[[int], nn.Module]:
@@ -170,7 +206,7 @@ def swapped(made: Made, to: str = "relu") -> Made:
 
     rows = {each.traits.name for each in built_with(made.module)}
     module = swap(made.module, load("activations", to).target, rows=rows)
-    return Made(module, made.module, made.train_loss, made.budget, made.profile)
+    return replace(made, module=module, unswapped=made.module)
 
 
 def required(base: nn.Module | None, name: str) -> nn.Module:
