@@ -108,14 +108,14 @@ def _checked(parts: dict[str, Part], raw: Raw) -> tuple[float, float]:
     if raw.domain is not None:
         return raw.domain
     lows, highs = [], []
-    for name, part in parts.items():
+    for part in parts.values():
         for start, batch in _real(part):
             flat = batch.reshape(len(batch), -1)
             wrong = (~flat.isfinite()).any(1).nonzero().flatten()
             if len(wrong):
                 where = part.where(start + int(wrong[0]))
                 cure = "correct it, or leave the sample out"
-                raise OwnError(f"{where}: an input of the part {name} is NaN or infinite; {cure}")
+                raise OwnError(f"{where}: an input is NaN or infinite; {cure}")
             lows.append(flat.min().item())
             highs.append(flat.max().item())
     if not lows:

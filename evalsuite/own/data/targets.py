@@ -194,7 +194,7 @@ def _place(name: Any, places: Mapping[str, int], part: Part, index: int) -> int:
     if name is None or name == "":
         raise OwnError(f"{part.where(index)}: there is no target; fill it in, or leave the sample out")
     hint = did_you_mean(str(name), places) if len(places) <= 50 else ""
-    raise OwnError(f"{part.where(index)}: the label {_shown(name)} is none of the training part's{hint}")
+    raise OwnError(f"{part.where(index)}: the label {_shown(name)} is not among the classes{hint}")
 
 
 def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
@@ -223,9 +223,11 @@ def _check_range(targets: torch.Tensor, classes: int, part: Part, *, of_test: bo
         return
     index = int(wrong.reshape(len(targets), -1).any(1).nonzero()[0])
     value = int(targets[wrong][0])
+    said = f"{part.where(index)}: the label {value} is out of range"
+    if value < 0:
+        raise OwnError(f"{said}; number classes from 0, and what shall count nowhere {IGNORED}")
     known = "those of the training part are" if of_test else "classes are"
-    cure = f"number them from 0; {IGNORED} counts nowhere" if value < 0 else "or name all classes with `labels`"
-    raise OwnError(f"{part.where(index)}: the label {value} is out of range: {known} 0 to {classes - 1}; {cure}")
+    raise OwnError(f"{said}: {known} 0 to {classes - 1}; correct it, or name all classes with `labels`")
 
 
 def _shown(value: Any) -> str:
