@@ -148,6 +148,14 @@ def test_targets_of_other_tasks_and_what_counts_nowhere() -> None:
     assert read("ignored.npz").classes == 2
 
 
+def test_tokens_alone_are_shifted_for_a_language_model() -> None:
+    x = RANDOM.integers(0, 30, (60, 9))
+    np.savez("d.npz", x=x)
+    data = read("d.npz", LanguageModel())
+    assert (data.input_shape, data.classes, data.vocabulary) == ((8,), x.max() + 1, x.max() + 1)
+    assert torch.equal(data.test.inputs[:, 1:], data.test.targets[:, :-1])  # type: ignore[index]
+
+
 def test_a_limit_keeps_so_many_of_each_part() -> None:
     x = RANDOM.random((100, 2))
     np.savez("d.npz", x_train=x[:60], y_train=np.arange(60) % 2, x_test=x[60:], y_test=np.arange(40) % 2)
@@ -527,8 +535,9 @@ def test_the_fingerprint_is_of_content_and_not_of_place_or_time() -> None:
 def test_the_fingerprint_of_a_function_is_of_its_file_and_of_what_it_returns(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = """def make():
-    scale = float(open('rows.txt').read()) * torch.rand(1)
+    body = """from pathlib import Path
+def make():
+    scale = float(Path('rows.txt').read_text()) * torch.rand(1)
     return torch.arange(60.)[:, None] * scale, torch.arange(60) % 2
 """
     found = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,12 @@ WRONG: list[tuple[str, Make, Any, Task, str]] = [
      "d.npz: there is no training part, only test; name one 'train'"),
     ("too few", npz(x=X[:5], y=Y[:5]), "d.npz", C,
      "d.npz, part train: 5 samples are too few to cut calibration, validation, test off; give at least 10, or these parts themselves"),
+    ("targets are one-hot", npz(x=X, y=np.eye(2, dtype=int)[Y]), "d.npz", C,
+     "d.npz, part train: the targets are one-hot; give the classes' numbers, y.argmax(1)"),
+    ("one target for all", npz(x=X, y=1), "d.npz", C,
+     "d.npz, part train: y is one int64; give each sample its target"),
+    ("inputs of text", npz(x=np.full((40, 3), "a"), y=Y), "d.npz", C,
+     "d.npz, part train: x is of type <U1; give numbers"),
     ("negative tokens", npz(x=np.full((40, 3), -1), y=Y), "d.npz", C,
      "d.npz, part train: x has the integer -1: tokens are >= 0; give real numbers as float32"),
     ("infinite target", npz(x=X, y=np.where(Y > 0, np.inf, 1.0)), "d.npz", R,
@@ -160,6 +167,8 @@ WRONG: list[tuple[str, Make, Any, Task, str]] = [
      "d.csv: there is no column but the target; give some that are inputs"),
     ("a field too much", csv("1,2,3"), "d.csv", C,
      "d.csv:22: 3 fields, but the head has 2; quote what contains a separator"),
+    ("a table without a head", text("d.csv", "1,2\n3,4\n"), "d.csv", C,
+     "d.csv:1: has no head, its first line is of numbers; put the columns' names there"),
     ("two columns of one name", text("d.csv", "a,a\n1,2\n"), "d.csv", C,
      "d.csv:1: two columns are called 'a'; give each a name of its own"),
     ("head without rows", text("d.csv", "a,label\n"), "d.csv", C,
@@ -208,6 +217,8 @@ WRONG: list[tuple[str, Make, Any, Task, str]] = [
      "i/dog/3.png: the image is cut short; replace it, or leave it out"),
     ("an image of another size", images(lambda: PICTURE.resize((9, 8)).save("i/dog/2.png")), "i", C,
      "i/dog/2.png: the image is 8 x 9, others are 8 x 8 (height x width); say `size: [8, 8]` to have each resized"),
+    ("images of one class", images(lambda: shutil.rmtree("i/dog")), "i", C,
+     "i: all samples are of one class, 'cat': nothing to learn; add samples of another"),
     ("an empty class", images(lambda: Path("i/eel").mkdir()), "i", C,
      "i/eel: no image in it; put some there, or remove the folder"),
     ("no image in a column", bad_column, "d.parquet", C,
@@ -226,6 +237,11 @@ WRONG: list[tuple[str, Make, Any, Task, str]] = [
         "class S(IterableDataset):\n    def __iter__(self):\n        yield x[0], 1\n"
         "def make():\n    return DataLoader(S(), 4)"), "my.py:make", C,
      "my.py:make, part train: is an iterable data set; a data set needs __getitem__ and __len__, since samples are drawn at random and read again"),
+    ("a loader of whole batches", code(
+        "class S(Dataset):\n    def __len__(self):\n        return 5\n    def __getitem__(self, i):\n"
+        "        return x[8 * i : 8 * i + 8], y[8 * i : 8 * i + 8]\n"
+        "def make():\n    return DataLoader(S(), batch_size=None)"), "my.py:make", C,
+     "my.py:make, part train: the loader's data set gives whole batches; give a data set of single samples, and a batch_size"),
     ("an empty data set", code("def make():\n    return TensorDataset(x[:0], y[:0])"), "my.py:make", C,
      "my.py:make: the part train is empty; give it samples, or leave it out to have it cut"),
     ("a data set that raises", code(

@@ -70,6 +70,8 @@ def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
         raise OwnError(f"{said}: inputs of one sample belong together, but there are {sizes}; give each sample all")
     chosen = next(iter(inputs.values())) if len(inputs) == 1 else Several(inputs)
     targets = np.asarray(arrays[target]) if target else None
+    if targets is not None and targets.ndim == 0:
+        raise OwnError(f"{said}: {target} is one {targets.dtype}; give each sample its target")
     if targets is not None and targets.dtype.kind not in "iufbUS":
         raise OwnError(f"{said}: {target} is of type {targets.dtype}; give numbers or texts")
     return Part(chosen, targets, Where(said))

@@ -147,6 +147,9 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
     said = f"{source.path}, part {name}"
     collate: Collate = default_collate
     if isinstance(given, DataLoader):
+        if given.batch_sampler is None and not isinstance(given.dataset, IterableDataset):
+            cure = "give a data set of single samples, and a batch_size"
+            raise OwnError(f"{said}: the loader's data set gives whole batches; {cure}")
         given, collate = given.dataset, given.collate_fn or default_collate
     if isinstance(given, IterableDataset):
         cure = "a data set needs __getitem__ and __len__, since samples are drawn at random and read again"

@@ -114,8 +114,8 @@ def source_of(given: Any) -> Source:
 
     if isinstance(given, Source):
         return given
-    if isinstance(given, str):
-        given = {"path": given}
+    if isinstance(given, (str, Path)):
+        given = {"path": str(given)}
     if not isinstance(given, Mapping) or not isinstance(given.get("path"), str) or not given["path"]:
         raise OwnError(f"data: write a path, my.py:make_data, or a mapping with `path`, got {given!r}")
     options = {**given}

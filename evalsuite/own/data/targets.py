@@ -157,9 +157,9 @@ def _classes(
 ) -> tuple[dict[str, torch.Tensor], int]:
     """Class numbers, int64: names by their order, numbers as they are."""
     first = next(iter(listed["train"]), None)
-    named = isinstance(first, str)
-    if named:
-        names = list(labels) or _ordered(list(listed["train"]))
+    names = list(labels)
+    if isinstance(first, str):
+        names = names or _ordered(list(listed["train"]))
         places = {name: place for place, name in enumerate(names)}
         found = {
             name: torch.tensor([_place(each, places, parts[name], i) for i, each in enumerate(targets)])
@@ -168,12 +168,16 @@ def _classes(
         classes = len(names)
     else:
         found = {name: _whole(targets, parts[name]) for name, targets in listed.items()}
+        if single and _is_one_hot(found["train"]):
+            raise OwnError(
+                f"{parts['train'].where(-1)}: the targets are one-hot; give the classes' numbers, y.argmax(1)"
+            )
         classes = len(labels) or int(found["train"].max()) + 1
     for name, targets in found.items():
         _check_range(targets, classes, parts[name], of_test=name != "train")
     seen = found["train"][found["train"] != IGNORED].unique()  # type: ignore[no-untyped-call]
     if single and len(seen) == 1:
-        only = labels[int(seen)] if labels else int(seen)
+        only = names[int(seen)] if names else int(seen)
         where = parts["train"].where(-1)
         raise OwnError(f"{where}: all samples are of one class, {only!r}: nothing to learn; add samples of another")
     return found, classes
@@ -211,6 +215,10 @@ def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
             raise OwnError(f"{part.where(int(wrong_ones[0]))}: the label {value:.6g} is no class: {cure}")
     found = targets.long()
     return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+
+
+def _is_one_hot(targets: torch.Tensor) -> bool:
+    return targets.ndim == 2 and _is_binary(targets) and bool((targets.sum(1) == 1).all())
 
 
 def _is_number(value: Any) -> bool:
