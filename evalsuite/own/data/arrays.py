@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,24 +26,23 @@ def read_npz(source: Source) -> Raw:
     Raises:
         OwnError: the file is none, holds objects, or has no targets.
     """
-    arrays = {}
-    try:
-        with np.load(source.place, allow_pickle=False) as archive:
-            if not hasattr(archive, "files"):
-                raise OwnError(f"{source.path}: is one array, not an archive of them; {_WRITE}")
-            for name in archive.files:
-                arrays[name] = archive[name]
-    except OwnError:
-        raise
-    except ValueError as error:
-        which = f"the array {name!r}" if "name" in locals() else "the file"
-        if "pickle" in str(error).lower():
-            cure = "save numbers or fixed-length text"
-            raise OwnError(f"{source.path}: {which} holds pickled objects, which are not read; {cure}") from error
-        raise OwnError(f"{source.path}: {which} cannot be read: {error}; {_WRITE}") from error
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise OwnError(f"{source.path}: is no .npz archive, or a damaged one; {_WRITE}") from error
+    if not zipfile.is_zipfile(source.place):
+        raise OwnError(f"{source.path}: is no .npz archive, or a damaged one; {_WRITE}")
+    with np.load(source.place, allow_pickle=False) as archive:
+        arrays = {name: _array(archive, name, source.path) for name in archive.files}
     return raw_of(arrays, source, source.path)
+
+
+def _array(archive: Any, name: str, said: str) -> np.ndarray:
+    try:
+        return np.asarray(archive[name])
+    except ValueError as error:
+        if "pickle" not in str(error).lower():
+            raise OwnError(f"{said}: the array {name!r} cannot be read ({error}); {_WRITE}") from error
+        cure = "save numbers, or texts of fixed length"
+        raise OwnError(f"{said}: the array {name!r} holds pickled objects, which are not read; {cure}") from error
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise OwnError(f"{said}: the array {name!r} is damaged ({error}); {_WRITE}") from error
 
 
 def raw_of(arrays: Mapping[str, Any], source: Source, said: str) -> Raw:
@@ -70,6 +70,8 @@ def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
         raise OwnError(f"{said}: inputs of one sample belong together, but there are {sizes}; give each sample all")
     chosen = next(iter(inputs.values())) if len(inputs) == 1 else Several(inputs)
     targets = np.asarray(arrays[target]) if target else None
+    if targets is not None and targets.ndim == 0:
+        raise OwnError(f"{said}: {target} is one {targets.dtype}; give each sample its target")
     if targets is not None and targets.dtype.kind not in "iufbUS":
         raise OwnError(f"{said}: {target} is of type {targets.dtype}; give numbers or texts")
     return Part(chosen, targets, Where(said))

@@ -27,6 +27,8 @@ def assemble(raw: Raw, source: Source, task: Task, fingerprint: str, targets_of:
         OwnError: something of it cannot be; the text names it, and the cure.
     """
     kind = kind_of(task)
+    if kind == "tokens":
+        raw.parts = {name: _shifted(part) for name, part in raw.parts.items()}
     _check_given(raw)
     if kind == "vectors" and raw.parts["train"].targets is None:
         targets, classes = {name: torch.zeros(len(each.inputs)) for name, each in raw.parts.items()}, 0
@@ -73,6 +75,14 @@ def _check_given(raw: Raw) -> None:
             raise OwnError(f"{raw.said}: {said}; give all parts the same inputs")
 
 
+def _shifted(part: Part) -> Part:
+    """Tokens without targets, (samples, positions): the next one is the target, and the last has none."""
+    tokens = part.inputs
+    if part.targets is not None or not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or tokens.shape[1] < 2:
+        return part
+    return part if tokens.is_floating_point() else Part(tokens[:, :-1], tokens[:, 1:], part.where)
+
+
 def _shapes(part: Part) -> str:
     inputs = part.inputs if isinstance(part.inputs, torch.Tensor) else part.inputs.first
     shapes = mapped(inputs, lambda each: each[0])
@@ -103,23 +113,23 @@ def _asked(part: Part, targets_of: TargetsOf | None) -> torch.Tensor:
 
 def _checked(parts: dict[str, Part], raw: Raw) -> tuple[float, float]:
     """The range of the inputs, all of which are finite."""
-    if raw.vocabulary is not None:
-        return 0.0, raw.vocabulary - 1.0
     if raw.domain is not None:
         return raw.domain
+    if raw.vocabulary is not None and not any(each.is_floating_point() for each in leaves(parts["train"].inputs[:1])):
+        return 0.0, raw.vocabulary - 1.0
     lows, highs = [], []
-    for name, part in parts.items():
+    for part in parts.values():
         for start, batch in _real(part):
             flat = batch.reshape(len(batch), -1)
             wrong = (~flat.isfinite()).any(1).nonzero().flatten()
             if len(wrong):
                 where = part.where(start + int(wrong[0]))
                 cure = "correct it, or leave the sample out"
-                raise OwnError(f"{where}: an input of the part {name} is NaN or infinite; {cure}")
+                raise OwnError(f"{where}: an input is NaN or infinite; {cure}")
             lows.append(flat.min().item())
             highs.append(flat.max().item())
-    if not lows:
-        return 0.0, 1.0
+    if raw.vocabulary is not None:
+        return 0.0, raw.vocabulary - 1.0
     low, high = min(lows), max(highs)
     if low == high:
         raise OwnError(f"{raw.said}: all inputs are {low:.6g}: nothing to learn from")

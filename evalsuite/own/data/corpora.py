@@ -37,7 +37,7 @@ def read_corpus(source: Source, tokenizer: Tokenizer) -> Raw:
     if any(named.values()) and not all(named.values()):
         odd = next(each for each, part in named.items() if not part)
         known = ", ".join(each.name for each, part in named.items() if part)
-        raise OwnError(f"{odd}: names no part, but {known} do; name it train, validation or test, or move it away")
+        raise OwnError(f"{odd}: names no part, beside {known}; call it train, validation or test, or move it away")
     texts: dict[str, list[str]] = {}
     for file, part in named.items():
         texts.setdefault(part or "train", []).append(_text(file))

@@ -107,7 +107,7 @@ def _drawn(part: Part, targets: torch.Tensor, sizes: Sequence[int]) -> list[np.n
         wanted = max(1, math.floor(size * share))
         if len(rest) - wanted < 2:
             where = part.where(-1)
-            raise OwnError(f"{where}: only {len(first)} different samples: too few to cut parts off; give more")
+            raise OwnError(f"{where}: of {len(group)} samples {len(first)} differ: too few to cut parts off; give more")
         taken, left = partition(_strata(classes[rest], wanted), [wanted])
         pieces.append(rest[taken])
         rest = rest[left]

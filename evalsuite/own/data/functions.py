@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from evalsuite.own.data.raw import Part, Raw, part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.references import OwnError, blame, resolve
 from evalsuite.samples import Inputs, Samples, Several, leaves, mapped
+from evalsuite.workloads.workload import SPLIT_SEED
 
 _BATCH = 64
 _GLANCE = 64  # samples whose content stands for a data set that is read lazily
@@ -30,18 +32,34 @@ _TAKEN = (
 Collate = Callable[[list[Any]], Any]
 
 
-@lru_cache(maxsize=1)
 def made(reference: str) -> Any:
-    """What the user's function returns."""
+    """What the user's function returns; called once in a process, with generators of a fixed seed.
+
+    Raises:
+        OwnError: it is no function, or it raises.
+    """
+    return _made(reference, Path.cwd())
+
+
+@lru_cache(maxsize=1)
+def _made(reference: str, _here: Path) -> Any:
     function = resolve(reference, what="the data")
     if not callable(function):
-        raise OwnError(f"{reference}: is a {type(function).__name__}, no function; write def make_data(): ...")
+        raise OwnError(f"{reference}: is no function but {type(function).__name__}; write def make_data(): ...")
+    states = random.getstate(), np.random.get_state()
     try:
-        return function()
+        with torch.random.fork_rng(devices=[]):
+            random.seed(SPLIT_SEED)
+            np.random.seed(SPLIT_SEED)
+            torch.manual_seed(SPLIT_SEED)
+            return function()
     except OwnError:
         raise
     except Exception as error:  # a user's function may raise anything
-        raise blame(error, "the data", reference) from error
+        raise blame(error, "making the data", reference) from error
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def content_of(reference: str) -> bytes:
@@ -129,6 +147,9 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
     said = f"{source.path}, part {name}"
     collate: Collate = default_collate
     if isinstance(given, DataLoader):
+        if given.batch_sampler is None and not isinstance(given.dataset, IterableDataset):
+            cure = "give a data set of single samples, and a batch_size"
+            raise OwnError(f"{said}: the loader's data set gives whole batches; {cure}")
         given, collate = given.dataset, given.collate_fn or default_collate
     if isinstance(given, IterableDataset):
         cure = "a data set needs __getitem__ and __len__, since samples are drawn at random and read again"
@@ -182,13 +203,22 @@ class Lazy(Samples):
         try:
             batch = self._collate([self._of[each] for each in indices])
         except Exception as error:  # a user's data set may raise anything
-            raise blame(error, what, self._reference) from error
+            raise self._blamed(error, indices) from error
         inputs, targets = self._divided(batch)
         said = f"{self._reference}: {what}"
         if any(not isinstance(each, torch.Tensor) for each in leaves(inputs)):
             kinds = ", ".join(type(each).__name__ for each in leaves(inputs))
             raise OwnError(f"{said}: the inputs are {kinds}; return tensors or numbers")
         return mapped(inputs, lambda each: as_input(each, said)), targets
+
+    def _blamed(self, error: Exception, indices: Sequence[int]) -> OwnError:
+        """The error with the sample that it is of; one of the whole batch is the collation's."""
+        for each in indices:
+            try:
+                self._of[each]
+            except Exception as found:  # a user's data set may raise anything
+                return blame(found, f"sample {each}", self._reference)
+        return blame(error, f"putting samples {indices[0]} to {indices[-1]} together", self._reference)
 
     def _divided(self, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, Mapping):

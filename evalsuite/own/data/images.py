@@ -72,8 +72,8 @@ class Column:
 class Pictures(Samples):
     """Images (samples, channels, height, width), float32 in [0, 1] or normalised.
 
-    What is decoded is kept as bytes where all of it fits into 256 MB. Grey and coloured images are turned into one
-    another; where a size is given, each is stretched to it (bilinear).
+    With `keep` what is decoded is kept, as bytes. Grey and coloured images are turned into one another; where a size is
+    given, each is stretched to it (bilinear).
     """
 
     def __init__(
@@ -85,13 +85,14 @@ class Pictures(Samples):
         *,
         source: Source,
         digests: list[bytes],
+        keep: bool,
     ) -> None:
         self._encoded, self._where, self._digests = encoded, where, digests
         self._shape = (channels, *size)
         self._mean, self._std = (_by_channel(each, channels) for each in (source.mean or (0.0,), source.std or (1.0,)))
         self._plain = not source.mean
-        fits = len(encoded) * channels * size[0] * size[1] <= _KEPT
-        self._kept = torch.zeros((len(encoded) if fits else 0, *self._shape), dtype=torch.uint8)
+        # numpy's zeros take memory as they are written, torch's at once
+        self._kept = torch.from_numpy(np.zeros((len(encoded) if keep else 0, *self._shape), np.uint8))
         self._known = torch.zeros(len(self._kept), dtype=torch.bool)
 
     def __len__(self) -> int:
@@ -157,8 +158,9 @@ def pictures(
     channels = source.channels or (3 if any(each.coloured for each in seen.values()) else 1)
     if source.mean and len(source.mean) not in (1, channels):
         raise OwnError(f"data.mean has {len(source.mean)} numbers, but images of {said} have {channels} channels")
+    keep = sum(len(each.digests) for each in seen.values()) * channels * first.size[0] * first.size[1] <= _KEPT
     return {
-        name: Pictures(encoded, where, first.size, channels, source=source, digests=seen[name].digests)
+        name: Pictures(encoded, where, first.size, channels, source=source, digests=seen[name].digests, keep=keep)
         for name, (encoded, where) in parts.items()
     }
 

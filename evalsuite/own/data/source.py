@@ -13,6 +13,7 @@ from evalsuite.plugins import did_you_mean
 
 AUGMENTATIONS = ("flip", "crop-flip")
 _LISTS = ("target", "text", "features", "labels")
+_KINDS = {"int_type": "a whole number", "float_type": "a number", "string_type": "text", "tuple_type": "a list"}
 _ROOM = 0.9  # what calibration, validation and test may take together
 
 
@@ -113,8 +114,8 @@ def source_of(given: Any) -> Source:
 
     if isinstance(given, Source):
         return given
-    if isinstance(given, str):
-        given = {"path": given}
+    if isinstance(given, (str, Path)):
+        given = {"path": str(given)}
     if not isinstance(given, Mapping) or not isinstance(given.get("path"), str) or not given["path"]:
         raise OwnError(f"data: write a path, my.py:make_data, or a mapping with `path`, got {given!r}")
     options = {**given}
@@ -134,12 +135,14 @@ def source_of(given: Any) -> Source:
         text = json.dumps(options)
         return TypeAdapter(Source).validate_json(text, strict=True)
     except ValidationError as error:
-        found = [f"data.{'.'.join(str(part) for part in each['loc'])}: {_said(each)}" for each in error.errors()]
-        raise OwnError("; ".join(found)) from error
+        raise OwnError("; ".join(_said(each) for each in error.errors())) from error
     except TypeError as error:
         raise OwnError(f"data: options are text, numbers and lists of them: {error}") from error
 
 
 def _said(error: Any) -> str:
-    words = str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"must be {words}, got {error['input']!r}" if error["type"] != "value_error" else words
+    words = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error":  # one of Source's own
+        return words
+    kind = _KINDS.get(error["type"], words.removeprefix("Input should be "))
+    return f"data.{'.'.join(str(part) for part in error['loc'])}: must be {kind}, got {error['input']!r}"

@@ -137,6 +137,8 @@ def read_csv(file: Path) -> Table:
         raise not_text(file, error) from error
     except csv.Error as error:
         raise OwnError(f"{file}:{reader.line_num}: {error}; quote what contains a separator") from error
+    if names and all(_is_number(each) for each in names):
+        raise OwnError(f"{file}:1: has no head, its first line is of numbers; put the columns' names there")
     twice = next((each for place, each in enumerate(names) if each in names[:place]), None)
     if twice is not None:
         raise OwnError(f"{file}:1: two columns are called {twice!r}; give each a name of its own")
@@ -238,6 +240,14 @@ def _class_names(feature: Any) -> list[str]:
         return []
     inner = feature.get("feature")
     return list(feature.get("names", [])) if feature.get("_type") == "ClassLabel" else _class_names(inner)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _checked(table: Table) -> Table:

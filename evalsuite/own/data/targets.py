@@ -157,9 +157,9 @@ def _classes(
 ) -> tuple[dict[str, torch.Tensor], int]:
     """Class numbers, int64: names by their order, numbers as they are."""
     first = next(iter(listed["train"]), None)
-    named = isinstance(first, str)
-    if named:
-        names = list(labels) or _ordered(list(listed["train"]))
+    names = list(labels)
+    if isinstance(first, str):
+        names = names or _ordered(list(listed["train"]))
         places = {name: place for place, name in enumerate(names)}
         found = {
             name: torch.tensor([_place(each, places, parts[name], i) for i, each in enumerate(targets)])
@@ -168,12 +168,16 @@ def _classes(
         classes = len(names)
     else:
         found = {name: _whole(targets, parts[name]) for name, targets in listed.items()}
+        if single and _is_one_hot(found["train"]):
+            raise OwnError(
+                f"{parts['train'].where(-1)}: the targets are one-hot; give the classes' numbers, y.argmax(1)"
+            )
         classes = len(labels) or int(found["train"].max()) + 1
     for name, targets in found.items():
         _check_range(targets, classes, parts[name], of_test=name != "train")
     seen = found["train"][found["train"] != IGNORED].unique()  # type: ignore[no-untyped-call]
     if single and len(seen) == 1:
-        only = labels[int(seen)] if labels else int(seen)
+        only = names[int(seen)] if names else int(seen)
         where = parts["train"].where(-1)
         raise OwnError(f"{where}: all samples are of one class, {only!r}: nothing to learn; add samples of another")
     return found, classes
@@ -194,7 +198,7 @@ def _place(name: Any, places: Mapping[str, int], part: Part, index: int) -> int:
     if name is None or name == "":
         raise OwnError(f"{part.where(index)}: there is no target; fill it in, or leave the sample out")
     hint = did_you_mean(str(name), places) if len(places) <= 50 else ""
-    raise OwnError(f"{part.where(index)}: the label {_shown(name)} is none of the training part's{hint}")
+    raise OwnError(f"{part.where(index)}: the label {_shown(name)} is not among the classes{hint}")
 
 
 def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
@@ -213,6 +217,10 @@ def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
     return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
 
 
+def _is_one_hot(targets: torch.Tensor) -> bool:
+    return targets.ndim == 2 and _is_binary(targets) and bool((targets.sum(1) == 1).all())
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, list, tuple))
 
@@ -223,9 +231,11 @@ def _check_range(targets: torch.Tensor, classes: int, part: Part, *, of_test: bo
         return
     index = int(wrong.reshape(len(targets), -1).any(1).nonzero()[0])
     value = int(targets[wrong][0])
+    said = f"{part.where(index)}: the label {value} is out of range"
+    if value < 0:
+        raise OwnError(f"{said}; number classes from 0, and what shall count nowhere {IGNORED}")
     known = "those of the training part are" if of_test else "classes are"
-    cure = f"number them from 0; {IGNORED} counts nowhere" if value < 0 else "or name all classes with `labels`"
-    raise OwnError(f"{part.where(index)}: the label {value} is out of range: {known} 0 to {classes - 1}; {cure}")
+    raise OwnError(f"{said}: {known} 0 to {classes - 1}; correct it, or name all classes with `labels`")
 
 
 def _shown(value: Any) -> str:

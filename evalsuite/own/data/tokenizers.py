@@ -108,6 +108,8 @@ def tokenizer_of(name: str | None, said: str) -> Tokenizer:
             reason = " ".join(str(error).split())
             raise OwnError(f"{file}: cannot be read as a tokenizer ({reason}); {_CURE}") from error
         return Subwords(found, _padding(found, file.parent))
+    if place.suffix == ".json" or (name.startswith((".", "/", "~")) and not place.is_dir()):
+        raise OwnError(f"tokenizer {name!r}: there is no such file or folder; {_CURE}")
     try:
         from transformers import AutoTokenizer
 
