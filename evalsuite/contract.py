@@ -6,14 +6,15 @@ the tables pair each measurement with its baseline afterwards. Importing this mo
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -243,7 +244,8 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """Local robustness of one sample: in the box, the logit of `label` is greater than every other logit.
+    """Local robustness of one sample: in the box, the logit of `label` is greater than every other logit; where there
+    are `ends`, (lowest, highest), each (outputs,) float64, that every output lies within them, and `label` is -1.
 
     `lower` and `upper` are float64, of the shape of one input, and include their own rounding: they are the box. Where
     there is a `center`, the property is of the part of the box within the Euclidean distance `eps` of it alone.
@@ -255,6 +257,7 @@ class Property:
     lower: torch.Tensor
     upper: torch.Tensor
     center: torch.Tensor | None = None
+    ends: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.center is not None and self.center.shape != self.lower.shape:
@@ -305,6 +308,42 @@ class Property:
             raise ValueError(f"the ball around sample {sample} lies outside the domain {domain}")
         box = (center - eps).clamp(*domain), (center + eps).clamp(*domain)
         return cls(sample, label, eps, *box, center if norm == "l2" else None)
+
+    @classmethod
+    def interval(
+        cls,
+        center: torch.Tensor,
+        *,
+        sample: int,
+        target: torch.Tensor,
+        tolerance: float,
+        eps: float,
+        domain: tuple[float, float],
+        norm: Norm = "linf",
+    ) -> Property:
+        """That every output stays within `tolerance` of its target, (outputs,) or 0-d, in the ball around `center`.
+
+        Of an output whose target is NaN nothing is asked. Errors as for `robustness`.
+        """
+        ball = cls.robustness(center, sample=sample, label=-1, eps=eps, domain=domain, norm=norm)
+        wanted = target.double().reshape(-1)
+        free = wanted.isnan()
+        low, high = wanted - tolerance, wanted + tolerance
+        return replace(ball, ends=(low.masked_fill(free, -math.inf), high.masked_fill(free, math.inf)))
+
+
+def property_at(
+    center: torch.Tensor, split: Split, sample: int, *, eps: float, domain: tuple[float, float], norm: Norm = "linf"
+) -> Property:
+    """What the split's task asks of one of its samples, in the ball around `center`."""
+    if split.task.asks == "interval":
+        tolerance = float(cast("Any", split.task).tolerance)  # a task that asks for intervals has one
+        target = split.targets[sample]
+        return Property.interval(
+            center, sample=sample, target=target, tolerance=tolerance, eps=eps, domain=domain, norm=norm
+        )
+    label = int(split.targets[sample])
+    return Property.robustness(center, sample=sample, label=label, eps=eps, domain=domain, norm=norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,12 +436,13 @@ class Bench:
     fine_tune: FineTune
 
     def properties(self, eps: float, count: int, *, norm: Norm = "linf") -> list[Property]:
-        """Robustness of the first `count` test samples that have a target: the same ones for every network."""
-        test, domain = self.data.test, self.data.domain
-        return [
-            Property.robustness(test.inputs[i], sample=i, label=int(test.targets[i]), eps=eps, domain=domain, norm=norm)
-            for i in test.labelled.nonzero().flatten()[:count].tolist()
-        ]
+        """Robustness of the first `count` test samples that have a target: the same ones for every network.
+
+        It is what the task asks: of a margin that the target's logit is the greatest, of an interval that every output
+        stays within the task's `tolerance` of its target.
+        """
+        test, places = self.data.test, self.data.test.labelled.nonzero().flatten()[:count].tolist()
+        return [property_at(test.inputs[i], test, i, eps=eps, domain=self.data.domain, norm=norm) for i in places]
 
 
 @dataclass(frozen=True, slots=True)

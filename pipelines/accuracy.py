@@ -52,10 +52,11 @@ class Accuracy:
         """Measure on `bench.data.test`; dead units on `bench.data.train`."""
         import copy
 
-        from evalsuite.own.onnx_network import parameters_of, running
+        from evalsuite.own.onnx_network import is_file, parameters_of, running
 
         run, test = running(network), bench.data.test
-        idle = _Idle(run, bench.data.train, self.near_zero) if network.deployed is None else None
+        of_layers = network.deployed is None and not is_file(network)
+        idle = _Idle(run, bench.data.train, self.near_zero) if of_layers else None
         with idle.watched() if idle else nullcontext():
             after = _score(run, test)
         before = None if network.unswapped is None else _score(copy.deepcopy(network.unswapped).eval(), test)

@@ -61,7 +61,7 @@ def examine(own: Own) -> Examined:
     lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own))]
     low, high = data.domain
     normalised = any(isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules())
-    return Examined("" if own.is_onnx else own.activation, tuple(lines), high - low, normalised)
+    return Examined("" if own.is_onnx else own.original, tuple(lines), high - low, normalised)
 
 
 def _model(own: Own, module: nn.Module) -> str:
@@ -73,9 +73,9 @@ def _model(own: Own, module: nn.Module) -> str:
 
 
 def _activations(own: Own, module: nn.Module) -> str:
-    found = Counter(each.traits.name for each in census(module, gates=True) if each.traits.name != own.activation)
+    found = Counter(each.traits.name for each in census(module, gates=True) if each.traits.name != own.original)
     stay = ", ".join(f"{name} x {count}" for name, count in sorted(found.items()))
-    return f"{own.activation} x {own.activations}, which variants replace{f'; {stay} stay' if stay else ''}"
+    return f"{own.original} x {own.activations}, which variants replace{f'; {stay} stay' if stay else ''}"
 
 
 def _parts(data: Data) -> str:

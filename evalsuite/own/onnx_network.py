@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import filecmp
 import math
 import shutil
 from pathlib import Path
@@ -63,16 +64,21 @@ class OnnxNetwork(nn.Module):
             self._session = _opened(self.path)
         return self._session
 
+    @property
+    def batch(self) -> int | None:
+        """The size of a batch where the file fixes it."""
+        fixed = {each.shape[0] for each in self.session.get_inputs() if each.shape and isinstance(each.shape[0], int)}
+        return min(fixed, default=None)
+
     def forward(self, inputs: Inputs) -> torch.Tensor:
         """The chosen output, (batch, ...), for a batch of inputs.
 
         Raises:
             OwnError: the inputs' names, number or shapes are not the file's.
         """
-        given = self._by_name(inputs)
+        given = self.named(inputs)
         samples = len(next(iter(given.values())))
-        fixed = {each.shape[0] for each in self.session.get_inputs() if each.shape and isinstance(each.shape[0], int)}
-        size = min(fixed, default=samples)
+        size = self.batch or samples
         if size == samples:
             return torch.from_numpy(self._run(given))
         pieces = []
@@ -82,7 +88,8 @@ class OnnxNetwork(nn.Module):
             pieces.append(self._run({name: each[places] for name, each in given.items()})[: samples - start])
         return torch.from_numpy(np.concatenate(pieces))
 
-    def _by_name(self, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
+    def named(self, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
+        """The batch by the file's names, in its types. Errors as for `forward`."""
         wanted = self.session.get_inputs()
         names = [each.name for each in wanted]
         if not isinstance(inputs, dict):
@@ -114,18 +121,25 @@ class OnnxNetwork(nn.Module):
         return found
 
 
+def is_file(network: Network) -> bool:
+    """Whether the network was an ONNX file from the start, and still is that one: no step made another of it."""
+    module, file = network.module, network.deployed
+    return isinstance(module, OnnxNetwork) and (file is None or filecmp.cmp(file, module.path, shallow=False))
+
+
 def running(network: Network) -> nn.Module:
     """What gives a network's outputs: the file that stands for it in ONNX Runtime, else a copy of its module."""
-    if isinstance(network.module, OnnxNetwork):
-        return network.module
-    return copy.deepcopy(network.module).eval() if network.deployed is None else OnnxNetwork(network.deployed)
+    if network.deployed is None or is_file(network):
+        return copy.deepcopy(network.module).eval()
+    return OnnxNetwork(network.deployed, getattr(network.module, "output", None))
 
 
 def parameters_of(network: Network) -> int:
     """How many numbers the network has learnt: its parameters, or what its file stores."""
-    if network.deployed is None:
+    path = network.deployed or getattr(network.module, "path", None)
+    if path is None:
         return sum(each.numel() for each in network.module.parameters())
-    model = onnx.load(str(network.deployed), load_external_data=False)
+    model = onnx.load(str(path), load_external_data=False)
     return sum(math.prod(each.dims) for each in model.graph.initializer)
 
 

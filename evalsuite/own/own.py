@@ -119,7 +119,7 @@ class Own(Budget):
         return self.model_choice.path.endswith(".onnx")
 
     @property
-    def activation(self) -> str:
+    def original(self) -> str:
         """The registered name of the activation that the model has, and that variants replace."""
         return _places(self).name
 

@@ -225,12 +225,15 @@ def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
 def _check_takes(stage: Stage, network: Network, data: Data, job: Job) -> None:
     """Raise Unsupported where the stage does not declare that it can measure such a network: see `Stage`."""
     name, after = job.workload.name, job.step.after if job.step else ""
-    onnx = f"after {after!r} the network is an ONNX file" if after else "the network is an ONNX file: give what made it"
+    file = "an ONNX file has no layers to change or remove: give the model as my.py:make"
     lacking = {
         "takes_tokens": (network.vocabulary is not None, f"real-valued inputs; those of {name} are tokens"),
         "takes_several": (network.several, f"one input; {name} has several"),
         "takes_any_task": (data.task.asks != "margin", f"classifiers; the task of {name} is {_called(data.task)}"),
-        "takes_deployed": (network.deployed is not None, f"torch modules; {onnx}"),
+        "takes_deployed": (
+            network.deployed is not None,
+            f"torch modules; after {after!r} the network is an ONNX file" if after else f"torch modules; {file}",
+        ),
     }
     for declared, (needed, what) in lacking.items():
         if needed and not getattr(stage, declared, False):

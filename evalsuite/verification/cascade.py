@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+import onnx
 import torch
 
 from evalsuite.contract import Unsupported
@@ -95,6 +96,17 @@ def verify(onnx: Path, vnnlib: Path, *, timeout: float = 60.0, seed: int = 0) ->
         ValueError: a timeout that is not > 0, a file that is none, a property with other numbers of X and Y.
         OSError: a file can't be read.
     """
+    return _decided(lambda check: _prepared(onnx, vnnlib, check), timeout, seed)
+
+
+def decide(
+    model: onnx.ModelProto, graph: Graph, specification: Specification, *, timeout: float, seed: int = 0
+) -> Verification:
+    """`verify` of a model that has been read and compared, and of a specification made in memory."""
+    return _decided(lambda _: (specification, graph, Judge(model, graph, specification)), timeout, seed)
+
+
+def _decided(prepare: Callable[[Check], tuple[Specification, Graph, Judge]], timeout: float, seed: int) -> Verification:
     if not 0 < timeout < float("inf"):
         raise ValueError(f"timeout must be > 0 and finite, got {timeout}")
     started = time.perf_counter()
@@ -105,7 +117,7 @@ def verify(onnx: Path, vnnlib: Path, *, timeout: float = 60.0, seed: int = 0) ->
 
     search, prepared = None, None
     try:
-        specification, graph, judge = _prepared(onnx, vnnlib, check)
+        specification, graph, judge = prepare(check)
         prepared = time.perf_counter()
         search = _Search(graph, specification, judge, seed, check)
         found = search.run(seconds=_FALSIFY * timeout)

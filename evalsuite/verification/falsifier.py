@@ -32,13 +32,36 @@ def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return own - others.amax(1)
 
 
+def slack(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
+    """How far outputs (batch, outputs) are from violating each its property: the margin, or the least distance to an
+    end of the interval, (batch,). NaN where the property says nothing can be compared."""
+    margins = [each for each in properties if each.ends is None]
+    if len(margins) == len(properties):
+        return margin(outputs, torch.tensor([each.label for each in properties]))
+    if margins:
+        raise ValueError("properties of margins and of intervals are not compared at once")
+    low, high = (torch.stack([each.ends[end] for each in properties if each.ends is not None]) for end in (0, 1))
+    found = outputs.double()
+    return torch.minimum(found - low, high - found).amin(1)
+
+
+def violated(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
+    """Where outputs violate their property, (batch,) bool: a tie violates a margin, but the end of an interval is in.
+
+    NaN violates both.
+    """
+    found = slack(outputs, properties)
+    closed = torch.tensor([each.ends is not None for each in properties])
+    return ~((found > 0) | (closed & (found == 0)))
+
+
 def falsify(
     module: nn.Module, properties: list[Property], *, seed: int, steps: int = 30, restarts: int = 3
 ) -> list[torch.Tensor | None]:
     """A counterexample for each property, or None: the box's center, then PGD from random points.
 
-    Each one is a float32 point of the property whose margin, evaluated alone in float32, is not > 0. No counterexample
-    proves nothing. A box without float32 points has none.
+    Each one is a float32 point of the property that violates it, evaluated alone in float32. No counterexample proves
+    nothing. A box without float32 points has none.
     """
     if not properties:
         return []
@@ -87,11 +110,11 @@ def _descend(
     module: nn.Module, point: torch.Tensor, low: torch.Tensor, high: torch.Tensor, asked: list[Property], steps: int
 ) -> list[torch.Tensor | None]:
     found: list[torch.Tensor | None] = [None] * len(point)
-    labels = torch.tensor([each.label for each in asked])
     for step in range(steps + 1):
         point = _into_balls(point.detach(), asked).clamp(low, high).requires_grad_()
-        margins = margin(module(point), labels)
-        for index in torch.nonzero(~(margins > 0))[:, 0].tolist():
+        outputs = module(point)
+        margins = slack(outputs, asked)
+        for index in torch.nonzero(violated(outputs, asked))[:, 0].tolist():
             if found[index] is None and _violates_alone(module, point[index].detach(), asked[index]):
                 found[index] = point[index].detach().clone()
         if step == steps or all(each is not None for each in found):
@@ -105,5 +128,4 @@ def _descend(
 @torch.no_grad()
 def _violates_alone(module: nn.Module, point: torch.Tensor, property_: Property) -> bool:
     # A batch of one may round differently from a large batch, and one input is what the user would replay.
-    label = torch.tensor([property_.label])
-    return property_.contains(point) and not bool(margin(module(point[None]), label) > 0)
+    return property_.contains(point) and bool(violated(module(point[None]), [property_]))

@@ -9,7 +9,7 @@ import torch
 
 from evalsuite.contract import Network, Property
 from evalsuite.deployment import export_onnx, open_onnx, run_onnx
-from evalsuite.verification.falsifier import margin
+from evalsuite.verification.falsifier import violated
 
 
 class Replay:
@@ -24,8 +24,6 @@ class Replay:
 
     @torch.no_grad()
     def confirms(self, property_: Property, point: torch.Tensor) -> bool:
-        """Whether the float32 `point` belongs to the property and both runtimes give another class, a tie or NaN."""
-        label = torch.tensor([property_.label])
-        in_torch = margin(self._module(point[None]), label).item()
-        in_onnx = margin(run_onnx(self._session, point[None]), label).item()
-        return property_.contains(point) and not in_torch > 0 and not in_onnx > 0
+        """Whether the float32 `point` belongs to the property, and both runtimes violate it there; NaN does."""
+        made = (self._module(point[None]), run_onnx(self._session, point[None]))
+        return property_.contains(point) and all(bool(violated(each, [property_])) for each in made)

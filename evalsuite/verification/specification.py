@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isfinite
 
 import numpy as np
 import torch
+
+from evalsuite.contract import Property, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,26 @@ class Specification:
             return True
 
         return any(map(satisfies, self.cases))
+
+
+def specification_of(property_: Property, outputs: int) -> Specification:
+    """What must not happen where the property holds: its negation, a case for each output that may break it.
+
+    Raises:
+        Unsupported: the property is of an L2 ball.
+    """
+    if property_.center is not None:
+        raise Unsupported("boxes are bisected, and this property is of an L2 ball")
+    ends = (tuple(map(Fraction, each.flatten().tolist())) for each in (property_.lower, property_.upper))
+    box, one = Box(*ends), Fraction(1)
+    if property_.ends is None:
+        others = (each for each in range(outputs) if each != property_.label)
+        broken = [Constraint(((property_.label, one), (each, -one)), Fraction(0)) for each in others]
+    else:
+        low, high = (each.tolist() for each in property_.ends)
+        broken = [Constraint(((i, one),), Fraction(end), strict=True) for i, end in enumerate(low) if isfinite(end)]
+        broken += [Constraint(((i, -one),), -Fraction(end), strict=True) for i, end in enumerate(high) if isfinite(end)]
+    return Specification(property_.lower.numel(), outputs, tuple(Case(box, (each,)) for each in broken))
 
 
 def numbered(cases: Sequence[Case], check: Callable[[], None]) -> tuple[dict[Constraint, int], list[list[int]]]:

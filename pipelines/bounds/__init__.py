@@ -30,6 +30,10 @@ class Bounds:
     finds a proven radius with an unproven one above it, not always the greatest that could be proven. What it reports
     was proven as it stands.
 
+    Of an ONNX file, and of a regression whose task has a `tolerance`, bounds are our own of the ONNX graph, "ibp" and
+    "crown" alone, in L-infinity balls: that a property holds is said of real arithmetic on the float32 weights, and of
+    rounding nothing. A regression's property is that every output stays within the tolerance of its target.
+
     Of a language model the balls are around the embedded tokens, in the embedding's units, and the logits are those of
     the last position.
 
@@ -50,6 +54,8 @@ class Bounds:
     version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     takes_tokens: ClassVar[bool] = True
+    takes_any_task: ClassVar[bool] = True
+    takes_deployed: ClassVar[bool] = True
 
     eps: tuple[float, ...] = (0.015625, 0.03125, 0.0625)
     samples: int = 50

@@ -8,9 +8,11 @@ import time
 import torch
 
 from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, falsify
+from evalsuite.own.onnx_network import is_file
 from evalsuite.samples import pieces
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.embedding import UNBOUNDED, embedded
+from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.memory import Memory
 from pipelines.bounds.pace import Pace
 from pipelines.bounds.propagation import Distrusted, Margins, Propagation, proven
@@ -37,6 +39,13 @@ def certify(network: Network, bench: Bench, options: Bounds) -> list[Metric]:
     Raises:
         Unsupported: the network has an operator for which there are no trustworthy bounds, or no way to perturb it.
     """
+    asks = bench.data.task.asks
+    if not asks:
+        raise Unsupported(f"nothing to certify: a task {type(bench.data.task).__name__} asks for no margin or interval")
+    if is_file(network) or asks == "interval":
+        return certify_graph(network, bench, options)
+    if network.deployed is not None:
+        raise Unsupported("the network is an ONNX file of integers, which a step before wrote; smt verifies it")
     pace = Pace(time.monotonic() + _SHARE * bench.time_limit)
     subject, samples = _subject(network, bench, options)
     patches = True
@@ -56,7 +65,7 @@ def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, 
     """A network of real inputs, and its samples."""
     test = bench.data.test
     targets = test.targets[: options.samples]
-    inputs = torch.cat([test.inputs[places] for places in torch.arange(len(targets)).split(_READ)])
+    inputs = torch.cat([test.inputs[places] for places in torch.split(torch.arange(len(targets)), _READ)])
     labels = targets[:, -1] if targets.ndim > 1 else targets
     if network.vocabulary is None and targets.ndim > 1:
         raise Unsupported("the network has logits for each position, and no tokens")

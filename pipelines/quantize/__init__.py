@@ -32,6 +32,9 @@ class Quantize:
     neighbouring layers first. Quantized are the network's input, every activation's output, residual sums and, with 8
     bits, the logits. LayerNorm, attention products and what else has no integer form stay float islands.
 
+    A network that is an ONNX file is quantized by ONNX Runtime instead, to 8 bits with Q/DQ nodes. Of a task without
+    classes rows are named by its first metric, and `tuned`, `size_budget` and `sensitivity` are refused.
+
     Args:
         weight_bits: bits of a weight, 2 to 8; where `size_budget` is below 1, only those at which the treatment is
             tuned and the layers' sensitivity is measured.
@@ -61,6 +64,7 @@ class Quantize:
     version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
     takes_any_task: ClassVar[bool] = True
+    takes_deployed: ClassVar[bool] = True
 
     weight_bits: int = 8
     act_bits: int = 8

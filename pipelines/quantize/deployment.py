@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from evalsuite import Direction, Metric, Split, compare_latency, open_onnx, run_onnx
+from evalsuite import Direction, Inputs, Metric, Split, compare_latency, open_onnx, run_onnx
 from pipelines.quantize.execution import Execution, Node
 from pipelines.quantize.qcdq import constant_bytes
 
 _BATCHES = (1, 64)
+Run = Callable[[Inputs], torch.Tensor]
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
 
@@ -53,17 +55,20 @@ def _why_float(execution: Execution) -> str:
     return f"in float: {', '.join(layers_in_float)}{cure}"
 
 
-def deployment_metrics(float_file: bytes, path: Path, test: Split) -> list[Metric]:
-    """Size and latency of the quantized file against the float32 one, whose content is given."""
-    float_bytes, float_session = constant_bytes(float_file), open_onnx(float_file)
-    quantized_bytes, session = constant_bytes(path.read_bytes()), open_onnx(path)
+def deployment_metrics(float_file: bytes, path: Path, test: Split, runs: tuple[Run, Run] | None = None) -> list[Metric]:
+    """Size and latency of the quantized file against the float32 one, whose content is given.
+
+    `runs` run the two files, float32 first; by default by sessions of them.
+    """
+    float_bytes, quantized_bytes = constant_bytes(float_file), constant_bytes(path.read_bytes())
+    of_float, of_quantized = runs or (partial(run_onnx, open_onnx(each)) for each in (float_file, path))
     metrics = [
         Metric("model_bytes", quantized_bytes, "bytes", LOWER, reason="constants in the file; a weight takes one byte"),
         Metric("size_ratio", float_bytes / quantized_bytes, "ratio", HIGHER, reason="float32 / quantized"),
     ]
     for batch in _BATCHES:
         inputs = test.inputs[torch.arange(batch) % len(test)]
-        latency = compare_latency(partial(run_onnx, float_session, inputs), partial(run_onnx, session, inputs))
+        latency = compare_latency(partial(of_float, inputs), partial(of_quantized, inputs))
         setting = {"batch": batch}
         metrics += [
             Metric("latency", latency.second, "s", LOWER, setting, timing=True),

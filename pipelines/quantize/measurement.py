@@ -15,6 +15,7 @@ from evalsuite import (
     Bench,
     Classification,
     Direction,
+    Inputs,
     Metric,
     Network,
     Outcome,
@@ -26,6 +27,7 @@ from evalsuite import (
     open_onnx,
     run_onnx,
 )
+from evalsuite.own.onnx_network import is_file
 from evalsuite.tasks.score import scores, worsening
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
 from pipelines.quantize.deployment import deployment_metrics, execution_metrics
@@ -33,6 +35,7 @@ from pipelines.quantize.execution import observe
 from pipelines.quantize.integer.network import Rounding
 from pipelines.quantize.integer_measurement import IntegerStudy
 from pipelines.quantize.mixed_precision import metrics_of_plan, search
+from pipelines.quantize.onnx_file import measure_file
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.qcdq import check_exportable, export_qcdq
 from pipelines.quantize.qonnx import export_qonnx
@@ -59,6 +62,10 @@ class Quantized:
 
 def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     """Quantize `network`; see `Quantize` for what is raised."""
+    if is_file(network):
+        return measure_file(network, bench, options)
+    if network.deployed is not None:
+        raise Unsupported("takes torch modules; a step before made an ONNX file of the network already")
     _check_options(bench.data.task, options)
     folded = fold_hardness(network.module, network.example(2))
     shape = tuple(folded(network.example(1)).shape)
@@ -188,15 +195,15 @@ def _scores(original: nn.Module, quantized: nn.Module, path: Path, test: Split) 
     def seen(outputs: list[torch.Tensor]) -> None:
         differences.append((outputs[1] - outputs[2]).abs().max())
 
-    runs = [original, quantized, lambda inputs: run_onnx(session, inputs)]
-    in_float, in_brevitas, in_runtime = scores(runs, test, batch=_CHUNK, seen=seen)
+    def in_session(inputs: Inputs) -> torch.Tensor:
+        return run_onnx(session, inputs)
+
+    in_float, in_brevitas, in_runtime = scores([original, quantized, in_session], test, batch=_CHUNK, seen=seen)
     classes, own = isinstance(test.task, Classification), f"from this network's own float {in_float.headline.name}"
     difference = torch.stack(differences).max().item()
     return [
         in_brevitas.named("{}", reason="fake-quantized, in Brevitas"),
-        worsening(
-            in_float.headline, in_brevitas.headline, reason=f"from this network's own float {in_float.headline.name}"
-        ),
+        worsening(in_float.headline, in_brevitas.headline, reason=own),
         in_runtime.named("runtime_{}"),
         Metric("runtime_max_difference", difference, "logit" if classes else "output", LOWER, reason="from Brevitas"),
     ]

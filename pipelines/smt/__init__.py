@@ -28,8 +28,13 @@ class Smt:
     torch and ONNX Runtime misclassify. Of an integer network the integers of its ONNX file are verified, in steps of
     its input's grid.
 
-    Every query ends by a count of its nodes, or of Z3's steps, that a usual machine reaches before `query_time_limit`:
-    so the verdicts are the same everywhere.
+    Of an ONNX file, and of a regression whose task has a `tolerance`, boxes are bisected under bounds of the ONNX
+    graph, the method "bisection": `holds` is of real arithmetic on the float32 weights, `violated` a float32 input that
+    ONNX Runtime, and torch where there is a module, show; these queries end by the clock. A regression's property is
+    that every output stays within the tolerance of its target.
+
+    Every other query ends by a count of its nodes, or of Z3's steps, that a usual machine reaches before
+    `query_time_limit`: so the verdicts are the same everywhere.
 
     Args:
         eps: L-infinity radii, in the units of the inputs.
@@ -53,6 +58,7 @@ class Smt:
 
     version: ClassVar[str] = "2"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "numpy", "highspy", "z3-solver", "onnx", "onnxruntime")
+    takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True
 
     eps: tuple[float, ...] = (0.03125,)

@@ -111,7 +111,11 @@ class Evidence:
 def without_proofs(method: str, setting: Setting) -> list[Metric]:
     """Why there are none."""
     curved = "proof files are of ReLU networks; what holds here was proven by exact arithmetic on sound lines"
-    peers = {"z3": "Z3's verdicts come without a proof file", "marabou": "Marabou's word comes without a proof file"}
+    peers = {
+        "z3": "Z3's verdicts come without a proof file",
+        "marabou": "Marabou's word comes without a proof file",
+        "bisection": "bounds in float64, rounded outward, come without a proof file",
+    }
     reason = peers.get(method, curved)
     return [
         Metric("proofs_checked", None, "count", Direction.HIGHER, setting, reason=reason),

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, falsify
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, Unsupported, falsify
+from evalsuite.own.onnx_network import is_file
 from pipelines.smt.distances import distances
 from pipelines.smt.evidence import Evidence, without_proofs
+from pipelines.smt.graph_measuring import measure_graph
 from pipelines.smt.methods import Method, Search, Settled, method_for
 from pipelines.smt.rows import effort, rows, setting_of
 
@@ -27,6 +29,13 @@ _SOLVING_SHARE = 0.8
 
 def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
     """See `Smt.run`."""
+    asks = bench.data.task.asks
+    if not asks:
+        raise Unsupported(f"nothing to verify: a task {type(bench.data.task).__name__} asks for no margin or interval")
+    if is_file(network) or (asks == "interval" and network.deployed is None):
+        return measure_graph(options, network, bench)
+    if asks == "interval":
+        raise Unsupported("an integer network is verified for margins alone, and the task asks for an interval")
     if network.deployed is not None or network.integer is not None:
         return _of_integers(options, network, bench)
     deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit

@@ -20,6 +20,7 @@ STAGES = {
     "exact-prune": {"max_neurons": 0},
     "swap-certificate": {"samples": 3, "hardness": (1.0,), "sweep_samples": 2},
     "bounds": {"samples": 1050, "eps": (0.01,), "methods": ("ibp",), "restarts": 0},
+    "smt": {"samples": 3, "proofs": False},
 }  # fmt: skip
 
 

@@ -1,0 +1,87 @@
+"""Quantizing an ONNX file, whoever wrote it, by ONNX Runtime's static quantization: 8 bits, Q/DQ nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import torch
+from onnxruntime import quantization
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Samples, Unsupported
+from evalsuite.own.onnx_network import OnnxNetwork
+from evalsuite.samples import pieces
+from evalsuite.tasks.score import scores, worsening
+from pipelines.quantize.deployment import deployment_metrics
+
+if TYPE_CHECKING:
+    from pipelines.quantize import Quantize
+
+_METHODS = {"percentile": quantization.CalibrationMethod.Percentile, "max": quantization.CalibrationMethod.MinMax}
+# What ONNX Runtime does, and so what an option may say; every other value takes a torch module.
+_MEANT = {
+    "weight_bits": (8,), "act_bits": (8,), "calibration": tuple(_METHODS), "weight_scale": ("max",),
+    "weight_rounding": ("nearest",), "bias_correction": (False,), "equalization": (False,), "tuned": (False,),
+    "qat_epochs": (0,), "scales": ("float",), "size_budget": (1.0,), "sensitivity": (False,), "qonnx": (False,),
+    "placement": ("post",),
+}  # fmt: skip
+
+
+class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+    """The calibration inputs, one batch after another, by the file's names."""
+
+    def __init__(self, network: OnnxNetwork, inputs: torch.Tensor | Samples) -> None:
+        self._batches: Iterator[Any] = (network.named(each) for each in pieces(inputs, network.batch or 32))
+
+    def get_next(self) -> dict[str, Any] | None:
+        """The next batch, None where there is no more."""
+        return next(self._batches, None)
+
+
+def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
+    """Quantize the file of `network`; size, latency and the task's headline against the file as it was.
+
+    Raises:
+        Unsupported: an option that takes the layers of a torch module, or a file that ONNX Runtime cannot quantize.
+    """
+    module = network.module
+    assert isinstance(module, OnnxNetwork)
+    asked = [name for name, allowed in _MEANT.items() if getattr(options, name) not in allowed]
+    if asked:
+        said = ", ".join(f"{name} {getattr(options, name)!r}" for name in asked)
+        raise Unsupported(f"{said}: ONNX Runtime quantizes a file to 8 bits; for more give the model as my.py:make")
+    calibration, path = bench.data.calibration, bench.folder / "quantized.onnx"
+    inputs = calibration.inputs[: options.calibration_samples - options.calibration_samples % (module.batch or 1)]
+    given = torch.as_tensor(inputs) if isinstance(inputs, torch.Tensor) else inputs
+    _quantize(module, given, path, options.calibration)
+    quantized = OnnxNetwork(path, module.output)
+    before, after = scores([module, quantized], bench.data.test)
+    whole = onnx.load(str(module.path)).SerializeToString()
+    metrics = [
+        Metric("calibration_samples", len(given), "count", Direction.NEUTRAL),
+        worsening(before.headline, after.headline, reason=f"from the file's own {before.headline.name}"),
+        after.named("runtime_{}", reason="ONNX Runtime's static quantization"),
+        *deployment_metrics(whole, path, bench.data.test, (module, quantized)),
+    ]
+    return Outcome(metrics, {"quantized": path}, replace(network, unswapped=None, deployed=path))
+
+
+def _quantize(module: OnnxNetwork, inputs: Any, path: Path, calibration: str) -> None:
+    with TemporaryDirectory() as folder:
+        prepared = Path(folder) / "prepared.onnx"
+        try:
+            quant_pre_process(str(module.path), str(prepared), skip_symbolic_shape=True)
+            quantization.quantize_static(
+                str(prepared), str(path), _Reader(module, inputs), quant_format=quantization.QuantFormat.QDQ,
+                per_channel=True, calibrate_method=_METHODS[calibration],
+            )  # fmt: skip
+        except (OSError, MemoryError):  # a full disk says nothing of the network
+            raise
+        except Exception as error:  # ONNX Runtime's errors share no base class
+            said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
+            raise Unsupported(f"ONNX Runtime cannot quantize the file: {type(error).__name__}: {said}") from error

@@ -1,0 +1,88 @@
+"""Exact verdicts of ONNX files, whoever wrote them, and of intervals: by bounds and bisection of the ONNX graph."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evalsuite import Answer, Bench, Metric, Network, Outcome, Property, Unsupported, Verdict
+from evalsuite.own.onnx_network import running
+from evalsuite.verification.cascade import decide
+from evalsuite.verification.falsifier import violated
+from evalsuite.verification.graph import Pointwise
+from evalsuite.verification.of_network import graph_of_network
+from evalsuite.verification.specification import specification_of
+from pipelines.smt.deciding import JOB_ENDS
+from pipelines.smt.evidence import without_proofs
+from pipelines.smt.methods import BY_BOUNDS, Settled
+from pipelines.smt.rows import rows, setting_of
+
+if TYPE_CHECKING:
+    from pipelines.smt import Smt
+
+METHOD = "bisection"
+_SHARE = 0.8
+_VERDICTS = {
+    Answer.SAT: Verdict.VIOLATED, Answer.UNSAT: Verdict.HOLDS, Answer.UNKNOWN: Verdict.UNKNOWN,
+    Answer.TIMEOUT: Verdict.TIMEOUT,
+}  # fmt: skip
+
+
+def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
+    """Verdicts by `evalsuite verify`'s cascade; a violation is replayed in ONNX Runtime and by the network itself.
+
+    Raises:
+        Unsupported: an option that takes the layers of a torch module, or a network that is too large or not read.
+    """
+    asked = {"distance": options.distance, "same_class": options.same_class}
+    if options.method in ("z3", "marabou") or any(asked.values()):
+        names = [name for name, given in asked.items() if given] or [f"method {options.method!r}"]
+        raise Unsupported(f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no interval")
+    deadline = time.monotonic() + _SHARE * bench.time_limit
+    model, graph = graph_of_network(network)
+    neurons = sum(node.size for node in graph.nodes if isinstance(node.operation, Pointwise))
+    for count, most, what in ((graph.inputs, "max_inputs", "inputs"), (neurons, "max_neurons", "neurons")):
+        if count > getattr(options, most):
+            raise Unsupported(f"{count} {what}; {most} is {getattr(options, most)}")
+    module, metrics, written = running(network), list[Metric](), list[dict[str, Any]]()
+
+    def settle(property_: Property) -> Settled:
+        left = min(options.query_time_limit, deadline - time.monotonic())
+        if left <= 0:
+            return Settled(Verdict.TIMEOUT, JOB_ENDS)
+        specification = specification_of(property_, graph.outputs)
+        found = decide(model, graph, specification, timeout=left, seed=bench.seed)
+        verdict, reason, point = _VERDICTS[found.answer], found.reason, None
+        if verdict is Verdict.HOLDS and reason in ("intervals", "backward bounds"):
+            reason = BY_BOUNDS
+        if found.witness is not None:
+            point = torch.tensor(found.witness.inputs).reshape(property_.lower.shape)
+            with torch.no_grad():
+                if not bool(violated(module(point[None]), [property_])):
+                    verdict, reason, point = Verdict.UNKNOWN, "ONNX Runtime violates it, but torch does not", None
+        return Settled(verdict, reason, nodes=found.boxes, counterexample=point, seconds=found.seconds)
+
+    for eps in options.eps:
+        properties = bench.properties(eps, options.samples)
+        settled = [settle(each) for each in properties]
+        setting = setting_of(eps, METHOD)
+        metrics += rows([each.sample for each in properties], settled, options.query_time_limit, setting)
+        metrics += without_proofs(METHOD, setting) if options.proofs else []
+        written += [_written(each, found) for each, found in zip(properties, settled, strict=True)
+                    if found.counterexample is not None]  # fmt: skip
+    path = bench.folder / "counterexamples.json"
+    path.write_text(json.dumps(written), encoding="utf-8")
+    return Outcome(metrics, {"counterexamples": path})
+
+
+def _written(property_: Property, settled: Settled) -> dict[str, Any]:
+    assert settled.counterexample is not None
+    asked: dict[str, Any] = {"label": property_.label}
+    if property_.ends is not None:
+        # JSON has no infinity: null where nothing is asked of an output.
+        ends = ([value if abs(value) < float("inf") else None for value in end.tolist()] for end in property_.ends)
+        asked = dict(zip(("lowest", "highest"), ends, strict=True))
+    return {"sample": property_.sample, "eps": property_.eps, **asked, "input": settled.counterexample.tolist()}
