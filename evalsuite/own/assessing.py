@@ -74,7 +74,8 @@ def _set(options: dict[str, Any], setting: str) -> None:
         options[first] = value
         return
     inner = options.get(first, {})
-    place = options[first] = {**({"path": inner} if isinstance(inner, str) else inner)}
+    alone = "use" if first == "task" else "path"  # what a text stands for
+    place = options[first] = {alone: inner} if isinstance(inner, str) else dict(inner)
     for each in rest[:-1]:
         place = place.setdefault(each, {})
     place[rest[-1]] = value
