@@ -35,11 +35,11 @@ def load_hugging_face(model: Model, task: Task | None, classes: int | None, star
 
     transformers, place = _transformers(model.path), _place(model, start)
     local = {"local_files_only": Path(place).is_dir(), "trust_remote_code": False}
-    with _quiet(transformers), _told(model):
+    with quiet(transformers), _told(model):
         config = transformers.AutoConfig.from_pretrained(place, **local)
     kind = _kind(transformers, config, task, model.path)
     _configure(config, model, kind.__name__, classes, start)
-    with _quiet(transformers), _told(model):
+    with quiet(transformers), _told(model):
         if start == "scratch":
             fresh: nn.Module = _from_config(kind, config)
             return fresh.train()
@@ -176,7 +176,7 @@ def _check_report(report: Any, made: Any, path: str, start: str) -> None:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Without progress bars and reports."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
