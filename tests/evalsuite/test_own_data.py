@@ -551,6 +551,44 @@ def make():
     assert len(set(found.values())) == 3
 
 
+# In use
+
+
+class Bag(torch.nn.Module):
+    """The mean of embedded tokens, where the mask says so."""
+
+    def __init__(self, vocabulary: int, classes: int) -> None:
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(vocabulary, 16), torch.nn.Linear(16, classes)
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        mask = inputs["attention_mask"][..., None].float()
+        return self.head((self.embed(inputs["input_ids"]) * mask).sum(1) / mask.sum(1))  # type: ignore[no-any-return]
+
+
+def test_what_is_read_trains_and_is_scored() -> None:
+    from evalsuite.reluize.training import fit
+    from evalsuite.tasks import score
+    from evalsuite.workloads.options import Budget
+
+    budget: Any = Budget(epochs=12, batch_size=8, learning_rate=0.05)
+    kinds = ("good", "bad")
+    lines("d.jsonl", *({"text": f"{kinds[i % 2]} {i}", "label": kinds[i % 2]} for i in range(120)))
+    data = read({"path": "d.jsonl", "tokenizer": "bytes"})
+    torch.manual_seed(0)
+    bag = Bag(256, 2)
+    fit(bag, data.train, budget, seed=0)
+    assert score(bag, data.test).headline.value == 1.0
+    for place, name in enumerate(("dark", "light")):
+        Path("i", name).mkdir(parents=True)
+        for i in range(50):
+            Image.fromarray(pixels(i, (6, 6)) // 2 + 120 * place).save(f"i/{name}/{i}.png")
+    data = read({"path": "i", "augment": "crop-flip", "mean": [0.5] * 3, "std": [0.5] * 3})
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    fit(network, data.train, budget, seed=0)
+    assert score(network, data.test).headline.value == 1.0
+
+
 # Memory
 
 PEAK = """

@@ -11,8 +11,8 @@ import torch
 from evalsuite.own.data.arrays import Where
 from evalsuite.own.data.raw import Part, Raw, part_named
 from evalsuite.own.data.source import Source
-from evalsuite.own.data.tables import Table, column, not_text
-from evalsuite.own.data.texts import text_columns
+from evalsuite.own.data.tables import Table, not_text
+from evalsuite.own.data.texts import text_columns, texts_in
 from evalsuite.own.data.tokenizers import Bytes, Tokenizer
 from evalsuite.own.references import OwnError
 
@@ -54,7 +54,7 @@ def read_rows(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
     names = text_columns(train, source)
     if not names:
         raise OwnError(f"{train.file}: no column of text; name one with `text`")
-    texts = {part: "\n".join(str(each or "") for each in column(table, names[0])) for part, table in tables.items()}
+    texts = {part: "\n".join(texts_in(table, names[0])) for part, table in tables.items()}
     return windows(texts, source, tokenizer, str(train.file))
 
 

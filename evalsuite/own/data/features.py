@@ -49,6 +49,7 @@ class _Column:
     def __init__(self, name: str, tables: Mapping[str, Table]) -> None:
         self.name = name
         self.values = [_plain(each) for table in tables.values() for each in column(table, name)]
+        self._check_plain(tables["train"])
         numbers = [_number(each) for each in self.values]
         self.numeric = all(each is not None for each in numbers) and not all(_is_missing(each) for each in self.values)
         if self.numeric:
@@ -57,6 +58,12 @@ class _Column:
         else:
             self.texts = np.array(["" if _is_missing(each) else str(each) for each in self.values], dtype=object)
             self._check_few(tables["train"])
+
+    def _check_plain(self, train: Table) -> None:
+        odd = next((each for each in self.values if isinstance(each, (list, tuple, dict, bytes))), None)
+        if odd is not None:
+            said = f"column {self.name!r} holds a {type(odd).__name__} in each row; inputs are numbers and categories"
+            raise OwnError(f"{train.file}: {said}; name the columns that are inputs with `features`")
 
     def _check_finite(self, tables: Mapping[str, Table]) -> None:
         wrong = np.flatnonzero(np.isinf(self.numbers))
@@ -106,15 +113,17 @@ def _plain(value: Any) -> Any:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and value.lower() in MISSING)
+    return (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or (isinstance(value, str) and value.lower() in MISSING)
+    )
 
 
 def _number(value: Any) -> float | None:
     """The number, NaN where it is missing, None where it is none."""
     if _is_missing(value):
         return math.nan
-    if isinstance(value, (list, tuple, dict, bytes)):
-        return None
     try:
         return float(value)
     except (TypeError, ValueError):

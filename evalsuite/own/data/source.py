@@ -71,6 +71,8 @@ class Source:
         for name, lowest in (("length", 2), ("limit", 0)):
             if getattr(self, name) < lowest:
                 raise OwnError(f"data.{name} must be at least {lowest}, got {getattr(self, name)}")
+        if len(set(self.labels)) < len(self.labels):
+            raise OwnError(f"data.labels: a name is given twice, got {list(self.labels)}")
         if self.size and (len(self.size) != 2 or min(self.size) < 1):
             raise OwnError(f"data.size is a height and a width of at least 1, got {list(self.size)}")
         if self.channels not in (0, 1, 3):

@@ -52,7 +52,7 @@ def read_tables(source: Source) -> dict[str, Table]:
     if place.is_file():
         return {"train": _checked(_read(place))}
     if (place / _SAVED[0]).is_file():
-        names = json.loads((place / _SAVED[0]).read_text(encoding="utf-8"))["splits"]
+        names = _splits(place / _SAVED[0])
         found = {part_named(name): place / name for name in names if part_named(name)}
         if not found:
             raise OwnError(f"{place}: its splits are {', '.join(names)}; name them train, validation, test")
@@ -202,6 +202,13 @@ def _parquet(file: Path) -> Table:
     kept = (found.schema.metadata or {}).get(b"huggingface")
     features = json.loads(kept)["info"]["features"] if kept else {}
     return _of_arrow(file, found, features)
+
+
+def _splits(file: Path) -> list[str]:
+    try:
+        return [str(each) for each in json.loads(file.read_text(encoding="utf-8"))["splits"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OwnError(f"{file}: is not what save_to_disk writes ({error}); save the data set anew") from error
 
 
 def _saved(folder: Path) -> Table:

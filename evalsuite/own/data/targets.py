@@ -69,7 +69,11 @@ def _listed(part: Part) -> torch.Tensor | list[Any]:
     if isinstance(given, torch.Tensor):
         return given.detach().cpu()
     if hasattr(given, "dtype"):  # numpy's
-        return given.tolist() if given.dtype.kind in "USO" else torch.from_numpy(given.copy())
+        return (
+            given.tolist()
+            if given.dtype.kind in "USO"
+            else torch.from_numpy(given.astype(given.dtype.newbyteorder("=")))
+        )
     return list(given)
 
 
@@ -92,12 +96,21 @@ def _values(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
         found = targets.float()
     else:
         rows = [[_number(each, part, i) for each in _row(value)] for i, value in enumerate(targets)]
+        _check_even(rows, part)
         found = torch.tensor(rows, dtype=torch.float32)
         found = found[:, 0] if rows and not isinstance(targets[0], (list, tuple)) else found
     wrong = found.isinf().reshape(len(found), -1).any(1).nonzero().flatten()
     if len(wrong):
         raise OwnError(f"{part.where(int(wrong[0]))}: the target is infinite; correct it, or leave the sample out")
     return found
+
+
+def _check_even(rows: Sequence[Any], part: Part) -> None:
+    """Lists of targets have one length."""
+    for i, each in enumerate(rows):
+        if len(_row(each)) != len(_row(rows[0])):
+            said = f"{len(_row(each))} targets, but the first sample has {len(_row(rows[0]))}"
+            raise OwnError(f"{part.where(i)}: {said}; give each as many")
 
 
 def _row(value: Any) -> Sequence[Any]:
@@ -159,7 +172,7 @@ def _classes(
     first = next(iter(listed["train"]), None)
     names = list(labels)
     if isinstance(first, str):
-        names = names or _ordered(list(listed["train"]))
+        names = names or _found(listed["train"], parts["train"])
         places = {name: place for place, name in enumerate(names)}
         found = {
             name: torch.tensor([_place(each, places, parts[name], i) for i, each in enumerate(targets)])
@@ -183,10 +196,21 @@ def _classes(
     return found, classes
 
 
+def _found(targets: torch.Tensor | list[Any], part: Part) -> list[str]:
+    """The names of the classes that the targets are of."""
+    found = _ordered([each for each in targets if each])
+    if len(found) > max(10, len(targets) / 2):
+        cure = "choose another column or task, or list them with `labels`"
+        raise OwnError(
+            f"{part.where(-1)}: {len(found)} different labels in {len(targets)} samples are no classes; {cure}"
+        )
+    return found
+
+
 def _ordered(values: Sequence[Any]) -> list[str]:
     """Names in alphabetical order; numbers in theirs, each its own class where they begin at 0."""
     names = {str(each) for each in values}
-    if not all(each.lstrip("-").isdecimal() for each in names):
+    if not names or not all(each.lstrip("-").isdecimal() for each in names):
         return sorted(names)
     numbers = sorted(int(each) for each in names)
     return [str(each) for each in (range(numbers[-1] + 1) if numbers[0] == 0 else numbers)]
@@ -206,6 +230,9 @@ def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
         wrong = next((i for i, each in enumerate(targets) if not _is_number(each)), None)
         if wrong is not None:
             raise OwnError(f"{part.where(wrong)}: the label {_shown(targets[wrong])} is no class, a name or a number")
+        _check_even(targets, part)
+        if not targets:
+            raise OwnError(f"{part.where(-1)}: there are no targets; add them, or choose another task")
         targets = torch.tensor(targets)
     if targets.is_floating_point():
         wrong_ones = (targets != targets.round()).reshape(len(targets), -1).any(1).nonzero().flatten()

@@ -103,13 +103,26 @@ def _names(tables: Mapping[str, Table], source: Source) -> tuple[str, ...]:
     return next((train.names[each] for each in target_columns(train, source) if each in train.names), ())
 
 
+def texts_in(table: Table, name: str) -> list[str]:
+    """A column's texts.
+
+    Raises:
+        OwnError: one is none, or holds half of a surrogate pair.
+    """
+    found = column(table, name)
+    for i, each in enumerate(found):
+        if not isinstance(each, str):
+            said = f"{str(each)[:40]!r}" if each is not None else "missing"
+            raise OwnError(f"{table.where(i)}: the text of column {name!r} is {said}; give text, or leave it out")
+        if not each.isascii() and any("\ud800" <= letter <= "\udfff" for letter in each):
+            raise OwnError(
+                f"{table.where(i)}: the text of column {name!r} holds half of a surrogate pair; write it anew"
+            )
+    return found
+
+
 def _texts(table: Table, names: Sequence[str]) -> list[Any]:
-    found = [column(table, name) for name in names]
-    for name, texts in zip(names, found, strict=True):
-        for i, each in enumerate(texts):
-            if not isinstance(each, str):
-                said = f"{str(each)[:40]!r}" if each is not None else "missing"
-                raise OwnError(f"{table.where(i)}: the text of column {name!r} is {said}; give text, or leave it out")
+    found = [texts_in(table, name) for name in names]
     return found[0] if len(found) == 1 else list(zip(*found, strict=True))
 
 
