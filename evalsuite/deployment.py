@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,68 +18,52 @@ import onnxruntime
 import torch
 from torch import nn
 
-from evalsuite.samples import Inputs, leaves
+from evalsuite.samples import Inputs, leaves, mapped
 
 OPSET = 20  # The first opset with a Gelu operator: below it GELU is exported as five unfused nodes, unfairly slow.
 
 
-class _Unpacked(nn.Module):
-    """A network that takes a tuple or a mapping, with an argument for each of its tensors: as files have inputs."""
-
-    def __init__(self, module: nn.Module, example: Inputs) -> None:
-        super().__init__()
-        self.module, self._names = module, list(example) if isinstance(example, dict) else None
-
-    def forward(self, *given: torch.Tensor) -> Any:
-        """See `Network.module`."""
-        return self.module(given if self._names is None else dict(zip(self._names, given, strict=True)))
-
-
 def export_onnx(
     module: nn.Module,
-    example: tuple[int, ...] | Inputs,
+    input_shape: tuple[int, ...],
     path: Path,
     *,
     opset: int = OPSET,
     tokens: bool = False,
+    example: Inputs | None = None,
 ) -> onnx.ModelProto:
-    """Write `module` as one ONNX file with a dynamic batch and the output "logits"; checked and returned.
+    """Write `module` as one ONNX file with a dynamic batch, input "input" and output "logits"; checked and returned.
 
-    Its input is "input"; several have their names of the mapping, or are "input_0", "input_1", ... of a tuple.
+    Several inputs are named as the mapping that the module takes, or "input_0", "input_1", ... as the tuple.
 
     Args:
         module: evaluated in eval mode; a copy is exported.
-        example: a batch of at least two inputs, or the shape of one input.
+        input_shape: of one input.
         path: the file.
         opset: the operator set asked for.
-        tokens: whether inputs of that shape are int64 token indices instead of float32.
+        tokens: whether inputs are int64 token indices instead of float32.
+        example: a batch to trace with, where inputs are several or zeros would not do; of any size.
 
     Raises:
         ValueError: the file does not have the opset asked for.
     """
-    exported = copy.deepcopy(module).eval()
-    if isinstance(example, tuple) and all(isinstance(each, int) for each in example):
-        given: Inputs = torch.zeros(2, *example, dtype=torch.int64 if tokens else torch.float32)
-    else:
-        given = cast("Inputs", example)
-    names = ["input"]
-    if not isinstance(given, torch.Tensor):
-        exported = _Unpacked(exported, given)
-        names = list(given) if isinstance(given, dict) else [f"input_{place}" for place in range(len(given))]
+    if example is None:
+        example = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else torch.float32)
+    # A size of 1 would be taken for a constant.
+    pair = mapped(example, lambda each: each[torch.arange(2) % len(each)])
     batch = torch.export.Dim("batch")
-    # Of a function of *given torch wants one entry, with as many inside.
-    shapes: Any = tuple({0: batch} for _ in names)
+    dynamic = mapped(pair, lambda _: {0: batch})  # type: ignore[arg-type, return-value]
     # The exporter reports, at every call, which operators of other libraries it does not know.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            exported,
-            tuple(leaves(given)),
+            copy.deepcopy(module).eval(),
+            (pair, {}),  # the exporter takes a mapping that comes last for keyword arguments
             str(path),
-            input_names=names,
+            input_names=_names(pair),
             output_names=["logits"],
-            dynamic_shapes=shapes if isinstance(given, torch.Tensor) else (shapes,),
+            dynamic_shapes=(dynamic,),
             opset_version=opset,
             external_data=False,
             dynamo=True,
@@ -108,12 +92,22 @@ def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceS
 
 
 def run_onnx(session: onnxruntime.InferenceSession, inputs: Inputs) -> torch.Tensor:
-    """The session's first output for a batch of inputs, real ones taken as float32; several in order, or by name."""
+    """The session's first output for a batch, a tensor (batch, *input_shape) or several; real ones as float32.
+
+    Several inputs go by their names (see `export_onnx`); one that the graph does not read is left out.
+    """
+    given = [each.float() if each.is_floating_point() else each for each in leaves(inputs)]
     taken = [each.name for each in session.get_inputs()]
-    named = inputs if isinstance(inputs, dict) else dict(zip(taken, leaves(inputs), strict=True))
-    given = {name: each.float() if each.is_floating_point() else each for name, each in named.items() if name in taken}
-    output: np.ndarray[Any, Any] = session.run(None, {name: each.numpy() for name, each in given.items()})[0]
+    names = taken[:1] if isinstance(inputs, torch.Tensor) else _names(inputs)
+    feed = {name: each.numpy() for name, each in zip(names, given, strict=True) if name in taken}
+    output: np.ndarray[Any, Any] = session.run(None, feed)[0]
     return torch.from_numpy(output)
+
+
+def _names(inputs: Inputs) -> list[str]:
+    if isinstance(inputs, dict):
+        return list(inputs)
+    return [f"input_{index}" for index in range(len(inputs))] if isinstance(inputs, tuple) else ["input"]
 
 
 @dataclass(frozen=True, slots=True)
