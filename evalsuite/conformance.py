@@ -52,7 +52,7 @@ def check_stage_declaration(stage: Stage) -> None:
     check_declaration(stage, "stage")
     name = type(stage).__name__
     _check_libraries(name, getattr(type(stage), "libraries", None))
-    for field in ("takes_tokens", "takes_deployed"):
+    for field in ("takes_tokens", "takes_several", "takes_any_task", "takes_deployed"):
         given = getattr(type(stage), field, False)
         require(
             isinstance(given, bool),

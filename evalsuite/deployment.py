@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,32 +25,32 @@ OPSET = 20  # The first opset with a Gelu operator: below it GELU is exported as
 
 def export_onnx(
     module: nn.Module,
-    example: tuple[int, ...] | Inputs,
+    input_shape: tuple[int, ...],
     path: Path,
     *,
     opset: int = OPSET,
     tokens: bool = False,
+    example: Inputs | None = None,
 ) -> onnx.ModelProto:
-    """Write `module` as one ONNX file with a dynamic batch and the output "logits"; checked and returned.
+    """Write `module` as one ONNX file with a dynamic batch, input "input" and output "logits"; checked and returned.
 
-    Its input is "input"; several have their names of the mapping, or are "input_0", "input_1", ... of a tuple.
+    Several inputs are named as the mapping that the module takes, or "input_0", "input_1", ... as the tuple.
 
     Args:
         module: evaluated in eval mode; a copy is exported.
-        example: a batch to trace with, of any size, or the shape of one input.
+        input_shape: of one input.
         path: the file.
         opset: the operator set asked for.
-        tokens: whether inputs of that shape are int64 token indices instead of float32.
+        tokens: whether inputs are int64 token indices instead of float32.
+        example: a batch to trace with, where inputs are several or zeros would not do; of any size.
 
     Raises:
         ValueError: the file does not have the opset asked for.
     """
-    if isinstance(example, tuple) and all(isinstance(each, int) for each in example):
-        given: Inputs = torch.zeros(2, *example, dtype=torch.int64 if tokens else torch.float32)
-    else:
-        given = cast("Inputs", example)
+    if example is None:
+        example = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else torch.float32)
     # A size of 1 would be taken for a constant.
-    pair = mapped(given, lambda each: each[torch.arange(2) % len(each)])
+    pair = mapped(example, lambda each: each[torch.arange(2) % len(each)])
     batch = torch.export.Dim("batch")
     dynamic = mapped(pair, lambda _: {0: batch})  # type: ignore[arg-type, return-value]
     # The exporter reports, at every call, which operators of other libraries it does not know.

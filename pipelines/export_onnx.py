@@ -68,9 +68,10 @@ def _export(network: Network, path: Path, test: Split) -> tuple[onnx.ModelProto,
     if network.deployed is not None:
         copy_onnx(network.deployed, path)
         return onnx.load(str(path)), OnnxNetwork(path, getattr(network.module, "output", None))
-    module = fold_hardness(network.module, (network.example(2),))
+    given = network.example(2)
+    module = fold_hardness(network.module, (given,))
     try:
-        model, file = export_onnx(module, network.example(2), path), OnnxNetwork(path)
+        model, file = export_onnx(module, network.input_shape, path, example=given), OnnxNetwork(path)
         file(test.first(3))
         return model, file
     except (OSError, MemoryError):  # a full disk says nothing of the network

@@ -43,7 +43,8 @@ def _model(network: Network) -> onnx.ModelProto:
         return model
     with TemporaryDirectory() as folder:
         try:
-            return export_onnx(network.module, network.example(2), Path(folder) / "network.onnx")
+            path = Path(folder) / "network.onnx"
+            return export_onnx(network.module, network.input_shape, path, example=network.example(2))
         except (OSError, MemoryError):  # a full disk says nothing of the network
             raise
         except Exception as error:  # torch's and onnx's errors share no base class

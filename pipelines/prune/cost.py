@@ -121,7 +121,7 @@ class _Deployed:
 
     @classmethod
     def of(cls, unpruned: nn.Module, pruned: nn.Module, network: Network, path: Path) -> _Deployed:
-        export = partial(export_onnx, example=network.example(2))
+        export = partial(export_onnx, input_shape=network.input_shape, example=network.example(2))
         model = export(pruned, path=path)
         with TemporaryDirectory() as folder:
             place = Path(folder) / "model.onnx"

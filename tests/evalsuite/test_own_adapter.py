@@ -68,7 +68,7 @@ def test_several_inputs_go_to_onnx_under_their_names(several: str, tmp_path: Pat
     left, right = pair()
     inputs = {"left": left, "right": right} if several == "mapping" else (left, right)
     module = adapted(TwoInputs().eval(), inputs, output="0")
-    export_onnx(module, inputs, tmp_path / "net.onnx")
+    export_onnx(module, (4,), tmp_path / "net.onnx", example=inputs)
     session = open_onnx(tmp_path / "net.onnx")
     assert [each.name for each in session.get_inputs()] == (
         ["left", "right"] if several == "mapping" else ["input_0", "input_1"]
@@ -80,7 +80,7 @@ def test_several_inputs_go_to_onnx_under_their_names(several: str, tmp_path: Pat
 
 def test_a_masked_text_classifier_goes_to_onnx(tmp_path: Path) -> None:
     module = adapted(transformers.BertForSequenceClassification(config("bert")).eval(), text())
-    export_onnx(module, {key: each[:1] for key, each in text().items()}, tmp_path / "net.onnx")
+    export_onnx(module, (8,), tmp_path / "net.onnx", example={key: each[:1] for key, each in text().items()})
     with torch.no_grad():
         wanted = module(text())
     assert torch.allclose(run_onnx(open_onnx(tmp_path / "net.onnx"), text()), wanted, atol=1e-6)

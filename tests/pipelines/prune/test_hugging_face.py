@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from evalsuite import Unsupported
+from evalsuite import Bench, Data, Several, Split, Unsupported
+from pipelines.prune import Prune
 from pipelines.prune.attention import find_attentions, unknown_attentions
 from pipelines.prune.channels import prune
 from pipelines.prune.conv1d import conv1d_to_linear
 from pipelines.prune.equality import equality_error
 from pipelines.prune.heads import prune_heads
+from pipelines.prune.narrowing import narrow, probe_of
 from pipelines.prune.selection import Probe, Pruned, Selection
 
 transformers = pytest.importorskip("transformers")
@@ -247,3 +250,25 @@ def test_fewer_key_heads_and_relative_positions_are_refused() -> None:
 def test_no_attention_is_left_unknown() -> None:
     for name in MODELS | MORE:
         assert unknown_attentions(made(name)[0]) == []
+
+
+def test_a_classifier_that_takes_a_mapping_loses_units_and_heads(tmp_path: Path) -> None:
+    class Adapter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            config = transformers.BertConfig(**SHAPE, vocab_size=VOCABULARY, initializer_range=0.5, num_labels=3)
+            self.model = transformers.BertForSequenceClassification(config)
+
+        def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+            logits: torch.Tensor = self.model(**inputs).logits
+            return logits
+
+    torch.manual_seed(0)
+    part = Split(Several(tokens()), torch.tensor([0, 2, 1]))
+    data = Data(*[part] * 4, (0.0, VOCABULARY - 1.0), 3, "by hand", vocabulary=VOCABULARY)
+    bench = Bench(data, 0, tmp_path, 60.0, lambda *_, **__: None)
+    options = Prune(0.5, heads=0.5, importance="taylor", fine_tune_epochs=0)
+    made = narrow(Adapter().eval(), probe_of(bench), bench, options)
+    assert (made.channels, made.heads) == (2 * HIDDEN // 2, 2 * HEADS // 2)
+    assert made.equality_error < 1e-6
+    assert made.module(tokens()).shape == (3, 3)

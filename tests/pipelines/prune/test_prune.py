@@ -8,11 +8,12 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, Network, Outcome, Unsupported
+from evalsuite import Bench, Data, Network, Outcome, Regression, Several, Split, Unsupported
 from evalsuite.networks import load_network, save_network
 from evalsuite.testing import check_stage
 from evalsuite.workloads.digits import DigitsCNN, DigitsMLP
@@ -270,3 +271,38 @@ def test_conformance() -> None:
 def test_conformance_on_a_convolutional_network(network: MakeNetwork, bench: MakeBench) -> None:
     trained = network("digits-cnn", "lambda-gelu", epochs=2)
     check_stage(Prune(fine_tune_epochs=1, importance="random"), network=trained, bench=bench("digits-cnn", epochs=2))
+
+
+class Pair(nn.Module):
+    """Two named inputs, hidden units that follow a GELU, and two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.act, self.head = nn.Linear(4, 12), nn.Linear(3, 12), nn.GELU(), nn.Linear(12, 2)
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        made: torch.Tensor = self.head(self.act(self.left(inputs["left"]) + self.right(inputs["right"])))
+        return made
+
+
+def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Pair().eval()
+    inputs = {"left": torch.randn(70, 4), "right": torch.randn(70, 3)}
+    targets = module(inputs).detach() + 0.25
+    targets[3, 0] = math.nan
+    part = Split(Several(inputs), targets, Regression(unit="m"))
+    data = Data(*[part] * 4, (-9.0, 9.0), 2, "by hand")
+    there = Bench(data, 0, tmp_path, 60.0, lambda *_, **__: None)
+    network = Network("pair", module, (4,), 2, given=data.example)
+    outcome = Prune(0.25, importance="taylor", fine_tune_epochs=0).run(network, there)
+    found = values(outcome)
+    assert found["removed_channels"] == 6  # three units, of both layers that make them
+    assert found["rmse_increase"] == pytest.approx(found["rmse"] - 0.25, abs=1e-6)
+    assert found["rmse_before_tuning"] == found["rmse"] > 0.25
+    assert {"mae", "r2", "r2_drop"} <= set(found)
+    assert not {"accuracy", "nll"} & set(found)
+    units = {each.name: each.unit for each in outcome.metrics}
+    assert units["rmse_increase"] == "m"
+    assert [each.name for each in onnx.load(str(outcome.artefacts["onnx"])).graph.input] == ["left", "right"]
+    assert outcome.network.module(inputs).shape == (70, 2)

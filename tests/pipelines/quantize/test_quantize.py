@@ -18,7 +18,9 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from evalsuite import Bench, Direction, LambdaGELU, Network, Outcome, Split, Unsupported
+from evalsuite import Bench, Direction, LambdaGELU, Network, Outcome, Regression, Split, Unsupported
+from evalsuite.run.making import make_bench
+from evalsuite.workloads.digits import DigitsMLP
 from pipelines.quantize import Quantize
 
 if TYPE_CHECKING:
@@ -484,3 +486,37 @@ def test_samples_without_a_target_count_in_no_accuracy(network: MakeNetwork, ben
     names = ("accuracy", "accuracy_drop", "runtime_accuracy", "integer_accuracy")
     assert {name: found[name] for name in names} == {name: whole[name] for name in names}
     assert found["accuracy"] > 0.85
+
+
+def regression(bench: Bench) -> tuple[Network, Bench]:
+    """Two numbers of 64 pixels, and targets 0.1 above what the network says."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 16), nn.GELU(), nn.Linear(16, 2)).eval()
+    task, data = Regression(unit="m"), bench.data
+    with torch.no_grad():
+        parts = {
+            part: Split(split.inputs, module(split.inputs) + 0.1, task)
+            for part, split in ((each, getattr(data, each)) for each in ("train", "calibration", "validation", "test"))
+        }
+    made = dataclasses.replace(data, classes=2, **parts)
+    trained = make_bench(DigitsMLP(epochs=1), made, seed=0, folder=bench.folder, time_limit=60.0)
+    return Network("regression", module, (64,), 2), trained
+
+
+def test_a_regression_is_measured_by_its_own_metric(bench: MakeBench) -> None:
+    network, there = regression(bench("digits-mlp"))
+    outcome = Quantize(qat_epochs=1, weight_bits=3, act_bits=4).run(network, there)
+    found, units = values(outcome), {each.name: (each.unit, each.direction) for each in outcome.metrics}
+    for name in ("rmse", "runtime_rmse", "integer_rmse"):
+        assert 0.01 < found[name] < 0.3
+        assert units[name] == ("m", Direction.LOWER)
+    assert found["rmse_increase"] == pytest.approx(found["rmse"] - 0.1, abs=1e-5)
+    assert units["validation_loss"][0] == "loss"
+    assert not [name for name in found if "accuracy" in name or name in ("runtime_agreement", "integer_agreement")]
+    assert found["runtime_equal_logits"] > 0.9
+
+
+def test_what_compares_class_probabilities_is_refused_for_other_tasks(bench: MakeBench) -> None:
+    network, there = regression(bench("digits-mlp"))
+    with pytest.raises(Unsupported, match="tuned and sensitivity compare class probabilities, which a task Regression"):
+        Quantize(tuned=True, sensitivity=True).run(network, there)
