@@ -358,8 +358,8 @@ class _Reader:
         return {"use": entry["use"], "name": name, "options": options, **{k: entry.get(k) for k in reserved[2:]}}
 
     def _plugin(self, group: str, place: Place, entry: str | dict[str, Any]) -> Part | None:
-        entry = self._declared(place, entry) if group == "workloads" else entry
-        given = entry and self._split(place, entry, _STEP_KEYS if group == "stages" else _STEP_KEYS[:2])
+        known = self._declared(place, entry) if group == "workloads" else entry
+        given = known and self._split(place, known, _STEP_KEYS if group == "stages" else _STEP_KEYS[:2])
         if not given:
             return None
         try:

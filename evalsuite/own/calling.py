@@ -75,6 +75,6 @@ def assess(
     recipe = parse_recipe(asked.text())
     executor, workers = processes(recipe, jobs)
     run_recipe(
-        recipe, folder.absolute(), cache_in(cache and Path(cache)), executor, progress_of(progress), workers=workers
+        recipe, folder.absolute(), cache_in(Path(cache) if cache else None), executor, progress_of(progress), workers=workers
     )
     return Assessment(folder, read_results(folder), write_report(folder)[0])

@@ -75,7 +75,7 @@ def _model(own: Own, module: nn.Module) -> str:
 def _activations(own: Own, module: nn.Module) -> str:
     found = Counter(each.traits.name for each in census(module, gates=True) if each.traits.name != own.original)
     stay = ", ".join(f"{name} x {count}" for name, count in sorted(found.items()))
-    return f"{own.original} x {own.activations}, which variants replace{f'; {stay} stay' if stay else ''}"
+    return f"{own.original} x {len(own.places.places)}, which variants replace{f'; {stay} stay' if stay else ''}"
 
 
 def _parts(data: Data) -> str:
@@ -107,7 +107,7 @@ def _step(module: nn.Module, data: Data) -> torch.Tensor:
     inputs, targets = next(data.train.batches(_STEP))
     module = duplicate(module).train()
     try:
-        outputs = module(inputs)
+        outputs: torch.Tensor = module(inputs)
     except OwnError:
         raise
     except Exception as error:  # a user's forward may raise anything

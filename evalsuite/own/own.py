@@ -102,16 +102,23 @@ class Own(Budget):
 
     def given(self, example: Inputs | None = None) -> nn.Module:
         """The user's model with its own activations, taking one batch and giving one tensor."""
-        from evalsuite.own.adapter import adapted
-        from evalsuite.own.models import load_model
-
         if self.is_onnx:
             from evalsuite.own.onnx_network import OnnxNetwork
 
             return OnnxNetwork(Path(self.model_choice.path), self.output or None)
-        module = load_model(self.model_choice, task=self.task_chosen(), start=self.start)
-        given = _data(self).train.first(2) if example is None else example
-        return adapted(module, given, self.inputs, self.output, self.task_chosen())
+        return self.adapted(self.unadapted(), _data(self).train.first(2) if example is None else example)
+
+    def unadapted(self) -> nn.Module:
+        """The user's model itself."""
+        from evalsuite.own.models import load_model
+
+        return load_model(self.model_choice, task=self.task_chosen(), start=self.start)
+
+    def adapted(self, module: nn.Module, example: Inputs) -> nn.Module:
+        """The user's model as a network that takes one batch, such as the example, and gives one tensor."""
+        from evalsuite.own.adapter import adapted
+
+        return adapted(module, example, self.inputs, self.output, self.task_chosen())
 
     @property
     def is_onnx(self) -> bool:
@@ -121,12 +128,22 @@ class Own(Budget):
     @property
     def original(self) -> str:
         """The registered name of the activation that the model has, and that variants replace."""
-        return _places(self).name
+        return self.places.name
 
     @property
-    def activations(self) -> int:
-        """In how many places it stands."""
-        return len(_places(self).places)
+    def places(self) -> OwnActivations:
+        """Where it stands."""
+        return _places(self)
+
+    def check(self) -> None:
+        """Look at model, data and task before anything is trained.
+
+        Raises:
+            OwnError: see `examine`.
+        """
+        from evalsuite.own.examining import examine
+
+        examine(self)
 
     @property
     def model_choice(self) -> Model:

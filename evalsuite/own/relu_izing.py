@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.own.assessing import asked_of, own_of, report_of
-from evalsuite.own.models import save_own
 from evalsuite.own.own import Own
 from evalsuite.own.references import OwnError
+from evalsuite.own.saving import save_own
 from evalsuite.recipe import TRAIN, parse_recipe
 from evalsuite.results import read_results
 from evalsuite.run.console import cache_in, execute
@@ -39,11 +39,14 @@ def relu_ized(
         recipe, run, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite relu-ize {options['model']}"
     )
     best = _best(read_results(run), recipe.baseline)
-    _save(own_of(options), run / "artefacts" / asked.name / best.variant / "0" / TRAIN / "network", out)
+    how = _save(own_of(options), run / "artefacts" / asked.name / best.variant / "0" / TRAIN / "network", out)
     yield from report_of(run)
     told = f"{best.metric} {best.value:.4g}, and {best.before:.4g} before"
     yield f"{best.variant} is the best on the validation data: {told}."
-    yield f"The ReLU network: {out}"
+    yield f"The ReLU network: {out}; {how}."
+
+
+_COMPARED = 8  # samples on which what was saved is compared
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,16 @@ def _best(frame: pd.DataFrame, baseline: str) -> _Best:
     return _Best(chosen.variant, metric, float(chosen.value), float(before.value.iloc[0]))
 
 
-def _save(own: Own, network: Path, out: Path) -> None:
+def _save(own: Own, network: Path, out: Path) -> str:
+    """Write the network in the layout of the user's model; how to load it."""
     from evalsuite.networks import load_network
 
-    module = load_network(network, own, own.data()).module
-    save_own(module, own.model_choice, out)
+    data = own.data()
+    module = load_network(network, own, data).module
+    example = data.calibration.first(_COMPARED)
+    found = save_own(
+        module, out, make=own.unadapted, adapt=lambda each: own.adapted(each, example), own=own.places, example=example
+    )
+    if found.form == "pretrained":
+        return "load it by from_pretrained, as the original"
+    return f"load it by evalsuite.load_own{f'; no folder for from_pretrained: {found.reason}' if found.reason else ''}"

@@ -241,6 +241,7 @@ class _Run:
 
     def run(self, started: str) -> RunRecord:
         """Do the work; `started` is when an earlier call of this run began, if there was one."""
+        self._check_workloads()
         self._record = replace(self._record, started=started or self._record.started)
         write_record(self._record, self._out)
         self._progress.begin(len(self._state.jobs))
@@ -256,6 +257,18 @@ class _Run:
             self._journal.close()
             self._record = self._compact(finished)
         return self._record
+
+    def _check_workloads(self) -> None:
+        """Let workloads that can look whether model and data go together before one of their networks is made."""
+        for part in self._recipe.workloads:
+            check = getattr(part.target, "check", None)
+            first = [each for each in self._state.jobs if each.workload == part and not each.needs]
+            if check is None or all(self._state.settle(each, self._state.inputs(each)) for each in first):
+                continue
+            try:
+                check()
+            except ValueError as error:
+                raise RunError(f"workload {part.name!r}: {error}") from error
 
     def _advance(self) -> None:
         """Settle every pending job whose needs are met, and start as many as there is room for."""
