@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from evalsuite.deployment import Latency, compare_latency, export_onnx, open_onnx, run_onnx
+    from evalsuite.own.saving import load_own
     from evalsuite.relaxations import (
         MISH,
         SIGMOID,
@@ -149,6 +150,7 @@ _HOME = {
         "open_onnx",
         "run_onnx",
     ),
+    "evalsuite.own.saving": ("load_own",),
     "evalsuite.relaxations": (
         "MISH",
         "SIGMOID",
@@ -302,6 +304,7 @@ __all__ = [
     "interval",
     "labelled",
     "load_module",
+    "load_own",
     "margin",
     "matched_hidden",
     "mlp",

@@ -17,6 +17,7 @@ from evalsuite.activations.census import duplicate, let_stay, substitute
 from evalsuite.activations.recognition import known
 from evalsuite.activations.runs import Use, census_of_run
 from evalsuite.activations.traits import Activation
+from evalsuite.own.adapter import own_network
 from evalsuite.own.references import OwnError
 from evalsuite.reluize.rewrite import modes_in
 from evalsuite.reluize.swap import expose
@@ -137,9 +138,10 @@ def _exposed(module: nn.Module, example: Inputs) -> tuple[nn.Module, tuple[Input
     except ValueError as error:
         raise OwnError(f"the model: {' '.join(str(error).split())[:400]}") from error
     if modes := modes_in(duplicate(whole)):
+        name = type(own_network(module)).__name__
         raise OwnError(
-            f"the model: {type(module).__name__} writes activations by hand beside {', '.join(modes)}, whose mode a"
-            " traced network cannot change; write them as modules such as nn.GELU()"
+            f"the model: {name} writes activations by hand beside {', '.join(modes)}, whose mode a traced network"
+            " cannot change; write them as modules such as nn.GELU()"
         )
     same = {path for path, _ in plain.named_modules()} == {path for path, _ in whole.named_modules()}
     return (plain, None) if same else (whole, (example,))
@@ -196,7 +198,7 @@ def _run(module: nn.Module, example: Inputs) -> torch.Tensor:
 
 def _none(module: nn.Module, uses: list[Use]) -> str:
     """Why nothing can be replaced, and the cure."""
-    name = type(module).__name__
+    name = type(own_network(module)).__name__
     found = sorted({f"{_called(use)} at {use.path or name}" for use in uses})
     said = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
     if any(use.traits is RELU for use in uses):

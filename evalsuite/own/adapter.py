@@ -78,12 +78,22 @@ def adapted(
     probe = Adapted(module, keys, names, "")
     found = _called(probe, example)
     if not keys and not names and not output and isinstance(found, torch.Tensor):
+        _check_numbers(found, module)
         return module
     made = Adapted(module, keys, names, output or _default(found, task))
     given = _called(made, example)
     if not isinstance(given, torch.Tensor):
         raise OwnError(f"the model: its output {made._output!r} is {_kind(given)}, not a tensor{_choose(found)}")
+    _check_numbers(given, module)
     return made
+
+
+def _check_numbers(output: torch.Tensor, module: nn.Module) -> None:
+    if bool(output.isnan().any()):
+        raise OwnError(
+            f"the model: {type(module).__name__} gives NaN on a batch of the data; look at its weights, and at the"
+            " inputs' scale"
+        )
 
 
 def _parts(example: Inputs, inputs: tuple[str, ...]) -> tuple[tuple[Any, ...], tuple[str, ...]]:

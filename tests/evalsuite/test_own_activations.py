@@ -206,3 +206,12 @@ def test_another_architecture_is_refused() -> None:
     own = OwnActivations.of(mixed(), images(6))
     with pytest.raises(OwnError, match=r"^the model: it has no activation at 1, where it had one before: let what"):
         own.replaced(nn.Linear(6, 3), maker("relu"))
+
+
+def test_a_message_names_the_users_class() -> None:
+    transformers = pytest.importorskip("transformers")
+    module = adapted(transformers.BertForSequenceClassification(config("bert", hidden_act="relu")), text())
+    with pytest.raises(
+        OwnError, match=r"^the model: BertForSequenceClassification executes ReLU already \(relu at netw"
+    ):
+        OwnActivations.of(module, text())

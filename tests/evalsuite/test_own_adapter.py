@@ -109,6 +109,11 @@ class Raising(nn.Module):
         raise RuntimeError("no such\nshape")
 
 
+class Dividing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - x) / (x - x)
+
+
 class Listing(nn.Module):
     def forward(self, x: torch.Tensor) -> list[float]:
         return x.flatten().tolist()
@@ -126,6 +131,7 @@ def test_what_cannot_be_adapted_is_said_in_one_line() -> None:
         (bert, text(), ("input_idz",), "", "inputs: the data have no 'input_idz'; did you mean 'input_ids'?"),
         (nn.Linear(4, 2), {"x": pair()[0]}, (), "", "the model: Linear.forward takes input, but the data give x (missing a required argument: 'input'); choose by `inputs: [...]`, or name the data's fields as forward does"),
         (Raising(), torch.rand(2, 3), (), "", "the model: Raising.forward raises RuntimeError on a batch of the data ([2, 3]): no such shape"),
+        (Dividing(), torch.rand(2, 3), (), "", "the model: Dividing gives NaN on a batch of the data; look at its weights, and at the inputs' scale"),
         (Listing(), torch.rand(2, 3), (), "", "the model: it returns a list, not a tensor; choose one by `output:`, an index below 6"),
         (Listing(), torch.rand(2, 3), (), "1", "the model: its output '1' is a float, not a tensor; choose one by `output:`, an index below 6"),
     ]  # fmt: skip

@@ -13,12 +13,12 @@ from own_networks import ByHand, Convolutional, TwoInputs, config, mixed, text
 from safetensors.torch import load_file
 from torch import nn
 
-from evalsuite import Network, refit_bias
+from evalsuite import Network, load_own, refit_bias
 from evalsuite.networks import save_network
 from evalsuite.own.activations import OwnActivations
 from evalsuite.own.adapter import adapted
 from evalsuite.own.references import OwnError
-from evalsuite.own.saving import Saved, load_own, save_own
+from evalsuite.own.saving import Saved, save_own
 from evalsuite.own.weights import load_weights
 from evalsuite.variants.variant import Made, maker, swapped
 

@@ -171,6 +171,17 @@ def test_a_lambda_starts_where_the_pretrained_function_is_kept(workload: OwnText
     assert [each.course[0][1] for each in made.profile] == pytest.approx([1.001] * 2, abs=1e-6)
 
 
+@pytest.mark.parametrize(("kind", "head"), [("gpt2", "GPT2LMHeadModel"), ("vit", "ViTForImageClassification")])
+def test_other_pretrained_functions_are_kept_too(workload: OwnTexts, kind: str, head: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    example = torch.rand(3, 3, 8, 8) if kind == "vit" else text()
+    module = adapted(getattr(transformers, head)(config(kind, initializer_range=0.3)), example).eval()
+    own = OwnActivations.of(module, example)
+    begun = own.replaced(module, Learnt().beginning(replace(workload, start="pretrained")).layer)
+    wanted = outputs(module, example)
+    assert float((outputs(begun, example) - wanted).norm() / wanted.norm()) < 1e-3
+
+
 def test_a_lambda_learns_from_there(workload: OwnTexts) -> None:
     pretrained = replace(workload, start="pretrained", epochs=8, learning_rate=0.01)
     made = Learnt().make(setup_of(pretrained), None)
