@@ -589,6 +589,15 @@ def test_what_is_read_trains_and_is_scored() -> None:
     assert score(network, data.test).headline.value == 1.0
 
 
+def test_naming_data_and_taking_their_fingerprint_imports_nothing_heavy() -> None:
+    Path("d.csv").write_text("a,label\n1,0\n")
+    heavy = "{'torch', 'pandas', 'pyarrow', 'sklearn', 'PIL', 'numpy', 'tokenizers', 'transformers'}"
+    check = "from evalsuite.own.data import fingerprint, source_of; fingerprint(source_of({'path': 'd.csv'}))"
+    code = f"import sys; {check}; found = {heavy} & set(sys.modules); assert not found, found"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 # Memory
 
 PEAK = """

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Data, Task
 from evalsuite.own.data.digests import fingerprint
-from evalsuite.own.data.raw import PARTS, Part, Raw
 from evalsuite.own.data.source import Source
-from evalsuite.own.data.targets import Kind, kind_of
 from evalsuite.own.references import OwnError
 
 if TYPE_CHECKING:
     from evalsuite.own.data.assembling import TargetsOf
+    from evalsuite.own.data.raw import Raw
     from evalsuite.own.data.tables import Table
+    from evalsuite.own.data.targets import Kind
 
 _KNOWN = "known are .npz, .csv, .tsv, .parquet, .jsonl, .txt, folders of images or of these, and my.py:make_data"
 
@@ -35,6 +35,7 @@ def read_data(source: Source, task: Task, *, tokenizer: str | None = None, targe
         OwnError: something of the data cannot be; the text names the culprit, the value and the cure.
     """
     from evalsuite.own.data.assembling import assemble
+    from evalsuite.own.data.targets import kind_of
 
     raw = _read(source, kind_of(task), source.tokenizer or tokenizer)
     if isinstance(raw, Data):
@@ -112,6 +113,7 @@ def _holds_images(column: Any) -> bool:
 
 def _images(found: Mapping[str, Table], source: Source, kind: Kind, name: str) -> Raw:
     from evalsuite.own.data.images import Column, domain_of, pictures
+    from evalsuite.own.data.raw import Part, Raw
     from evalsuite.own.data.tables import column, target_columns, targets_in
 
     for table in found.values():
@@ -131,5 +133,7 @@ def _images(found: Mapping[str, Table], source: Source, kind: Kind, name: str) -
 
 def _with_task(data: Data, task: Task, digest: str) -> Data:
     """The user's own `Data`, for this task, under the fingerprint that the source has."""
+    from evalsuite.own.data.raw import PARTS
+
     train, calibration, validation, test = (replace(getattr(data, name), task=task) for name in PARTS)
     return replace(data, train=train, calibration=calibration, validation=validation, test=test, fingerprint=digest)
