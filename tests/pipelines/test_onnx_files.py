@@ -58,9 +58,10 @@ def test_accuracy_and_export_are_those_of_the_module(
     assert exported["max_abs_difference"] == 0.0
 
 
-def test_quantization_is_onnx_runtimes(file: Network, bench: Callable[..., Bench]) -> None:
+@pytest.mark.parametrize("calibration", ["percentile", "max"])
+def test_quantization_is_onnx_runtimes(calibration: str, file: Network, bench: Callable[..., Bench]) -> None:
     there = bench("iris-mlp")
-    outcome = Quantize(calibration="max").run(file, there)
+    outcome = Quantize(calibration=calibration).run(file, there)
     found = values(outcome)
     assert found["runtime_accuracy"] > 0.8
     assert found["accuracy_drop"] == pytest.approx(
@@ -114,6 +115,18 @@ def by_another_tool(path: Path) -> Path:
     graph = helper.make_graph(nodes, "hand", ends[:1], ends[1:], [first, last])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path))
     return path
+
+
+def test_a_file_of_batches_of_one_is_quantized_by_another_metric(tmp_path: Path) -> None:
+    path = by_another_tool(tmp_path / "hand.onnx")
+    inputs = torch.rand(70, 2, generator=torch.Generator().manual_seed(0))
+    targets = inputs.sum(1).relu() - (inputs[:, 0] - inputs[:, 1]).relu()  # what the file computes
+    part = Split(inputs, targets, Regression(unit="m"))
+    there = Bench(Data(*[part] * 4, (0.0, 1.0), 1, "by hand"), 0, tmp_path / "out", 60.0, lambda *_: None)
+    there.folder.mkdir()
+    found = values(Quantize().run(Network("hand", OnnxNetwork(path), (2,), 1, deployed=path), there))
+    assert 0 < found["runtime_rmse"] < 0.05
+    assert found["rmse_increase"] == pytest.approx(found["runtime_rmse"], abs=1e-6)
 
 
 def test_a_regression_by_another_tool_stays_within_its_interval(tmp_path: Path) -> None:
