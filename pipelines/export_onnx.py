@@ -94,6 +94,7 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
     """
     import torch
 
+    from evalsuite.own.onnx_network import is_file
     from evalsuite.tasks.score import scores
 
     differences, same = [], []
@@ -107,6 +108,7 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
 
     found = scores([copy.deepcopy(network.module).eval(), file], test, seen=seen)[1]
     of = "" if network.deployed is None else "from the float network that the file came from"
+    of = "the network is this file" if is_file(network) else of
     unit = "logit" if same else "output"
     metrics = [Metric("max_abs_difference", torch.stack(differences).max().item(), unit, Direction.LOWER, reason=of)]
     if same:

@@ -68,7 +68,7 @@ class IntegerStudy:
             *self._of_onnx(network, executor, logits),
             *self._of_cost(network, executor, {"activation": "table"}),
             *self._of_polynomial(network, executor, logits),
-            *self._of_rounding(network, logits),
+            *self._of_rounding(network, executor, logits),
             *accumulator_metrics(network, observed),
         ]
 
@@ -184,12 +184,11 @@ class IntegerStudy:
             *self._of_cost(network, executor, setting),
         ]
 
-    def _of_rounding(self, network: IntegerNetwork, logits: Integers) -> list[Metric]:
+    def _of_rounding(self, network: IntegerNetwork, executor: Executor, logits: Integers) -> list[Metric]:
         """What another rounding mode would change."""
         metrics = []
         for mode in Rounding:
-            executor = Executor(replace(network, rounding=mode))
-            other = self._run(executor) if mode != network.rounding else logits
+            other = self._run(Executor(replace(network, rounding=mode))) if mode != network.rounding else logits
             setting: Settings = {"rounding": mode.value}
             metrics += [
                 self._scored("rounding", executor.dequantize(other), setting, direction=NEUTRAL),

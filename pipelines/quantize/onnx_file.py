@@ -13,7 +13,7 @@ import torch
 from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Samples, Unsupported
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported
 from evalsuite.own.onnx_network import OnnxNetwork
 from evalsuite.samples import pieces
 from evalsuite.tasks.score import scores, worsening
@@ -35,7 +35,7 @@ _MEANT = {
 class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
     """The calibration inputs, one batch after another, by the file's names."""
 
-    def __init__(self, network: OnnxNetwork, inputs: torch.Tensor | Samples) -> None:
+    def __init__(self, network: OnnxNetwork, inputs: torch.Tensor) -> None:
         self._batches: Iterator[Any] = (network.named(each) for each in pieces(inputs, network.batch or 32))
 
     def get_next(self) -> dict[str, Any] | None:
@@ -56,8 +56,8 @@ def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
         said = ", ".join(f"{name} {getattr(options, name)!r}" for name in asked)
         raise Unsupported(f"{said}: ONNX Runtime quantizes a file to 8 bits; for more give the model as my.py:make")
     calibration, path = bench.data.calibration, bench.folder / "quantized.onnx"
-    inputs = calibration.inputs[: options.calibration_samples - options.calibration_samples % (module.batch or 1)]
-    given = torch.as_tensor(inputs) if isinstance(inputs, torch.Tensor) else inputs
+    count = min(options.calibration_samples, len(calibration))
+    given = torch.as_tensor(calibration.first(count - count % (module.batch or 1)))
     _quantize(module, given, path, options.calibration)
     quantized = OnnxNetwork(path, module.output)
     before, after = scores([module, quantized], bench.data.test)
@@ -71,7 +71,7 @@ def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
     return Outcome(metrics, {"quantized": path}, replace(network, unswapped=None, deployed=path))
 
 
-def _quantize(module: OnnxNetwork, inputs: Any, path: Path, calibration: str) -> None:
+def _quantize(module: OnnxNetwork, inputs: torch.Tensor, path: Path, calibration: str) -> None:
     with TemporaryDirectory() as folder:
         prepared = Path(folder) / "prepared.onnx"
         try:

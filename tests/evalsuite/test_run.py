@@ -399,15 +399,17 @@ def test_a_quantized_file_goes_on_to_the_steps_that_take_one(workshop: Workshop)
   - {use: quantize, after: prune}
   - {use: export, after: quantize}
   - {use: accuracy, name: accuracy-quantized, after: quantize}
+  - {use: prune, name: prune-quantized, fine_tune_epochs: 1, after: quantize}
 """
     done = workshop.run(workshop.recipe(steps, HEAD.replace("[gelu, gelu-swap]", "[gelu]")))
     assert done.returncode == 0, done.stderr
     rows = workshop.rows()
-    refused = rows[rows["step"] == "accuracy-quantized"]
+    refused = rows[rows["step"] == "prune-quantized"]
     assert set(refused["status"]) == {"unsupported"}
     assert set(refused["reason"]) == {"takes torch modules; after 'quantize' the network is an ONNX file"}
     found = rows.set_index(["step", "metric"])["value"]
     assert found["export", "runtime_accuracy"] == found["quantize", "runtime_accuracy"]
+    assert found["accuracy-quantized", "accuracy"] == found["quantize", "runtime_accuracy"]
     place = workshop.out / "artefacts" / "digits-mlp" / "gelu" / "0"
     assert (place / "quantize" / "quantized.onnx").read_bytes() == (place / "export" / "model.onnx").read_bytes()
 

@@ -14,6 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from evalsuite import Bench, Data, Network, Outcome, Regression, Split, Unsupported, export_onnx
 from evalsuite.own.onnx_network import OnnxNetwork
+from evalsuite.plan import Job
+from evalsuite.plugins import load
+from evalsuite.recipe import Part
+from evalsuite.run.child import _check_takes
 from pipelines.accuracy import Accuracy
 from pipelines.bounds import Bounds
 from pipelines.export_onnx import Export
@@ -54,9 +58,10 @@ def test_accuracy_and_export_are_those_of_the_module(
     assert exported["max_abs_difference"] == 0.0
 
 
-def test_quantization_is_onnx_runtimes(file: Network, bench: Callable[..., Bench]) -> None:
+@pytest.mark.parametrize("calibration", ["percentile", "max"])
+def test_quantization_is_onnx_runtimes(calibration: str, file: Network, bench: Callable[..., Bench]) -> None:
     there = bench("iris-mlp")
-    outcome = Quantize(calibration="max").run(file, there)
+    outcome = Quantize(calibration=calibration).run(file, there)
     found = values(outcome)
     assert found["runtime_accuracy"] > 0.8
     assert found["accuracy_drop"] == pytest.approx(
@@ -112,6 +117,18 @@ def by_another_tool(path: Path) -> Path:
     return path
 
 
+def test_a_file_of_batches_of_one_is_quantized_by_another_metric(tmp_path: Path) -> None:
+    path = by_another_tool(tmp_path / "hand.onnx")
+    inputs = torch.rand(70, 2, generator=torch.Generator().manual_seed(0))
+    targets = inputs.sum(1).relu() - (inputs[:, 0] - inputs[:, 1]).relu()  # what the file computes
+    part = Split(inputs, targets, Regression(unit="m"))
+    there = Bench(Data(*[part] * 4, (0.0, 1.0), 1, "by hand"), 0, tmp_path / "out", 60.0, lambda *_: None)
+    there.folder.mkdir()
+    found = values(Quantize().run(Network("hand", OnnxNetwork(path), (2,), 1, deployed=path), there))
+    assert 0 < found["runtime_rmse"] < 0.05
+    assert found["rmse_increase"] == pytest.approx(found["runtime_rmse"], abs=1e-6)
+
+
 def test_a_regression_by_another_tool_stays_within_its_interval(tmp_path: Path) -> None:
     # At (1, 0.5): 1.5 - 0.5 = 1. With x0 > |x1| the score is 2 x1, so in a ball of eps it moves by 2 eps.
     path = by_another_tool(tmp_path / "hand.onnx")
@@ -160,3 +177,25 @@ def test_a_regression_of_torch_is_verified_too(tmp_path: Path) -> None:
     assert "violated" in {each for (eps, *_), each in said.items() if eps == 0.5}
     certified = Bounds((0.001, 0.5), samples=6, methods=("crown",)).run(network, replace(there))
     assert values(certified, eps=0.001, method="crown")["certified_accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["prune", "exact-prune", "swap-certificate"])
+def test_what_would_change_layers_says_so(name: str, file: Network, bench: Callable[..., Bench]) -> None:
+    job = Job(Part("iris-mlp", "iris-mlp", {}, None), Part("net.onnx", "trained", {}, None), 0, None, "", 60.0)
+    with pytest.raises(Unsupported, match=r"modules; an ONNX file has no layers .* give the model as my.py"):
+        _check_takes(load("stages", name).target(), file, bench("iris-mlp").data, job)
+
+
+def test_gate_takes_several_inputs_where_stages_do(bench: Callable[..., Bench]) -> None:
+    job = Job(Part("iris-mlp", "iris-mlp", {}, None), Part("trained", "trained", {}, None), 0, None, "", 60.0)
+    given = {"left": torch.zeros(2, 1), "right": torch.zeros(2, 1)}
+    network, data = Network("pair", torch.nn.Identity(), (1,), 3, given=given), bench("iris-mlp").data
+    taken, refused = [], set()
+    for name in ("accuracy", "export", "quantize", "prune", "exact-prune", "swap-certificate", "bounds", "smt"):
+        try:
+            _check_takes(load("stages", name).target(), network, data, job)
+            taken.append(name)
+        except Unsupported as error:
+            refused.add(str(error))
+    assert refused == {"takes one input; iris-mlp has several"}
+    assert taken == ["accuracy", "export", "prune"]
