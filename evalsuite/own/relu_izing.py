@@ -62,14 +62,15 @@ def _best(frame: pd.DataFrame, baseline: str) -> _Best:
     rows = frame[(frame.step == TRAIN) & frame.metric.str.startswith("validation_") & frame.value.notna()]
     if rows.empty:
         raise OwnError("no network was made, so there is nothing to choose from: see the reasons above")
-    metric = rows.metric.iloc[0]
-    rows = rows[rows.metric == metric]
-    treated = rows[rows.variant != baseline].sort_values("value", ascending=bool((rows.direction == "lower").all()))
+    # Better is greater here; where the headline is a tie, the next metric decides.
+    rows = rows.assign(better=rows.value.where(rows.direction != "lower", -rows.value))
+    metrics = list(dict.fromkeys(rows.metric))
+    table = rows.pivot(index="variant", columns="metric", values="better")[metrics]
+    treated = table.drop(index=baseline).dropna().sort_values(metrics, ascending=False)
     if treated.empty:
         raise OwnError("no treatment gave a network: see the reasons in the report")
-    before = rows[rows.variant == baseline]
-    chosen = treated.iloc[0]
-    return _Best(chosen.variant, metric, float(chosen.value), float(before.value.iloc[0]))
+    values = rows[rows.metric == metrics[0]].set_index("variant").value
+    return _Best(treated.index[0], metrics[0], float(values[treated.index[0]]), float(values[baseline]))
 
 
 def _save(own: Own, network: Path, out: Path) -> str:

@@ -45,6 +45,8 @@ HEADLINES = (
 
 # Of a stage that is not listed, the first metric with a direction is the headline.
 _KNOWN = {headline.stage for headline in HEADLINES} | {"train", "export", "exact-prune"}
+# Of these it is so too, where the task is another than classification or language modelling.
+_OF_THE_TASK = ("accuracy", "quantize", "prune")
 
 # Stages with a section of their own: of many steps, the first are headlines.
 _SECTIONED = ("quantize", "prune", "bounds", "smt")
@@ -71,7 +73,8 @@ def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[T
             steps.setdefault(line.step)
             if list(steps).index(line.step) >= _MOST_STEPS:
                 continue
-        if line.stage not in _KNOWN and line.direction != "neutral" and (line.workload, line.step) not in begun:
+        first = line.direction != "neutral" and (line.workload, line.step) not in begun
+        if first and (line.stage not in _KNOWN or (line.stage in _OF_THE_TASK and _another_task(line, lines))):
             begun.add((line.workload, line.step))
             chosen[id(line)] = line
         for headline in HEADLINES:
@@ -80,6 +83,12 @@ def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[T
             if line.metric in ("", headline.metric) and _wanted(line, headline, lines):
                 chosen[id(line)] = line
     return _few_radii(list(chosen.values()))
+
+
+def _another_task(line: TextLine, lines: Sequence[TextLine]) -> bool:
+    """Whether its step has none of the stage's first headlines: the task is none that they know."""
+    known = {each.metric for each in HEADLINES if each.stage == line.stage and each.figure} | {""}
+    return not any((each.workload, each.step) == (line.workload, line.step) and each.metric in known for each in lines)
 
 
 def _few_radii(lines: Sequence[TextLine]) -> list[TextLine]:
