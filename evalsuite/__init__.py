@@ -46,6 +46,9 @@ if TYPE_CHECKING:
         Verdict,
     )
     from evalsuite.deployment import Latency, compare_latency, export_onnx, open_onnx, run_onnx
+    from evalsuite.own.calling import Assessment, assess
+    from evalsuite.own.decorated import workload
+    from evalsuite.own.references import OwnError
     from evalsuite.own.saving import load_own
     from evalsuite.relaxations import (
         MISH,
@@ -151,6 +154,9 @@ _HOME = {
         "run_onnx",
     ),
     "evalsuite.own.saving": ("load_own",),
+    "evalsuite.own.calling": ("Assessment", "assess"),
+    "evalsuite.own.decorated": ("workload",),
+    "evalsuite.own.references": ("OwnError",),
     "evalsuite.relaxations": (
         "MISH",
         "SIGMOID",
@@ -230,6 +236,7 @@ __all__ = [
     "TANH",
     "Activation",
     "Answer",
+    "Assessment",
     "Bench",
     "Budget",
     "Call",
@@ -255,6 +262,7 @@ __all__ = [
     "MultiLabel",
     "Network",
     "Outcome",
+    "OwnError",
     "Planes",
     "ProofError",
     "Property",
@@ -282,6 +290,7 @@ __all__ = [
     "Verdict",
     "Verification",
     "Workload",
+    "assess",
     "census",
     "census_of_operators",
     "census_of_run",
@@ -335,6 +344,7 @@ __all__ = [
     "train",
     "unit_hardness",
     "verify",
+    "workload",
 ]
 
 

@@ -74,7 +74,6 @@ def assess(
     folder = Path(out) if out is not None else Path("runs") / asked.name
     recipe = parse_recipe(asked.text())
     executor, workers = processes(recipe, jobs)
-    run_recipe(
-        recipe, folder.absolute(), cache_in(Path(cache) if cache else None), executor, progress_of(progress), workers=workers
-    )
+    store = cache_in(Path(cache) if cache else None)
+    run_recipe(recipe, folder.absolute(), store, executor, progress_of(progress), workers=workers)
     return Assessment(folder, read_results(folder), write_report(folder)[0])
