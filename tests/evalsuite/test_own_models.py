@@ -312,7 +312,13 @@ def test_a_pretrained_body_gets_a_new_head(here: Path) -> None:
     body = transformers.BertModel(config("bert"))
     body.save_pretrained("body")
     transformers.BertForSequenceClassification(config("bert")).save_pretrained("three")
-    found = made("hf:body", task=Classification(), classes=5, start="pretrained")
+    heads = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        found = made("hf:body", task=Classification(), classes=5, start="pretrained")
+        heads.append(found.classifier.weight)
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
     assert found.classifier.weight.shape[0] == 5
     assert torch.equal(found.bert.embeddings.word_embeddings.weight, body.embeddings.word_embeddings.weight)
     assert made("hf:three", task=Classification(), classes=5, start="pretrained").classifier.weight.shape[0] == 5
