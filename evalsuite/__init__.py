@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from evalsuite.deployment import Latency, compare_latency, export_onnx, open_onnx, run_onnx
     from evalsuite.own.calling import Assessment, assess
     from evalsuite.own.decorated import workload
+    from evalsuite.own.onnx_network import OnnxNetwork, copy_onnx, is_file, parameters_of, running
     from evalsuite.own.references import OwnError
     from evalsuite.own.saving import load_own
     from evalsuite.relaxations import (
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
     from evalsuite.reluize.schedules import target_for, target_for_certificate, target_for_distance
     from evalsuite.reluize.swap import check_executes, check_swapped, expose, swap, swap_to_relu
     from evalsuite.resizing import load_module, save_module
-    from evalsuite.samples import Inputs, Samples, Several
+    from evalsuite.samples import Inputs, Samples, Several, batch_of, leaves, mapped, pieces
     from evalsuite.tasks import (
         Classification,
         Embedding,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
         TokenClassification,
         score,
     )
+    from evalsuite.tasks.score import changes, mean_loss, scores, worsening
     from evalsuite.variants.swapped import Swapped
     from evalsuite.variants.trained import Trained
     from evalsuite.variants.variant import Made, Setup, Variant, train
@@ -99,7 +101,13 @@ if TYPE_CHECKING:
         read_vnnlib,
         verify,
     )
+    from evalsuite.verification.cascade import decide
+    from evalsuite.verification.falsifier import violated
+    from evalsuite.verification.graph import Graph, Pointwise
+    from evalsuite.verification.of_network import graph_of_network
     from evalsuite.verification.proofs import ProofError, Statement, check_proof
+    from evalsuite.verification.propagation import Propagation
+    from evalsuite.verification.specification import specification_of
     from evalsuite.workloads.layers import convolution, mlp
     from evalsuite.workloads.options import Budget
     from evalsuite.workloads.workload import Workload, labelled, packaged_file, partition, sha256, split
@@ -190,7 +198,6 @@ _HOME = {
     ),
     "evalsuite.reluize.swap": ("check_executes", "check_swapped", "expose", "swap", "swap_to_relu"),
     "evalsuite.resizing": ("load_module", "save_module"),
-    "evalsuite.samples": ("Inputs", "Samples", "Several"),
     "evalsuite.tasks": (
         "Classification",
         "Embedding",
@@ -201,6 +208,37 @@ _HOME = {
         "TokenClassification",
         "score",
     ),
+    "evalsuite.own.onnx_network": (
+        "OnnxNetwork",
+        "copy_onnx",
+        "is_file",
+        "parameters_of",
+        "running",
+    ),
+    "evalsuite.samples": (
+        "Inputs",
+        "Samples",
+        "Several",
+        "batch_of",
+        "leaves",
+        "mapped",
+        "pieces",
+    ),
+    "evalsuite.tasks.score": (
+        "changes",
+        "mean_loss",
+        "scores",
+        "worsening",
+    ),
+    "evalsuite.verification.cascade": ("decide",),
+    "evalsuite.verification.falsifier": ("violated",),
+    "evalsuite.verification.graph": (
+        "Graph",
+        "Pointwise",
+    ),
+    "evalsuite.verification.of_network": ("graph_of_network",),
+    "evalsuite.verification.propagation": ("Propagation",),
+    "evalsuite.verification.specification": ("specification_of",),
     "evalsuite.variants.swapped": ("Swapped",),
     "evalsuite.variants.trained": ("Trained",),
     "evalsuite.variants.variant": ("Made", "Setup", "Variant", "train"),
@@ -249,6 +287,7 @@ __all__ = [
     "Found",
     "Gated",
     "GatedUnit",
+    "Graph",
     "Hardenable",
     "Hardening",
     "HardnessProfile",
@@ -261,10 +300,13 @@ __all__ = [
     "Metric",
     "MultiLabel",
     "Network",
+    "OnnxNetwork",
     "Outcome",
     "OwnError",
     "Planes",
+    "Pointwise",
     "ProofError",
+    "Propagation",
     "Property",
     "Regression",
     "Replay",
@@ -291,16 +333,20 @@ __all__ = [
     "Verification",
     "Workload",
     "assess",
+    "batch_of",
     "census",
     "census_of_operators",
     "census_of_run",
     "certify_swap",
+    "changes",
     "check_executes",
     "check_proof",
     "check_swapped",
     "clip",
     "compare_latency",
     "convolution",
+    "copy_onnx",
+    "decide",
     "distill_loss",
     "envelope",
     "export_onnx",
@@ -309,18 +355,25 @@ __all__ = [
     "float32_box",
     "fold_hardness",
     "gated",
+    "graph_of_network",
     "harden",
     "interval",
+    "is_file",
     "labelled",
+    "leaves",
     "load_module",
     "load_own",
+    "mapped",
     "margin",
     "matched_hidden",
+    "mean_loss",
     "mlp",
     "open_onnx",
     "packaged_file",
     "parameter_groups",
+    "parameters_of",
     "partition",
+    "pieces",
     "preactivation_bounds",
     "product",
     "read_onnx",
@@ -332,9 +385,12 @@ __all__ = [
     "relax",
     "replace",
     "run_onnx",
+    "running",
     "save_module",
     "score",
+    "scores",
     "sha256",
+    "specification_of",
     "split",
     "swap",
     "swap_to_relu",
@@ -344,7 +400,9 @@ __all__ = [
     "train",
     "unit_hardness",
     "verify",
+    "violated",
     "workload",
+    "worsening",
 ]
 
 

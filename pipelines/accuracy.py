@@ -52,7 +52,7 @@ class Accuracy:
         """Measure on `bench.data.test`; dead units on `bench.data.train`."""
         import copy
 
-        from evalsuite.own.onnx_network import is_file, parameters_of, running
+        from evalsuite import is_file, parameters_of, running
 
         run, test = running(network), bench.data.test
         of_layers = network.deployed is None and not is_file(network)
@@ -71,7 +71,7 @@ class Accuracy:
 
 def _batch(split: Split) -> int:
     """Samples at a time."""
-    from evalsuite.samples import batch_of
+    from evalsuite import batch_of
 
     return batch_of(split.inputs, _BATCH if split.inputs.dtype.is_floating_point else _TEXT_BATCH)
 
@@ -84,7 +84,7 @@ def _score(run: Callable[[Any], torch.Tensor], test: Split) -> Score:
 
 def _swap(before: Score | None, after: Score, test: Split) -> list[Metric]:
     """What the swap cost; rows with a reason where there was none."""
-    from evalsuite.tasks.score import changes
+    from evalsuite import changes
 
     known = isinstance(test.task, Classification)
     rows = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from evalsuite.own.onnx_network import OnnxNetwork
+    from evalsuite import OnnxNetwork
 
 _GELU_OPERATORS = ("Gelu", "Erf")
 _TERMINAL_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -62,8 +62,7 @@ def _export(network: Network, path: Path, test: Split) -> tuple[onnx.ModelProto,
     """
     import onnx
 
-    from evalsuite import export_onnx, fold_hardness
-    from evalsuite.own.onnx_network import OnnxNetwork, copy_onnx
+    from evalsuite import OnnxNetwork, copy_onnx, export_onnx, fold_hardness
 
     if network.deployed is not None:
         copy_onnx(network.deployed, path)
@@ -94,8 +93,7 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
     """
     import torch
 
-    from evalsuite.own.onnx_network import is_file
-    from evalsuite.tasks.score import scores
+    from evalsuite import is_file, scores
 
     differences, same = [], []
 

@@ -18,7 +18,7 @@ from evalsuite.own.models import Model
 from evalsuite.own.references import OwnError
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.samples import Inputs, mapped
-from evalsuite.tasks import LanguageModel
+from evalsuite.tasks import Embedding, LanguageModel
 from evalsuite.workloads.options import Budget
 
 if TYPE_CHECKING:
@@ -91,6 +91,12 @@ class Own(Budget):
                 whole.update(f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
         return whole.hexdigest()
 
+    @property
+    def covered(self) -> list[Path]:
+        """Files and folders whose contents the fingerprint has, so that a job need not note each that it opens."""
+        data = [] if self.data_choice.is_function else [self.data_choice.place]
+        return [*data, *self.model_choice.files, *map(Path, self.depends)]
+
     def data(self) -> Data:
         """See `Workload`."""
         return _data(self)
@@ -112,7 +118,10 @@ class Own(Budget):
         """The user's model itself."""
         from evalsuite.own.models import load_model
 
-        return load_model(self.model_choice, task=self.task_chosen(), start=self.start)
+        task = self.task_chosen()
+        # Of an embedding the model itself may give the targets, and so their width.
+        classes = None if isinstance(task, Embedding) else _data(self).classes
+        return load_model(self.model_choice, task=task, classes=classes, start=self.start)
 
     def adapted(self, module: nn.Module, example: Inputs) -> nn.Module:
         """The user's model as a network that takes one batch, such as the example, and gives one tensor."""

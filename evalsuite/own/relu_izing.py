@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,12 @@ def relu_ized(
 _COMPARED = 8  # samples on which what was saved is compared
 
 
+def _copy_tokenizer(folder: Path, out: Path) -> None:
+    for pattern in ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "preprocessor_config.json"):
+        for file in folder.glob(pattern):
+            shutil.copyfile(file, out / file.name)
+
+
 @dataclass(frozen=True)
 class _Best:
     variant: str
@@ -84,5 +91,6 @@ def _save(own: Own, network: Path, out: Path) -> str:
         module, out, make=own.unadapted, adapt=lambda each: own.adapted(each, example), own=own.places, example=example
     )
     if found.form == "pretrained":
+        _copy_tokenizer(Path(own.model_choice.path.partition(":")[2]).expanduser(), out)
         return "load it by from_pretrained, as the original"
     return f"load it by evalsuite.load_own{f'; no folder for from_pretrained: {found.reason}' if found.reason else ''}"

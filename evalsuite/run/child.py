@@ -126,6 +126,7 @@ def perform(assignment: Assignment) -> None:
         return json.dumps(asdict(whole), allow_nan=False)
 
     own = [assignment.scratch, assignment.log.parent, *([assignment.network] if assignment.network else [])]
+    own += getattr(assignment.job.workload.target, "covered", [])
     reading = Reading(assignment.job.plugins, *own)
     try:
         with reading:

@@ -7,9 +7,7 @@ import time
 
 import torch
 
-from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, falsify
-from evalsuite.own.onnx_network import is_file
-from evalsuite.samples import pieces
+from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, falsify, is_file, pieces
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.graph_certification import certify_graph

@@ -10,12 +10,19 @@ import time
 import torch
 from torch import nn
 
-from evalsuite import Bench, Metric, Network, Property, Unsupported, falsify
-from evalsuite.own.onnx_network import running
-from evalsuite.verification.falsifier import violated
-from evalsuite.verification.graph import Graph
-from evalsuite.verification.of_network import graph_of_network
-from evalsuite.verification.propagation import Propagation
+from evalsuite import (
+    Bench,
+    Graph,
+    Metric,
+    Network,
+    Propagation,
+    Property,
+    Unsupported,
+    falsify,
+    graph_of_network,
+    running,
+    violated,
+)
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.rows import Found, Rows
 

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite import Unsupported
-from evalsuite.samples import leaves, mapped
+from evalsuite import Unsupported, leaves, mapped
 from pipelines.prune.selection import Pruned
 
 TOLERANCE = 1e-6

@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from evalsuite import Bench, Classification, Direction, Metric, Network, Outcome, Split, fold_hardness
-from evalsuite.tasks.score import scores, worsening
+from evalsuite import (
+    Bench,
+    Classification,
+    Direction,
+    Metric,
+    Network,
+    Outcome,
+    Split,
+    fold_hardness,
+    scores,
+    worsening,
+)
 from pipelines.prune.cost import runtime_metrics, size_metrics
 from pipelines.prune.narrowing import Narrowed, narrow, probe_of
 from pipelines.prune.obstacles import check_weights

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from evalsuite import Direction, Metric, Samples, open_onnx, run_onnx
-from evalsuite.samples import pieces
+from evalsuite import Direction, Metric, Samples, open_onnx, pieces, run_onnx
 from pipelines.quantize.processor import saturation
 from pipelines.quantize.readout import InRuntime, Rounded, in_brevitas, quantizers
 

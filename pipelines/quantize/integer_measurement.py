@@ -13,8 +13,17 @@ import onnxruntime
 import torch
 from torch import fx
 
-from evalsuite import Classification, Direction, Metric, Split, Unsupported, compare_latency, open_onnx, run_onnx
-from evalsuite.samples import pieces
+from evalsuite import (
+    Classification,
+    Direction,
+    Metric,
+    Split,
+    Unsupported,
+    compare_latency,
+    open_onnx,
+    pieces,
+    run_onnx,
+)
 from pipelines.quantize.accumulators import accumulator_metrics
 from pipelines.quantize.integer.agreement import IntegerAgreement, compare
 from pipelines.quantize.integer.execution import Executor

@@ -24,11 +24,12 @@ from evalsuite import (
     Unsupported,
     export_onnx,
     fold_hardness,
+    is_file,
     open_onnx,
     run_onnx,
+    scores,
+    worsening,
 )
-from evalsuite.own.onnx_network import is_file
-from evalsuite.tasks.score import scores, worsening
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
 from pipelines.quantize.deployment import deployment_metrics, execution_metrics
 from pipelines.quantize.execution import observe

@@ -13,10 +13,7 @@ import torch
 from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported
-from evalsuite.own.onnx_network import OnnxNetwork
-from evalsuite.samples import pieces
-from evalsuite.tasks.score import scores, worsening
+from evalsuite import Bench, Direction, Metric, Network, OnnxNetwork, Outcome, Unsupported, pieces, scores, worsening
 from pipelines.quantize.deployment import deployment_metrics
 
 if TYPE_CHECKING:

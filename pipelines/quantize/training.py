@@ -11,8 +11,7 @@ import torch
 from brevitas.nn import QuantIdentity
 from torch import fx
 
-from evalsuite import Bench, Direction, Metric, Unsupported
-from evalsuite.tasks.score import mean_loss
+from evalsuite import Bench, Direction, Metric, Unsupported, mean_loss
 from pipelines.quantize.calibration import check_grid, check_ranges
 from pipelines.quantize.quantizers import COMPUTE
 from pipelines.quantize.scale_learning import ScaleLearning

@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evalsuite import Answer, Bench, Metric, Network, Outcome, Property, Unsupported, Verdict
-from evalsuite.own.onnx_network import running
-from evalsuite.verification.cascade import decide
-from evalsuite.verification.falsifier import violated
-from evalsuite.verification.graph import Pointwise
-from evalsuite.verification.of_network import graph_of_network
-from evalsuite.verification.specification import specification_of
+from evalsuite import (
+    Answer,
+    Bench,
+    Metric,
+    Network,
+    Outcome,
+    Pointwise,
+    Property,
+    Unsupported,
+    Verdict,
+    decide,
+    graph_of_network,
+    running,
+    specification_of,
+    violated,
+)
 from pipelines.smt.deciding import JOB_ENDS
 from pipelines.smt.evidence import without_proofs
 from pipelines.smt.methods import BY_BOUNDS, Settled

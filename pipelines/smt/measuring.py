@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, Unsupported, falsify
-from evalsuite.own.onnx_network import is_file
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, Unsupported, falsify, is_file
 from pipelines.smt.distances import distances
 from pipelines.smt.evidence import Evidence, without_proofs
 from pipelines.smt.graph_measuring import measure_graph

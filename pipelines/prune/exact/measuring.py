@@ -24,10 +24,11 @@ from evalsuite import (
     Unsupported,
     Verdict,
     fold_hardness,
+    pieces,
     preactivation_bounds,
+    scores,
+    worsening,
 )
-from evalsuite.samples import pieces
-from evalsuite.tasks.score import scores, worsening
 from pipelines.prune.exact.kinds import Kind
 from pipelines.prune.exact.layers import read_layers
 from pipelines.prune.exact.proofs import NOTHING_REMOVED, Proof, Prover, difference_bound

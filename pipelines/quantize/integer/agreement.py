@@ -11,8 +11,7 @@ import torch
 from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
-from evalsuite import Samples
-from evalsuite.samples import pieces
+from evalsuite import Samples, pieces
 from pipelines.quantize.integer.exactly import Exactly, in_float64, quantizers_of
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.islands import quantize
