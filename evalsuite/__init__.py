@@ -46,11 +46,11 @@ if TYPE_CHECKING:
         Verdict,
     )
     from evalsuite.deployment import Latency, compare_latency, export_onnx, open_onnx, run_onnx
+    from evalsuite.onnx_network import OnnxNetwork, copy_onnx, is_file, parameters_of, running
     from evalsuite.own.calling import Assessment, assess
     from evalsuite.own.decorated import workload
-    from evalsuite.own.onnx_network import OnnxNetwork, copy_onnx, is_file, parameters_of, running
-    from evalsuite.own.references import OwnError
     from evalsuite.own.saving import load_own
+    from evalsuite.references import OwnError
     from evalsuite.relaxations import (
         MISH,
         SIGMOID,
@@ -164,7 +164,7 @@ _HOME = {
     "evalsuite.own.saving": ("load_own",),
     "evalsuite.own.calling": ("Assessment", "assess"),
     "evalsuite.own.decorated": ("workload",),
-    "evalsuite.own.references": ("OwnError",),
+    "evalsuite.references": ("OwnError",),
     "evalsuite.relaxations": (
         "MISH",
         "SIGMOID",
@@ -208,7 +208,7 @@ _HOME = {
         "TokenClassification",
         "score",
     ),
-    "evalsuite.own.onnx_network": (
+    "evalsuite.onnx_network": (
         "OnnxNetwork",
         "copy_onnx",
         "is_file",

@@ -19,7 +19,7 @@ from torch import nn
 from evalsuite.activations.census import built_with, settle_transformers
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.contract import Data, Network
-from evalsuite.own.onnx_network import OnnxNetwork, copy_onnx
+from evalsuite.onnx_network import OnnxNetwork, copy_onnx
 from evalsuite.plugins import PluginError
 from evalsuite.plugins import load as load_plugin
 from evalsuite.resizing import (

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from evalsuite import sources
-from evalsuite.own.arguments import Arguments
 from evalsuite.plugins import entries
 from evalsuite.recipe import TRAIN, Part, Recipe, Step, option_names
 from evalsuite.workloads.workload import DataError, unreadable
@@ -173,7 +172,7 @@ def _plain(value: Any) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     made = {each.name: getattr(value, each.name) for each in fields(value) if getattr(value, each.name) != each.default}
-    return {name: each.plain() if isinstance(each, Arguments) else each for name, each in made.items()}
+    return {name: dict(each) if isinstance(each, Mapping) else each for name, each in made.items()}
 
 
 def _described(part: Part) -> dict[str, str]:

@@ -17,9 +17,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from evalsuite.contract import Stage
-from evalsuite.own.decorated import declared
-from evalsuite.own.references import OwnError, is_reference
 from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
+from evalsuite.references import OwnError, declared, is_reference
 from evalsuite.variants import load_variant, options_for, standing, variant_names
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"

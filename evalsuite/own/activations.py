@@ -18,7 +18,7 @@ from evalsuite.activations.recognition import known
 from evalsuite.activations.runs import Use, census_of_run
 from evalsuite.activations.traits import Activation
 from evalsuite.own.adapter import own_network
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 from evalsuite.reluize.rewrite import modes_in
 from evalsuite.reluize.swap import expose
 from evalsuite.samples import Inputs

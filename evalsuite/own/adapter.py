@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Task
-from evalsuite.own.references import OwnError
 from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError
 from evalsuite.samples import Inputs, leaves
 from evalsuite.tasks import Embedding
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from evalsuite.own.decorated import declared
 from evalsuite.own.examining import examine
 from evalsuite.own.own import Own
 from evalsuite.own.recipes import Asked
-from evalsuite.own.references import OwnError
 from evalsuite.plugins import did_you_mean
 from evalsuite.recipe import TRAIN, construct, option_names
+from evalsuite.references import OwnError, declared
 from evalsuite.results import Status, read_results
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.own.decorated import reference_of
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 
 if TYPE_CHECKING:
     import pandas as pd

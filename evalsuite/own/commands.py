@@ -115,8 +115,8 @@ def _print_examined(lines: tuple[tuple[str, str], ...]) -> None:
 
 def _told(work: Any) -> Any:
     """What `work` gives; what is wrong with the user's model or data ends the command with its one message."""
-    from evalsuite.own.references import OwnError
     from evalsuite.recipe import RecipeError
+    from evalsuite.references import OwnError
     from evalsuite.run.console import stop
     from evalsuite.workloads.workload import DataError
 

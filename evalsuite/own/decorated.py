@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evalsuite.own.references import OwnError, is_reference, resolve
+from evalsuite.references import DECLARED, OwnError
 
 Make = TypeVar("Make", bound=Callable[..., Any])
-_DECLARED = "__evalsuite_workload__"
 
 
 def workload(**options: Any) -> Callable[[Make], Make]:
@@ -23,18 +22,10 @@ def workload(**options: Any) -> Callable[[Make], Make]:
     """
 
     def mark(make: Make) -> Make:
-        setattr(make, _DECLARED, {name: reference_of(each) for name, each in options.items()})
+        setattr(make, DECLARED, {name: reference_of(each) for name, each in options.items()})
         return make
 
     return mark
-
-
-def declared(reference: str) -> dict[str, Any]:
-    """The options that the function of that reference was declared with; none where it was not."""
-    if not is_reference(reference):
-        return {}
-    found: dict[str, Any] = getattr(resolve(reference, what="the model"), _DECLARED, {})
-    return dict(found)
 
 
 def reference_of(given: Any) -> Any:

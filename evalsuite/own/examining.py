@@ -12,9 +12,9 @@ from torch import nn
 from evalsuite.activations import census
 from evalsuite.activations.census import duplicate
 from evalsuite.contract import Data, Task
-from evalsuite.own.onnx_network import OnnxNetwork
+from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.own.own import Own
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 from evalsuite.run.disjoint import PARTS, check_disjoint
 from evalsuite.samples import leaves
 

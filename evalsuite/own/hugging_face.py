@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.own.references import OwnError
 from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError
 
 if TYPE_CHECKING:
     from torch import nn

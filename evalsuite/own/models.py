@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
-from evalsuite.own.references import OwnError, blame, is_reference, resolve
 from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError, blame, is_reference, resolve
 
 if TYPE_CHECKING:
     from torch import nn

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from evalsuite.contract import Data, Task
 from evalsuite.own.data import Source, fingerprint, read_data, source_of
 from evalsuite.own.models import Model
-from evalsuite.own.references import OwnError
 from evalsuite.own.tasks import TaskChoice, task_of
+from evalsuite.references import OwnError
 from evalsuite.samples import Inputs, mapped
 from evalsuite.tasks import Embedding, LanguageModel
 from evalsuite.workloads.options import Budget
@@ -109,7 +109,7 @@ class Own(Budget):
     def given(self, example: Inputs | None = None) -> nn.Module:
         """The user's model with its own activations, taking one batch and giving one tensor."""
         if self.is_onnx:
-            from evalsuite.own.onnx_network import OnnxNetwork
+            from evalsuite.onnx_network import OnnxNetwork
 
             return OnnxNetwork(Path(self.model_choice.path), self.output or None)
         return self.adapted(self.unadapted(), _data(self).train.first(2) if example is None else example)

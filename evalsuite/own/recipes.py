@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 
-from evalsuite.own.references import OwnError
 from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError
 
 if TYPE_CHECKING:
     from evalsuite.own.examining import Examined

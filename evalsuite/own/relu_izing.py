@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.own.assessing import asked_of, own_of, report_of
 from evalsuite.own.own import Own
-from evalsuite.own.references import OwnError
 from evalsuite.own.saving import save_own
 from evalsuite.recipe import TRAIN, parse_recipe
+from evalsuite.references import OwnError
 from evalsuite.results import read_results
 from evalsuite.run.console import cache_in, execute
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from evalsuite.contract import Direction, Metric, Task
-from evalsuite.own.arguments import Arguments
-from evalsuite.own.references import OwnError, blame, is_reference, resolve
+from evalsuite.own.models import Arguments
 from evalsuite.plugins import PluginError, did_you_mean, load
+from evalsuite.references import OwnError, blame, is_reference, resolve
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ class TaskChoice:
     """A task by its name, or by the class `my.py:MyTask`, and its options."""
 
     use: str
-    options: Arguments = field(default_factory=Arguments)
+    options: Mapping[str, Any] = field(default_factory=lambda: Arguments({}))
 
     @classmethod
     def of(cls, given: str | dict[str, Any]) -> TaskChoice:
@@ -37,7 +37,7 @@ class TaskChoice:
         options = {name: value for name, value in given.items() if name != "use"}
         if not isinstance(given.get("use"), str):
             raise ValueError("task: `use` is missing: which task?")
-        return cls(given["use"], Arguments.of(options))
+        return cls(given["use"], Arguments(options))
 
     def make(self) -> Task:
         """The task.
@@ -47,12 +47,12 @@ class TaskChoice:
         """
         kind = self._kind()
         known = [each.name for each in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
-        for name in self.options.names():
+        for name in self.options:
             if name not in known:
                 hint = did_you_mean(name, known) if known else "; it has no options"
                 raise OwnError(f"task {self.use!r} has no option {name!r}{hint}")
         try:
-            made = kind(**self.options.plain())
+            made = kind(**self.options)
         except (Exception, SystemExit) as error:  # a user's class may raise anything
             if is_reference(self.use):
                 raise blame(error, f"making the task {self.use!r}", self.use) from error

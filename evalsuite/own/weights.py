@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.own.references import OwnError
 from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError
 from evalsuite.resizing.description import all_sites, check_finite, tensor_groups
 
 SUFFIXES = (".safetensors", ".pt", ".pth")

@@ -10,7 +10,7 @@ from torch import nn
 
 from evalsuite.contract import Bench, Data, Network
 from evalsuite.networks import check_savable, network_of
-from evalsuite.own.onnx_network import OnnxNetwork
+from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.reluize.swap import check_executes
 from evalsuite.run.disjoint import check_disjoint
 from evalsuite.variants import Made, Setup, Variant, standing

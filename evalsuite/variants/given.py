@@ -31,7 +31,7 @@ class Given:
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         """See `Variant`."""
         if self.file:
-            from evalsuite.own.onnx_network import OnnxNetwork
+            from evalsuite.onnx_network import OnnxNetwork
 
             output = getattr(setup.workload, "output", "")
             return Made(OnnxNetwork(Path(self.file), output or None), budget=0.0)

@@ -10,7 +10,7 @@ import onnx
 
 from evalsuite.contract import Network, Unsupported
 from evalsuite.deployment import export_onnx
-from evalsuite.own.onnx_network import OnnxNetwork, is_file
+from evalsuite.onnx_network import OnnxNetwork, is_file
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import compare, graph_of
 

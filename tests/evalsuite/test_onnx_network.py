@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from evalsuite import Several, export_onnx
-from evalsuite.own.onnx_network import OnnxNetwork, copy_onnx
-from evalsuite.own.references import OwnError
+from evalsuite.onnx_network import OnnxNetwork, copy_onnx
+from evalsuite.references import OwnError
 
 
 def by_another_tool(path: Path, *, batch: int | str = "n", outputs: int = 1, domain: str = "", opset: int = 13) -> Path:

@@ -14,8 +14,8 @@ from evalsuite import Hardenable, check_executes, harden, swap
 from evalsuite.activations.census import built_with, staying
 from evalsuite.own.activations import OwnActivations
 from evalsuite.own.adapter import adapted
-from evalsuite.own.references import OwnError
 from evalsuite.plugins import load
+from evalsuite.references import OwnError
 from evalsuite.reluize.building import build_executing
 from evalsuite.variants.variant import Made, maker, swapped
 

@@ -13,7 +13,7 @@ from torch import fx, nn
 
 from evalsuite import Embedding, LambdaGELU, census, export_onnx, fold_hardness, open_onnx, run_onnx, swap_to_relu
 from evalsuite.own.adapter import adapted, own_network
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 
 transformers = pytest.importorskip("transformers")
 

@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from evalsuite.contract import IGNORED, Data, Task
 from evalsuite.own.data import fingerprint, read_data, source_of
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 from evalsuite.run.disjoint import PARTS, check_disjoint
 from evalsuite.tasks import (
     Classification,
@@ -469,7 +469,7 @@ def test_a_function_makes_data_in_any_usual_form(body: str, wanted: list[int]) -
 
 
 def test_a_data_set_is_read_once_and_then_sample_by_sample() -> None:
-    from evalsuite.own.references import resolve
+    from evalsuite.references import resolve
 
     Path("my.py").write_text(f"{HEAD}{SET}def make():\n    return Squares(0, 60)\n")
     data = read_data(source_of("my.py:make"), Classification())

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from evalsuite.contract import Task
 from evalsuite.own.data import read_data, source_of
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 from evalsuite.tasks import (
     Classification,
     Embedding,

@@ -20,7 +20,7 @@ from torch import nn
 
 from evalsuite import Classification, Embedding, LanguageModel, MultiLabel, Regression, TokenClassification
 from evalsuite.own.models import Model, load_model
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 
 CODE = """
     import torch

@@ -13,7 +13,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from evalsuite import Bench, Data, Network, Outcome, Regression, Split, Unsupported, export_onnx
-from evalsuite.own.onnx_network import OnnxNetwork
+from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.plan import Job
 from evalsuite.plugins import load
 from evalsuite.recipe import Part

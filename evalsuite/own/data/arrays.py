@@ -12,8 +12,8 @@ import torch
 
 from evalsuite.own.data.raw import Part, Raw, part_named
 from evalsuite.own.data.source import Source
-from evalsuite.own.references import OwnError
 from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError
 from evalsuite.samples import Samples, Several, leaves
 
 TARGETS = ("y", "labels", "label", "targets", "target")

@@ -13,7 +13,7 @@ from evalsuite.own.data.cutting import Targets, cut
 from evalsuite.own.data.raw import PARTS, Part, Raw
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.targets import kind_of, numbered
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 from evalsuite.samples import Inputs, Samples, leaves, mapped
 
 TargetsOf = Callable[[Inputs], torch.Tensor]

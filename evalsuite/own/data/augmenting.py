@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from evalsuite.own.data.source import AUGMENTATIONS
-from evalsuite.own.references import OwnError, blame, resolve
+from evalsuite.references import OwnError, blame, resolve
 from evalsuite.samples import Inputs, leaves
 
 

@@ -14,7 +14,7 @@ from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import Table, not_text
 from evalsuite.own.data.texts import text_columns, texts_in
 from evalsuite.own.data.tokenizers import Bytes, Tokenizer
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 
 SUFFIXES = (".txt", ".text", ".tokens", ".raw", ".md")
 _PIECE = 1 << 16  # characters that are turned into tokens at once

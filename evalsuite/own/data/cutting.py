@@ -14,7 +14,7 @@ import torch
 
 from evalsuite.own.data.raw import PARTS, Part, Raw
 from evalsuite.own.data.source import Source
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 from evalsuite.samples import Chosen, Samples, leaves
 from evalsuite.workloads.workload import SPLIT_SEED, partition
 

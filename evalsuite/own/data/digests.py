@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from evalsuite.own.data.source import Source
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 from evalsuite.sources import stamp
 
 _CHUNK = 1 << 20

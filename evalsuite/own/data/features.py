@@ -13,7 +13,7 @@ from evalsuite.own.data.raw import Part, Raw
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import Table, column, target_columns, targets_in
 from evalsuite.own.data.targets import Kind
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
 _CATEGORIES = 100

@@ -11,7 +11,7 @@ from evalsuite.own.data.images import SUFFIXES, Files, domain_of, pictures
 from evalsuite.own.data.raw import Part, Raw, part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import column, read_csv, targets_in
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 
 _FILES = ("file", "file_name", "filename", "path", "image", "name", "id")
 Found = tuple[list[str], list[Any]]  # files relative to the folder, and their targets

@@ -19,7 +19,7 @@ from evalsuite.own.data.arrays import TARGETS, Where, as_input, part_of, raw_of,
 from evalsuite.own.data.digests import digest
 from evalsuite.own.data.raw import Part, Raw, part_named
 from evalsuite.own.data.source import Source
-from evalsuite.own.references import OwnError, blame, resolve
+from evalsuite.references import OwnError, blame, resolve
 from evalsuite.samples import Inputs, Samples, Several, leaves, mapped
 from evalsuite.workloads.workload import SPLIT_SEED
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from evalsuite.own.data.source import Source
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 from evalsuite.samples import Samples
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")

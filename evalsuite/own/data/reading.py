@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.contract import Data, Task
 from evalsuite.own.data.digests import fingerprint
 from evalsuite.own.data.source import Source
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 
 if TYPE_CHECKING:
     from evalsuite.own.data.assembling import TargetsOf

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from evalsuite.own.references import OwnError, is_reference
 from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError, is_reference
 
 AUGMENTATIONS = ("flip", "crop-flip")
 _LISTS = ("target", "text", "features", "labels")

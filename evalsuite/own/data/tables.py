@@ -12,8 +12,8 @@ from typing import Any
 from evalsuite.own.data.raw import part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.targets import Kind
-from evalsuite.own.references import OwnError
 from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 _SAVED = ("dataset_dict.json", "state.json")  # of Hugging Face's save_to_disk

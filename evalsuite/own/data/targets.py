@@ -10,8 +10,8 @@ import torch
 
 from evalsuite.contract import IGNORED, Task
 from evalsuite.own.data.raw import Part
-from evalsuite.own.references import OwnError
 from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError
 
 Kind = Literal["classes", "tags", "tokens", "labels", "values", "vectors", ""]
 _SHOWN = 60

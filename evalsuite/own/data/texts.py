@@ -13,7 +13,7 @@ from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import Table, column, target_columns, targets_in
 from evalsuite.own.data.targets import Kind, numbered
 from evalsuite.own.data.tokenizers import Tokenizer
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 from evalsuite.samples import Inputs, Several, mapped
 
 _TEXTS = ("text", "sentence", "content", "review")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 
 BYTES = "bytes"
 _PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")

@@ -17,7 +17,7 @@ from torch import nn
 
 from evalsuite.contract import Network
 from evalsuite.deployment import open_onnx
-from evalsuite.own.references import OwnError
+from evalsuite.references import OwnError
 from evalsuite.samples import Inputs
 
 _TYPES = {

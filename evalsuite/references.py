@@ -14,6 +14,8 @@ from typing import Any
 
 from evalsuite.plugins import did_you_mean
 
+DECLARED = "__evalsuite_workload__"  # What @evalsuite.workload writes on a function.
+
 
 class OwnError(ValueError):
     """What a user brought cannot be used; the text names the culprit, the value and the cure."""
@@ -45,6 +47,18 @@ def resolve(reference: str, *, what: str) -> Any:
         public = [each for each in vars(module) if not each.startswith("_") and callable(getattr(module, each))]
         raise OwnError(f"{what}: {place} has no {name!r}{did_you_mean(name, public)}")
     return getattr(module, name)
+
+
+def declared(reference: str) -> dict[str, Any]:
+    """The options that @evalsuite.workload declared the function of that reference with; none where it did not.
+
+    Raises:
+        OwnError: see `resolve`.
+    """
+    if not is_reference(reference):
+        return {}
+    found: dict[str, Any] = getattr(resolve(reference, what="the model"), DECLARED, {})
+    return dict(found)
 
 
 def blame(error: BaseException, what: str, reference: str) -> OwnError:
