@@ -58,6 +58,8 @@ def cifar_data(folder: str, classes: int) -> Data:
 class Cifar10ResNet8(Budget):
     """CIFAR-10, a residual network of 8 layers for a CPU: three strided blocks, 12 million multiplications.
 
+    An epoch takes 41 to 49 s of one thread with bfloat16 in hardware (AMX), and 82 s in float32.
+
     Args:
         folder: where the author's binary version lies, or train*.parquet and test*.parquet with encoded images.
             Empty: cifar-10-batches-bin, cifar10 or cifar10-jpeg in the data folder.
@@ -65,7 +67,7 @@ class Cifar10ResNet8(Budget):
     """
 
     version: ClassVar[str] = "1"
-    epochs: int = 16
+    epochs: int = 24
     batch_size: int = 128
     learning_rate: float = 0.1
     optimizer: str = "sgd"
