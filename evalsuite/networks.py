@@ -35,7 +35,8 @@ from evalsuite.resizing import (
 )
 from evalsuite.workloads import Workload
 
-FILES = ("deployed", "integer")  # Fields of Network that are ONNX files, each <field>.onnx in the folder.
+# ONNX files in a network's folder, each <name>.onnx: two fields of Network, and what was one from the start.
+FILES = ("deployed", "integer", "original")
 _ROLES = ("module", "unswapped")
 
 
@@ -105,8 +106,9 @@ def load_network(folder: Path, workload: Workload, data: Data) -> Network:
     description = _read_description(folder / "network.json")
     module, unswapped = (_load(folder, workload, role, description) for role in _ROLES)
     files = {name: _file(folder / f"{name}.onnx", description.get(name)) for name in FILES}
-    if module is None and files["deployed"] is not None and "output" in description:
-        module = OnnxNetwork(files["deployed"], description["output"])
+    original = files.pop("original")
+    if module is None and original is not None:
+        module = OnnxNetwork(original, description["output"])
     if module is None:
         raise ValueError(f"{folder}: network.json names no activation")
     return network_of(description["name"], module, data, unswapped, **files)
@@ -117,8 +119,6 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
     description: dict[str, Any] = {"name": network.name}
     for role, module in zip(_ROLES, (network.module, network.unswapped), strict=True):
         path = folder / f"{role}.safetensors"
-        if isinstance(module, OnnxNetwork):
-            description["output"] = module.output
         if module is None or isinstance(module, OnnxNetwork):
             path.unlink(missing_ok=True)
         else:
@@ -128,8 +128,11 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
             # The activations' classes are not compared: any that compute the same row are loaded as that row's own.
             saved = describe(module, hashlib.sha256(data).hexdigest(), owners_only=True)
             description[role] = {**_activation(module), "saved": saved.to_json()}
-    for name in FILES:
-        source, path = getattr(network, name), folder / f"{name}.onnx"
+    sources = {"deployed": network.deployed, "integer": network.integer, "original": None}
+    if isinstance(network.module, OnnxNetwork):
+        sources["original"], description["output"] = network.module.path, network.module.output
+    for name, source in sources.items():
+        path = folder / f"{name}.onnx"
         if source is None:
             path.unlink(missing_ok=True)
         else:
