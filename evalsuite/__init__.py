@@ -45,8 +45,8 @@ if TYPE_CHECKING:
         Unsupported,
         Verdict,
     )
-    from evalsuite.deployment import Latency, compare_latency, export_onnx, open_onnx, run_onnx
-    from evalsuite.onnx_network import OnnxNetwork, copy_onnx, is_file, parameters_of, running
+    from evalsuite.deployment import Latency, compare_latency, export_onnx, run_onnx
+    from evalsuite.onnx_network import OnnxNetwork, copy_onnx, is_file, open_onnx, parameters_of, running
     from evalsuite.own.calling import Assessment, assess
     from evalsuite.own.decorated import workload
     from evalsuite.own.saving import load_own
@@ -158,7 +158,6 @@ _HOME = {
         "Latency",
         "compare_latency",
         "export_onnx",
-        "open_onnx",
         "run_onnx",
     ),
     "evalsuite.own.saving": ("load_own",),
@@ -212,6 +211,7 @@ _HOME = {
         "OnnxNetwork",
         "copy_onnx",
         "is_file",
+        "open_onnx",
         "parameters_of",
         "running",
     ),

@@ -81,16 +81,6 @@ def export_onnx(
     return model
 
 
-def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceSession:
-    """An ONNX Runtime session on the CPU, quiet, with `threads` threads."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    source = path if isinstance(path, bytes) else str(path)
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-
-
 def run_onnx(session: onnxruntime.InferenceSession, inputs: Inputs) -> torch.Tensor:
     """The session's first output for a batch, a tensor (batch, *input_shape) or several; real ones as float32.
 

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Network
-from evalsuite.deployment import open_onnx
 from evalsuite.references import OwnError
 from evalsuite.samples import Inputs
 
@@ -125,6 +124,16 @@ def is_file(network: Network) -> bool:
     """Whether the network was an ONNX file from the start, and still is that one: no step made another of it."""
     module, file = network.module, network.deployed
     return isinstance(module, OnnxNetwork) and (file is None or filecmp.cmp(file, module.path, shallow=False))
+
+
+def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceSession:
+    """An ONNX Runtime session on the CPU, quiet, with `threads` threads."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    source = path if isinstance(path, bytes) else str(path)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 def running(network: Network) -> nn.Module:

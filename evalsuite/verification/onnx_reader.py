@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from evalsuite.contract import Unsupported
-from evalsuite.deployment import open_onnx
+from evalsuite.onnx_network import open_onnx
 from evalsuite.verification.graph import Affine, Graph, Maximum, Node, Pointwise, renumbered
 from evalsuite.verification.onnx_call import Call, Reading, Tensor
 from evalsuite.verification.onnx_operators import COMPUTED

@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 import torch
 
 from evalsuite.contract import Network, Property
-from evalsuite.deployment import export_onnx, open_onnx, run_onnx
+from evalsuite.deployment import export_onnx, run_onnx
+from evalsuite.onnx_network import open_onnx
 from evalsuite.verification.falsifier import violated
 
 

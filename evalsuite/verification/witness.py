@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import torch
 
-from evalsuite.deployment import open_onnx
+from evalsuite.onnx_network import open_onnx
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.specification import Specification
 
