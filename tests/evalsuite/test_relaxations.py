@@ -170,6 +170,7 @@ def best_area(low: float, high: float) -> tuple[float, float]:
     return area - (rest.min(1) + middle).max() * width, (rest.max(1) + middle).min() * width - area
 
 
+@pytest.mark.slow
 def test_lines_have_almost_the_least_area() -> None:
     generator = np.random.default_rng(3)
     low = generator.uniform(-5, 4, 100)

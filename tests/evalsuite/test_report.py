@@ -136,6 +136,7 @@ def test_tables_sort_by_keyboard_and_tell_their_order(page: Page) -> None:
     assert len(page.attributes("button")) == len(columns)
 
 
+@pytest.mark.slow
 def test_report_is_the_same_bytes_again_and_for_rows_in_another_order(written: list[Path], tmp_path: Path) -> None:
     jobs: dict[str, list[Row]] = {}
     for row in sample_rows():
@@ -210,17 +211,20 @@ def test_single_seed_claims_nothing(tmp_path: Path) -> None:
     assert "✓ better" not in page.text
 
 
+@pytest.mark.slow
 def test_baseline_alone(tmp_path: Path) -> None:
     page = small(tmp_path / "run", sample_rows(("digits-mlp",), ("gelu",)), sample_record(variants=["gelu"]))
     assert "there is nothing to compare it with" in page.text
     assert "no headline metric has differences" in page.text
 
 
+@pytest.mark.slow
 def test_without_a_record_the_page_says_so(tmp_path: Path) -> None:
     page = small(tmp_path / "run", sample_rows(**FEW, seeds=(0, 1)))
     assert page.text.count("not recorded") > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "record", [{}, {"data": None, "steps": [None, {"name": "accuracy"}], "seeds": 3, "jobs": [], "machine": "x"}]
 )
@@ -228,6 +232,7 @@ def test_record_with_missing_or_odd_entries(tmp_path: Path, record: dict[str, ob
     assert "not recorded" in small(tmp_path / "run", sample_rows(**FEW, seeds=(0, 1)), record).text
 
 
+@pytest.mark.slow
 def test_unfinished_run_says_so(tmp_path: Path) -> None:
     rows = [row for row in sample_rows(**FEW) if (row.variant, row.seed, row.step) != ("relu", 2, "smt")]
     page = small(tmp_path / "run", rows, sample_record(finished=None))
@@ -245,6 +250,7 @@ def test_contradictions_are_at_the_top(tmp_path: Path) -> None:
     assert page.text.index("contradictions in") < page.text.index("At a glance")
 
 
+@pytest.mark.slow
 def test_other_variants_and_stages_need_no_change_here(tmp_path: Path) -> None:
     rows = [replace(row, variant=f"{row.variant}-mine", stage="mine") for row in sample_rows(**FEW, seeds=(0, 1))]
     page = small(tmp_path / "run", rows, {"baseline": "gelu-mine"})

@@ -412,6 +412,7 @@ def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_pat
     ]
 
 
+@pytest.mark.slow
 def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", full_rows(), record_of(FULL, variants=["gelu", "relu", "annealed"]), FULL)
     write_report(folder)

@@ -450,6 +450,7 @@ def test_unknown_widths_show_under_the_steps_names(tmp_path: Path) -> None:
     assert "quantize-w8" in finding(Measured(frame), table).headline
 
 
+@pytest.mark.slow
 def test_a_run_without_quantization_has_no_section(tmp_path: Path) -> None:
     rows = [row for row in sample_rows(workloads=("digits-mlp",), seeds=(0, 1)) if row.stage != "quantize"]
     folder = write_run(tmp_path / "run", rows, sample_record())

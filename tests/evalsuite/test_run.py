@@ -104,6 +104,7 @@ def reproducible(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[~frame["timing"]].drop(columns="run").reset_index(drop=True)
 
 
+@pytest.mark.slow
 def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None:
     names = ("segfault", "nan", "raises", "exits", "empty", "declines", "rebuilds", "nan-network", "links", "outside")
     steps = "".join(f"  - {name}\n" for name in names)
@@ -251,6 +252,7 @@ def lines(path: Path) -> int:
     return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_artefacts_are_those_of_the_outcome_that_stands(workshop: Workshop) -> None:
     target = workshop.out / "artefacts/digits-mlp/gelu/0/files"
     workshop.run(workshop.recipe("  - files\n"))
@@ -263,6 +265,7 @@ def test_artefacts_are_those_of_the_outcome_that_stands(workshop: Workshop) -> N
     assert [each.name for each in target.iterdir()] == ["b.txt"]
 
 
+@pytest.mark.slow
 def test_a_cached_outcome_that_cannot_be_read_is_measured_again(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - slow\n")
     workshop.run(recipe)
@@ -294,7 +297,8 @@ def test_a_network_that_comes_out_differently_takes_its_measurements_with_it(wor
     assert workshop.rows()["key"].nunique() == 2
 
 
-@pytest.mark.parametrize("kill_at", [pytest.param(1, marks=pytest.mark.slow), 5])
+@pytest.mark.slow
+@pytest.mark.parametrize("kill_at", [1, 5])
 def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_at: int) -> None:
     recipe = workshop.recipe("  - accuracy\n  - slow\n  - {use: slow, name: slower, seconds: 0.6}\n")
     process = workshop.start("run", recipe, "--out", workshop.out)
@@ -316,6 +320,7 @@ def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_
     pd.testing.assert_frame_equal(reproducible(workshop.rows()), reproducible(fresh.rows()))
 
 
+@pytest.mark.slow
 def test_children_die_with_a_killed_parent(workshop: Workshop) -> None:
     steps = "  - {use: slow, seconds: 60}\n  - hang\n"
     recipe = workshop.recipe(steps, HEAD.replace(", gelu-swap", ""))
@@ -331,6 +336,7 @@ def test_children_die_with_a_killed_parent(workshop: Workshop) -> None:
     assert not alive
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - {use: slow, seconds: 1.5}\n")
     process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 1)
@@ -375,6 +381,7 @@ def test_plan_tells_what_and_why(workshop: Workshop) -> None:
     ).stdout  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_hidden_base_is_trained_but_not_shown(workshop: Workshop) -> None:
     head = HEAD.replace("[gelu, gelu-swap]", "[gelu-swap, relu]") + "baseline: relu\n"
     done = workshop.run(workshop.recipe("  - accuracy\n", head))
@@ -382,6 +389,7 @@ def test_a_hidden_base_is_trained_but_not_shown(workshop: Workshop) -> None:
     assert set(workshop.rows()["variant"]) == {"gelu-swap", "relu"}
 
 
+@pytest.mark.slow
 def test_a_changed_network_goes_on_to_the_next_step(workshop: Workshop) -> None:
     steps = "  - {use: prune, fine_tune_epochs: 1}\n  - {use: accuracy, name: pruned, after: prune}\n  - accuracy\n"
     done = workshop.run(workshop.recipe(steps))
@@ -393,6 +401,7 @@ def test_a_changed_network_goes_on_to_the_next_step(workshop: Workshop) -> None:
     assert parameters["pruned"] == parameters["prune"] < parameters["accuracy"]
 
 
+@pytest.mark.slow
 def test_a_quantized_file_goes_on_to_the_steps_that_take_one(workshop: Workshop) -> None:
     steps = """
   - {use: prune, fine_tune_epochs: 1}
@@ -465,6 +474,7 @@ def test_a_missing_data_file_is_said_before_anything_runs(workshop: Workshop, wo
     assert done.stderr == f"evalsuite: workload 'from-file': {NO_FILE} place in the workload's options\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--serial",)])
 def test_a_stage_that_calls_sys_exit_costs_only_its_own_row(workshop: Workshop, words: tuple[str, ...]) -> None:
     recipe = workshop.recipe("  - leaves\n  - slow\n", HEAD.replace(", gelu-swap", ""))
@@ -493,6 +503,7 @@ def test_what_cannot_be_trained_for_good_fails_before_its_training(workshop: Wor
     assert f"DataError: the {NO_FILE[4:]}" in rows.loc["from-file", "reason"]
 
 
+@pytest.mark.slow
 def test_unusable_folders_are_named(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - slow\n")
     (workshop.folder / "file").write_text("")
@@ -507,6 +518,7 @@ def test_unusable_folders_are_named(workshop: Workshop) -> None:
     assert workshop.call("doctor", "--cache", workshop.folder / "file").returncode == 1
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_recipe_is_left_alone(workshop: Workshop) -> None:
     workshop.run(workshop.recipe("  - slow\n"))
     before = (workshop.out / "results.parquet").read_bytes()
@@ -516,6 +528,7 @@ def test_a_folder_of_another_recipe_is_left_alone(workshop: Workshop) -> None:
     assert (workshop.out / "results.parquet").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_two_runs_in_one_folder_at_a_time_are_refused(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - {use: slow, seconds: 30}\n")
     process = workshop.start("run", recipe, "--out", workshop.out)
@@ -527,6 +540,7 @@ def test_two_runs_in_one_folder_at_a_time_are_refused(workshop: Workshop) -> Non
     assert "another process is running" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_the_next_run_continues(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - slow\n  - accuracy\n")
     limited = (
@@ -556,6 +570,7 @@ def test_stages_lists_origins_and_shows_the_broken_one_as_broken(workshop: Works
 DEMO = Path(__file__).parent.parent / "plugin_demo"
 
 
+@pytest.mark.slow
 def test_what_a_third_party_brings_is_installed_and_runs_in_a_recipe(workshop: Workshop, demo_site: Path) -> None:
     workshop.path = demo_site
     head = HEAD.replace("digits-mlp", "breast-cancer-mlp").replace("gelu-swap", "squareplus, squareplus-swap")

@@ -227,6 +227,7 @@ class Brought(DigitsTinyMLP):
 """
 
 
+@pytest.mark.slow
 def test_a_helper_a_checkpoint_and_a_file_named_by_an_option_each_make_a_job_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

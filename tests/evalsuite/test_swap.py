@@ -129,6 +129,7 @@ def test_a_redirected_network_learns_lambda_copies_pickles_exports_and_takes_nam
     assert not torch.equal(copied(x), expected)
 
 
+@pytest.mark.slow
 def test_a_redirected_and_swapped_network_becomes_an_onnx_file_of_relus(tmp_path) -> None:
     import onnx
     import onnxruntime

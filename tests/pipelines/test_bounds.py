@@ -449,6 +449,7 @@ class OffInCorners(Engine):
         return (center - 1e-6 if self._wrong else low), high, inputs
 
 
+@pytest.mark.slow
 def test_bounds_that_exclude_a_corner_are_computed_by_matrices(
     network: MakeNetwork, bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_the_control_is_only_fine_tuned(network: MakeNetwork, bench: MakeBench) 
     assert not torch.equal(by_hand[0].weight, trained.module[0].weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["local", "global"])
 def test_rounds_end_at_the_widths_of_one_round(network: MakeNetwork, bench: MakeBench, scope: str) -> None:
     trained, there = network("digits-cnn", "gelu", epochs=4), bench("digits-cnn", epochs=4)
@@ -152,6 +153,7 @@ def test_heads_alone(network: MakeNetwork, bench: MakeBench) -> None:
     assert (made.channels, made.heads) == (0, 2)
 
 
+@pytest.mark.slow
 def test_latencies_are_ratios_per_batch(network: MakeNetwork, bench: MakeBench) -> None:
     outcome = Prune(sparsity=0.75, fine_tune_epochs=0).run(network("digits-cnn", "relu", epochs=4), bench("digits-cnn"))
     for name in ("latency_ratio", "relative_latency"):
@@ -263,6 +265,7 @@ def test_dropout_draws_from_the_seed(bench: MakeBench) -> None:
     assert torch.equal(tuned[0], tuned[1])
 
 
+@pytest.mark.slow
 def test_conformance() -> None:
     assert "handed_on_network" in check_stage(Prune(fine_tune_epochs=1))
 

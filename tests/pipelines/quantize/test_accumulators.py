@@ -85,6 +85,7 @@ def test_errors() -> None:
         accumulator_metrics(made(linear([[1, -1]], [1]), places=2), np.zeros((0, 2), dtype=np.uint8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["gelu", "relu"])
 def test_a_trained_network(network: MakeNetwork, bench: MakeBench, variant: str) -> None:
     given = network("digits-cnn", variant)

@@ -50,7 +50,7 @@ def digits(module: nn.Module) -> Network:
     return Network("made", module.eval(), (1, 8, 8), 10)
 
 
-@pytest.mark.parametrize("workload", ["digits-mlp", "digits-cnn"])
+@pytest.mark.parametrize("workload", ["digits-mlp", pytest.param("digits-cnn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_eight_bits_keep_the_accuracy_in_both_runtimes(
     network: MakeNetwork, bench: MakeBench, workload: str, variant: str
@@ -389,6 +389,7 @@ def test_importing_the_stage_is_light() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_every_option_has_its_rows(network: MakeNetwork, bench: MakeBench) -> None:
     stage = Quantize(
         weight_bits=4, act_bits=4, placement="pre+post", tuned=True, qat_epochs=1, size_budget=0.4, sensitivity=True,
@@ -435,7 +436,7 @@ def test_one_thread_or_two_give_the_same_network(network: MakeNetwork, bench: Ma
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("placement", ["post", "pre+post"])
+@pytest.mark.parametrize("placement", ["post", pytest.param("pre+post", marks=pytest.mark.slow)])
 def test_every_arm_has_the_same_rows(
     network: MakeNetwork, bench: MakeBench, placement: Literal["post", "pre+post"]
 ) -> None:
@@ -469,6 +470,7 @@ def test_islands_leave_rows_with_reasons(network: MakeNetwork, bench: MakeBench)
     assert lacking["integer_latency_ratio"].startswith("float islands")
 
 
+@pytest.mark.slow
 def test_what_is_relative_to_the_network_itself_is_no_verdict(network: MakeNetwork, bench: MakeBench) -> None:
     """A network that is slow in float gains more: its ratio is higher although quantized it is no faster."""
     outcome = Quantize(tuned=True).run(network("digits-mlp", "relu"), bench("digits-mlp"))
@@ -477,6 +479,7 @@ def test_what_is_relative_to_the_network_itself_is_no_verdict(network: MakeNetwo
         assert own[name] is Direction.NEUTRAL, name
 
 
+@pytest.mark.slow
 def test_samples_without_a_target_count_in_no_accuracy(network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("digits-mlp", "gelu"), bench("digits-mlp")
     inputs, targets = there.data.test.inputs[:200], there.data.test.targets[:200].clone()

@@ -313,6 +313,7 @@ def test_weights_rounded_by_outputs_stay_near_their_float_values_for_training() 
         assert steps[~nearest].detach().numpy() == pytest.approx(0.49, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_training_is_reproducible_and_changes_nothing_it_was_given(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "relu"), bench("digits-mlp")
     quantized = quantize(made.module, made.input_shape, Scheme(Bits(3, 3)), room.data.calibration.inputs, ALL)
@@ -367,6 +368,7 @@ class _Moved(nn.Module):
         return x + self.by
 
 
+@pytest.mark.slow
 def test_tuning_chooses_by_calibration_inputs_alone(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "gelu"), bench("digits-mlp")
     traced, inputs = trace(fold_hardness(made.module), made.input_shape), room.data.calibration.inputs
