@@ -126,6 +126,7 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
         **{f"workload {key}": value for key, value in _described(job.workload).items()},
         "code": sources.digest(*code_of(job)),
     }
+    inputs |= {f"library {name}": _version(name) for name in getattr(job.workload.target, "libraries", ())}
     if job.step is None:
         inputs["variant"] = _kind(job.variant)
         inputs |= _described(job.variant)

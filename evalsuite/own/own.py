@@ -92,6 +92,18 @@ class Own(Budget):
         return whole.hexdigest()
 
     @property
+    def libraries(self) -> tuple[str, ...]:
+        """The distributions whose versions enter the keys of its jobs, since the model is theirs."""
+        kind = self.model_choice.path.partition(":")[0]
+        return {"hf": ("transformers",), "timm": ("timm",)}.get(kind, ())
+
+    @property
+    def preloaded(self) -> tuple[str, ...]:
+        """Modules of installed packages that its jobs import, and that take seconds to load."""
+        parts = ("activations", "modeling_utils", "models.auto.modeling_auto")
+        return tuple(f"transformers.{part}" for part in parts) if self.libraries == ("transformers",) else ()
+
+    @property
     def covered(self) -> list[Path]:
         """Files and folders whose contents the fingerprint has, so that a job need not note each that it opens."""
         data = [] if self.data_choice.is_function else [self.data_choice.place]

@@ -92,9 +92,9 @@ def processes(recipe: Recipe, jobs: int = 0) -> tuple[Executor, int]:
     from evalsuite.run.executor import Processes
 
     workers = _workers(jobs)
-    return Processes(
-        workers, [type(step.stage).__module__ for step in recipe.steps], jobs=len(jobs_of(recipe))
-    ), workers
+    modules = [type(step.stage).__module__ for step in recipe.steps]
+    libraries = [name for part in recipe.workloads for name in getattr(part.target, "preloaded", ())]
+    return Processes(workers, modules, jobs=len(jobs_of(recipe)), libraries=libraries), workers
 
 
 def _workers(asked: int) -> int:

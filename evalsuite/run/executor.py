@@ -119,9 +119,10 @@ class Processes:
         workers: at least 1.
         stage_modules: the modules of the stages, to be loaded before the first job.
         jobs: how many there will be, at most; many are worth a longer preparation.
+        libraries: modules of installed packages that are loaded before, too, since that takes seconds.
     """
 
-    def __init__(self, workers: int, stage_modules: Iterable[str], *, jobs: int) -> None:
+    def __init__(self, workers: int, stage_modules: Iterable[str], *, jobs: int, libraries: Iterable[str] = ()) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self._workers = workers
@@ -133,7 +134,7 @@ class Processes:
         warm = ["evalsuite.run.warm"] if jobs >= _WORTH_WARMING else []
         # Only ours: what a third party's modules read or import as they load, each job is to be seen doing itself.
         ours = [name for name in stage_modules if name.partition(".")[0] in OURS]
-        self._context.set_forkserver_preload([*_ALWAYS_LOADED, *warm, *_with_submodules(ours)])
+        self._context.set_forkserver_preload([*_ALWAYS_LOADED, *warm, *_with_submodules(ours), *libraries])
 
     @property
     def free(self) -> int:

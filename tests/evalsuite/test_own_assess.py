@@ -100,7 +100,7 @@ def bert_classifier(folder: Path) -> list[str]:
     _tokenizer(folder / "my-bert")
     _reviews(folder)
     return [
-        "hf:./my-bert", "--data", "reviews.jsonl", "--start", "scratch", "--set", "data.max_length=16",
+        "hf:./my-bert", "--data", "reviews.jsonl", "--start", "scratch", "--set", "data.length=16",
     ]  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def gpt2_language_model(folder: Path) -> list[str]:
         "--start",
         "scratch",
         "--set",
-        "data.context=32",
+        "data.length=32",
     ]
 
 
@@ -154,7 +154,7 @@ def labels_of_texts(folder: Path) -> list[str]:
             file.write(json.dumps({"text": " ".join([*present, "film", str(number)]), "labels": present}) + "\n")
     return [
         "hf:./tagger", "--data", "tags.jsonl", "--task", "multi-label", "--start", "scratch",
-        "--set", "data.max_length=16",
+        "--set", "data.length=16",
     ]  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def embedding_of_minilm(folder: Path) -> list[str]:
     (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines))
     return [
         f"hf:{Path(package.__file__).parent / 'model'}", "--data", "texts.jsonl", "--task", "embedding",
-        "--set", "data.max_length=16", "--set", "epochs=1",
+        "--set", "data.length=16", "--set", "epochs=1",
     ]  # fmt: skip
 
 
@@ -203,6 +203,7 @@ def test_one_command_ends_in_a_report(
         assert nodes[baseline] > 0
 
 
+@pytest.mark.slow
 def test_an_assessment_of_a_small_model_runs_whole(tmp_path: Path) -> None:
     words = functional_gelu(tmp_path)
     said = _in(tmp_path, "assess", *words, "--quick", "--cache", "cache", "--set", "epochs=2")
@@ -212,6 +213,7 @@ def test_an_assessment_of_a_small_model_runs_whole(tmp_path: Path) -> None:
     assert set(rows.step) >= {"accuracy", "export", "quantize-w8", "prune", "bounds", "smt", "swap-certificate"}
 
 
+@pytest.mark.slow
 def test_check_says_stage_by_stage_what_will_run(tmp_path: Path) -> None:
     said = _in(tmp_path, "check", *table_regression(tmp_path))
     lines = dict(line.split(None, 1) for line in said.splitlines() if line)
@@ -228,6 +230,7 @@ def test_init_prints_a_recipe_that_runs(tmp_path: Path) -> None:
     assert "gelu-swap" in planned
 
 
+@pytest.mark.slow
 def test_a_model_that_is_declared_in_python_needs_no_options(tmp_path: Path) -> None:
     functional_gelu(tmp_path)
     (tmp_path / "declared.py").write_text(
@@ -247,6 +250,7 @@ def test_a_model_that_is_declared_in_python_needs_no_options(tmp_path: Path) -> 
     assert "net/gelu/0/train" in _in(tmp_path, "plan", "recipe.yaml", "--cache", "cache")
 
 
+@pytest.mark.slow
 def test_relu_ize_leaves_a_network_in_the_layout_of_the_users_model(tmp_path: Path) -> None:
     _vectors(tmp_path)
     (tmp_path / "my.py").write_text(
