@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from evalsuite.contract import Data, Task
 from evalsuite.own.data import Source, fingerprint, read_data, source_of
 from evalsuite.own.models import Model
+from evalsuite.own.originals import Originals
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.references import OwnError
 from evalsuite.samples import Inputs, mapped
@@ -206,9 +207,12 @@ def _data(own: Own) -> Data:
             original.append(own.given(mapped(inputs, lambda each: each[:2])).eval())
         return original[0](inputs)  # type: ignore[no-any-return]
 
+    digest = own.fingerprint()
+    originals = Originals(digest, outputs_of)
     with torch.random.fork_rng(devices=[]):
-        found = read_data(own.data_choice, task, tokenizer=tokenizer, targets_of=outputs_of)
-    return replace(found, fingerprint=own.fingerprint())
+        found = read_data(own.data_choice, task, tokenizer=tokenizer, targets_of=originals)
+    originals.keep()
+    return replace(found, fingerprint=digest)
 
 
 @cache

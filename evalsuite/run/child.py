@@ -39,7 +39,7 @@ EXIT_NO_ROOM = 28
 class Assignment:
     """A job with all that its process needs: the key, the folder it writes and that of the network it takes.
 
-    `commit` is that of the code that runs it.
+    `commit` is that of the code that runs it, `cache` the folder of the cache, where a workload may keep things.
     """
 
     job: Job
@@ -48,6 +48,7 @@ class Assignment:
     network: Path | None
     log: Path
     commit: str = ""
+    cache: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ def run_isolated(assignment: Assignment) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    if assignment.cache is not None:
+        os.environ["EVALSUITE_CACHE"] = str(assignment.cache)
     try:
         perform(assignment)
     except OSError as error:

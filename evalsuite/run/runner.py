@@ -298,7 +298,9 @@ class _Run:
             self._make_again(job.needs)
             return False
         log = self._out / "logs" / f"{job.id.replace('/', '_')}.log"
-        assignment = Assignment(job, key_of(inputs), self._state.cache.scratch(), network, log, self._commit)
+        assignment = Assignment(
+            job, key_of(inputs), self._state.cache.scratch(), network, log, self._commit, self._state.cache.folder
+        )
         self._inputs[job.id] = inputs
         self._executor.start(assignment)
         return True
