@@ -116,6 +116,8 @@ def _print_options(help_: str, target: object) -> None:
         print(f"  {name}: {kind} = {default}")
         if name in texts:
             print(textwrap.fill(texts[name], 110, initial_indent="      ", subsequent_indent="      "))
+    for name, within in getattr(target, "inside", {}).items():
+        _print_options(f"\n{name} may be a mapping of these.", within)
 
 
 def _print_plugins(group: str, name: str | None = None, find: Callable[[str], Plugin] | None = None) -> None:

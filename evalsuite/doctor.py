@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
-from evalsuite.plugins import GROUPS, load_all
+from evalsuite.plugins import GROUPS, load_all, options_of
 
 _ROOM_MIB = 500
 
@@ -68,6 +68,8 @@ def _absent_data(group: str, target: Any) -> str:
     """Why a workload's data is not at hand: some must be fetched, and not everyone needs them."""
     if group != "workloads":
         return ""
+    if any(default == "required" for _, _, default in options_of(target)):
+        return ""  # its data are named in a recipe
     try:
         target().fingerprint()
     except OSError as error:

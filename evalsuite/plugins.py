@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -91,14 +91,14 @@ def options_of(target: object) -> list[tuple[str, str, str]]:
     if not isinstance(target, type) or not is_dataclass(target):
         return []
     return [
-        (
-            each.metadata.get("option", each.name),
-            str(each.type),
-            "required" if each.default is MISSING else repr(each.default),
-        )
-        for each in fields(target)
-        if each.init
+        (each.metadata.get("option", each.name), str(each.type), _default(each)) for each in fields(target) if each.init
     ]
+
+
+def _default(option: Field[Any]) -> str:
+    if option.default_factory is not MISSING:
+        return repr(option.default_factory())
+    return "required" if option.default is MISSING else repr(option.default)
 
 
 def texts_of(target: object) -> dict[str, str]:

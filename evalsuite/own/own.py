@@ -58,8 +58,9 @@ class Own(Budget):
     """
 
     version: ClassVar[str] = "1"
-    model: str | dict[str, Any] = ""
-    source: str | dict[str, Any] = field(default="", metadata={"option": "data"})
+    inside: ClassVar[dict[str, type]] = {"model": Model, "data": Source}  # what a mapping of these may hold
+    model: str | dict[str, Any] = field(kw_only=True)
+    source: str | dict[str, Any] = field(kw_only=True, metadata={"option": "data"})
     task: str | dict[str, Any] = "classification"
     inputs: tuple[str, ...] = ()
     output: str = ""
