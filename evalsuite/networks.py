@@ -136,7 +136,10 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
         if source is None:
             path.unlink(missing_ok=True)
         else:
-            copy_onnx(source, path)
+            if name == "original":
+                copy_onnx(source, path)  # a user's file may keep its weights in others
+            else:
+                path.write_bytes(source.read_bytes())
             description[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     noted = {**description, "checksum": checksum(description)}
     (folder / "network.json").write_text(json.dumps(noted, indent=1, sort_keys=True))

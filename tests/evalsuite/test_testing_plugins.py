@@ -64,7 +64,7 @@ def demo(demo_site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_what_the_demo_plugin_brings_is_found_and_conforms(demo: None, tmp_path: Path) -> None:
     stage = load("stages", "input-noise")
     assert (stage.origin, stage.version) == ("evalsuite-plugin-demo", "0.1.0")
-    assert stage.help.startswith("Accuracy under Gaussian noise")
+    assert stage.help.startswith("The task's headline metric under Gaussian noise")
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     with pytest.raises(RecipeError, match=r"recipe\.yaml:5:9 steps\[0\]: sigma must be >= 0, got -1\.0"):
         read_recipe(tmp_path / "recipe.yaml")
