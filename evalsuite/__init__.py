@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from evalsuite.deployment import Latency, compare_latency, export_onnx, run_onnx
-    from evalsuite.onnx_network import OnnxNetwork, copy_onnx, is_file, open_onnx, parameters_of, running
+    from evalsuite.onnx_network import OnnxNetwork, copy_onnx, is_file, open_onnx, output_of, parameters_of, running
     from evalsuite.own.calling import Assessment, assess
     from evalsuite.own.decorated import workload
     from evalsuite.own.saving import load_own
@@ -212,6 +212,7 @@ _HOME = {
         "copy_onnx",
         "is_file",
         "open_onnx",
+        "output_of",
         "parameters_of",
         "running",
     ),
@@ -369,6 +370,7 @@ __all__ = [
     "mean_loss",
     "mlp",
     "open_onnx",
+    "output_of",
     "packaged_file",
     "parameter_groups",
     "parameters_of",

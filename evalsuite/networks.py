@@ -136,7 +136,7 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
         if source is None:
             path.unlink(missing_ok=True)
         else:
-            if name == "original":
+            if isinstance(network.module, OnnxNetwork):
                 copy_onnx(source, path)  # a user's file may keep its weights in others
             else:
                 path.write_bytes(source.read_bytes())

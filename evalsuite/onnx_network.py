@@ -140,7 +140,12 @@ def running(network: Network) -> nn.Module:
     """What gives a network's outputs: the file that stands for it in ONNX Runtime, else a copy of its module."""
     if network.deployed is None or is_file(network):
         return copy.deepcopy(network.module).eval()
-    return OnnxNetwork(network.deployed, getattr(network.module, "output", None))
+    return OnnxNetwork(network.deployed, output_of(network))
+
+
+def output_of(network: Network) -> str | None:
+    """Which output of its files is the network's; None of one that a torch module became."""
+    return network.module.output if isinstance(network.module, OnnxNetwork) else None
 
 
 def parameters_of(network: Network) -> int:
@@ -150,6 +155,15 @@ def parameters_of(network: Network) -> int:
         return sum(each.numel() for each in network.module.parameters())
     model = onnx.load(str(path), load_external_data=False)
     return sum(math.prod(each.dims) for each in model.graph.initializer)
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The files beside an ONNX file that hold its weights.
+
+    Raises:
+        OwnError: see `OnnxNetwork`.
+    """
+    return [path.parent / each for each in _external(_loaded(path)) if (path.parent / each).is_file()]
 
 
 def copy_onnx(path: Path, to: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from evalsuite.sources import OURS, content, is_installed, source_file, stamp
+from evalsuite.sources import ADDED, OURS, content, is_installed, source_file, stamp
 
 CHANGED = "changed while it was read"  # No digest: what is noted with it never counts as unchanged.
 _SYSTEM = tuple(Path(each) for each in ("/proc", "/sys", "/dev", "/etc", "/lib", "/lib64", "/usr/lib", "/usr/share"))
@@ -53,6 +53,7 @@ class Reading(AbstractContextManager["Reading"]):
     def digests(self) -> dict[str, str]:
         """The digests by "module NAME", "file PACKAGE:PATH", "file :PATH" of the present folder, or "file PATH"."""
         modules = {name: Path(file).resolve() for name, file in _loaded() if source_file(name) == Path(file).resolve()}
+        modules = {name: file for name, file in modules.items() if not any(map(file.is_relative_to, ADDED))}
         found = {f"module {name}": content(file) for name, file in modules.items() if self._counts(name, file)}
         compiled = {str(Path(file).resolve()) for name, file in _loaded() if name not in modules}
         for path in sorted({*self._opened, *compiled} - self._written):

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from evalsuite.plugins import did_you_mean
+from evalsuite.sources import ADDED
 
 DECLARED = "__evalsuite_workload__"  # What @evalsuite.workload writes on a function.
 
@@ -110,6 +111,7 @@ def _file_module(file: Path) -> ModuleType:
     sys.modules[name] = module
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
+    ADDED.add(file.parent)
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:

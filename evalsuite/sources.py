@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 OURS = ("evalsuite", "pipelines")
+ADDED: set[Path] = set()  # folders that a user's file put on the path: only a process that has loaded it finds them
 
 
 @cache

@@ -62,11 +62,11 @@ def _export(network: Network, path: Path, test: Split) -> tuple[onnx.ModelProto,
     """
     import onnx
 
-    from evalsuite import OnnxNetwork, copy_onnx, export_onnx, fold_hardness
+    from evalsuite import OnnxNetwork, copy_onnx, export_onnx, fold_hardness, output_of
 
     if network.deployed is not None:
         copy_onnx(network.deployed, path)
-        return onnx.load(str(path)), OnnxNetwork(path, getattr(network.module, "output", None))
+        return onnx.load(str(path)), OnnxNetwork(path, output_of(network))
     given = network.example(2)
     module = fold_hardness(network.module, (given,))
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from evalsuite.own.examining import examine
 from evalsuite.own.own import Own
@@ -68,13 +69,18 @@ def _set(options: dict[str, Any], setting: str) -> None:
     known = option_names(Own)
     if first not in known:
         raise OwnError(f"--set {first}: `own` has no such option{did_you_mean(first, known)}")
-    value = YAML(typ="safe").load(text)
+    try:
+        value = YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise OwnError(f"--set {setting}: the value is no YAML; put texts with signs into quotes") from error
     if not rest:
         options[first] = value
         return
     inner = options.get(first, {})
     alone = "use" if first == "task" else "path"  # what a text stands for
     place = options[first] = {alone: inner} if isinstance(inner, str) else dict(inner)
+    if len(rest) > 1 and not isinstance(place.setdefault(rest[0], {}), dict):
+        raise OwnError(f"--set {setting}: {first}.{rest[0]} is no mapping; write {first}.{rest[0]}=VALUE")
     for each in rest[:-1]:
         place = place.setdefault(each, {})
     place[rest[-1]] = value

@@ -66,9 +66,9 @@ def assess(
     _print_examined(asked.examined.lines)
     folder = out or Path("runs") / asked.name
     text = asked.text()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "recipe.yaml").write_text(text, encoding="utf-8")
-    read = parse_recipe(text, str(folder / "recipe.yaml"))
+    _told(lambda: folder.mkdir(parents=True, exist_ok=True))
+    _told(lambda: (folder / "recipe.yaml").write_text(text, encoding="utf-8"))
+    read = _told(lambda: parse_recipe(text, str(folder / "recipe.yaml")))
     complete = execute(read, folder, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite assess {model}")
     for line in report_of(folder):
         print(line)
@@ -103,7 +103,7 @@ def relu_ize(
     from evalsuite.own.relu_izing import relu_ized
 
     options = _told(lambda: options_of(model, data, task, weights, start or "trained", set_ or []))
-    for line in _told(lambda: relu_ized(options, out, cache, jobs=jobs, progress=progress)):
+    for line in _told(lambda: [*relu_ized(options, out, cache, jobs=jobs, progress=progress)]):
         print(line)
 
 
@@ -117,10 +117,12 @@ def _told(work: Any) -> Any:
     """What `work` gives; what is wrong with the user's model or data ends the command with its one message."""
     from evalsuite.recipe import RecipeError
     from evalsuite.references import OwnError
-    from evalsuite.run.console import stop
+    from evalsuite.run.console import described, stop
     from evalsuite.workloads.workload import DataError
 
     try:
         return work()
     except (OwnError, RecipeError, DataError, ValueError) as error:
         stop(error)
+    except OSError as error:
+        stop(described(error))

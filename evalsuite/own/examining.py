@@ -104,7 +104,8 @@ def _start(own: Own) -> str:
 
 def _step(module: nn.Module, data: Data) -> torch.Tensor:
     """The outputs for a few training samples, after the gradients of a training step were found to be sound."""
-    inputs, targets = next(data.train.batches(_STEP))
+    chosen = data.train.labelled.nonzero().flatten()[:_STEP]
+    inputs, targets = data.train.inputs[chosen], data.train.targets[chosen]
     module = duplicate(module).train()
     try:
         outputs: torch.Tensor = module(inputs)
@@ -158,6 +159,7 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
 
 def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
     with torch.no_grad():
-        metrics = task.metrics(task.tally(outputs, data.train.targets[: len(outputs)]))
+        targets = data.train.targets[data.train.labelled.nonzero().flatten()[: len(outputs)]]
+        metrics = task.metrics(task.tally(outputs, targets))
     named = ", ".join(f"{each.name} ({each.unit}, {each.direction.value} is better)" for each in metrics)
     return f"{type(getattr(task, 'task', task)).__name__}: {named}"

@@ -86,7 +86,12 @@ class Model:
         """The files and folders that are named, besides what they import: what a cached result depends on."""
         _, _, rest = self.path.partition(":")
         named = [rest if self.path.startswith("hf:") else self.path.rpartition(":")[0] or self.path, self.weights]
-        return [Path(each).expanduser() for each in named if each and Path(each).expanduser().exists()]
+        found = [Path(each).expanduser() for each in named if each and Path(each).expanduser().exists()]
+        if self.path.endswith(".onnx") and found:
+            from evalsuite.onnx_network import weight_files
+
+            found += weight_files(found[0])
+        return found
 
 
 def load_model(model: Model, *, task: Task | None = None, classes: int | None = None, start: str) -> nn.Module:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -19,7 +20,7 @@ from evalsuite.own.originals import Originals
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.references import OwnError
 from evalsuite.samples import Inputs, mapped
-from evalsuite.tasks import Embedding, LanguageModel
+from evalsuite.tasks import Embedding
 from evalsuite.workloads.options import Budget
 
 if TYPE_CHECKING:
@@ -180,7 +181,11 @@ class Own(Budget):
 
     def task_chosen(self) -> Task:
         """The task, with the user's loss and metrics."""
-        return task_of(cast(TaskChoice, self.task), self.loss, self.metrics)
+        chosen, source = cast(TaskChoice, self.task), self.data_choice
+        by_bytes = (source.tokenizer or _tokenizer(self.model_choice) or "bytes") == "bytes"
+        if by_bytes and not source.is_function and not source.path.endswith((".npz", ".npy")):
+            chosen = chosen.told_of_bytes()
+        return task_of(chosen, self.loss, self.metrics)
 
 
 def _model_of(given: Any) -> Model:
@@ -199,8 +204,6 @@ def _model_of(given: Any) -> Model:
 def _data(own: Own) -> Data:
     task = own.task_chosen()
     tokenizer = _tokenizer(own.model_choice)
-    if isinstance(task, LanguageModel) and not (own.data_choice.tokenizer or tokenizer):
-        task = replace(task, per="byte")
     original: list[nn.Module] = []
 
     def outputs_of(inputs: Inputs) -> torch.Tensor:
@@ -209,11 +212,30 @@ def _data(own: Own) -> Data:
         return original[0](inputs)  # type: ignore[no-any-return]
 
     digest = own.fingerprint()
-    originals = Originals(digest, outputs_of)
     with torch.random.fork_rng(devices=[]):
+        originals = Originals(_told_apart(own, digest), outputs_of)
         found = read_data(own.data_choice, task, tokenizer=tokenizer, targets_of=originals)
     originals.keep()
     return replace(found, fingerprint=digest)
+
+
+def _told_apart(own: Own, digest: str) -> str:
+    """What the original's outputs depend on, beside the data: the model as it was asked for, and its weights."""
+    whole = hashlib.sha256(digest.encode())
+    if isinstance(own.task_chosen(), Embedding):
+        asked = (own.model_choice, own.inputs, own.output, own.start, torch.__version__)
+        whole.update(f"{asked} {[_version(each) for each in own.libraries]}".encode())
+        torch.manual_seed(0)
+        for name, tensor in sorted(own.unadapted().state_dict().items()):
+            whole.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return whole.hexdigest()
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""
 
 
 @cache

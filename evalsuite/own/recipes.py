@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
@@ -68,6 +69,10 @@ class Asked:
         for stage in self.stages:
             if stage != "all" and stage not in STAGES:
                 raise OwnError(f"--stages: there is no {stage!r}{did_you_mean(stage, [*STAGES, 'all'])}")
+        if self.against and self.examined.activation:
+            raise OwnError("--against compares ONNX files, and this model is none: leave it out")
+        if self.against and not Path(self.against).is_file():
+            raise OwnError(f"--against: there is no file {self.against}")
         if self.seeds < 1:
             raise OwnError(f"--seeds is a number of networks of each variant, at least 1; got {self.seeds}")
 

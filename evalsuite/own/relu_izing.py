@@ -30,7 +30,7 @@ def relu_ized(
     Raises:
         OwnError: something is wrong with the model or the data; or no treatment gave a network.
     """
-    asked = asked_of(options, stages=["accuracy", "export"])
+    asked = asked_of(options, stages=["accuracy", "export"], seeds=1)
     run = out / "run"
     run.mkdir(parents=True, exist_ok=True)
     text = asked.text()

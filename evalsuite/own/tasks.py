@@ -39,6 +39,12 @@ class TaskChoice:
             raise ValueError("task: `use` is missing: which task?")
         return cls(given["use"], Arguments(options))
 
+    def told_of_bytes(self) -> TaskChoice:
+        """The same where the tokens are bytes: a language model counts by them, unless its `per` was chosen."""
+        if self.use != "language-model" or "per" in self.options:
+            return self
+        return TaskChoice(self.use, Arguments({**self.options, "per": "byte"}))
+
     def make(self) -> Task:
         """The task.
 
@@ -95,12 +101,18 @@ def task_of(choice: TaskChoice, loss: str = "", metrics: tuple[str, ...] = ()) -
     for name, function in functions.items():
         if not callable(function):
             raise OwnError(f"{name} is no function of (outputs, targets)")
-    return _Amended(task, loss, metrics)
+    return _amended(task, loss, metrics)
 
 
-@dataclass(frozen=True)
+def _amended(task: Task, loss: str, metrics: tuple[str, ...]) -> Task:
+    """Readers and stages ask what class a task is of: it stays one of that class, with its options."""
+    made: Any = object.__new__(type(type(task).__name__, (_Amended, type(task)), {}))
+    vars(made).update({**vars(task), "task": task, "own_loss": loss, "chosen": metrics})
+    return made  # type: ignore[no-any-return]
+
+
 class _Amended:
-    """A task with another loss, or with chosen metrics."""
+    """A task with another loss, or with chosen metrics; `amended` makes it an instance of the task's own class, too."""
 
     version: ClassVar[str] = "1"
     task: Task
@@ -111,24 +123,31 @@ class _Amended:
     def asks(self) -> str:
         return self.task.asks
 
-    def __getattr__(self, name: str) -> Any:
-        # What a task has besides, as a tolerance; never while it is unpickled, before `task` is there.
-        if name.startswith("__") or name == "task":
-            raise AttributeError(name)
-        return getattr(self.task, name)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Amended) and self._known == other._known
+
+    def __hash__(self) -> int:
+        return hash(self._known)
+
+    @property
+    def _known(self) -> tuple[Task, str, tuple[str, ...]]:
+        return self.task, self.own_loss, self.chosen
 
     @cached_property
     def _functions(self) -> dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
         return {name: resolve(name, what="a metric") for name in self.chosen if is_reference(name)}
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        import torch
+
         if not self.own_loss:
             return self.task.loss(outputs, targets)
         try:
             found: torch.Tensor = resolve(self.own_loss, what="the loss")(outputs, targets)
         except Exception as error:  # a user's function may raise anything
             raise blame(error, "the loss", self.own_loss) from error
-        if getattr(found, "ndim", None) != 0 or not found.requires_grad:
+        learns = torch.is_grad_enabled() and outputs.requires_grad
+        if getattr(found, "ndim", None) != 0 or (learns and not found.requires_grad):
             raise OwnError(
                 f"{self.own_loss} must give one number that depends on the outputs, a 0-d tensor; got {found!r:.80}"
             )

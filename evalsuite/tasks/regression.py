@@ -50,23 +50,24 @@ class Regression:
         return outputs
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """How many; the sums of squared and absolute errors; of targets and of their squares."""
+        """Of each value: how many; sums of squared and absolute errors, of targets, of their squares: (5, values)."""
         import torch
 
-        counted = ~targets.isnan()
-        wanted = targets[counted].double()
-        error = outputs.reshape(targets.shape)[counted].double() - wanted
-        sums = [error.square().sum(), error.abs().sum(), wanted.sum(), wanted.square().sum()]
-        return torch.stack([counted.sum().double(), *sums])
+        counted = ~targets.isnan().reshape(len(targets), -1)
+        wanted = targets.reshape(counted.shape).double().where(counted, 0.0)
+        error = (outputs.reshape(counted.shape).double() - wanted).where(counted, 0.0)
+        sums = [counted.double(), error.square(), error.abs(), wanted, wanted.square()]
+        return torch.stack([each.sum(0) for each in sums])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """RMSE, mean absolute error, R squared."""
-        count, squared, absolute, total, squares = tally.tolist()
+        """RMSE and mean absolute error over all values, and the mean of each value's R squared."""
+        count, squared, absolute, total, squares = tally
         spread = squares - total * total / count
         varies = spread > 1e-12 * squares
-        explained, reason = (1 - squared / spread, "") if varies else (None, "all targets are equal")
+        explained = (1 - squared / spread)[varies]
+        known = float(explained.mean()) if len(explained) else None
         return [
-            Metric("rmse", math.sqrt(squared / count), self.unit, Direction.LOWER),
-            Metric("mae", absolute / count, self.unit, Direction.LOWER),
-            Metric("r2", explained, "share", Direction.HIGHER, reason=reason),
+            Metric("rmse", math.sqrt(squared.sum() / count.sum()), self.unit, Direction.LOWER),
+            Metric("mae", float(absolute.sum() / count.sum()), self.unit, Direction.LOWER),
+            Metric("r2", known, "share", Direction.HIGHER, reason="" if known is not None else "all targets are equal"),
         ]

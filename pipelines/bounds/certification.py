@@ -40,7 +40,7 @@ def certify(network: Network, bench: Bench, options: Bounds) -> list[Metric]:
     asks = bench.data.task.asks
     if not asks:
         raise Unsupported(f"nothing to certify: a task {type(bench.data.task).__name__} asks for no margin or interval")
-    if is_file(network) or asks == "interval":
+    if is_file(network) or (asks == "interval" and network.deployed is None):
         return certify_graph(network, bench, options)
     if network.deployed is not None:
         raise Unsupported("the network is an ONNX file of integers, which a step before wrote; smt verifies it")

@@ -19,7 +19,7 @@ ALLOWED = {
     "contract": {"samples", "tasks"},
     "samples": set(),
     "tasks": {"contract", "reluize", "samples"},
-    "references": {"plugins"},
+    "references": {"plugins", "sources"},
     "onnx_network": {"contract", "references", "samples"},
     "own": {
         "activations",

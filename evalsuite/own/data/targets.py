@@ -133,7 +133,8 @@ def _multi_hot(
 ) -> tuple[dict[str, torch.Tensor], int]:
     """Zeros and ones (samples, labels), from those, or from lists of names or numbers."""
     if all(_is_binary(each) for each in listed.values()):
-        found = {name: torch.as_tensor(each).long() for name, each in listed.items()}
+        rows = {name: each if isinstance(each, torch.Tensor) else _ones(each) for name, each in listed.items()}
+        found = {name: each.long() for name, each in rows.items()}
         _alike(found)
         return found, found["train"].shape[1]
     for name, targets in listed.items():
@@ -154,12 +155,16 @@ def _multi_hot(
     return made, len(names)
 
 
+def _ones(targets: list[Any]) -> torch.Tensor:
+    return torch.tensor([[int(value) for value in each] for each in targets])
+
+
 def _is_binary(targets: torch.Tensor | list[Any]) -> bool:
     if isinstance(targets, list):
         if not targets or not all(isinstance(each, (list, tuple)) and each for each in targets):
             return False
         try:
-            targets = torch.tensor([[int(value) for value in each] for each in targets])
+            targets = _ones(targets)
         except (TypeError, ValueError):
             return False
     return targets.ndim == 2 and bool(((targets == 0) | (targets == 1) | (targets == IGNORED)).all())
