@@ -68,7 +68,7 @@ def violations(module: nn.Module, propagation: Propagation, property_: Property,
 
 
 # Those that train or swap with other activations than the default's are the recipe's to parametrise.
-REGISTERED = [each.name for each in entries("variants") if each.name not in ("trained", "swapped")]
+REGISTERED = [each.name for each in entries("variants") if each.name not in ("trained", "swapped", "given")]
 VARIANTS = ["gelu", "relu", "prelu", *REGISTERED]
 
 
