@@ -50,18 +50,18 @@ class Regression:
         return outputs
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of each value: how many; sums of squared and absolute errors, of targets, of their squares: (5, values)."""
+        """Of each value: how many; sums of squared and absolute errors, of targets, of their squares: (5 * values,)."""
         import torch
 
         counted = ~targets.isnan().reshape(len(targets), -1)
         wanted = targets.reshape(counted.shape).double().where(counted, 0.0)
         error = (outputs.reshape(counted.shape).double() - wanted).where(counted, 0.0)
         sums = [counted.double(), error.square(), error.abs(), wanted, wanted.square()]
-        return torch.stack([each.sum(0) for each in sums])
+        return torch.cat([each.sum(0) for each in sums])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
         """RMSE and mean absolute error over all values, and the mean of each value's R squared."""
-        count, squared, absolute, total, squares = tally
+        count, squared, absolute, total, squares = tally.reshape(5, -1)
         spread = squares - total * total / count
         varies = spread > 1e-12 * squares
         explained = (1 - squared / spread)[varies]

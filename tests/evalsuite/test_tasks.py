@@ -1,0 +1,136 @@
+"""Tasks: metrics against closed forms and scikit-learn's, in any batches, and with a user's loss and metrics."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score, mean_absolute_error, r2_score
+
+from evalsuite import (
+    Classification,
+    Embedding,
+    LanguageModel,
+    MultiLabel,
+    Regression,
+    Split,
+    Task,
+    TokenClassification,
+    score,
+)
+from evalsuite.own.tasks import TaskChoice, task_of
+from evalsuite.references import OwnError
+
+
+def scored(task: Task, outputs: torch.Tensor, targets: torch.Tensor, batch: int = 4) -> dict[str, float | None]:
+    """The metrics of these outputs, gathered in batches, the last of them smaller."""
+    places = torch.arange(len(outputs), dtype=torch.float32)
+    found = score(lambda inputs: outputs[inputs.long()], Split(places, targets, task), batch=batch)  # type: ignore[index, union-attr]
+    return {each.name: each.value for each in found.metrics}
+
+
+def test_a_regression_of_several_values_is_scikit_learns() -> None:
+    draw = np.random.default_rng(0)
+    # Means far apart: one R squared over both columns would hide that the second is not explained at all.
+    targets = draw.normal(size=(11, 2)) * [1, 5] + [1000, 0]
+    outputs = np.stack([targets[:, 0] + 0.1 * draw.normal(size=11), np.full(11, targets[:, 1].mean())], 1)
+    found = scored(Regression(), torch.tensor(outputs), torch.tensor(targets))
+    assert found["rmse"] == pytest.approx(math.sqrt(((outputs - targets) ** 2).mean()))
+    assert found["mae"] == pytest.approx(mean_absolute_error(targets, outputs))
+    assert found["r2"] == pytest.approx(r2_score(targets, outputs))
+
+
+def test_targets_that_are_nan_count_nowhere() -> None:
+    targets, outputs = torch.tensor([1.0, math.nan, 3.0, 8.0]), torch.tensor([[2.0], [7.0], [3.0], [6.0]])
+    found = scored(Regression(), outputs, targets, batch=3)
+    assert found == pytest.approx({"rmse": math.sqrt(5 / 3), "mae": 1.0, "r2": 1 - 5 / 26})
+    assert Regression().loss(outputs, targets).item() == pytest.approx(5 / 3)
+
+
+def test_equal_targets_have_no_r_squared() -> None:
+    found = Regression().metrics(Regression().tally(torch.zeros(3, 1), torch.ones(3)))
+    assert [(each.name, each.value, each.reason) for each in found][-1] == ("r2", None, "all targets are equal")
+
+
+def test_several_labels_are_scikit_learns() -> None:
+    draw = torch.Generator().manual_seed(0)
+    targets, outputs = torch.randint(2, (13, 4), generator=draw), torch.randn(13, 4, generator=draw)
+    found = scored(MultiLabel(), outputs, targets)
+    assert found["f1_micro"] == pytest.approx(f1_score(targets, outputs > 0, average="micro"))
+    assert found["label_accuracy"] == pytest.approx(((outputs > 0) == targets.bool()).float().mean().item())
+    assert found["exact_match"] == pytest.approx(((outputs > 0) == targets.bool()).all(1).float().mean().item())
+    assert found["bce"] == pytest.approx(MultiLabel().loss(outputs, targets).item(), rel=1e-6)
+
+
+def test_labels_that_are_ignored_count_in_no_metric() -> None:
+    targets, outputs = torch.tensor([[1, -100], [0, 1]]), torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
+    found = scored(MultiLabel(), outputs, targets)
+    assert (found["f1_micro"], found["label_accuracy"], found["exact_match"]) == pytest.approx((2 / 3, 2 / 3, 1 / 2))
+
+
+def test_classes_and_tokens() -> None:
+    outputs = torch.tensor([[[2.0, 0.0], [0.0, 2.0]], [[0.0, 2.0], [2.0, 0.0]]])
+    targets = torch.tensor([[0, 0], [1, -100]])
+    right, wrong = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
+    nats = (2 * right + wrong) / 3
+    expected = {"accuracy": 2 / 3, "nll": nats}
+    assert scored(TokenClassification(), outputs, targets, batch=1) == pytest.approx(expected)
+    assert scored(Classification(), outputs, targets) == pytest.approx(expected)
+    found = scored(LanguageModel(per="byte"), outputs, targets, batch=1)
+    assert found == pytest.approx({"bits_per_byte": nats / math.log(2), **expected, "perplexity": math.exp(nats)})
+    assert next(iter(found)) == "bits_per_byte"
+
+
+def test_embeddings_are_compared_by_their_direction() -> None:
+    targets = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
+    outputs = torch.tensor([[5.0, 0.0], [2.0, 0.0], [4.0, 3.0]])
+    found = scored(Embedding(), outputs, targets, batch=2)
+    assert found["cosine"] == pytest.approx((1 + 0 + 24 / 25) / 3)
+    assert found["cosine_under_95"] == pytest.approx(1 / 3)
+    assert found["squared_distance"] == pytest.approx((16 + 8 + 2) / 3)
+    assert Embedding().loss(outputs, targets).item() == pytest.approx(1 - (1 + 0 + 24 / 25) / 3)
+
+
+@pytest.fixture
+def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's loss and metrics, in a file of theirs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wanted.py").write_text(
+        "def cubed(outputs, targets): return (outputs[:, 0] - targets).abs().pow(3).mean()\n"
+        "def off(outputs, targets): return (outputs[:, 0] - targets).abs()\n"
+        "off.direction = 'lower'\n"
+        "def one(outputs, targets): return (outputs[:, 0] - targets).abs().mean()\n"
+    )
+
+
+@pytest.mark.usefixtures("functions")
+def test_a_users_loss_and_metrics_leave_the_task_what_it_is() -> None:
+    choice = TaskChoice.of({"use": "regression", "tolerance": 0.5})
+    task = task_of(choice, "wanted.py:cubed", ("wanted.py:off", "mae"))
+    # Readers of data and stages ask for the class; a verifier for the tolerance.
+    assert isinstance(task, Regression)
+    assert (task.asks, task.tolerance) == ("interval", 0.5)
+    outputs, targets = torch.tensor([[1.0], [2.0], [5.0]]), torch.tensor([1.0, 4.0, 4.0])
+    assert scored(task, outputs, targets, batch=2) == pytest.approx({"off": 1.0, "mae": 1.0})
+    assert task.loss(outputs.requires_grad_(), targets).item() == pytest.approx((0 + 8 + 1) / 3)
+    with torch.no_grad():
+        assert task.loss(outputs, targets).item() == pytest.approx(3.0)
+    assert task == task_of(choice, "wanted.py:cubed", ("wanted.py:off", "mae"))
+    assert task != task_of(choice, "", ("mae",)) != choice.make()
+
+
+@pytest.mark.usefixtures("functions")
+@pytest.mark.parametrize(
+    ("metrics", "text"),
+    [
+        (("wanted.py:one",), "wanted.py:one must give a value for each of 3 samples, got shape ()"),
+        (("rmsse",), "the task has no metric 'rmsse'; did you mean 'rmse'?"),
+    ],
+)
+def test_a_metric_that_is_none_is_refused(metrics: tuple[str, ...], text: str) -> None:
+    with pytest.raises(OwnError) as error:
+        scored(task_of(TaskChoice("regression"), "", metrics), torch.zeros(3, 1), torch.tensor([0.0, 1.0, 2.0]))
+    assert str(error.value) == text
