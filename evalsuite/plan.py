@@ -123,6 +123,7 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
         "data": fingerprint_of(job.workload),
         "workload": _kind(job.workload),
         "processor": processor(),
+        **_device(getattr(job.workload.target, "device", "cpu")),
         **{f"workload {key}": value for key, value in _described(job.workload).items()},
         "code": sources.digest(*code_of(job)),
     }
@@ -213,6 +214,17 @@ def processor() -> str:
         lines = []
     model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
     return f"{platform.machine()} {model}".strip()
+
+
+@cache
+def _device(asked: str) -> dict[str, str]:
+    """The GPU that a workload asks for, or that "auto" finds: it sums in another order than the processor."""
+    if asked == "cpu":
+        return {}
+    import torch
+
+    index = int(asked.partition(":")[2] or 0)
+    return {"device": torch.cuda.get_device_name(index)} if torch.cuda.device_count() > index else {}
 
 
 def fingerprint_of(workload: Part) -> str:

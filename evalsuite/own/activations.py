@@ -42,7 +42,7 @@ class OwnActivations:
     """The activations of an architecture that variants replace; the same for every fresh module of it.
 
     Args:
-        name: the registered name of the activation: the most frequent one that is smooth, and like ReLU for large |x|.
+        name: the registered name of the activation: the one that is smooth, and like ReLU for large |x|.
         places: where it stands, when the network is exposed.
         stay: the paths of other activations, which stay.
         example: what to expose a fresh module with; None where all activations are modules, and no run is needed.
@@ -77,7 +77,13 @@ class OwnActivations:
         counts, sites = _places(exposed, example)
         if not counts:
             raise OwnError(_none(module, census_of_run(module, example)))
-        name = max(counts, key=lambda each: (counts[each], each))
+        if len(counts) > 1:
+            said = " and ".join(f"{name} x {counts[name]}" for name in sorted(counts))
+            raise OwnError(
+                f"the model: {type(module).__name__} executes {said}: variants put one activation in the place of"
+                " one, so that a ReLU network would keep the other; write all of them as one"
+            )
+        (name,) = counts
         chosen = tuple(sites[name].values())
         paths = {place.path for place in chosen}
         stay = tuple(each.path for each in census(exposed, gates=True) if each.path not in paths)

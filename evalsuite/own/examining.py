@@ -66,10 +66,21 @@ def examine(own: Own) -> Examined:
 
 def _model(own: Own, module: nn.Module) -> str:
     if isinstance(module, OnnxNetwork):
+        _check_taken(own, module)
         return f"{module.path}: an ONNX file, output {module.output!r}"
     parameters = sum(each.numel() for each in module.parameters())
     named = getattr(module, "network", module)
     return f"{own.model_choice.path}: {type(named).__name__}, {parameters:,} parameters"
+
+
+def _check_taken(own: Own, module: OnnxNetwork) -> None:
+    """What the data give is what the file takes, or what `inputs` leave out."""
+    given, taken = own.data().train.first(1), [each.name for each in module.session.get_inputs()]
+    left = [name for name in given if name not in taken] if isinstance(given, dict) and not own.inputs else []
+    if left:
+        raise OwnError(
+            f"{module.path}: takes {', '.join(taken)}, but the data give {', '.join(left)} too: choose by `inputs: [...]`"
+        )
 
 
 def _activations(own: Own, module: nn.Module) -> str:

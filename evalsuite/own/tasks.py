@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -98,6 +99,9 @@ def task_of(choice: TaskChoice, loss: str = "", metrics: tuple[str, ...] = ()) -
         return task
     named = {name: resolve(name, what="a metric") for name in metrics if is_reference(name)}
     functions = {**({loss: resolve(loss, what="the loss")} if loss else {}), **named}
+    for name in named:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name.rpartition(":")[2]):
+            raise OwnError(f"{name}: a metric is named in snake_case, as top_5_accuracy")
     for name, function in functions.items():
         if not callable(function):
             raise OwnError(f"{name} is no function of (outputs, targets)")

@@ -27,6 +27,7 @@ from evalsuite.variants import Made
 
 if TYPE_CHECKING:
     from evalsuite.plan import Job  # what is planned changes no result, so its source enters no key
+    from evalsuite.workloads import Workload
 
 OUTCOME = "outcome.json"
 NETWORK = "network"
@@ -175,7 +176,7 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     seconds = time.perf_counter() - started
     folder = assignment.scratch / NETWORK
     save_network(network, folder, workload)
-    rows = _rows([*_validation(network, data), *_training(made, seconds)], labels)
+    rows = _rows([*_validation(network, data), *_training(made, seconds, workload, data.task)], labels)
     parts = ("train", "calibration", "validation", "test")
     samples = {part: len(getattr(data, part)) for part in parts}
     return Found(Status.OK, rows, network=digest_network(folder), samples=samples)
@@ -188,11 +189,15 @@ def _validation(network: Network, data: Data) -> list[Metric]:
     return [replace(each, name=f"validation_{each.name}") for each in found.metrics]
 
 
-def _training(made: Made, seconds: float) -> list[Metric]:
+def _training(made: Made, seconds: float, workload: Workload, task: Task) -> list[Metric]:
+    from evalsuite.tasks import Classification, MultiLabel
+
     untrained = f"not trained: {made.untrained}" if made.train_loss is None else ""
     trained_in = None if untrained else seconds
+    in_nats = isinstance(task, (Classification, MultiLabel)) and not getattr(workload, "loss", "")
+    unit = "nats" if in_nats else "loss"
     metrics = [
-        Metric("train_loss", made.train_loss, "nats", Direction.LOWER, reason=untrained),
+        Metric("train_loss", made.train_loss, unit, Direction.LOWER, reason=untrained),
         Metric("train_time", trained_in, "s", Direction.LOWER, timing=True, reason=untrained),
         Metric("training_budget", made.budget, "ratio", Direction.LOWER),
     ]

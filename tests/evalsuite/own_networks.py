@@ -44,10 +44,10 @@ class ByHand(nn.Module):
 
 
 def mixed() -> nn.Module:
-    """SiLU twice, once in place; beside it ReLU, GELU and a tanh."""
+    """SiLU twice, once in place; beside it ReLU, a leaky one and a tanh."""
     return nn.Sequential(
         nn.Linear(6, 8), nn.SiLU(inplace=True), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 7), nn.SiLU(),
-        nn.Linear(7, 5), nn.GELU(), nn.Linear(5, 3), nn.Tanh(),
+        nn.Linear(7, 5), nn.LeakyReLU(), nn.Linear(5, 3), nn.Tanh(),
     )  # fmt: skip
 
 

@@ -190,6 +190,11 @@ class Swish3(nn.Module):
             " known are listed by `evalsuite activations`: write it as one of these, such as nn.GELU()",
         ),
         (
+            nn.Sequential(nn.Linear(6, 4), nn.SiLU(), nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), nn.SiLU()),
+            "the model: Sequential executes gelu x 1 and silu x 2: variants put one activation in the place of one, so"
+            " that a ReLU network would keep the other; write all of them as one",
+        ),
+        (
             ByHand(drops=True),
             "the model: ByHand writes activations by hand beside dropout, whose mode a traced network cannot change;"
             " write them as modules such as nn.GELU()",
