@@ -78,8 +78,9 @@ def _check_taken(own: Own, module: OnnxNetwork) -> None:
     given, taken = own.data().train.first(1), [each.name for each in module.session.get_inputs()]
     left = [name for name in given if name not in taken] if isinstance(given, dict) and not own.inputs else []
     if left:
+        wanted = ", ".join(taken)
         raise OwnError(
-            f"{module.path}: takes {', '.join(taken)}, but the data give {', '.join(left)} too: choose by `inputs: [...]`"
+            f"{module.path}: takes {wanted}, but the data give {', '.join(left)} too; choose by `inputs: [...]`"
         )
 
 

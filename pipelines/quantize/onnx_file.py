@@ -53,8 +53,10 @@ def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
         said = ", ".join(f"{name} {getattr(options, name)!r}" for name in asked)
         raise Unsupported(f"{said}: ONNX Runtime quantizes a file to 8 bits; for more give the model as my.py:make")
     calibration, path = bench.data.calibration, bench.folder / "quantized.onnx"
-    count = min(options.calibration_samples, len(calibration))
-    given = torch.as_tensor(calibration.first(count - count % (module.batch or 1)))
+    count, batch = min(options.calibration_samples, len(calibration)), module.batch or 1
+    if count < batch:
+        raise Unsupported(f"the file takes {batch} samples at a time, and there are {count} to calibrate with")
+    given = torch.as_tensor(calibration.first(count - count % batch))
     _quantize(module, given, path, options.calibration)
     quantized = OnnxNetwork(path, module.output)
     before, after = scores([module, quantized], bench.data.test)
