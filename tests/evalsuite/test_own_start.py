@@ -99,7 +99,7 @@ def test_a_trained_network_is_its_own_baseline(workload: OwnTexts, tmp_path: Pat
     network, made = make_network(workload, data, standing("gelu"), 0, name="own/gelu/0")
     assert torch.equal(outputs(network.module), outputs(workload.module()))
     assert (made.train_loss, made.budget) == (None, 0.0)
-    rows: dict[str, Metric] = {each.name: each for each in _training(made, 1.0)}
+    rows: dict[str, Metric] = {each.name: each for each in _training(made, 1.0, workload, data.task)}
     assert (
         rows["train_loss"].reason == rows["train_time"].reason == "not trained: the weights are the user's, as they are"
     )

@@ -100,7 +100,8 @@ class Source:
             cure = "save arrays with numpy.savez, or tables as parquet"
             raise OwnError(f"{self.path}: a pickle runs any code that is in it, so it is not read; {cure}")
         if not place.exists():
-            beside = [str(each) for each in place.parent.iterdir()] if place.parent.is_dir() else []
+            known = place.parent.iterdir() if place.parent.is_dir() else ()
+            beside = [str(each) for each in known if not each.name.startswith((".", "__"))]
             hint = did_you_mean(str(place), beside) if 0 < len(beside) <= 20 else ""
             raise OwnError(f"{self.path}: there is no such file or folder{hint}")
         return place
