@@ -177,6 +177,7 @@ def hf_train(hf, model: nn.Module, hardening, folder: Path, *, resume: str | Non
     return trainer
 
 
+@pytest.mark.slow
 def test_transformers_hardens_a_bert_to_the_target_and_resumes(hf, tmp_path: Path) -> None:
     whole = bert(hf)
     hardening = harden(whole, target=80.0, hardness=1.7, learn=True)

@@ -78,6 +78,7 @@ def test_several_inputs_go_to_onnx_under_their_names(several: str, tmp_path: Pat
     assert torch.allclose(run_onnx(session, other), module(inputs), atol=1e-6)  # by name, not by place
 
 
+@pytest.mark.slow
 def test_a_masked_text_classifier_goes_to_onnx(tmp_path: Path) -> None:
     module = adapted(transformers.BertForSequenceClassification(config("bert")).eval(), text())
     export_onnx(module, (8,), tmp_path / "net.onnx", example={key: each[:1] for key, each in text().items()})

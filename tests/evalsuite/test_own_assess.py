@@ -203,6 +203,45 @@ def test_one_command_ends_in_a_report(
         assert nodes[baseline] > 0
 
 
+def _onnx(path: Path, middle: str, seed: int) -> None:
+    """Two layers with `middle` between them, in a file that torch did not write."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    draw = np.random.default_rng(seed)
+    sizes = {"a": (16, 8), "b": (16,), "c": (2, 16), "d": (2,)}
+    weights = [numpy_helper.from_array(draw.normal(0, 0.5, size).astype("f"), name) for name, size in sizes.items()]
+    nodes = [
+        helper.make_node("Gemm", ["x", "a", "b"], ["before"], transB=1),
+        helper.make_node(middle, ["before"], ["after"]),
+        helper.make_node("Gemm", ["after", "c", "d"], ["y"], transB=1),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", 8), ("y", 2))]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
+
+
+@pytest.mark.slow
+def test_two_onnx_files_of_another_tool_are_compared(tmp_path: Path) -> None:
+    _vectors(tmp_path)
+    _onnx(tmp_path / "gelu.onnx", "Gelu", seed=0)
+    _onnx(tmp_path / "relu.onnx", "Relu", seed=0)
+    words = ["gelu.onnx", "--against", "relu.onnx", "--data", "data.npz", "--quick", "--cache", "cache", "--out", "run"]
+    said = _in(tmp_path, "assess", *words)
+    assert "Report: run/report.html" in said
+    rows = read_results(tmp_path / "run")
+    assert set(rows.variant) == {"given", "against"}
+    assert not {"failed", "crashed", "timeout"} & set(rows.status)
+    measured = rows[(rows.step == "accuracy") & (rows.metric == "accuracy")]
+    assert measured.value.between(0, 1).all()
+    assert len(measured) == 2
+    steps = rows.groupby("step").status.agg(set)
+    assert "ok" in steps["export"] | steps["bounds"] | steps["quantize-w8"]
+    pruned = rows[rows.step == "prune"]
+    assert set(pruned.status) == {"unsupported"}
+    assert pruned.reason.str.contains("ONNX file").all()
+
+
 @pytest.mark.slow
 def test_an_assessment_of_a_small_model_runs_whole(tmp_path: Path) -> None:
     words = functional_gelu(tmp_path)

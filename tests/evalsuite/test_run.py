@@ -167,6 +167,7 @@ def test_a_second_run_is_all_from_the_cache_and_says_the_same(workshop: Workshop
     assert (workshop.folder / "other/artefacts/digits-mlp/gelu/0/train/network/module.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_rows_stand_alone(workshop: Workshop) -> None:
     head = HEAD.replace("[gelu, gelu-swap]", "[gelu, {use: swap-refit, name: refit, scale: true}]")
     recipe = workshop.recipe("  - {use: accuracy, near_zero: 0.5}\n  - declines\n", head)
@@ -186,6 +187,7 @@ def test_rows_stand_alone(workshop: Workshop) -> None:
     assert "options" not in (workshop.out / "journal.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_rows_keep_the_commit_that_measured_them(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - slow\n", HEAD.replace(", gelu-swap", ""))
     workshop.run(recipe)
@@ -620,6 +622,7 @@ def test_doctor_names_what_is_broken_and_the_cure(workshop: Workshop) -> None:
     assert "torch " in healthy.stdout
 
 
+@pytest.mark.slow
 def test_progress_as_json_is_one_object_a_job(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - slow\n")
     done = workshop.call("run", recipe, "--out", workshop.out, "--progress", "json")

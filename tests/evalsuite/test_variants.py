@@ -122,6 +122,7 @@ def test_lambda_per_channel_and_a_fixed_one(prepared) -> None:
     assert all(value == pytest.approx(2.5, rel=1e-5) for layer in fixed.profile for _, value in layer.course)
 
 
+@pytest.mark.slow
 def test_lambda_per_channel_of_a_transformer_is_per_feature(tmp_path: Path) -> None:
     workload = load("workloads", "digits-vit").target(epochs=1, batch_size=256)
     data = workload.data()
