@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
+from functools import cache
 from pathlib import Path
 
 from evalsuite.sources import ADDED, OURS, content, is_installed, source_file, stamp
@@ -52,20 +53,21 @@ class Reading(AbstractContextManager["Reading"]):
 
     def digests(self) -> dict[str, str]:
         """The digests by "module NAME", "file PACKAGE:PATH", "file :PATH" of the present folder, or "file PATH"."""
-        modules = {name: Path(file).resolve() for name, file in _loaded() if source_file(name) == Path(file).resolve()}
+        loaded = [(name, file) for name, path in _loaded() if (file := _brought(path)) is not None]
+        modules = {name: file for name, file in loaded if source_file(name) == file}
         modules = {name: file for name, file in modules.items() if not any(map(file.is_relative_to, ADDED))}
         found = {f"module {name}": content(file) for name, file in modules.items() if self._counts(name, file)}
-        compiled = {str(Path(file).resolve()) for name, file in _loaded() if name not in modules}
+        known, compiled = set(modules.values()), {str(file) for name, file in loaded if name not in modules}
         for path in sorted({*self._opened, *compiled} - self._written):
             with suppress(OSError, RuntimeError):  # it is gone, or a loop of links
-                file = Path(path).resolve()
-                if file not in modules.values() and self._counts("", file):
+                file = _brought(path)
+                if file is not None and file not in known and self._counts("", file):
                     same = path not in self._opened or self._opened[path] == stamp(file)
                     found[f"file {self._place(file)}"] = content(file) if same else CHANGED
         return found
 
     def _counts(self, module: str, file: Path) -> bool:
-        if module.partition(".")[0] in OURS or is_installed(file) or not file.is_file():
+        if module.partition(".")[0] in OURS or not file.is_file():
             return False
         if file.suffix == ".pyc" or any(part.endswith(_METADATA) for part in file.parts):
             return False
@@ -114,6 +116,23 @@ def _root(package: str) -> Path | None:
 def _loaded() -> list[tuple[str, str]]:
     named = [(name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items())]
     return [(name, file) for name, file in named if file and name not in ("__main__", "__mp_main__")]
+
+
+def _brought(path: str) -> Path | None:
+    """A file without links; None for what is installed, which is most of what a process has loaded."""
+    given = Path(path)
+    if given.is_symlink():
+        file = given.resolve()
+        return None if is_installed(file) else file
+    folder, installed = _folder(given.parent)
+    return None if installed else folder / given.name
+
+
+@cache
+def _folder(given: Path) -> tuple[Path, bool]:
+    """The folder without links, and whether what is in it is installed: a process has few folders of many files."""
+    folder = given.resolve()
+    return folder, is_installed(folder / "any.py")
 
 
 _LISTENING: list[Reading] = []
