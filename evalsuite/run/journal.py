@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -38,6 +39,7 @@ class Entry:
     artefacts: dict[str, str] = field(default_factory=dict)
     read: dict[str, str] = field(default_factory=dict)
     commit: str = ""
+    conditions: dict[str, Any] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
