@@ -81,7 +81,7 @@ class Journal:
 
 def read_journal(path: Path) -> dict[str, Entry]:
     """The last entry of each job; lines that are no entry, or not the one written, are passed over."""
-    return {entry.job: entry for entry in _entries(path)} if path.exists() else {}
+    return {entry.job: entry for entry in _entries(path)} if path.is_file() else {}
 
 
 def _line(entry: Entry) -> bytes:
