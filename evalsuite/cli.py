@@ -63,36 +63,42 @@ def run(
 
 @app.command()
 def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -> None:
-    """Show what a run would do, what is cached, and why. Nothing is run."""
+    """Show what a run would do, what is cached, and why. Nothing is run, and nothing is downloaded."""
     from collections import Counter
 
-    from evalsuite.run.runner import plan_run
+    from evalsuite.document import printable
+    from evalsuite.run.offline import offline
+    from evalsuite.run.state import plan_run
     from evalsuite.workloads.workload import DataError
 
     read = _recipe(recipe)
     folder = (out or Path("runs") / read.name).absolute()
     try:
-        planned = plan_run(read, folder, cache_in(cache))
+        with offline("plan downloads nothing; `evalsuite run` does"):
+            planned = plan_run(read, folder, cache_in(cache))
     except DataError as error:
         stop(error)
     except OSError as error:
         stop(described(error))
     width = max(len(each.job.id) for each in planned)
     for each in planned:
-        print(f"{each.state:<7} {each.job.id:<{width}}  {each.why}")
+        print(printable(f"{each.state:<7} {each.job.id:<{width}}  {each.why}"))
     counts = Counter(each.state for each in planned)
     print(f"{len(planned)} jobs: " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
 
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
-    """Write report.html, report.md and the tables (CSV, LaTeX) into a run's folder."""
+    """Write report.html, report.md and the tables (CSV, LaTeX) into a run's folder, also while it goes on."""
+    from evalsuite.recipe import RecipeError
     from evalsuite.report import write_report
     from evalsuite.results import DamagedResults
+    from evalsuite.run.results import catch_up
 
     try:
+        catch_up(folder)
         written = write_report(folder)
-    except (DamagedResults, ValueError) as error:
+    except (DamagedResults, RecipeError, ValueError) as error:
         stop(error)
     except OSError as error:
         stop(f"cannot write {error.filename or folder}: {error.strerror}")

@@ -92,6 +92,8 @@ class Metric:
         if self.sample is not None:
             # numpy's integers are taken; 3.5 or "3" would name another sample, or none.
             object.__setattr__(self, "sample", operator.index(self.sample))
+            if not 0 <= operator.index(self.sample) < 2**63:
+                raise ValueError(f"sample of metric {self.name!r} must be in [0, 2^63), got {self.sample}")
         if self.value is not None:
             object.__setattr__(self, "value", float(self.value))
         for key, setting in self.setting.items():

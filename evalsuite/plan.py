@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -27,7 +28,7 @@ class Job:
     """One unit of work: making one network, or one step on one network.
 
     `needs` is the id of the job whose network it takes; empty for training from scratch. `shown` is False for a
-    base network that no variant of the recipe is.
+    base network that no variant of the recipe is. `memory_limit` is in GiB; 0 is what the machine allows.
     """
 
     workload: Part
@@ -37,6 +38,7 @@ class Job:
     needs: str
     time_limit: float
     shown: bool = True
+    memory_limit: float = 0.0
 
     @property
     def step_name(self) -> str:
@@ -70,11 +72,14 @@ def jobs_of(recipe: Recipe) -> list[Job]:
     """The jobs in the order of rows: by workload, variant and seed; each job after the one it needs."""
     jobs: list[Job] = []
     hidden = _hidden_bases(recipe)
+    bases = [recipe.base_of(variant) for variant in recipe.variants]
     for workload in recipe.workloads:
-        jobs += [_making(recipe, workload, base, seed, shown=False) for seed in recipe.seeds for base in hidden]
-        for variant in recipe.variants:
+        for each in hidden:
+            start = recipe.base_of(each)
+            jobs += [_making(recipe, workload, each, start, seed, shown=False) for seed in recipe.seeds]
+        for variant, base in zip(recipe.variants, bases, strict=True):
             for seed in recipe.seeds:
-                jobs += [_making(recipe, workload, variant, seed), *_steps(recipe, workload, variant, seed)]
+                jobs += [_making(recipe, workload, variant, base, seed), *_steps(recipe, workload, variant, seed)]
     ordered: dict[str, Job] = {}
     while len(ordered) < len(jobs):  # a variant may stand before its base in the recipe
         before = len(ordered)
@@ -98,16 +103,16 @@ def _hidden_bases(recipe: Recipe) -> list[Part]:
     return found
 
 
-def _making(recipe: Recipe, workload: Part, variant: Part, seed: int, *, shown: bool = True) -> Job:
-    base = recipe.base_of(variant)
+def _making(recipe: Recipe, workload: Part, variant: Part, base: Part | None, seed: int, *, shown: bool = True) -> Job:
     needs = f"{workload.name}/{base.name}/{seed}/{TRAIN}" if base else ""
-    return Job(workload, variant, seed, None, needs, recipe.time_limit, shown)
+    return Job(workload, variant, seed, None, needs, recipe.time_limit, shown, recipe.memory_limit)
 
 
 def _steps(recipe: Recipe, workload: Part, variant: Part, seed: int) -> list[Job]:
-    own = f"{workload.name}/{variant.name}/{seed}"
+    own, limit = f"{workload.name}/{variant.name}/{seed}", recipe.memory_limit
     return [
-        Job(workload, variant, seed, step, f"{own}/{step.after or TRAIN}", step.time_limit) for step in recipe.steps
+        Job(workload, variant, seed, step, f"{own}/{step.after or TRAIN}", step.time_limit, memory_limit=limit)
+        for step in recipe.steps
     ]
 
 
@@ -122,7 +127,7 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
         "seed": str(job.seed),
         "data": fingerprint_of(job.workload),
         "workload": _kind(job.workload),
-        "processor": processor(),
+        "processor": f"{processor()}, flags {_flags()}",
         **_device(getattr(job.workload.target, "device", "cpu")),
         **{f"workload {key}": value for key, value in _described(job.workload).items()},
         "code": sources.digest(*code_of(job)),
@@ -148,7 +153,12 @@ def code_of(job: Job) -> tuple[str, ...]:
     """
     treated = job.variant if job.step is None else job.step.part
     own = (type(part.target).__module__ for part in (job.workload, treated))
-    return *_HARNESS, *(entry.module for entry in entries("activations")), *own
+    return *_HARNESS, *_activations(tuple(sys.path)), *own
+
+
+@cache
+def _activations(_path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(entry.module for entry in entries("activations"))
 
 
 def key_of(inputs: Mapping[str, str]) -> str:
@@ -207,13 +217,25 @@ def _kind(part: Part) -> str:
 
 @cache
 def processor() -> str:
-    """The processor's type: other vector units sum in another order, and timings are of one machine."""
+    """The processor's model: timings are of one machine. Of several with one brand, the numbers tell which."""
+    numbers = " ".join(filter(None, (_cpuinfo(name) for name in ("cpu family", "model", "stepping"))))
+    return f"{platform.machine()} {_cpuinfo('model name')} {f'({numbers})' if numbers else ''}".strip()
+
+
+@cache
+def _flags() -> str:
+    """The digest of what the processor can do: other vector units sum in another order."""
+    told = _cpuinfo("flags") or _cpuinfo("Features")
+    return hashlib.sha256(" ".join(sorted(told.split())).encode()).hexdigest()[:12]
+
+
+def _cpuinfo(name: str) -> str:
+    """An entry of the first processor; empty where the system does not tell."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        lines = []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-    return f"{platform.machine()} {model}".strip()
+        return ""
+    return next((line.split(":", 1)[1].strip() for line in lines if line.partition(":")[0].strip() == name), "")
 
 
 @cache

@@ -6,22 +6,22 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from evalsuite.contract import Stage
+from evalsuite.document import DocumentError, plain, printable, read_text, read_tree
 from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
 from evalsuite.references import OwnError, declared, is_reference
 from evalsuite.variants import load_variant, options_for, standing, variant_names
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+_NAME_LENGTH = 64  # names become names of files
 TRAIN = "train"  # The name of the making of a network, in rows and in job ids.
 LONGEST = 1e7  # seconds
 _GENERAL = ("trained", "swapped")  # Variants whose names say nothing of an activation.
@@ -45,12 +45,10 @@ class RecipeError(Exception):
 
     def __init__(self, file: str, problems: list[Problem]) -> None:
         self.problems = sorted(problems, key=lambda each: (each.line, each.column))
-        super().__init__(
-            "\n".join(
-                f"{file}:{each.line}:{each.column} {each.path + ': ' if each.path else ''}{each.text}"
-                for each in self.problems
-            )
-        )
+        said = [
+            f"{each.line}:{each.column} {each.path + ': ' if each.path else ''}{each.text}" for each in self.problems
+        ]
+        super().__init__("\n".join(printable(f"{file}:{each}") for each in said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,7 @@ class Recipe:
     steps: tuple[Step, ...]
     time_limit: float
     text: str = field(repr=False)
+    memory_limit: float = 0.0  # GiB that a job may hold; 0 is what the machine allows
 
     def base_of(self, variant: Part) -> Part | None:
         """Whose network the variant starts from; one that is not among the variants is made, but not shown.
@@ -124,6 +123,7 @@ class Recipe:
                 (step.name, step.part.use, step.part.options, step.after, step.time_limit) for step in self.steps
             ],
             "time_limit": self.time_limit,
+            **({"memory_limit": self.memory_limit} if self.memory_limit else {}),
         }
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
@@ -137,6 +137,7 @@ _SAID = {
     "list_type": "must be a list, as in [a, b]",
     "tuple_type": "must be a list, as in [a, b]",
     "too_short": "must not be empty",
+    "string_too_long": f"a name has at most {_NAME_LENGTH} characters",
     "string_pattern_mismatch": "a name is letters, digits, '.', '_' and '-'",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
@@ -148,13 +149,14 @@ _SAID = {
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    name: str = Field(pattern=_NAME)
+    name: str = Field(pattern=_NAME, max_length=_NAME_LENGTH)
     baseline: str = "gelu"
     workloads: list[str | dict[str, Any]] = Field(min_length=1)
     variants: list[str | dict[str, Any]] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
     steps: list[str | dict[str, Any]] = Field(min_length=1)
     time_limit: float = Field(default=120.0, gt=0, le=LONGEST)
+    memory_limit: float = Field(default=0.0, ge=0, le=1e6)
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -164,47 +166,22 @@ def read_recipe(path: Path) -> Recipe:
         RecipeError: with every problem found.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise RecipeError(str(path), [Problem(1, 1, "", f"cannot read the recipe: {reason}")]) from error
+        text = read_text(path)
+    except DocumentError as error:
+        raise RecipeError(str(path), [Problem(1, 1, "", f"cannot read the recipe: {error}")]) from error
     return parse_recipe(text, str(path))
 
 
 def parse_recipe(text: str, file: str = "<recipe>") -> Recipe:
     """See `read_recipe`."""
     try:
-        return _parse(text, file)
-    except RecursionError as error:
-        raise RecipeError(file, [Problem(1, 1, "", "not a recipe: nested too deeply")]) from error
-
-
-def _parse(text: str, file: str) -> Recipe:
-    try:
-        tree = YAML(typ="rt").load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        said = (error.problem or error.context or "not valid YAML").split("\n")[0]
-        raise RecipeError(file, [Problem(line, column, "", f"not valid YAML: {said}")]) from error
-    except (YAMLError, ValueError) as error:
-        raise RecipeError(file, [Problem(1, 1, "", f"not valid YAML: {str(error).splitlines()[0]}")]) from error
+        tree = read_tree(text)
+    except DocumentError as error:
+        raise RecipeError(file, [Problem(error.line, error.column, "", str(error))]) from error
     if not isinstance(tree, Mapping):
         found = "empty" if tree is None else "a list" if isinstance(tree, list) else f"{str(tree)[:40]!r}"
         raise RecipeError(file, [Problem(1, 1, "", f"a recipe is a mapping with workloads and steps; this is {found}")])
     return _Reader(tree, text, file).recipe()
-
-
-def _plain(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {str(key): _plain(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_plain(value) for value in node]
-    if isinstance(node, bool) or node is None:
-        return node
-    if isinstance(node, (int, float)):
-        return int(node) if isinstance(node, int) else float(node)
-    return str(node)
 
 
 _NEEDED = {"workload": ("fingerprint", "data", "build"), "variant": ("base", "executes", "make")}
@@ -238,6 +215,12 @@ def construct(cls: Any, options: Mapping[str, Any]) -> Any:
     return TypeAdapter(cls).validate_json(json.dumps(given), strict=True)
 
 
+def _again(values: Sequence[object]) -> list[int]:
+    """Where a value stands that stood before."""
+    first: dict[object, int] = {}
+    return [index for index, value in enumerate(values) if first.setdefault(value, index) != index]
+
+
 class _Reader:
     """Walks one YAML tree, gathering problems instead of stopping at the first."""
 
@@ -267,6 +250,7 @@ class _Reader:
         recipe = Recipe(
             document.name, document.baseline, tuple(p for p in workloads if p), tuple(p for p in variants if p),
             tuple(document.seeds), tuple(s for s in steps if s), document.time_limit, self._text,
+            document.memory_limit,
         )  # fmt: skip
         if None not in variants:
             self._bases(recipe)
@@ -290,12 +274,12 @@ class _Reader:
                 self._problem(("variants", index), f"starts from itself: {' <- '.join([*chain, each.name])}")
 
     def _document(self) -> _Document | None:
-        plain = _plain(self._tree)
-        for key in set(plain) - set(_Document.model_fields):
+        given = plain(self._tree)
+        for key in set(given) - set(_Document.model_fields):
             self._problem((key,), f"unknown key{did_you_mean(key, _Document.model_fields)}")
-            del plain[key]
+            del given[key]
         try:
-            return _Document.model_validate_json(json.dumps(plain))
+            return _Document.model_validate_json(json.dumps(given))
         except ValidationError as error:
             self._report(error, ())
             return None
@@ -333,16 +317,16 @@ class _Reader:
         return position[0] + 1, position[1] + 1
 
     def _distinct(self, key: str, names: list[str | None]) -> None:
-        for index, name in enumerate(names):
-            if name is not None and name in names[:index]:
-                self._problem((key, index), f"the name {name!r} is taken; give this one its own `name`")
+        for index in _again(names):
+            if names[index] is not None:
+                self._problem((key, index), f"the name {names[index]!r} is taken; give this one its own `name`")
 
     def _seeds(self, seeds: list[int]) -> None:
         for index, seed in enumerate(seeds):
             if not 0 <= seed < 2**31:
                 self._problem(("seeds", index), f"a seed is in [0, 2^31), got {seed}")
-            if seed in seeds[:index]:
-                self._problem(("seeds", index), f"seed {seed} is given twice: it would count as two")
+        for index in _again(seeds):
+            self._problem(("seeds", index), f"seed {seeds[index]} is given twice: it would count as two")
 
     def _split(self, place: Place, entry: str | dict[str, Any], reserved: tuple[str, ...]) -> dict[str, Any] | None:
         entry = {"use": entry} if isinstance(entry, str) else entry
@@ -352,6 +336,10 @@ class _Reader:
         name = entry.get("name", entry["use"])
         if not (isinstance(name, str) and re.fullmatch(_NAME, name)):
             self._problem((*place, "name"), f"a name is letters, digits, '.', '_' and '-', got {name!r}")
+            return None
+        if len(name) > _NAME_LENGTH:
+            text = f"a name has at most {_NAME_LENGTH} characters, got {len(name)}; give this one a shorter `name`"
+            self._problem((*place, "name"), text)
             return None
         options = {key: value for key, value in entry.items() if key not in reserved}
         return {"use": entry["use"], "name": name, "options": options, **{k: entry.get(k) for k in reserved[2:]}}

@@ -26,10 +26,11 @@ class Status(str, Enum):
     FAILED = "failed"  # the stage raised, or returned something that is no measurement
     CRASHED = "crashed"  # its process died
     TIMEOUT = "timeout"  # it ran past its time limit and was killed
+    OOM = "oom"  # it needed more memory than it may take, or than there was
     SKIPPED = "skipped"  # what it needs did not succeed
 
 
-JOB_FAILURES = (Status.UNSUPPORTED, Status.FAILED, Status.CRASHED, Status.TIMEOUT, Status.SKIPPED)
+JOB_FAILURES = (Status.UNSUPPORTED, Status.FAILED, Status.CRASHED, Status.TIMEOUT, Status.OOM, Status.SKIPPED)
 
 
 class DamagedResults(Exception):

@@ -13,6 +13,7 @@ from evalsuite.report.grids import Grid
 from evalsuite.report.pruning_section import PruningSection
 from evalsuite.report.quantization_section import QuantizationSection
 from evalsuite.report.record import NOT_RECORDED
+from evalsuite.report.spreadsheet import csv_text
 from evalsuite.report.tables import TextLine
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def markdown(content: Content) -> str:
     for finding in content.findings:
         text = " ".join(finding.sentences)
         parts.append(f"- {_cell(f'{finding.variant} on {finding.workload}')}: {_cell(text)}")
-    parts.append(content.chance)
+    parts.append(_cell(content.chance))
     parts += [*_section("Quantization", content.quantized), *_section("Pruning", content.pruned)]
     parts += _section("Certified robustness", content.certified)
     parts += _section("Exact verification", content.verified)
@@ -168,10 +169,10 @@ def file_name(text: str) -> str:
 def table_files(content: Content) -> dict[str, str]:
     """File name -> text, for the folder `tables`: exact numbers as CSV, the wide tables as LaTeX."""
     found = {
-        "comparison.csv": content.compared.to_csv(index=False, lineterminator="\n"),
-        "verdicts.csv": content.verdicts.to_csv(index=False, lineterminator="\n"),
-        "contradictions.csv": content.contradictions.rows.to_csv(index=False, lineterminator="\n"),
-        "failures.csv": content.failures.to_csv(index=False, lineterminator="\n"),
+        "comparison.csv": csv_text(content.compared),
+        "verdicts.csv": csv_text(content.verdicts),
+        "contradictions.csv": csv_text(content.contradictions.rows),
+        "failures.csv": csv_text(content.failures),
     }
     tail = f"{content.seeds_text}; mean ± half the 95 % t interval, Δ paired with {content.baseline}."
     for i, workload in enumerate(content.workloads):
@@ -191,5 +192,5 @@ def table_files(content: Content) -> dict[str, str]:
             name += "-table"
         found[f"{name}.tex"] = latex_grid(grid, f"{content.seeds_text}.")
         if grid.frame is not None:
-            found[f"{name}.csv"] = grid.frame.to_csv(index=False, lineterminator="\n")
+            found[f"{name}.csv"] = csv_text(grid.frame)
     return found

@@ -6,9 +6,9 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,7 +33,11 @@ class Cache:
 
     def scratch(self) -> Path:
         """A fresh folder on the cache's file system, to be stored or discarded."""
-        return Path(tempfile.mkdtemp(dir=_own_place(self.folder)))
+        return Path(tempfile.mkdtemp(dir=self.place()))
+
+    def place(self) -> Path:
+        """This process's own folder in the cache, for as long as it lives."""
+        return _own_place(self.folder)
 
     def _home(self, key: str) -> Path:
         return self.folder / key[:2] / key
@@ -73,11 +77,26 @@ class Cache:
         return home
 
     def sweep(self) -> None:
-        """Remove what runs left behind that are gone: nobody holds the lock of their place."""
+        """Remove what runs of this machine left behind that are gone."""
         for place in (self.folder / PARTIAL).glob("*"):
-            with suppress(OSError), (place / LOCK).open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_abandoned(place):
                 shutil.rmtree(place, ignore_errors=True)
+
+
+def is_abandoned(place: Path) -> bool:
+    """Whether the process whose place this is was one of this machine and is gone: nobody holds its lock."""
+    if not place.name.startswith(_mark()):
+        return False
+    try:
+        with (place / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _mark() -> str:
+    return f"{platform.node()}-"
 
 
 @cache
@@ -85,7 +104,7 @@ def _own_place(folder: Path) -> Path:
     """This process's folder for scratch, locked for as long as it lives, on whatever machine."""
     partial = folder / PARTIAL
     partial.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(dir=partial))
+    place = Path(tempfile.mkdtemp(dir=partial, prefix=_mark()))
     descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)  # held open on purpose: it is the lock
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return place

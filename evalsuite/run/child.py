@@ -9,8 +9,7 @@ import os
 import re
 import resource
 import shutil
-import signal
-import sys
+import tempfile
 import time
 import traceback
 from dataclasses import asdict, dataclass, field, replace
@@ -33,14 +32,15 @@ OUTCOME = "outcome.json"
 NETWORK = "network"
 ARTEFACTS = "artefacts"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-EXIT_NO_ROOM = 28
+_ROOM = 1 << 20  # bytes that a disk with room takes
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """A job with all that its process needs: the key, the folder it writes and that of the network it takes.
 
-    `commit` is that of the code that runs it, `cache` the folder of the cache, where a workload may keep things.
+    `commit` is that of the code that runs it, `cache` the folder of the cache, where a workload may keep things;
+    `conditions` say under which it is measured: see `Found`.
     """
 
     job: Job
@@ -50,6 +50,7 @@ class Assignment:
     log: Path
     commit: str = ""
     cache: Path | None = None
+    conditions: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Found:
 
     `network` is the digest of the network it hands on, `handover` why it hands on none; `samples` the sizes of the
     parts of the data, where a network was made; `artefacts` the stage's files by name, relative to its folder; `read`
-    what it read that its key does not know (see `Reading`); `commit` that of the code that ran.
+    what it read that its key does not know (see `Reading`); `commit` that of the code that ran; `conditions` the
+    machine, how many jobs ran at a time, and the date, which a timing needs to be understood.
     """
 
     status: Status
@@ -71,6 +73,7 @@ class Found:
     artefacts: dict[str, str] = field(default_factory=dict)
     read: dict[str, str] = field(default_factory=dict)
     commit: str = ""
+    conditions: dict[str, Any] = field(default_factory=dict)
 
     @property
     def final(self) -> bool:
@@ -93,27 +96,6 @@ def _adapter() -> TypeAdapter[Found]:
     return TypeAdapter(Found)
 
 
-def run_isolated(assignment: Assignment) -> None:
-    """The entry point of a child process: own process group, output to the log."""
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assignment.log.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    if assignment.cache is not None:
-        os.environ["EVALSUITE_CACHE"] = str(assignment.cache)
-    try:
-        perform(assignment)
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            os._exit(EXIT_NO_ROOM)
-        raise
-
-
 def perform(assignment: Assignment) -> None:
     """Run the job in this process and write its outcome; what a stage raises becomes a row."""
     import torch
@@ -126,8 +108,11 @@ def perform(assignment: Assignment) -> None:
     def text(found: Found) -> str:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         seconds = round(time.perf_counter() - started, 3)
-        whole = replace(found, seconds=seconds, peak_mib=round(peak, 1), commit=assignment.commit)
-        return json.dumps(asdict(whole), allow_nan=False)
+        told: dict[str, Any] = {"commit": assignment.commit, "conditions": assignment.conditions}
+        whole = replace(found, seconds=seconds, peak_mib=round(peak, 1), **told)
+        # What is no Unicode, as half of a surrogate pair in a file's name, becomes "?": no reader takes it.
+        written = json.dumps(asdict(whole), allow_nan=False, ensure_ascii=False)
+        return written.encode("utf-8", "replace").decode()
 
     own = [assignment.scratch, assignment.log.parent, *([assignment.network] if assignment.network else [])]
     own += getattr(assignment.job.workload.target, "covered", [])
@@ -139,13 +124,32 @@ def perform(assignment: Assignment) -> None:
     except Unsupported as reason:
         outcome = text(_failure(labels, Status.UNSUPPORTED, str(reason) or "no reason given"))
     except (Exception, SystemExit) as error:
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
+        if isinstance(error, OSError) and error.errno in NO_ROOM and _is_full(assignment.scratch):
             raise
         traceback.print_exc()
-        outcome = text(_failure(labels, Status.FAILED, _describe(error)))
+        status = Status.OOM if _lacked_memory(error) else Status.FAILED
+        outcome = text(_failure(labels, status, _describe(error)))
     partial = assignment.scratch / f"{OUTCOME}.partial"
-    partial.write_text(outcome)
+    partial.write_text(outcome, encoding="utf-8")
     partial.replace(assignment.scratch / OUTCOME)
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether it is the run's own disk that has no room: a stage may have filled another, or its own quota."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_ROOM))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in NO_ROOM
+    return False
+
+
+def _lacked_memory(error: BaseException) -> bool:
+    import torch
+
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
 def _failure(labels: dict[str, Any], status: Status, reason: str) -> Found:

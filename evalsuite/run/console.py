@@ -6,7 +6,9 @@ Importing this module imports no heavy library.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 
 def stop(message: object) -> NoReturn:
     """End the command: bad input, exit code 2."""
-    print(f"evalsuite: {message}", file=sys.stderr)
+    from evalsuite.document import printable
+
+    print(printable(f"evalsuite: {message}"), file=sys.stderr)
     raise typer.Exit(2)
 
 
@@ -57,26 +61,30 @@ def execute(
     from evalsuite.run.executor import Serial
     from evalsuite.run.progress import STYLES, progress_of
     from evalsuite.run.runner import RunError, run_recipe
+    from evalsuite.run.stopping import Stopped, stoppable
     from evalsuite.workloads.workload import DataError
 
     if progress not in STYLES:
         stop(f"--progress is one of {', '.join(STYLES)}; got {progress!r}")
     executor, workers = (Serial(), 1) if serial else processes(recipe, jobs)
+    shown = progress_of(progress)
     try:
-        record = run_recipe(
-            recipe, folder.absolute(), cache, executor, progress_of(progress), workers=workers, command=command
-        )
+        with stoppable(executor):
+            record = run_recipe(recipe, folder.absolute(), cache, executor, shown, workers=workers, command=command)
     except (RunError, DataError) as error:
         stop(error)
     except OSError as error:
         stop(described(error))
-    except KeyboardInterrupt:
-        print(
-            f"evalsuite: interrupted; what was measured is in {folder}, and the same command continues", file=sys.stderr
-        )
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as error:
+        name = error.name if isinstance(error, Stopped) else signal.SIGINT
+        how = "interrupted" if name == signal.SIGINT else f"ended by {name.name}"
+        with suppress(OSError):  # the terminal is gone
+            print(
+                f"evalsuite: {how}; what was measured is in {folder}, and the same command continues", file=sys.stderr
+            )
+        raise typer.Exit(128 + name) from None
     counts = record.jobs
-    failed = sum(counts.get(key, 0) for key in ("failed", "crashed", "timeout", "measurement_failed"))
+    failed = sum(counts.get(key, 0) for key in ("failed", "crashed", "timeout", "oom", "measurement_failed"))
     skipped = counts.get("skipped", 0)
     print(
         f"{counts['total']} jobs: {counts.get('ok', 0)} ok, {counts.get('unsupported', 0)} unsupported, {failed} failed"

@@ -1,7 +1,7 @@
 """Executors: jobs in killable children, one fresh process each, or one after the other in this process.
 
-A child is forked from a server that has the heavy libraries loaded, leads its own process group and is killed with it
-at the time limit: SIGKILL stops a solver that no signal handler or thread could. Its crash touches no other job.
+A child is forked from a server that has the heavy libraries loaded, under a guard of its own that kills it with all
+below it at its limits: SIGKILL stops a solver that no signal handler or thread could. Its crash touches no other job.
 """
 
 from __future__ import annotations
@@ -10,31 +10,33 @@ import multiprocessing
 import os
 import pkgutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Protocol
 
 from evalsuite.results import Status, failure_row
-from evalsuite.run import watcher
-from evalsuite.run.child import EXIT_NO_ROOM, NO_ROOM, Assignment, Found, perform, read_outcome, run_isolated
+from evalsuite.run import tree
+from evalsuite.run.child import NO_ROOM, Assignment, Found, perform, read_outcome
+from evalsuite.run.guard import PAUSE, RESUME, Ended, guarded
 from evalsuite.sources import OURS
 
 _ALWAYS_LOADED = (
-    "__main__",
-    "evalsuite.run.child",
+    "evalsuite.run.guard",
     "evalsuite.networks",
     "evalsuite.deployment",
     "sklearn.datasets",
     "sklearn.model_selection",
 )
 _WORTH_WARMING = 20  # jobs; for fewer, two seconds of preparation are not earned back
+_PRELOAD = "EVALSUITE_PRELOAD"  # read by evalsuite.run.preload
+_ATTEMPTS = 3  # to fork from a server that was killed meanwhile
+_PATIENCE = 10.0  # seconds that the end of a process is waited for
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -54,6 +56,14 @@ class Executor(Protocol):
         """Those that ended, after at most `seconds`."""
         ...
 
+    def pause(self) -> None:
+        """Stop the jobs and their clocks until `resume`."""
+        ...
+
+    def resume(self) -> None:
+        """Let the jobs go on."""
+        ...
+
     def stop(self) -> None:
         """Kill what still runs."""
         ...
@@ -61,7 +71,10 @@ class Executor(Protocol):
 
 def _failed(assignment: Assignment, status: Status, reason: str, seconds: float) -> Found:
     labels = {**assignment.job.coordinates, "key": assignment.key}
-    return Found(status, (failure_row(labels, status, reason),), seconds=round(seconds, 3), commit=assignment.commit)
+    return Found(
+        status, (failure_row(labels, status, reason),), seconds=round(seconds, 3), commit=assignment.commit,
+        conditions=assignment.conditions,
+    )  # fmt: skip
 
 
 class Serial:
@@ -85,31 +98,26 @@ class Serial:
         done, self._done = self._done, []
         return done
 
+    def pause(self) -> None:
+        """The job stops with this process."""
+
+    def resume(self) -> None:
+        """See `pause`."""
+
     def stop(self) -> None:
         """Nothing runs between calls."""
+
+
+class ServerLost(Exception):
+    """The process that jobs are forked from does not stay alive; the text is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Child:
     process: BaseProcess
+    line: Connection
     assignment: Assignment
     started: float
-
-    @property
-    def deadline(self) -> float:
-        return self.started + self.assignment.job.time_limit
-
-    @property
-    def pid(self) -> int:
-        if self.process.pid is None:
-            raise ValueError("a process that was never started")
-        return self.process.pid
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        if self.process.is_alive():  # before its setsid the child leads no group
-            self.process.kill()
 
 
 class Processes:
@@ -127,14 +135,14 @@ class Processes:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self._workers = workers
         self._running: list[_Child] = []
-        self._watcher: subprocess.Popen[str] | None = None
         for name in _ONE_THREAD:
             os.environ.setdefault(name, "1")
         self._context = multiprocessing.get_context("forkserver")
         warm = ["evalsuite.run.warm"] if jobs >= _WORTH_WARMING else []
         # Only ours: what a third party's modules read or import as they load, each job is to be seen doing itself.
         ours = [name for name in stage_modules if name.partition(".")[0] in OURS]
-        self._context.set_forkserver_preload([*_ALWAYS_LOADED, *warm, *_with_submodules(ours), *libraries])
+        os.environ[_PRELOAD] = ",".join([*_ALWAYS_LOADED, *warm, *_with_submodules(ours), *libraries])
+        self._context.set_forkserver_preload(["__main__", "evalsuite.run.preload"])
 
     @property
     def free(self) -> int:
@@ -142,73 +150,112 @@ class Processes:
         return self._workers - len(self._running)
 
     def start(self, assignment: Assignment) -> None:
-        """See `Executor`."""
-        process = self._context.Process(target=run_isolated, args=(assignment,), daemon=False)
-        process.start()
-        child = _Child(process, assignment, time.monotonic())
-        self._running.append(child)
-        self._tell("+", child)
+        """See `Executor`.
 
-    def _tell(self, sign: str, child: _Child) -> None:
-        """Tell the watcher, which kills what this process leaves behind if it dies."""
-        if self._watcher is None:
-            command = [sys.executable, "-I", "-S", str(Path(watcher.__file__))]
-            self._watcher = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
-        if self._watcher.stdin is not None:
-            with suppress(BrokenPipeError):  # a watcher that was killed protects no longer; the run goes on
-                self._watcher.stdin.write(f"{sign}{child.pid}\n")
-                self._watcher.stdin.flush()
+        Raises:
+            ServerLost: the server that jobs are forked from dies whenever it is started.
+        """
+        for attempt in range(_ATTEMPTS):
+            ours, theirs = multiprocessing.Pipe()
+            arguments = (assignment, theirs, _memory_limit(assignment))
+            process = self._context.Process(target=guarded, args=arguments, daemon=False)
+            try:
+                process.start()
+            except (EOFError, ConnectionError) as error:  # the server was killed, or died as it loaded its modules
+                ours.close()
+                if attempt + 1 == _ATTEMPTS:
+                    raise ServerLost(f"no job can be started: the process that forks them {_server_end()}") from error
+                continue
+            finally:
+                theirs.close()
+            self._running.append(_Child(process, ours, assignment, time.monotonic()))
+            return
 
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
         """See `Executor`."""
-        if not self._running:
-            return []
-        first = min(child.deadline for child in self._running) - time.monotonic()
-        connection.wait([child.process.sentinel for child in self._running], max(0.0, min(seconds, first)))
-        now = time.monotonic()
+        lines = connection.wait([child.line for child in self._running], seconds) if self._running else []
         ended = []
-        for child in list(self._running):
-            expired = now >= child.deadline
-            if child.process.is_alive() and not expired:
-                continue
+        for child in [each for each in self._running if each.line in lines]:
             self._running.remove(child)
-            expired = expired and child.process.is_alive()
-            child.kill()  # also what an ended job left running in its group
-            child.process.join()
-            self._tell("-", child)
-            ended.append((child.assignment, self._outcome(child, expired, now - child.started)))
+            found = self._outcome(child, _last_word(child))
+            child.process.join(_PATIENCE)
+            ended.append((child.assignment, found))
         return ended
 
-    def _outcome(self, child: _Child, expired: bool, seconds: float) -> Found:
-        assignment = child.assignment
-        if expired:
-            limit = assignment.job.time_limit
-            return _failed(assignment, Status.TIMEOUT, f"killed at its time limit of {limit:g} s", seconds)
-        code = child.process.exitcode
-        if code == EXIT_NO_ROOM:
+    def _outcome(self, child: _Child, ended: Ended) -> Found:
+        assignment, seconds = child.assignment, time.monotonic() - child.started
+        if ended.cause == "timeout":
+            limit = f"killed at its time limit of {assignment.job.time_limit:g} s"
+            return _failed(assignment, Status.TIMEOUT, limit, seconds)
+        if ended.cause == "memory":
+            return _failed(assignment, Status.OOM, _starved(assignment, ended.held), seconds)
+        if ended.cause == "no room":
             raise OSError(NO_ROOM[0], os.strerror(NO_ROOM[0]), str(assignment.scratch))
         try:
             return read_outcome(assignment.scratch)
         except (OSError, ValueError):
-            return _failed(
-                assignment, Status.CRASHED, f"its process {_cause(code)}; see {assignment.log.name}", seconds
-            )
+            reason = f"its process {_cause(ended.code)}; see logs/{assignment.job.id}.log"
+            return _failed(assignment, Status.CRASHED, reason, seconds)
+
+    def pause(self) -> None:
+        """See `Executor`."""
+        self._tell(PAUSE)
+
+    def resume(self) -> None:
+        """See `Executor`."""
+        self._tell(RESUME)
+
+    def _tell(self, word: bytes) -> None:
+        for child in self._running:
+            with suppress(OSError):  # it has just ended
+                child.line.send_bytes(word)
 
     def stop(self) -> None:
         """See `Executor`."""
         for child in self._running:
-            child.kill()
+            child.line.close()  # which its guard hears
         for child in self._running:
-            child.process.join()
+            child.process.join(_PATIENCE)
         self._running.clear()
-        if self._watcher is not None and self._watcher.stdin is not None:
-            self._watcher.stdin.close()
-            self._watcher.wait()
-            self._watcher = None
 
 
-def _cause(code: int | None) -> str:
-    if code is not None and code < 0:
+def _memory_limit(assignment: Assignment) -> int:
+    asked = assignment.job.memory_limit
+    return int(asked * 2**30) if asked else tree.machine_limit()
+
+
+def _starved(assignment: Assignment, held: int) -> str:
+    if not held:
+        return "killed by the kernel, since the machine ran out of memory"
+    limit = _memory_limit(assignment) / 2**30
+    cure = "raise `memory_limit` in the recipe" if assignment.job.memory_limit else "most of this machine's"
+    return f"killed at {held / 2**30:.2f} GiB of memory, since it may hold {limit:.4g} GiB: {cure}"
+
+
+def _last_word(child: _Child) -> Ended:
+    try:
+        ended: Ended = child.line.recv()
+    except (EOFError, OSError):  # its guard was killed, and the kernel killed the job with it
+        return Ended(-signal.SIGKILL)
+    finally:
+        child.line.close()
+    return ended
+
+
+def _server_end() -> str:
+    pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    try:
+        found = os.waitid(os.P_PID, pid or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (OSError, AttributeError):
+        found = None
+    if found is None:
+        return f"ended {_ATTEMPTS} times as it began"
+    how = _cause(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status).partition(" and ")[0]
+    return f"{how} as it began, {_ATTEMPTS} times"
+
+
+def _cause(code: int) -> str:
+    if code < 0:
         try:
             return f"was killed by {signal.Signals(-code).name}"
         except ValueError:
@@ -223,5 +270,6 @@ def _with_submodules(modules: Iterable[str]) -> list[str]:
         names.append(name)
         package = sys.modules.get(name)
         paths = getattr(package, "__path__", [])
-        names += [f"{name}.{each.name}" for each in pkgutil.iter_modules(paths)]
+        # A `__main__` runs as it is imported.
+        names += [f"{name}.{each.name}" for each in pkgutil.iter_modules(paths) if each.name != "__main__"]
     return names

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -38,6 +39,7 @@ class Entry:
     artefacts: dict[str, str] = field(default_factory=dict)
     read: dict[str, str] = field(default_factory=dict)
     commit: str = ""
+    conditions: dict[str, Any] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
@@ -79,7 +81,7 @@ class Journal:
 
 def read_journal(path: Path) -> dict[str, Entry]:
     """The last entry of each job; lines that are no entry, or not the one written, are passed over."""
-    return {entry.job: entry for entry in _entries(path)} if path.exists() else {}
+    return {entry.job: entry for entry in _entries(path)} if path.is_file() else {}
 
 
 def _line(entry: Entry) -> bytes:

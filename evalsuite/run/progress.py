@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Protocol
 
+from evalsuite.document import printable
 from evalsuite.results import Status
 from evalsuite.run.journal import Entry
 
+_SHOWN = 3  # names of jobs that run, in the bar
 STYLES = ("auto", "rich", "plain", "json", "none")
 
 
@@ -23,7 +25,11 @@ class Progress(Protocol):
         ...
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
-        """`left` counts the jobs still to do by step."""
+        """`left` counts the jobs still to do, those that run included, by WORKLOAD/STEP."""
+        ...
+
+    def running(self, jobs: Sequence[str]) -> None:
+        """The jobs that run now."""
         ...
 
     def close(self) -> None:
@@ -32,42 +38,43 @@ class Progress(Protocol):
 
 
 class Estimate:
-    """Seconds to go: for each step the mean of its finished jobs, or of all where it has none yet."""
+    """Seconds to go, from the means of jobs of the same workload and step, cached ones too."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()
 
     def add(self, entry: Entry) -> None:
-        """Learn from a job that ran."""
-        if not entry.cached and entry.status is not Status.SKIPPED:
-            self._seconds[entry.job.rsplit("/", 1)[-1]].append(entry.seconds)
+        """Learn from a job that ran, now or then."""
+        if entry.status is not Status.SKIPPED:
+            kind = f"{entry.job.partition('/')[0]}/{entry.job.rpartition('/')[2]}"
+            self._seconds[kind] += entry.seconds
+            self._counts[kind] += 1
 
-    def seconds(self, left: dict[str, int], workers: int) -> float | None:
-        """None as long as nothing ran."""
-        if not self._seconds:
-            return None
-        usual = statistics.mean(value for values in self._seconds.values() for value in values)
-        total = sum(
-            count * (statistics.mean(self._seconds[step]) if step in self._seconds else usual)
-            for step, count in left.items()
-        )
-        return total / workers
+    def seconds(self, left: dict[str, int], workers: int) -> tuple[float, bool]:
+        """How many, and whether that is all: what has never run counts as nothing, since nobody knows."""
+        means = {kind: self._seconds[kind] / self._counts[kind] for kind in left if self._counts[kind]}
+        total = sum(left[kind] * mean for kind, mean in means.items())
+        return max([total / workers, *means.values()]), len(means) == len(left)
 
-
-def _clock(seconds: float | None) -> str:
-    if seconds is None:
-        return "?"
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+    def text(self, left: dict[str, int], workers: int) -> str:
+        """In minutes and seconds; "> 0:40" where more is to come than is known."""
+        seconds, whole = self.seconds(left, workers)
+        known = f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+        return known if whole else f"> {known}" if seconds else "?"
 
 
 def _outcome(entry: Entry) -> str:
     if entry.cached:
         return "cached"
-    return entry.status.value if entry.status is Status.OK else f"{entry.status.value}: {entry.reason}"
+    return entry.status.value if entry.status is Status.OK else printable(f"{entry.status.value}: {entry.reason}")
 
 
 class Silent:
     """Says nothing."""
+
+    def running(self, jobs: Sequence[str]) -> None:
+        """See `Progress`."""
 
     def begin(self, total: int) -> None:
         """See `Progress`."""
@@ -85,6 +92,9 @@ class Plain:
     def __init__(self) -> None:
         self._estimate = Estimate()
 
+    def running(self, jobs: Sequence[str]) -> None:
+        """See `Progress`: its lines tell what has ended."""
+
     def begin(self, total: int) -> None:
         """See `Progress`."""
 
@@ -93,7 +103,7 @@ class Plain:
         self._estimate.add(entry)
         if entry.cached:
             return
-        eta = _clock(self._estimate.seconds(left, workers))
+        eta = self._estimate.text(left, workers)
         print(
             f"[{done}/{total}] {entry.job} {entry.seconds:.1f} s {_outcome(entry)} (ETA {eta})",
             file=sys.stderr,
@@ -109,6 +119,11 @@ class Json:
 
     def __init__(self) -> None:
         self._estimate = Estimate()
+        self._running: list[str] = []
+
+    def running(self, jobs: Sequence[str]) -> None:
+        """See `Progress`."""
+        self._running = list(jobs)
 
     def begin(self, total: int) -> None:
         """See `Progress`."""
@@ -116,9 +131,11 @@ class Json:
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         """See `Progress`."""
         self._estimate.add(entry)
+        seconds, whole = self._estimate.seconds(left, workers)
         event = {
             "job": entry.job, "status": entry.status.value, "cached": entry.cached, "seconds": entry.seconds,
-            "reason": entry.reason, "done": done, "total": total, "eta_s": self._estimate.seconds(left, workers),
+            "reason": entry.reason, "done": done, "total": total, "eta_s": seconds, "eta_is_whole": whole,
+            "running": self._running,
         }  # fmt: skip
         print(json.dumps(event), file=sys.stderr, flush=True)
 
@@ -157,8 +174,15 @@ class Rich:
         if entry.cached and done < total and time.monotonic() - self._drawn < 0.1:
             return  # hundreds of cached jobs a second need no redraw each
         self._drawn = time.monotonic()
-        eta = _clock(self._estimate.seconds(left, workers))
-        self._bar.update(self._task, completed=done, total=total, description=escape(entry.job), eta=eta)
+        eta = self._estimate.text(left, workers)
+        self._bar.update(self._task, completed=done, total=total, eta=eta)
+
+    def running(self, jobs: Sequence[str]) -> None:
+        """See `Progress`."""
+        from rich.markup import escape
+
+        more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
+        self._bar.update(self._task, description=escape(", ".join(jobs[:_SHOWN]) + more))
 
     def close(self) -> None:
         """See `Progress`."""

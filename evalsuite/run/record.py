@@ -22,12 +22,17 @@ from evalsuite.results import Status
 from evalsuite.run.journal import Entry
 
 FILE = "run.json"
+MEASURED = "measured"  # when, among the conditions
 _LIBRARIES = ("evalsuite", "torch", "numpy", "onnx", "onnxruntime", "scikit-learn")
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """The content of run.json. Times are ISO 8601, UTC; `finished` is empty for a run that was interrupted."""
+    """The content of run.json. Times are ISO 8601, UTC; `finished` is empty for a run that was interrupted.
+
+    `machine` is what the jobs were measured on, when, and how many at a time: a run that finds them all in the cache
+    has measured nothing, and leaves that as it was.
+    """
 
     name: str
     digest: str
@@ -72,22 +77,30 @@ class RunRecord:
             },
             variants_help={part.name: _help(part) for part in recipe.variants},
             versions={"python": platform.python_version(), **{name: _version(name) for name in sorted(libraries)}},
-            machine={**_machine(), "jobs_at_a_time": workers},
+            machine=conditions(workers),
             command=command,
-            started=_now(),
+            started=now(),
             jobs={"total": len(jobs)},
         )  # fmt: skip
 
-    def end(self, entries: Iterable[Entry], *, finished: bool) -> RunRecord:
-        """The record of the run after its last job."""
+    def again(self, known: RunRecord) -> RunRecord:
+        """The record of a run that goes on where an earlier call of it has left off."""
+        return replace(self, started=known.started, machine=known.machine)
+
+    def end(self, entries: Iterable[Entry], known: RunRecord | None, *, finished: bool) -> RunRecord:
+        """The record of the run after its last job; `known` is that of an earlier call."""
         entries = list(entries)
+        ran = any(not entry.cached and entry.status is not Status.SKIPPED for entry in entries)
+        same = known if known is not None and known.finished and not ran else None
         sizes = {entry.job.split("/")[0]: entry.samples for entry in entries if entry.samples}
         counted = Counter(entry.status.value for entry in entries)
         counted["cached"] = sum(entry.cached for entry in entries)
         counted["measurement_failed"] = sum(entry.status is Status.OK and not entry.final for entry in entries)
         return replace(
             self,
-            finished=_now() if finished else "",
+            finished=(same.finished if same else now()) if finished else "",
+            command=same.command if same else self.command,
+            machine=_merged([entry.conditions for entry in entries if entry.conditions]) or self.machine,
             jobs={**self.jobs, **counted},
             data={name: {**known, **sizes.get(name, {})} for name, known in self.data.items()},
             seconds=round(sum(entry.seconds for entry in entries), 1),
@@ -101,7 +114,8 @@ def _help(part: Part) -> str:
     return f"{said} [{options}]" if options else said
 
 
-def _now() -> str:
+def now() -> str:
+    """The date and time, UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -133,15 +147,28 @@ def _git(*words: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _machine() -> dict[str, Any]:
+def conditions(workers: int) -> dict[str, Any]:
+    """What a job is measured on here, with so many at a time."""
     import psutil
 
     return {
+        "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "jobs_at_a_time": workers,
     }
+
+
+def _merged(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The conditions of all jobs: where they differ, every value; of the dates the first and the last."""
+    merged: dict[str, Any] = {}
+    for name in dict.fromkeys(name for each in found for name in each):
+        values = sorted({each[name] for each in found if name in each}, key=str)
+        kept = [values[0], values[-1]] if name == MEASURED else values
+        merged[name] = values[0] if len(values) == 1 else (" to " if name == MEASURED else ", ").join(map(str, kept))
+    return merged
 
 
 def write_record(record: RunRecord, out: Path) -> None:

@@ -5,164 +5,40 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from heapq import heappop, heappush
 from pathlib import Path
 
-from evalsuite.plan import Job, changed, code_of, fingerprint_of, inputs_of, jobs_of, key_of, options_of
-from evalsuite.reading import unchanged
-from evalsuite.recipe import TRAIN, Recipe
-from evalsuite.results import Origin, Status, failure_row, write_parquet
+from evalsuite.plan import Job, code_of, fingerprint_of, jobs_of, key_of
+from evalsuite.recipe import Recipe
+from evalsuite.results import Status, failure_row
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import ARTEFACTS, NETWORK, NO_ROOM, Assignment, Found, read_outcome
-from evalsuite.run.executor import Executor
+from evalsuite.run.claims import Claims
+from evalsuite.run.executor import Executor, ServerLost
 from evalsuite.run.journal import Entry, Journal, read_journal
 from evalsuite.run.progress import Progress
-from evalsuite.run.record import RunRecord, checkout, read_record, write_record
+from evalsuite.run.record import MEASURED, RunRecord, checkout, conditions, now, read_record, write_record
+from evalsuite.run.results import JOURNAL, RESULTS, write_results
+from evalsuite.run.state import State, entry_of
 from evalsuite.sources import digest, edited
 
-JOURNAL = "journal.jsonl"
-RESULTS = "results.parquet"
+_GLANCE = 1.0  # seconds
+_PAUSE = 0.2  # seconds between two looks at what other runs do
 
 
 class RunError(Exception):
     """A run that cannot begin or go on; the text is for the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What would become of a job: cached, run, or wait (its key needs a network that is not made yet)."""
-
-    job: Job
-    state: str
-    why: str
-
-
-@dataclass(slots=True)
-class State:
-    """What is known of the jobs of a run: the entries that hold, by id; those that are under way or to be run."""
-
-    jobs: list[Job]
-    before: dict[str, Entry]
-    cache: Cache
-    entries: dict[str, Entry] = field(default_factory=dict)
-    forced: set[str] = field(default_factory=set)
-
-    def network_of(self, job: Job) -> Path | None:
-        """The folder of the very network that `job` takes, or None where it is not at hand."""
-        needed = self.entries[job.needs]
-        found = self._stored(needed.key)
-        return found[0] / NETWORK if found is not None and found[1].network == needed.network else None
-
-    def _stored(self, key: str) -> tuple[Path, Found] | None:
-        """A finished job's folder in the cache and its outcome; one that cannot be read is removed."""
-        home = self.cache.find(key)
-        if home is None:
-            return None
-        try:
-            found = read_outcome(home)
-        except (OSError, ValueError):
-            found = None
-        if found is None:
-            shutil.rmtree(home, ignore_errors=True)
-        return (home, found) if found is not None and unchanged(found.read) else None
-
-    def discard(self, key: str) -> None:
-        """Make room for a job's outcome where one is that was found stale."""
-        home = self.cache.find(key)
-        if home is not None and self._stored(key) is None:
-            shutil.rmtree(home, ignore_errors=True)
-
-    def dependents(self, job: str) -> set[str]:
-        """The ids of the jobs that take this job's network, and of those that take theirs."""
-        direct = {each.id for each in self.jobs if each.needs == job}
-        return direct.union(*(self.dependents(each) for each in direct))
-
-    def inputs(self, job: Job) -> dict[str, str]:
-        """The job's inputs; the network it takes must be made."""
-        return inputs_of(job, self.entries[job.needs].network if job.needs else "")
-
-    def settle(self, job: Job, inputs: dict[str, str]) -> Entry | None:
-        """The finished entry of a job, from this run's journal or the cache."""
-        key = key_of(inputs)
-        known = self.before.get(job.id)
-        if known is not None and known.key == key and known.final and unchanged(known.read):
-            return replace(known, cached=True)
-        stored = self._stored(key)
-        return None if stored is None else _entry(job, key, inputs, stored[1], cached=True)
-
-    def skip(self, job: Job) -> Entry | None:
-        """The entry of a job that cannot run, since the job it needs gave no network.
-
-        Where a variant does not apply to a workload, neither do its steps: nothing failed there.
-        """
-        needed = self.entries[job.needs]
-        if needed.network:
-            return None
-        reason = needed.reason if needed.status is not Status.OK else needed.handover
-        inapplicable = needed.status is Status.UNSUPPORTED and needed.job.endswith(f"/{TRAIN}")
-        status = Status.UNSUPPORTED if inapplicable else Status.SKIPPED
-        row = failure_row({**job.coordinates, "key": ""}, status, f"{needed.job} {needed.status.value}: {reason}")
-        return Entry(job.id, "", status, (row,), final=False)
-
-
-def _entry(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached: bool) -> Entry:
-    # Cached rows carry the names of the recipe that made them.
-    rows = tuple(replace(row, **job.coordinates, key=key) for row in found.rows)
-    return Entry(
-        job.id, key, found.status, rows, inputs, found.seconds, found.peak_mib,
-        cached, found.final, found.network, found.handover, found.samples, found.artefacts, found.read, found.commit,
-    )  # fmt: skip
-
-
-def _origin(job: Job, entry: Entry) -> Origin:
-    return Origin(
-        job.workload.use,
-        job.variant.use,
-        entry.commit,
-        entry.inputs.get("code", ""),
-        options_of(job.step.part if job.step else job.variant),
-        options_of(job.variant),
-        options_of(job.workload),
-    )
-
-
 def _edited_meanwhile(job: Job, key: str) -> Found:
     """What to say of a job of which nobody knows whether it ran the code that its key is of, or the code after it."""
     reason = "its source was edited while the run went on; run the same command again"
     return Found(Status.FAILED, (failure_row({**job.coordinates, "key": key}, Status.FAILED, reason),))
-
-
-def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
-    """What a run would do, without doing it."""
-    state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache)
-    planned: list[Planned] = []
-    for job in state.jobs:
-        if job.needs and job.needs not in state.entries:
-            planned.append(Planned(job, "wait", f"needs {job.needs}; run only if no equal network was measured before"))
-            continue
-        skipped = state.skip(job) if job.needs else None
-        if skipped is not None:
-            planned.append(Planned(job, "skip", skipped.rows[0].reason))
-            continue
-        inputs = state.inputs(job)
-        entry = state.settle(job, inputs)
-        if entry is None:
-            planned.append(Planned(job, "run", _why(state.before.get(job.id), inputs)))
-            continue
-        state.entries[job.id] = entry
-        planned.append(Planned(job, "cached", f"key {entry.key[:12]}"))
-    return planned
-
-
-def _why(before: Entry | None, inputs: dict[str, str]) -> str:
-    if before is None:
-        return "nothing measured with these inputs"
-    if before.status is Status.SKIPPED:
-        return "skipped last time"
-    return changed(before.inputs, inputs) or f"{before.status.value} last time: {before.reason or 'a metric failed'}"
 
 
 @contextmanager
@@ -203,7 +79,9 @@ def run_recipe(
             )
         try:
             run = _Run(recipe, out, cache, executor, progress, workers, command)
-            return run.run(known.started if known is not None else "")
+            return run.run(known)
+        except ServerLost as error:
+            raise RunError(f"{error}; what was measured is kept") from error
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -214,6 +92,11 @@ def run_recipe(
         finally:
             executor.stop()
             progress.close()
+
+
+def _kind(job: Job) -> str:
+    """Jobs of one kind take about as long: a step of a workload."""
+    return f"{job.workload.name}/{job.step_name}"
 
 
 class _Run:
@@ -232,30 +115,49 @@ class _Run:
         cache.sweep()
         self._journal = Journal(out / JOURNAL)
         self._state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache)
-        self._pending = list(self._state.jobs)
-        for job in self._state.jobs:
-            digest(*code_of(job))  # before the jobs' server loads the source that these are of
-        self._inputs: dict[str, dict[str, str]] = {}
+        # Seed by seed: soon something is known of each workload, variant and step, the time that it takes too.
+        seeds = {seed: place for place, seed in enumerate(recipe.seeds)}
+        self._queue = sorted(self._state.jobs, key=lambda job: seeds[job.seed])
+        self._places = {job.id: place for place, job in enumerate(self._queue)}
+        # All by the jobs' places in the queue: what needs nothing any more, and of that what must run.
+        self._ready = [place for place, job in enumerate(self._queue) if not job.needs]
+        self._lined_up: list[int] = []
+        self._elsewhere: list[int] = []  # of those that must run, what a run that shares the cache does now
+        self._claims = Claims(cache)
+        self._inputs: dict[str, dict[str, str]] = {}  # of the jobs that are lined up or run
+        self._left = Counter(map(_kind, self._state.jobs))
+        self._running: list[str] = []
+        for code in {code_of(job) for job in self._state.jobs}:
+            digest(*code)  # before the jobs' server loads the source that these are of
         self._record = RunRecord.begin(recipe, self._state.jobs, workers, command)
         self._commit = checkout()
+        self._conditions = conditions(workers)
 
-    def run(self, started: str) -> RunRecord:
-        """Do the work; `started` is when an earlier call of this run began, if there was one."""
+    def run(self, known: RunRecord | None) -> RunRecord:
+        """Do the work; `known` is the record of an earlier call of this run, if there was one."""
         self._check_workloads()
-        self._record = replace(self._record, started=started or self._record.started)
+        self._record = self._record.again(known) if known is not None else self._record
         write_record(self._record, self._out)
         self._progress.begin(len(self._state.jobs))
         finished = False
         try:
-            while self._pending or self._inputs:
+            while len(self._state.entries) < len(self._state.jobs):
                 self._advance()
-                for assignment, found in self._executor.wait(1.0):
+                import pyarrow.parquet  # noqa: F401  # now, while jobs run: a Ctrl-C is not to wait for it
+
+                begun = time.monotonic()
+                for assignment, found in self._executor.wait(0.0 if self._ready else 1.0):
                     self._finish(assignment, found)
+                if self._elsewhere and time.monotonic() - begun < _PAUSE:
+                    time.sleep(_PAUSE)
             finished = True
         finally:
             self._executor.stop()
+            for job in self._running:
+                self._claims.release(key_of(self._inputs[job]))
+            self._claims.close()
             self._journal.close()
-            self._record = self._compact(finished)
+            self._record = self._compact(known, finished=finished)
         return self._record
 
     def _check_workloads(self) -> None:
@@ -271,73 +173,108 @@ class _Run:
                 raise RunError(f"workload {part.name!r}: {error}") from error
 
     def _advance(self) -> None:
-        """Settle every pending job whose needs are met, and start as many as there is room for."""
-        moved = True
-        while moved:
-            moved = False
-            for job in list(self._pending):
-                if job.needs and job.needs not in self._state.entries:
-                    continue
-                if self._place(job):
-                    self._pending.remove(job)
-                    moved = True
+        """Start as many jobs as there is room for; meanwhile, look which of those that are ready are done already.
 
-    def _place(self, job: Job) -> bool:
-        """Settle or start one job; False where it must wait."""
+        After a while it returns with some left to look at, so that jobs that end do not wait for it.
+        """
+        until = time.monotonic() + _GLANCE
+        while self._elsewhere:
+            heappush(self._lined_up, self._elsewhere.pop())
+        while self._ready or (self._lined_up and self._executor.free > 0):
+            first = self._lined_up and (not self._ready or self._lined_up[0] < self._ready[0])
+            if first and self._executor.free > 0:
+                self._start(self._queue[heappop(self._lined_up)])
+            elif time.monotonic() < until:
+                self._settle(self._queue[heappop(self._ready)])
+            else:
+                return
+
+    def _settle(self, job: Job) -> None:
+        """Keep what is known of a job, or line it up to be run: its inputs are looked at once."""
+        entries = self._state.entries
+        if job.id in self._inputs or job.id in entries or (job.needs and job.needs not in entries):
+            return  # the job that it needs was made again meanwhile, and is to call for it once more
         entry = self._state.skip(job) if job.needs else None
-        inputs = {} if entry is not None else self._state.inputs(job)
-        if entry is None and job.id not in self._state.forced:
-            entry = self._state.settle(job, inputs)
+        if entry is None:
+            inputs = self._state.inputs(job)
+            entry = None if job.id in self._state.forced else self._state.settle(job, inputs)
         if entry is not None:
             self._keep(job, entry)
-            return True
-        if self._executor.free < 1:
-            return False
+            return
+        self._inputs[job.id] = inputs
+        heappush(self._lined_up, self._places[job.id])
+
+    def _start(self, job: Job) -> None:
         network = self._state.network_of(job) if job.needs else None
         if job.needs and network is None:
+            heappush(self._lined_up, self._places[job.id])
             self._make_again(job.needs)
-            return False
-        log = self._out / "logs" / f"{job.id.replace('/', '_')}.log"
-        assignment = Assignment(
-            job, key_of(inputs), self._state.cache.scratch(), network, log, self._commit, self._state.cache.folder
-        )
-        self._inputs[job.id] = inputs
-        self._executor.start(assignment)
-        return True
+            return
+        key = key_of(self._inputs[job.id])
+        if not self._claims.take(key):
+            self._elsewhere.append(self._places[job.id])
+            return
+        entry = None if job.id in self._state.forced else self._state.settle(job, self._inputs[job.id])
+        if entry is not None:  # another run has just done it
+            self._claims.release(key)
+            del self._inputs[job.id]
+            self._keep(job, entry)
+            return
+        log, scratch = self._out / "logs" / f"{job.id}.log", self._state.cache.scratch()
+        conditions = {**self._conditions, MEASURED: now()}
+        folder = self._state.cache.folder
+        self._running.append(job.id)
+        self._progress.running(self._running)
+        self._executor.start(Assignment(job, key, scratch, network, log, self._commit, folder, conditions))
 
     def _make_again(self, needed: str) -> None:
-        """The journal knows the job, but the cache has lost its network: run it once more."""
+        """The journal knows the job, but the cache has lost its network: run it once more, and then what takes it."""
         if needed in self._state.forced:
             raise RunError(f"the network of {needed} cannot be stored in {self._state.cache.folder}")
         self._state.forced.add(needed)
-        del self._state.entries[needed]
-        self._pending.insert(0, next(job for job in self._state.jobs if job.id == needed))
+        self._forget(needed)
+        waiting = {place for place in (*self._lined_up, *self._elsewhere) if self._queue[place].needs == needed}
+        for place in waiting:
+            del self._inputs[self._queue[place].id]
+        self._lined_up = sorted({*self._lined_up, *self._elsewhere} - waiting)
+        self._elsewhere = []
+        heappush(self._ready, self._places[needed])
+
+    def _forget(self, job: str) -> None:
+        del self._state.entries[job]
+        self._left[_kind(self._queue[self._places[job]])] += 1
 
     def _finish(self, assignment: Assignment, found: Found) -> None:
         job, inputs = assignment.job, self._inputs.pop(assignment.job.id)
-        if found.final and edited(*code_of(job)):
-            found = _edited_meanwhile(job, assignment.key)
+        self._running.remove(job.id)
+        try:
+            found = self._stored(assignment, found)
+        finally:
+            self._claims.release(assignment.key)
+        entry = entry_of(job, assignment.key, inputs, found, cached=False)
+        self._drop_dependents(entry)
+        self._keep(job, entry)
+
+    def _stored(self, assignment: Assignment, found: Found) -> Found:
+        """The outcome as it is kept: in the cache where it is final, and nowhere else."""
+        if found.final and edited(*code_of(assignment.job)):
+            found = _edited_meanwhile(assignment.job, assignment.key)
         if found.final:
             self._state.discard(assignment.key)
             # Where another run was faster, its outcome is the one the cache holds.
-            found = read_outcome(self._state.cache.store(assignment.key, assignment.scratch))
-        else:
-            shutil.rmtree(assignment.scratch, ignore_errors=True)
-            if found.status is Status.OK:
-                found = replace(found, network="", handover="a metric failed, so its network is not kept")
-        entry = _entry(job, assignment.key, inputs, found, cached=False)
-        self._drop_dependents(entry)
-        self._keep(job, entry)
+            return read_outcome(self._state.cache.store(assignment.key, assignment.scratch))
+        shutil.rmtree(assignment.scratch, ignore_errors=True)
+        if found.status is Status.OK:
+            found = replace(found, network="", handover="a metric failed, so its network is not kept")
+        return found
 
     def _drop_dependents(self, entry: Entry) -> None:
         """A network made again may differ: what was settled with the one before must not stand beside it."""
         before = self._state.before.get(entry.job)
         if entry.job not in self._state.forced or before is None or before.network == entry.network:
             return
-        stale = self._state.dependents(entry.job) & set(self._state.entries)
-        for job in stale:
-            del self._state.entries[job]
-        self._pending += [job for job in self._state.jobs if job.id in stale]
+        for job in self._state.dependents(entry.job) & set(self._state.entries):
+            self._forget(job)
 
     def _keep(self, job: Job, entry: Entry) -> None:
         self._state.entries[job.id] = entry
@@ -346,10 +283,13 @@ class _Run:
         self._copy_artefacts(job, entry, new=new)
         if new:
             self._journal.append(entry)
-        left = Counter(each.step_name for each in self._pending if each.id != job.id)
-        left.update(each.rsplit("/", 1)[-1] for each in self._inputs)
-        done = len(self._state.entries)
-        self._progress.update(entry, done, len(self._state.jobs), dict(left), self._workers)
+        self._left[_kind(job)] -= 1
+        for each in self._state.followers.get(job.id, ()):
+            if each.id not in self._state.entries and each.id not in self._inputs:
+                heappush(self._ready, self._places[each.id])
+        left = {kind: count for kind, count in self._left.items() if count}
+        self._progress.update(entry, len(self._state.entries), len(self._state.jobs), left, self._workers)
+        self._progress.running(self._running)
 
     def _copy_artefacts(self, job: Job, entry: Entry, *, new: bool) -> None:
         """Put a job's files where the user looks for them, whole, and remove those of an outcome that is no more."""
@@ -366,10 +306,8 @@ class _Run:
         if partial.exists():
             partial.rename(target)
 
-    def _compact(self, finished: bool) -> RunRecord:
-        entries = self._state.entries
-        shown = [(job, entries[job.id]) for job in self._state.jobs if job.shown and job.id in entries]
-        write_parquet([(_origin(job, entry), entry.rows) for job, entry in shown], self._out / RESULTS)
-        record = self._record.end(self._state.entries.values(), finished=finished)
+    def _compact(self, known: RunRecord | None, *, finished: bool) -> RunRecord:
+        write_results(self._state.jobs, self._state.entries, self._out / RESULTS)
+        record = self._record.end(self._state.entries.values(), known, finished=finished)
         write_record(record, self._out)
         return record

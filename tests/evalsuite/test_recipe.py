@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,11 @@ def test_comments_and_layout_do_not_make_another_recipe() -> None:
         ("[0, 1]", "[]", "r.yaml:4:1 seeds: must not be empty, got []"),
         ("[0, 1]", "[0, 0]", "r.yaml:4:12 seeds[1]: seed 0 is given twice: it would count as two"),
         ("[0, 1]", "[-1]", "r.yaml:4:9 seeds[0]: a seed is in [0, 2^31), got -1"),
+        ("name: late", f"name: {'a' * 65}", "r.yaml:3:34 variants[1].name: a name has at most 64 characters, got 65; give this one a shorter `name`"),
+        ("name: tiny", f"name: {'a' * 65}", f"r.yaml:1:1 name: a name has at most 64 characters, got '{'a' * 65}'"),
+        ("name: tiny", 'name: tiny\n"\\e[31m": 3', "r.yaml:2:1 \\x1b[31m: unknown key; known: baseline, memory_limit, name, seeds, steps, time_limit, variants, workloads"),
+        ("name: tiny", 'name: "\\ud800"', "r.yaml:1:1 name: a name is letters, digits, '.', '_' and '-', got '?'"),
+        ("name: tiny", "name: tiny\nmemory_limit: -1", "r.yaml:2:1 memory_limit: input should be greater than or equal to 0, got -1"),
         ("[0, 1]", "[true]", "r.yaml:4:9 seeds[0]: must be a whole number, got True"),
         ("- accuracy", "- acuracy", "r.yaml:6:5 steps[0].use: unknown stage 'acuracy'; did you mean 'accuracy'?"),
         ("sparsity: 0.25", "sparsty: 0.25", "r.yaml:8:5 steps[1].sparsty: unknown option of stage 'prune'; did you mean 'sparsity'?"),
@@ -126,10 +132,48 @@ def test_all_errors_are_reported_at_once_in_order() -> None:
         ("- a", "r.yaml:1:1 a recipe is a mapping with workloads and steps; this is a list"),
         ("a: [1", "r.yaml:1:6 not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ("a: 1\na: 2", 'r.yaml:2:1 not valid YAML: found duplicate key "a" with value "2" (original value: "1")'),
+        (
+            "a: !!bool x",
+            "r.yaml:1:4 a tag (tag:yaml.org,2002:bool): recipes have none; quote it if it is meant as text",
+        ),
+        ("a: !mine x", "r.yaml:1:4 a tag (!mine): recipes have none; quote it if it is meant as text"),
+        ("a: 0x_", "r.yaml:1:1 not valid YAML: string index out of range"),
+        ("%YAML 1.1\n---\non: 3", "r.yaml:3:1 a key is text, and True is none: quote it"),
+        ("a: {3: 4}", "r.yaml:1:5 a key is text, and 3 is none: quote it"),
+        ("a: &b [*b]", "r.yaml:1:8 *b stands inside what it stands for"),
     ],
 )
 def test_what_is_no_recipe(text: str, said: str) -> None:
     assert problems(text) == [said]
+
+
+def test_aliases_that_expand_without_end_are_refused_and_others_read() -> None:
+    lines = ["l0: &l0 [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]"]
+    lines += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 10)]
+    assert problems("\n".join(lines))[0].endswith("aliases that expand to too much: write out what is meant")
+    recipe = parse_recipe(GOOD.replace("[0, 1]", "&some [0, 1]").replace("late, start: 0.5", "late, start: &s 0.5"))
+    assert recipe.seeds == (0, 1)
+
+
+def test_doubles_among_many_seeds_are_found() -> None:
+    seeds = ", ".join(map(str, [*range(5_000), 7]))
+    assert problems(GOOD.replace("[0, 1]", f"[{seeds}]"))[0].endswith("seed 7 is given twice: it would count as two")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "endless"])
+def test_a_recipe_is_a_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "r.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 2**40)
+    with pytest.raises(
+        RecipeError, match=r"cannot read the recipe: (a pipe or a device, not a file|has more than 16 MiB)"
+    ):
+        read_recipe(path)
 
 
 def test_absurd_sizes_are_errors_like_others() -> None:

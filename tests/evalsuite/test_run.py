@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from importlib.metadata import version
 from multiprocessing import forkserver
 from pathlib import Path
@@ -22,67 +21,14 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from typer.testing import CliRunner
+from workshop import COMMAND, HEAD, Workshop, lines, wait_until
 
-from evalsuite.cli import app
 from evalsuite.plugins import load
 from evalsuite.results import read_results
 from evalsuite.run import record
 from evalsuite.run.executor import Processes
 from evalsuite.run.journal import read_journal
 from evalsuite.run.record import checkout
-
-TROUBLE = Path(__file__).parent.parent / "trouble"
-# A job in the background of a shell script, as some CI runs the tests, ignores Ctrl-C; a user's terminal does not.
-_HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-COMMAND = [sys.executable, "-c", f"{_HEARS}; from evalsuite.cli import main; main()"]
-HEAD = """\
-name: test
-workloads: [{use: digits-mlp, epochs: 1}]
-variants: [gelu, gelu-swap]
-seeds: [0]
-"""
-
-
-class Workshop:
-    """A folder with a recipe, a cache and a run folder, and the command line to use on them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.out, self.cache = folder, folder / "out", folder / "cache"
-        self.path = TROUBLE
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a process of its own needs to see the same packages as this one, and those in `path`."""
-        paths = [str(self.path), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "EVALSUITE_CACHE": str(self.cache)}
-
-    def recipe(self, steps: str, head: str = HEAD) -> Path:
-        path = self.folder / "recipe.yaml"
-        path.write_text(f"{head}steps:\n{steps}")
-        return path
-
-    def start(self, *words: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*COMMAND, *map(str, words)], cwd=self.folder, env=self.environment, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def call(self, *words: object) -> subprocess.CompletedProcess[str]:
-        """In this process, which has the libraries loaded; in one of its own where other packages are installed."""
-        if self.path == TROUBLE:
-            done = CliRunner().invoke(app, [*map(str, words)], env={"EVALSUITE_CACHE": str(self.cache)})
-            assert isinstance(done.exception, SystemExit | None), done.exc_info
-            return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
-        process = self.start(*words)
-        output, errors = process.communicate(timeout=200)
-        return subprocess.CompletedProcess(words, process.returncode, output, errors)
-
-    def run(self, recipe: Path, *words: object) -> subprocess.CompletedProcess[str]:
-        return self.call("run", recipe, "--out", self.out, "--progress", "plain", *words)
-
-    def rows(self) -> pd.DataFrame:
-        return read_results(self.out)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -91,13 +37,6 @@ def _server() -> None:
     stages = [load("stages", name).target for name in ("accuracy", "export", "prune", "quantize")]
     Processes(1, [each.__module__ for each in stages], jobs=20)
     forkserver.ensure_running()
-
-
-@pytest.fixture
-def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(TROUBLE)
-    return Workshop(tmp_path)
 
 
 def reproducible(frame: pd.DataFrame) -> pd.DataFrame:
@@ -123,7 +62,7 @@ def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None
     assert said["exits"] == (
         "crashed",
         "its process ended with exit code 7 and without an outcome, as os._exit ends one; "
-        "see digits-mlp_gelu_0_exits.log",
+        "see logs/digits-mlp/gelu/0/exits.log",
     )
     assert said["empty"][0] == "failed"
     assert said["declines"] == ("unsupported", "not this network")
@@ -142,7 +81,7 @@ def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None
     assert nan.loc["bad", "status"] == "failed"
     assert nan.loc["fine", "value"] == 1.0
     assert rows.loc["accuracy", "value"].notna().any()
-    log = workshop.out / "logs" / "digits-mlp_gelu_0_raises.log"
+    log = workshop.out / "logs/digits-mlp/gelu/0/raises.log"
     assert "Traceback" in log.read_text()
 
     again = workshop.run(workshop.recipe(steps, HEAD.replace(", gelu-swap", "")))
@@ -243,17 +182,6 @@ def test_two_runs_without_a_common_cache_give_the_same_numbers(workshop: Worksho
     pd.testing.assert_frame_equal(reproducible(first), reproducible(read_results(workshop.folder / "o")))
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
-
-
-def lines(path: Path) -> int:
-    return len(path.read_bytes().splitlines()) if path.exists() else 0
-
-
 @pytest.mark.slow
 def test_artefacts_are_those_of_the_outcome_that_stands(workshop: Workshop) -> None:
     target = workshop.out / "artefacts/digits-mlp/gelu/0/files"
@@ -327,7 +255,7 @@ def test_children_die_with_a_killed_parent(workshop: Workshop) -> None:
     steps = "  - {use: slow, seconds: 60}\n  - hang\n"
     recipe = workshop.recipe(steps, HEAD.replace(", gelu-swap", ""))
     process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 2)
-    logs = [workshop.out / "logs" / f"digits-mlp_gelu_0_{step}.log" for step in ("slow", "hang")]
+    logs = [workshop.out / "logs/digits-mlp/gelu/0" / f"{step}.log" for step in ("slow", "hang")]
     wait_until(lambda: all(log.exists() for log in logs))
     time.sleep(1)
     children = psutil.Process(process.pid).children(recursive=True)

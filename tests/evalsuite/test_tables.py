@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from test_report_sample import CRASH, NO_ERF, frame_of, sample_rows
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report.numerals import scale_of
+from evalsuite.report.spreadsheet import csv_text
 from evalsuite.report.tables import comparison, contradictions, failures, main_table, verdict_table
 from evalsuite.results import Row, Status, failure_row, row_of
 
@@ -237,3 +239,10 @@ def test_failures_keep_every_reason(tmp_path: Path) -> None:
         ["digits-cnn", "prune", "annealed", "1", CRASH]
     ]
     assert set(table[table["metric"] == "swap_drop"]["reason"]) == {"not swapped"}
+
+
+def test_no_cell_of_a_spreadsheet_is_a_formula() -> None:
+    frame = pd.DataFrame({"=a": ["=1+1", "plain", "@x", None], "n": [-1.5, 2.0, float("nan"), 0.1], "b": True})
+    text = csv_text(frame)
+    assert text == "'=a,n,b\n'=1+1,-1.5,True\nplain,2.0,True\n'@x,,True\n,0.1,True\n"
+    pd.testing.assert_series_equal(pd.read_csv(io.StringIO(text))["n"], frame["n"])

@@ -1,0 +1,177 @@
+"""The process between the driver and a job: it starts the job, holds its limits, and leaves nothing of it behind.
+
+A job may crash, hang in C, fill the memory or start processes of its own in other sessions. Its guard does none of
+that, so it can say what became of the job, and it adopts what the job leaves. When the driver dies, in whatever way,
+the guard hears it on their line and ends the job; when the guard dies, the kernel ends the job.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import connection, util
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from evalsuite.run import tree
+from evalsuite.run.child import NO_ROOM, Assignment, perform
+from evalsuite.run.log import Log
+
+_TICK = 0.1  # seconds between two looks at the memory
+_PATIENCE = 5.0  # seconds for killed processes to be gone: one that waits for a disk cannot be killed
+PAUSE, RESUME = b"pause", b"resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a job's process ended.
+
+    `code` is its exit code, or less than 0 for a signal; `cause` is "timeout", "memory", "no room" on the run's own
+    disk, or empty; `held` the bytes that it held when it was killed for them.
+    """
+
+    code: int
+    cause: str = ""
+    held: int = 0
+
+
+def guarded(assignment: Assignment, line: Connection, memory_limit: int) -> None:
+    """The entry point of the guard's process; it runs the job in one below it and tells the driver how that ended."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tree.adopt()
+    guard = _Guard(assignment, line, memory_limit)
+    try:
+        ended = guard.watch()
+    except (EOFError, ConnectionError):  # the driver is gone
+        ended = None
+    finally:
+        guard.clear()
+    if ended is not None:
+        with suppress(OSError):
+            line.send(ended)
+
+
+class _Guard:
+    def __init__(self, assignment: Assignment, line: Connection, memory_limit: int) -> None:
+        self._line, self._limit, self._memory_limit = line, assignment.job.time_limit, memory_limit
+        self._wake, wakes = os.pipe()
+        os.set_blocking(wakes, False)
+        signal.set_wakeup_fd(wakes)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._out, out = os.pipe()
+        self._note, note = os.pipe()
+        os.set_blocking(self._note, False)  # what the job leaves running may hold it open
+        self._kills = tree.kills()
+        own = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            signal.set_wakeup_fd(-1)
+            for each in (self._wake, wakes, self._out, self._note, line.fileno()):
+                os.close(each)
+            _work(assignment, own, out, note)
+        os.close(out)
+        os.close(note)
+        self._log = Log(assignment.log)
+        self._begun = time.monotonic()
+        self._paused = 0.0  # since when; 0 while the job runs
+        self._code: int | None = None
+
+    def watch(self) -> Ended:
+        """Wait for the end of the job or of what it may take.
+
+        Raises:
+            EOFError: the driver is gone.
+        """
+        watched: list[Connection | int] = [self._line, self._wake, self._out]
+        while True:
+            for ready in connection.wait(watched, _TICK):
+                if isinstance(ready, Connection):
+                    self._hear(ready.recv_bytes())
+                elif ready == self._wake:
+                    os.read(self._wake, 4096)
+                elif not self._log.take(self._out):
+                    watched.remove(self._out)
+            self._reap()
+            if self._code is not None:
+                return self._told(self._code)
+            if self._paused:
+                continue
+            if time.monotonic() - self._begun > self._limit:
+                return Ended(-signal.SIGKILL, "timeout")
+            held = tree.memory_of(tree.descendants(os.getpid()))
+            if held > self._memory_limit:
+                return Ended(-signal.SIGKILL, "memory", held)
+
+    def _told(self, code: int) -> Ended:
+        with suppress(BlockingIOError):
+            if os.read(self._note, 1):
+                return Ended(code, "no room")
+        starved = code == -signal.SIGKILL and tree.kills() > self._kills
+        return Ended(code, "memory" if starved else "")
+
+    def _hear(self, word: bytes) -> None:
+        """The user has stopped the run, or lets it go on: so long the job's clock stands."""
+        if word == PAUSE and not self._paused:
+            self._paused = time.monotonic()
+            tree.kill(tree.descendants(os.getpid()), signal.SIGSTOP)
+        elif word == RESUME and self._paused:
+            self._begun += time.monotonic() - self._paused
+            self._paused = 0.0
+            tree.kill(tree.descendants(os.getpid()), signal.SIGCONT)
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == self._pid:
+                    self._code = os.waitstatus_to_exitcode(found[1])
+
+    def clear(self) -> None:
+        """Kill all that is left below, adopted processes too, and keep what they had printed."""
+        deadline = time.monotonic() + _PATIENCE
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
+        while (left := tree.descendants(os.getpid())) and time.monotonic() < deadline:
+            tree.kill(left)
+            self._reap()
+            time.sleep(0.002)
+        os.set_blocking(self._out, False)
+        with suppress(BlockingIOError):
+            while self._log.take(self._out):
+                pass
+        self._log.close()
+
+
+def _work(assignment: Assignment, guard: int, out: int, note: int) -> None:
+    """Run the job in this process, which never returns."""
+    code = 1
+    try:
+        os.setsid()
+        tree.die_with(guard)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with suppress(OSError):  # Where memory runs out, the kernel is to take the job, not the run.
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        for stream in (1, 2):
+            os.dup2(out, stream)
+        os.close(out)
+        if assignment.cache is not None:
+            os.environ["EVALSUITE_CACHE"] = str(assignment.cache)
+        perform(assignment)
+        util._exit_function()  # type: ignore[attr-defined]  # as multiprocessing ends its own processes
+        code = 0
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            os.write(note, b"!")
+        traceback.print_exc()
+    except BaseException:  # Nothing may unwind into the guard's code.
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)

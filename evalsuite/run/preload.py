@@ -1,0 +1,16 @@
+"""Loaded by the server that jobs are forked from: imports what every job would else import by itself.
+
+What a module does as it is imported must not end the server: it is said, and each job imports it again and is told.
+"""
+
+import importlib
+import os
+import sys
+
+for _name in filter(None, os.environ.pop("EVALSUITE_PRELOAD", "").split(",")):
+    try:
+        importlib.import_module(_name)
+    except ImportError:
+        pass  # An optional library is missing, say.
+    except (Exception, SystemExit) as error:
+        print(f"evalsuite: {_name} is not loaded ahead: {type(error).__name__}: {error}", file=sys.stderr)

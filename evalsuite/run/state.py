@@ -1,0 +1,141 @@
+"""What is known of the jobs of a run: from its journal, from the cache, and what a run would do."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from evalsuite.plan import Job, changed, inputs_of, jobs_of, key_of
+from evalsuite.reading import unchanged
+from evalsuite.recipe import TRAIN, Recipe
+from evalsuite.results import Status, failure_row
+from evalsuite.run.cache import Cache
+from evalsuite.run.child import NETWORK, Found, read_outcome
+from evalsuite.run.journal import Entry, read_journal
+from evalsuite.run.results import JOURNAL
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What would become of a job: cached, run, or wait (its key needs a network that is not made yet)."""
+
+    job: Job
+    state: str
+    why: str
+
+
+@dataclass(slots=True)
+class State:
+    """What is known of the jobs of a run: the entries that hold, by id; those that are under way or to be run."""
+
+    jobs: list[Job]
+    before: dict[str, Entry]
+    cache: Cache
+    entries: dict[str, Entry] = field(default_factory=dict)
+    forced: set[str] = field(default_factory=set)
+    followers: dict[str, list[Job]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        for job in self.jobs:
+            if job.needs:
+                self.followers[job.needs].append(job)
+
+    def network_of(self, job: Job) -> Path | None:
+        """The folder of the very network that `job` takes, or None where it is not at hand."""
+        needed = self.entries[job.needs]
+        found = self._stored(needed.key)
+        return found[0] / NETWORK if found is not None and found[1].network == needed.network else None
+
+    def _stored(self, key: str) -> tuple[Path, Found] | None:
+        """A finished job's folder in the cache and its outcome; one that cannot be read is removed."""
+        home = self.cache.find(key)
+        if home is None:
+            return None
+        try:
+            found = read_outcome(home)
+        except (OSError, ValueError):
+            found = None
+        if found is None:
+            shutil.rmtree(home, ignore_errors=True)
+        return (home, found) if found is not None and unchanged(found.read) else None
+
+    def discard(self, key: str) -> None:
+        """Make room for a job's outcome where one is that was found stale."""
+        home = self.cache.find(key)
+        if home is not None and self._stored(key) is None:
+            shutil.rmtree(home, ignore_errors=True)
+
+    def dependents(self, job: str) -> set[str]:
+        """The ids of the jobs that take this job's network, and of those that take theirs."""
+        direct = {each.id for each in self.followers.get(job, ())}
+        return direct.union(*(self.dependents(each) for each in direct))
+
+    def inputs(self, job: Job) -> dict[str, str]:
+        """The job's inputs; the network it takes must be made."""
+        return inputs_of(job, self.entries[job.needs].network if job.needs else "")
+
+    def settle(self, job: Job, inputs: dict[str, str]) -> Entry | None:
+        """The finished entry of a job, from this run's journal or the cache."""
+        key = key_of(inputs)
+        known = self.before.get(job.id)
+        if known is not None and known.key == key and known.final and unchanged(known.read):
+            return replace(known, cached=True)
+        stored = self._stored(key)
+        return None if stored is None else entry_of(job, key, inputs, stored[1], cached=True)
+
+    def skip(self, job: Job) -> Entry | None:
+        """The entry of a job that cannot run, since the job it needs gave no network.
+
+        Where a variant does not apply to a workload, neither do its steps: nothing failed there.
+        """
+        needed = self.entries[job.needs]
+        if needed.network:
+            return None
+        reason = needed.reason if needed.status is not Status.OK else needed.handover
+        inapplicable = needed.status is Status.UNSUPPORTED and needed.job.endswith(f"/{TRAIN}")
+        status = Status.UNSUPPORTED if inapplicable else Status.SKIPPED
+        row = failure_row({**job.coordinates, "key": ""}, status, f"{needed.job} {needed.status.value}: {reason}")
+        return Entry(job.id, "", status, (row,), final=False)
+
+
+def entry_of(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached: bool) -> Entry:
+    """The entry of a job with that outcome."""
+    # Cached rows carry the names of the recipe that made them.
+    rows = tuple(replace(row, **job.coordinates, key=key) for row in found.rows)
+    return Entry(
+        job.id, key, found.status, rows, inputs, found.seconds, found.peak_mib,
+        cached, found.final, found.network, found.handover, found.samples, found.artefacts, found.read, found.commit,
+        found.conditions,
+    )  # fmt: skip
+
+
+def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
+    """What a run would do, without doing it."""
+    state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache)
+    planned: list[Planned] = []
+    for job in state.jobs:
+        if job.needs and job.needs not in state.entries:
+            planned.append(Planned(job, "wait", f"needs {job.needs}; run only if no equal network was measured before"))
+            continue
+        skipped = state.skip(job) if job.needs else None
+        if skipped is not None:
+            planned.append(Planned(job, "skip", skipped.rows[0].reason))
+            continue
+        inputs = state.inputs(job)
+        entry = state.settle(job, inputs)
+        if entry is None:
+            planned.append(Planned(job, "run", _why(state.before.get(job.id), inputs)))
+            continue
+        state.entries[job.id] = entry
+        planned.append(Planned(job, "cached", f"key {entry.key[:12]}"))
+    return planned
+
+
+def _why(before: Entry | None, inputs: dict[str, str]) -> str:
+    if before is None:
+        return "nothing measured with these inputs"
+    if before.status is Status.SKIPPED:
+        return "skipped last time"
+    return changed(before.inputs, inputs) or f"{before.status.value} last time: {before.reason or 'a metric failed'}"

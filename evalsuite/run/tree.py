@@ -1,0 +1,102 @@
+"""The processes below one, whatever session they moved to, and the memory that they hold; Linux knows both best."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+_SUBREAPER, _DEATH_SIGNAL = 36, 1  # of prctl(2)
+_HELD = ("RssAnon:", "RssShmem:", "VmSwap:")  # Of files that are mapped, such as libraries, the system can let go.
+_SHARE = 0.9  # of the machine's memory: what a job may take where nothing else is said
+
+
+def _prctl(option: int, value: int) -> None:
+    with suppress(OSError, AttributeError):  # only Linux has it
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def adopt() -> None:
+    """From now on, processes below this one whose parent ended become its children."""
+    _prctl(_SUBREAPER, 1)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process once its parent is no more, even while C code holds the interpreter."""
+    _prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below `pid`, zombies included; those that come and go meanwhile may be missed."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children = _children(waiting.pop())
+        found += children
+        waiting += children
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return [] if Path("/proc/self").exists() else _asked(pid)
+    children: list[int] = []
+    for thread in threads:
+        with suppress(OSError):
+            children += map(int, (thread / "children").read_bytes().split())
+    return children
+
+
+def _asked(pid: int) -> list[int]:
+    import psutil
+
+    with suppress(psutil.Error):
+        return [each.pid for each in psutil.Process(pid).children()]
+    return []
+
+
+def kill(pids: Iterable[int], name: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to those that are still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, name)
+
+
+def memory_of(pids: Iterable[int]) -> int:
+    """Bytes that the processes hold and the system cannot drop."""
+    return sum(_held(pid) for pid in pids)
+
+
+def _held(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_HELD))
+
+
+def machine_limit() -> int:
+    """Bytes that a job may hold by default: most of what the machine, or the container, has."""
+    import psutil
+
+    known = [psutil.virtual_memory().total]
+    for place in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # "max"
+            known.append(int(Path(place).read_text()))
+    return int(_SHARE * min(known))
+
+
+def kills() -> int:
+    """How many processes the kernel has killed for want of memory since the machine started."""
+    with suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

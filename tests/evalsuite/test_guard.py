@@ -1,0 +1,177 @@
+"""Jobs whose processes misbehave cost their own rows only, say what it was, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+
+import psutil
+import pytest
+from workshop import HEAD, Workshop, lines, wait_until
+
+from evalsuite.plan import jobs_of
+from evalsuite.plugins import load
+from evalsuite.recipe import parse_recipe
+from evalsuite.run.child import Assignment
+from evalsuite.run.executor import Processes, _with_submodules
+
+ONE = HEAD.replace(", gelu-swap", "")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _server() -> None:
+    Processes(1, [load("stages", "accuracy").target.__module__], jobs=1)
+    forkserver.ensure_running()
+
+
+def outcomes(workshop: Workshop, steps: str, head: str = ONE) -> dict[str, tuple[str, str]]:
+    """Status and reason of each step."""
+    done = workshop.run(workshop.recipe(steps, head))
+    assert "Traceback" not in done.stderr, done.stderr
+    rows = workshop.rows().drop_duplicates("step").set_index("step")
+    return {str(step): (rows.loc[step, "status"], rows.loc[step, "reason"]) for step in rows.index}
+
+
+def test_no_package_is_run_ahead_and_one_that_exits_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "leaving"
+    package.mkdir()
+    for name, code in (("__init__", ""), ("__main__", "import os; os._exit(3)"), ("fine", ""), ("exits", "exit(4)")):
+        (package / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("leaving")
+    names = _with_submodules(["leaving"])
+    assert sorted(names) == ["leaving", "leaving.exits", "leaving.fine"]
+    code = "import evalsuite.run.preload, sys; assert 'leaving.fine' in sys.modules"
+    environment = {"EVALSUITE_PRELOAD": ",".join(names), "PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "evalsuite: leaving.exits is not loaded ahead: SystemExit: 4\n")
+
+
+def test_a_killed_fork_server_costs_nothing(workshop: Workshop) -> None:
+    said = outcomes(workshop, "  - kills-server\n  - {use: kills-server, name: again}\n  - slow\n")
+    assert said == dict.fromkeys(("train", "kills-server", "again", "slow"), ("ok", ""))
+
+
+def test_a_fork_server_that_never_stays_is_named(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    (workshop.folder / "gone.py").write_text("import os; os._exit(5)")
+    monkeypatch.syspath_prepend(workshop.folder)
+    whole = Processes.__init__
+
+    def preloading(self: Processes, *given: object, **named: object) -> None:
+        whole(self, *given, **named)  # type: ignore[arg-type]
+        os.environ["EVALSUITE_PRELOAD"] = "gone"
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Processes, "__init__", preloading)
+    done = workshop.run(workshop.recipe("  - slow\n", ONE))
+    assert done.returncode == 2, done
+    assert "no job can be started: the process that forks them " in done.stderr
+    assert "Aborted" not in done.stderr
+
+
+def test_what_a_stage_says_of_other_disks_and_with_odd_values_is_its_own_row(workshop: Workshop) -> None:
+    said = outcomes(workshop, "".join(f"  - {name}\n" for name in (
+        "full-elsewhere", "leaves-at-once", "huge-sample", "half-a-character", "slow",
+    )))  # fmt: skip
+    assert said["full-elsewhere"][0] == "failed"
+    assert said["full-elsewhere"][1].startswith("OSError: [Errno 28] No space left on device (")
+    assert said["leaves-at-once"][0] == "crashed"
+    assert "exit code 28" in said["leaves-at-once"][1]
+    assert said["huge-sample"][0] == "failed"
+    assert f"sample of metric 'fine' must be in [0, 2^63), got {2**70} (" in said["huge-sample"][1]
+    assert said["half-a-character"] == ("unavailable", "caf?.txt")
+    assert said["slow"][0] == "ok"
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_limits_of_memory_and_log_hold_and_nothing_is_left_behind(workshop: Workshop) -> None:
+    file = workshop.folder / "pid"
+    steps = f"  - allocates\n  - chatty\n  - {{use: deserter, file: {file}}}\n"
+    said = outcomes(workshop, steps, ONE + "memory_limit: 1.5\n")
+    assert said["allocates"][0] == "oom"
+    assert "since it may hold 1.5 GiB: raise `memory_limit` in the recipe" in said["allocates"][1]
+    held = float(said["allocates"][1].split()[2])
+    assert 1.5 < held < 3.5  # of the 4 that it asks for
+    assert (said["chatty"][0], said["deserter"][0]) == ("ok", "ok")
+    log = (workshop.out / "logs/digits-mlp/gelu/0/chatty.log").read_bytes()
+    assert 2**22 < len(log) < 2**23
+    assert (log.startswith(b"begins"), log.endswith(b"ends\n"), b" bytes are left out here]" in log) == (True,) * 3
+    assert gone(int(file.read_text()))
+
+
+def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
+    recipe = parse_recipe(f"{ONE}time_limit: 4\nsteps: [slow]\n")
+    scratch = workshop.folder / "scratch"
+    scratch.mkdir()
+    executor = Processes(1, [], jobs=1)
+    executor.start(Assignment(jobs_of(recipe)[0], "key", scratch, None, workshop.folder / "log"))
+    executor.pause()
+    time.sleep(5)
+    assert executor.wait(0) == []
+    executor.resume()
+    ended = executor.wait(0.7)  # long enough for its guard to look at the clock a few times
+    executor.stop()
+    assert [found for _, found in ended if found.status.value == "timeout"] == []
+
+
+def test_what_a_killed_driver_or_guard_leaves_dies(workshop: Workshop) -> None:
+    file = workshop.folder / "pid"
+    steps = f"  - hang\n  - {{use: deserter, file: {file}, seconds: 600}}\n"
+    process = workshop.start("run", workshop.recipe(steps, ONE), "--out", workshop.out, "--jobs", 2)
+    logs = [workshop.out / "logs/digits-mlp/gelu/0" / f"{step}.log" for step in ("hang", "deserter")]
+    wait_until(lambda: all(log.exists() for log in logs) and file.exists() and file.read_text().endswith(" "), 250)
+    deserter = psutil.Process(int(file.read_text()))
+    assert os.getsid(deserter.pid) == deserter.pid
+    below = psutil.Process(process.pid).children(recursive=True)
+    (hung,) = [each for each in below if not each.children() and "forkserver" in str(each.cmdline())]
+    hung.parent().kill()
+    wait_until(lambda: gone(hung.pid))
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs([*below, deserter], timeout=60)
+    assert not alive
+
+
+def test_a_terminated_run_keeps_its_rows_and_a_running_one_is_reported(workshop: Workshop) -> None:
+    steps = "  - {use: slow, seconds: 0.1}\n  - {use: slow, name: long, seconds: 600, time_limit: 900}\n"
+    process = workshop.start("run", workshop.recipe(steps, ONE), "--out", workshop.out, "--jobs", 1)
+    wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 2, 250)
+    reported = workshop.call("report", workshop.out)
+    assert reported.returncode == 0, reported.stderr
+    assert set(workshop.rows()["step"]) == {"train", "slow"}
+    assert workshop.rows()["options"].str["seconds"].max() == 0.1
+    assert [path.name for path in workshop.out.glob("*.parquet")] == ["results.parquet"]
+    (workshop.out / "results.parquet").unlink()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "evalsuite: ended by SIGTERM; what was measured is in " in errors
+    assert "Traceback" not in errors
+    assert set(workshop.rows()["step"]) == {"train", "slow"}
+
+
+def test_plan_downloads_nothing(workshop: Workshop) -> None:
+    head = ONE.replace("{use: digits-mlp, epochs: 1}", "downloading")
+    done = workshop.call("plan", workshop.recipe("  - slow\n", head))
+    assert done.returncode == 2
+    assert "workload 'downloading': its data cannot be read: " in done.stderr
+    assert "plan downloads nothing; `evalsuite run` does" in done.stderr
+
+
+def test_what_a_stage_says_moves_no_cursor_and_jobs_share_no_log(workshop: Workshop) -> None:
+    head = ONE.replace("[gelu]", "[{use: gelu, name: a_0}, {use: relu, name: a}]") + "baseline: a_0\n"
+    steps = "  - {use: paints, name: b}\n  - {use: paints, name: 0_b}\n"
+    done = workshop.run(workshop.recipe(steps, head))
+    assert "\\x1b[2Jgone" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert len(list((workshop.out / "logs").rglob("*.log"))) == 6

@@ -1,0 +1,198 @@
+"""How the driver deals with many jobs: with an executor that gives outcomes at once, so that only the driver works."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from evalsuite import plan
+from evalsuite.plan import Job, inputs_of, jobs_of
+from evalsuite.recipe import parse_recipe
+from evalsuite.results import Row, Status
+from evalsuite.run import claims, runner
+from evalsuite.run.cache import Cache
+from evalsuite.run.child import NETWORK, OUTCOME, Assignment, Found, read_outcome
+from evalsuite.run.executor import Serial
+from evalsuite.run.journal import Entry, read_journal
+from evalsuite.run.progress import Estimate, Rich, Silent
+from evalsuite.run.record import RunRecord
+from evalsuite.run.runner import run_recipe
+
+SEEDS = 30
+RECIPE = f"""\
+name: many
+workloads: [digits-mlp]
+variants: [gelu, gelu-swap]
+seeds: [{", ".join(map(str, range(SEEDS)))}]
+steps: [accuracy, export]
+"""
+
+
+class AtOnce(Serial):
+    """Leaves what a job would leave, without doing it; at most two at a time."""
+
+    def __init__(self, slow: float) -> None:
+        super().__init__()
+        self.ran: list[str] = []
+        self._slow = slow
+
+    def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
+        time.sleep(self._slow)
+        return super().wait(seconds)
+
+    @property
+    def free(self) -> int:
+        return 2 - len(self._done)
+
+    def start(self, assignment: Assignment) -> None:
+        job = assignment.job
+        labels = {**job.coordinates, "key": assignment.key}
+        row = Row(
+            **labels, metric="m", setting="", sample=None, value=1.0, unit="count", direction="higher", timing=False,
+            status="ok", verdict="", reason="",
+        )  # fmt: skip
+        found = Found(Status.OK, (row,), network="" if job.step else f"network of {job.id}")
+        found = replace(found, conditions=assignment.conditions)
+        if job.step is None:
+            (assignment.scratch / NETWORK).mkdir()
+            (assignment.scratch / NETWORK / "file").write_text(job.id)
+        (assignment.scratch / OUTCOME).write_text(json.dumps(asdict(found)))
+        self.ran.append(job.id)
+        self._done.append((assignment, read_outcome(assignment.scratch)))
+
+
+def run(folder: Path, out: str = "out", workers: int = 2, slow: float = 0.0) -> tuple[RunRecord, list[str]]:
+    executor = AtOnce(slow)
+    recipe = parse_recipe(RECIPE)
+    record = run_recipe(recipe, folder / out, Cache(folder / "cache"), executor, Silent(), workers=workers)
+    return record, executor.ran
+
+
+def test_each_job_is_keyed_once_and_run_once_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyed: Counter[str] = Counter()
+    original = runner.State.inputs
+
+    def counted(self: runner.State, job: Job) -> dict[str, str]:
+        keyed[job.id] += 1
+        return original(self, job)
+
+    monkeypatch.setattr(runner.State, "inputs", counted)
+    record, ran = run(tmp_path)
+    assert (record.jobs["ok"], len(ran), len(set(ran))) == (6 * SEEDS, 6 * SEEDS, 6 * SEEDS)
+    assert set(keyed.values()) == {1}
+    assert ran.index("digits-mlp/gelu/0/accuracy") < 5  # its network is not made long before it is measured
+    again, ran = run(tmp_path)
+    assert (again.jobs["cached"], ran) == (6 * SEEDS, [])
+    assert set(keyed.values()) == {2}
+
+
+def test_lost_networks_are_made_again_with_what_waits_for_them_alone(tmp_path: Path) -> None:
+    run(tmp_path)
+    journal = tmp_path / "out" / "journal.jsonl"
+    entries = read_journal(journal)
+    kept = [line for line in journal.read_bytes().splitlines(keepends=True) if b"/export" not in line]
+    journal.write_bytes(b"".join(kept))
+    for name in ("digits-mlp/gelu/3/train", "digits-mlp/gelu/3/export", "digits-mlp/gelu/4/export"):
+        key = entries[name].key
+        (tmp_path / "cache" / key[:2] / key / OUTCOME).unlink()
+    record, ran = run(tmp_path)
+    assert sorted(ran) == [f"digits-mlp/gelu/{each}" for each in ("3/export", "3/train", "4/export")]
+    assert record.jobs["ok"] == 6 * SEEDS
+
+
+def test_what_was_measured_keeps_its_conditions_and_a_cached_run_claims_none(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, workers=1)
+    assert (first.machine["jobs_at_a_time"], first.machine["host"]) == (1, platform.node())
+    older = tmp_path / "out" / "run.json"
+    told = {**json.loads(older.read_text()), "started": "2020", "finished": "2021", "command": "of then"}
+    older.write_text(json.dumps(told))
+    again, ran = run(tmp_path, workers=7)
+    assert ran == []
+    assert (again.started, again.finished, again.command, again.machine) == ("2020", "2021", "of then", first.machine)
+    elsewhere, ran = run(tmp_path, "elsewhere", workers=7)
+    assert ran == []
+    assert elsewhere.machine == first.machine
+    (tmp_path / "out" / "journal.jsonl").unlink()
+    shutil.rmtree(next(path for path in (tmp_path / "cache").iterdir() if len(path.name) == 2))
+    mixed, ran = run(tmp_path, workers=7)
+    assert len(ran) > 0
+    assert mixed.machine["jobs_at_a_time"] == "1, 7"
+
+
+def test_the_key_knows_what_the_processor_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = jobs_of(parse_recipe(RECIPE))[0]
+    before = inputs_of(job, "")
+    monkeypatch.setattr(plan, "_flags", lambda: "fewer")
+    assert {name for name, value in inputs_of(job, "").items() if value != before[name]} == {"processor"}
+
+
+def test_two_runs_that_share_a_cache_do_nothing_twice(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda out: run(tmp_path, out, slow=0.01), ("one", "other")))
+    ran = [job for _, jobs in found for job in jobs]
+    assert sorted(ran) == sorted(set(ran))
+    assert len(ran) == 6 * SEEDS
+    assert all(record.jobs["ok"] == 6 * SEEDS for record, _ in found)
+    assert not list((tmp_path / "cache" / "claims").iterdir())
+
+
+def test_claims_of_the_dead_are_void(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path)
+    code = "import sys, pathlib; from evalsuite.run import cache, claims; c = cache.Cache(pathlib.Path(sys.argv[1]));"
+    code += "assert claims.Claims(c).take('a' * 64); print(c.place())"
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, capture_output=True)
+    mine = claims.Claims(cache)
+    assert mine.take("a" * 64)  # its process is gone
+    assert not mine.take("a" * 64)  # alive: for two jobs of one run, too
+    foreign = tmp_path / "partial" / "another-machine-1"
+    foreign.mkdir()
+    (foreign / "beat").touch()
+    (tmp_path / "claims" / ("b" * 64)).write_text(foreign.name)
+    assert not mine.take("b" * 64)
+    monkeypatch.setattr(claims, "_SILENCE", 0.0)  # It beats no more.
+    assert mine.take("b" * 64)
+    monkeypatch.undo()
+    mine.release("b" * 64)
+    assert mine.take("b" * 64)
+    mine.close()
+
+
+def entry(job: str, seconds: float, *, cached: bool = False) -> Entry:
+    return Entry(job, "", Status.OK, (), seconds=seconds, cached=cached)
+
+
+def test_the_time_to_go_is_of_like_jobs_and_at_least_what_is_known() -> None:
+    estimate = Estimate()
+    assert estimate.text({"small/train": 2, "large/train": 2}, 2) == "?"
+    estimate.add(entry("small/gelu/0/train", 10.0))
+    assert estimate.text({"small/train": 1, "large/train": 2}, 2) == "> 0:10"
+    estimate.add(entry("large/gelu/0/train", 200.0, cached=True))
+    estimate.add(entry("large/gelu/1/train", 100.0))
+    assert estimate.text({"small/train": 2, "large/train": 4}, 2) == "5:10"
+    assert estimate.text({"large/train": 1}, 8) == "2:30"  # one job, however many processes there are
+    assert estimate.seconds({}, 2) == (0, True)
+
+
+def test_the_bar_shows_what_runs() -> None:
+    bar = Rich()
+    bar.running(["a/b/0/train", "a/[red]b/1/train", "c", "d"])
+    with bar._bar.console.capture() as shown:
+        bar._bar.console.print(bar._bar.get_renderable())
+    assert "a/b/0/train, a/[red]b/1/train, c and 1 more" in " ".join(shown.get().split())
+    bar.close()
+
+
+def test_seeds_come_one_after_the_other(tmp_path: Path) -> None:
+    _, ran = run(tmp_path)
+    seeds = [int(job.split("/")[2]) for job in ran]
+    assert all(seed >= max(seeds[: place + 1]) - 1 for place, seed in enumerate(seeds))  # two run at a time

@@ -1,0 +1,79 @@
+"""Whole runs through the command line, with stages that behave and stages that do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+from typer.testing import CliRunner
+
+from evalsuite.cli import app
+from evalsuite.results import read_results
+
+TROUBLE = Path(__file__).parent.parent / "trouble"
+# A job in the background of a shell script, as some CI runs the tests, ignores Ctrl-C; a user's terminal does not.
+_HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+COMMAND = [sys.executable, "-c", f"{_HEARS}; from evalsuite.cli import main; main()"]
+HEAD = """\
+name: test
+workloads: [{use: digits-mlp, epochs: 1}]
+variants: [gelu, gelu-swap]
+seeds: [0]
+"""
+
+
+class Workshop:
+    """A folder with a recipe, a cache and a run folder, and the command line to use on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out, self.cache = folder, folder / "out", folder / "cache"
+        self.path = TROUBLE
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process of its own needs to see the same packages as this one, and those in `path`."""
+        paths = [str(self.path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "EVALSUITE_CACHE": str(self.cache)}
+
+    def recipe(self, steps: str, head: str = HEAD) -> Path:
+        path = self.folder / "recipe.yaml"
+        path.write_text(f"{head}steps:\n{steps}")
+        return path
+
+    def start(self, *words: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, *map(str, words)], cwd=self.folder, env=self.environment, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def call(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """In this process, which has the libraries loaded; in one of its own where other packages are installed."""
+        if self.path == TROUBLE:
+            done = CliRunner().invoke(app, [*map(str, words)], env={"EVALSUITE_CACHE": str(self.cache)})
+            assert isinstance(done.exception, SystemExit | None), done.exc_info
+            return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+        process = self.start(*words)
+        output, errors = process.communicate(timeout=200)
+        return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+    def run(self, recipe: Path, *words: object) -> subprocess.CompletedProcess[str]:
+        return self.call("run", recipe, "--out", self.out, "--progress", "plain", *words)
+
+    def rows(self) -> pd.DataFrame:
+        return read_results(self.out)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)
+
+
+def lines(path: Path) -> int:
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
