@@ -33,7 +33,7 @@ _ALWAYS_LOADED = (
     "sklearn.datasets",
     "sklearn.model_selection",
 )
-_WORTH_WARMING = 20  # jobs; for fewer, two seconds of preparation are not earned back
+_WORTH_WARMING = 8  # jobs; for fewer, two seconds of preparation are not earned back
 _PRELOAD = "EVALSUITE_PRELOAD"  # read by evalsuite.run.preload
 _ATTEMPTS = 3  # to fork from a server that was killed meanwhile
 _PATIENCE = 10.0  # seconds that the end of a process is waited for
