@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from evalsuite.report.bounds import BoundsTable
 from evalsuite.report.bounds_area import Height
 from evalsuite.report.bounds_text import height_brief
+from evalsuite.report.sentences import Finding
 
 OVERALL = "all workloads"
 
 
-@dataclass(frozen=True)
-class BoundsFinding:
-    """What one bounds step says; `workload` is its label."""
-
-    workload: str
-    headline: str
-    sentences: tuple[str, ...]
-
-
-def overall(tables: Sequence[BoundsTable], heights: Sequence[Height]) -> BoundsFinding | None:
+def overall(tables: Sequence[BoundsTable], heights: Sequence[Height]) -> Finding | None:
     """How each variant's certified curves lie to the baseline's, over all steps; None where one step says it all."""
     own = [each for each in heights if each.method == each.table.tightest and each.p_holm is not None]
     if len({each.table.label for each in own}) < 2:
@@ -42,4 +33,4 @@ def overall(tables: Sequence[BoundsTable], heights: Sequence[Height]) -> BoundsF
                     f"{word} {where} {', '.join(f'{each.table.label} ({height_brief(each)})' for each in group)}"
                 )
         sentences.append(f"{variant}: {'; '.join(parts)}.")
-    return BoundsFinding(OVERALL, headline, tuple(sentences))
+    return Finding(OVERALL, headline, tuple(sentences))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evalsuite.report.bounds import LAYER_WIDTH, BoundsTable, Place, radius_text
+from evalsuite.report.bounds import LAYER_WIDTH, BoundsTable, Place
 from evalsuite.report.bounds_layers import shown_radii
-from evalsuite.report.canvas import MUTED, WIDTH, Drawing, Look, looks, new_figure, style, svg_text
-from evalsuite.report.curves import legend, parts
+from evalsuite.report.canvas import MUTED, WIDTH, Drawing, Look, legend, looks, new_figure, parts, style, svg_text
 from evalsuite.report.numerals import power
+from evalsuite.report.radii import radius_text
 
 CAPTION = (
     "Mean width of the intervals that bound propagation gives for each layer's activation inputs ({method}), mean over "

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evalsuite.report.bounds import (
-    ATTACKED,
-    CERTIFIED,
-    RADIUS,
-    UNDECIDED,
-    WIDTH,
-    BoundsTable,
-    Compared,
-    Place,
-    radius_text,
-)
-from evalsuite.report.bounds_answer import BoundsFinding
+from evalsuite.report.areas import area_text
+from evalsuite.report.bounds import ATTACKED, CERTIFIED, RADIUS, UNDECIDED, WIDTH, BoundsTable, Place
 from evalsuite.report.bounds_area import Height
 from evalsuite.report.bounds_layers import ratio_text, shown_radii
-from evalsuite.report.bounds_text import height_text, line_scale
 from evalsuite.report.numerals import Scale
-from evalsuite.report.quantization_findings import listed
-from evalsuite.report.statistics import Estimate, mean_interval
-from evalsuite.report.swap_text import interval_text
+from evalsuite.report.paired import Compared, common_scale, ends_text, interval_text
+from evalsuite.report.radii import radius_text
+from evalsuite.report.sentences import Finding, listed, ranges
+from evalsuite.report.statistics import mean_interval
 
 RULE = (
     "Certified accuracy is a lower limit of how robust a network is, PGD's accuracy an upper one. A variant can be "
@@ -32,15 +22,15 @@ RULE = (
 )
 
 
-def finding(table: BoundsTable, heights: Sequence[Height]) -> BoundsFinding:
+def finding(table: BoundsTable, heights: Sequence[Height]) -> Finding:
     """The verdict over all radii first, then where it comes from, what is unknown, radii and widths."""
     if not table.methods:
         reasons = dict.fromkeys(table.reason(name) for name in table.variants)
-        return BoundsFinding(table.label, "Nothing was certified.", tuple(reasons))
+        return Finding(table.label, "Nothing was certified.", tuple(reasons))
     own = [each for each in heights if each.table is table and each.method == table.tightest]
     sentences = [_height_sentence(table, own), *_variant_sentences(table), _gap_sentence(table)]
     sentences += [_radius_sentence(table), _width_sentence(table), _looser_sentence(table), *table.remarks]
-    return BoundsFinding(table.label, _headline(table), tuple(each for each in sentences if each))
+    return Finding(table.label, _headline(table), tuple(each for each in sentences if each))
 
 
 def _headline(table: BoundsTable) -> str:
@@ -75,16 +65,16 @@ def _height_sentence(table: BoundsTable, heights: Sequence[Height]) -> str:
     for tone, word in (("better", "more"), ("worse", "less"), ("", "not resolved")):
         group = [each for each in tested if each.tone == tone]
         if group:
-            parts.append(f"{word} for {listed([f'{each.variant} {height_text(each)}' for each in group])}")
+            parts.append(f"{word} for {listed([f'{each.variant} {area_text(each)}' for each in group])}")
     return f"Certified over all radii, as mean height above {table.baseline}'s curve: {'; '.join(parts)}."
 
 
 def _variant_sentences(table: BoundsTable) -> list[str]:
     """Where each variant differs in what is certified, attacked and undecided."""
-    scale = line_scale(
+    scale = common_scale([
         table.compared(name, _place(table, metric, eps))
         for name in table.variants for metric in (CERTIFIED, ATTACKED, UNDECIDED) for eps in table.radii
-    )  # fmt: skip
+    ])  # fmt: skip
     told = ((CERTIFIED, "certified accuracy", ("higher", "lower")), (ATTACKED, "PGD accuracy", ("higher", "lower")),
             (UNDECIDED, "undecided", ("more", "less")))  # fmt: skip
     sentences, quiet = [], []
@@ -115,36 +105,12 @@ def _where(cells: Sequence[tuple[float, Compared]], ways: tuple[str, str], scale
     parts = []
     for way in ways:
         if way in groups:
-            ends = _ends([cell.difference for _, cell in groups[way] if cell.difference], scale)
-            parts.append(f"{way} at ε = {_radii([eps for eps, _ in groups[way]], every)} ({ends})")
+            ends = ends_text([cell.difference for _, cell in groups[way] if cell.difference], scale)
+            parts.append(f"{way} at ε = {ranges([eps for eps, _ in groups[way]], every, radius_text)} ({ends})")
     if "" in groups:
-        more = f"not resolved at {_radii([eps for eps, _ in groups['']], every)}"
+        more = f"not resolved at {ranges([eps for eps, _ in groups['']], every, radius_text)}"
         parts.append(more if parts else "not resolved at any radius")
     return ", ".join(parts)
-
-
-def _radii(found: Sequence[float], every: Sequence[float]) -> str:
-    """ "1/256 to 1/64 and 1/8": three or more in a row as a range."""
-    runs: list[list[float]] = []
-    for each in found:
-        if runs and every.index(each) == every.index(runs[-1][-1]) + 1:
-            runs[-1].append(each)
-        else:
-            runs.append([each])
-    told = [
-        [f"{radius_text(run[0])} to {radius_text(run[-1])}"] if len(run) > 2 else [radius_text(each) for each in run]
-        for run in runs
-    ]
-    return listed([text for texts in told for text in texts])
-
-
-def _ends(estimates: Sequence[Estimate], scale: Scale) -> str:
-    """One estimate with its interval, of several the least and the greatest: the table has them all."""
-    if len(estimates) == 1:
-        return interval_text(estimates[0], scale)
-    means = sorted(each.mean for each in estimates)
-    ends = " to ".join(dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1])))
-    return f"{ends} {scale.difference_unit}"
 
 
 def _gap_sentence(table: BoundsTable) -> str:
@@ -172,7 +138,7 @@ def _radius_sentence(table: BoundsTable) -> str:
     own = cells[0].mean
     if not tested or own is None:
         return ""
-    scale = line_scale(cells, "input")
+    scale = common_scale(cells, "input")
     told = ", ".join(
         f"{cell.variant} {interval_text(cell.difference, scale).replace(' input', '')} "
         f"({'not resolved' if not cell.resolved else 'larger' if cell.tone == 'better' else 'smaller'})"

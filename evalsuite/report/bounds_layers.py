@@ -15,13 +15,13 @@ from evalsuite.report.bounds import (
     UNSTABLE,
     WIDTH,
     BoundsTable,
-    Compared,
     Place,
-    radius_text,
 )
-from evalsuite.report.bounds_text import cell_text, compared_line, eps_cell, frame_of, lacking, line_scale
-from evalsuite.report.grids import Grid, GridCell
+from evalsuite.report.bounds_text import compared_line, eps_cell
+from evalsuite.report.grids import Grid, GridCell, frame_of
 from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.paired import Compared, common_scale, compared_cell, lacking
+from evalsuite.report.radii import radius_text
 from evalsuite.report.statistics import Estimate, mean_interval
 
 WIDTH_NOTE = (
@@ -74,7 +74,7 @@ def layers_grid(table: BoundsTable) -> Grid | None:
     for method, eps, layer, place in _widths(table):
         cells = [table.compared(name, place) for name in table.variants]
         if any(cell.mean for cell in cells):
-            scale = line_scale(cells, "logit")
+            scale = common_scale(cells, "logit")
             texts = (ratio_cell(cell, table, scale) for cell in cells)
             rows.append((GridCell(layer), GridCell(method), eps_cell(eps), *texts))
             lines += [compared_line(table, place, cell) for cell in cells]
@@ -108,7 +108,7 @@ def logits_grid(table: BoundsTable) -> Grid | None:
             for eps in table.radii_of(metric, method):
                 place = Place(metric, eps, method)
                 cells = [table.compared(name, place) for name in table.variants]
-                scale = line_scale(cells, "logit" if metric == WIDTH else "count")
+                scale = common_scale(cells, "logit" if metric == WIDTH else "count")
                 texts = (ratio_cell(cell, table, scale) for cell in cells)
                 rows.append((eps_cell(eps), GridCell(method), GridCell(told), *texts))
                 lines += [compared_line(table, place, cell) for cell in cells]
@@ -134,8 +134,8 @@ def stability_grid(table: BoundsTable) -> Grid | None:
                     place = Place(metric, eps, method, layer)
                     cells = [table.compared(name, place) for name in table.variants]
                     if any(cell.mean for cell in cells):
-                        scale = line_scale(cells, "share")
-                        texts = (cell_text(cell, table, scale) for cell in cells)
+                        scale = common_scale(cells, "share")
+                        texts = (compared_cell(cell, table, scale) for cell in cells)
                         rows.append((GridCell(layer), GridCell(method), eps_cell(eps), GridCell(told), *texts))
                         lines += [compared_line(table, place, cell) for cell in cells]
     if not rows:
@@ -206,7 +206,7 @@ def _cost_lines(
 ) -> list[dict[str, Any]]:
     place = Place(metric, None, method)
     return [
-        compared_line(table, place, Compared(name, each, mean_interval(list(each.values())) if each else None))
+        compared_line(table, place, Compared(name, each, mean=mean_interval(list(each.values())) if each else None))
         for name, each in zip(table.variants, costs, strict=True)
     ]
 

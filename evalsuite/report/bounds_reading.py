@@ -23,12 +23,11 @@ from evalsuite.report.bounds import (
     WIDTH,
     BoundsTable,
     Place,
-    Values,
     by_tightness,
 )
 from evalsuite.report.canvas import number
-from evalsuite.report.comparison import root_reason
 from evalsuite.report.measured import Measured
+from evalsuite.report.paired import Values
 
 _METRICS = (CERTIFIED, ATTACKED, UNDECIDED, RADIUS, MEDIAN, WIDTH, UNSTABLE, LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF,
             SECONDS, MEMORY, "clean_accuracy")  # fmt: skip
@@ -56,7 +55,7 @@ def bounds_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -
                 tuple(by_tightness({place.method for place in places if place.metric == CERTIFIED})),
                 tuple(sorted({place.eps for place in places if place.eps is not None})), norm, after.get(step, ""),
                 int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique()),
-                found, _reasons(measured, workload, step, variants),
+                found, measured.reasons(workload, step, variants, CERTIFIED),
                 _remarks(measured, workload, step),
             ))  # fmt: skip
     return _labelled(made)
@@ -90,16 +89,6 @@ def _found(
                 found[variant, place] = measured.values(workload, variant, step, metric, text)
                 norms |= {keys["norm"]: None} if "norm" in keys else {}
     return found, norms
-
-
-def _reasons(measured: Measured, workload: str, step: str, variants: Sequence[str]) -> dict[tuple[str, str], str]:
-    """(variant, metric) -> why it has no value; an empty metric stands for all."""
-    rows = measured.frame
-    rows = rows[(rows["workload"] == workload) & (rows["step"] == step) & rows["value"].isna() & (rows["reason"] != "")]
-    found = {(variant, ""): measured.reason(workload, variant, step, CERTIFIED) for variant in variants}
-    for variant, metric, status, reason in rows[["variant", "metric", "status", "reason"]].itertuples(index=False):
-        found.setdefault((str(variant), str(metric)), f"{status}: {root_reason(str(reason))}")
-    return found
 
 
 def _remarks(measured: Measured, workload: str, step: str) -> tuple[str, ...]:

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from evalsuite.report.bounds import (
-    ATTACKED,
-    CERTIFIED,
-    MEDIAN,
-    RADIUS,
-    UNDECIDED,
-    BoundsTable,
-    Compared,
-    Place,
-    radius_text,
-)
+from evalsuite.report.areas import AREA_SCALE, area_cell, area_columns
+from evalsuite.report.bounds import ATTACKED, CERTIFIED, MEDIAN, RADIUS, UNDECIDED, BoundsTable, Place
 from evalsuite.report.bounds_area import ATTACK, Height
-from evalsuite.report.grids import Grid, GridCell, estimate_columns
-from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.pruning_text import p_text
-from evalsuite.report.swap_text import bracket, interval_text
+from evalsuite.report.grids import Grid, GridCell, estimate_columns, frame_of
+from evalsuite.report.paired import Compared, common_scale, compared_cell, compared_columns
+from evalsuite.report.radii import radius_text
+from evalsuite.report.sentences import p_text
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-HEIGHT_SCALE = Scale(0.01, "%", "pp", 2)
 CLEAN = "clean_accuracy"
 NOTE = (
     "Shares of the test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed with its "
@@ -46,35 +33,6 @@ RADIUS_NOTE = (
     "The largest ball around each test sample that was proven, found on the grid of ε and then by bisection, mean over "
     "samples; 0 for a sample that is misclassified. Δ is paired with {baseline} by seed. In units of the input."
 )
-
-
-def line_scale(cells: Iterable[Compared], unit: str = "fraction") -> Scale:
-    """One scale for cells that stand together."""
-    every = list(cells)
-    estimates = [each for cell in every for each in (cell.mean, cell.difference) if each]
-    halves = [each.half_width for each in estimates if each.half_width]
-    differences = [cell.difference.mean for cell in every if cell.difference]
-    return scale_of(unit, [cell.mean.mean for cell in every if cell.mean], halves + differences)
-
-
-def cell_text(cell: Compared, table: BoundsTable, scale: Scale) -> GridCell:
-    """ "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value."""
-    if cell.mean is None:
-        return GridCell(cell.reason, tone="lack")
-    half = cell.mean.half_width
-    text = scale.number(cell.mean.mean) + ("" if half is None else f" ± {scale.number(half)}")
-    notes = []
-    if cell.difference is not None:
-        notes.append(f"Δ {scale.number(cell.difference.mean, sign=True)} {bracket(cell.difference, scale)}")
-    elif cell.variant != table.baseline:
-        notes.append(f"no {table.baseline} to compare with")
-    return GridCell(text, ", ".join([*notes, *lacking(cell, table)]), repr(cell.mean.mean), cell.tone)
-
-
-def lacking(cell: Compared, table: BoundsTable) -> list[str]:
-    """ "n = 2 of 3" where seeds are missing."""
-    count = cell.mean.n if cell.mean else 0
-    return [f"n = {count} of {table.seeds}"] if 0 < count < table.seeds else []
 
 
 def eps_cell(eps: float) -> GridCell:
@@ -110,9 +68,9 @@ def looser_grid(table: BoundsTable) -> Grid | None:
 def _eps_grid(table: BoundsTable, name: str, caption: str, places: Sequence[tuple[Place, str]], note: str) -> Grid:
     made = [(place, told, [table.compared(each, place) for each in table.variants]) for place, told in places]
     made = [row for row in made if any(cell.mean for cell in row[2])]
-    scale = line_scale(cell for _, _, cells in made for cell in cells)
+    scale = common_scale([cell for _, _, cells in made for cell in cells])
     rows = [
-        (eps_cell(place.eps or 0.0), GridCell(told), *(cell_text(cell, table, scale) for cell in cells))
+        (eps_cell(place.eps or 0.0), GridCell(told), *(compared_cell(cell, table, scale) for cell in cells))
         for place, told, cells in made
     ]
     if not rows:  # Every job failed: that shows, and why.
@@ -126,17 +84,9 @@ def compared_line(table: BoundsTable, place: Place, cell: Compared) -> dict[str,
     return {
         "workload": table.workload, "step": table.step, "norm": table.norm, "after": table.after,
         "metric": place.metric, "eps": place.eps, "method": place.method, "layer": place.layer,
-        "variant": cell.variant, "baseline": table.baseline, "seeds": cell.mean.n if cell.mean else 0,
-        **estimate_columns("mean", cell.mean), **estimate_columns("difference", cell.difference),
-        **estimate_columns("ratio", cell.ratio), "resolved": cell.resolved, "reason": cell.reason,
+        "variant": cell.variant, "baseline": table.baseline, **compared_columns(cell),
+        **estimate_columns("ratio", cell.ratio),
     }  # fmt: skip
-
-
-def frame_of(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Lines as a frame."""
-    import pandas as pd
-
-    return pd.DataFrame(list(lines))
 
 
 def _slug(table: BoundsTable) -> str:
@@ -158,7 +108,14 @@ def heights_grid(every: Sequence[Height], baseline: str, *, looser: bool = False
             over = f"{radius_text(round(ends.low or 0.0, 12))} to {radius_text(round(ends.high or 0.0, 12))}"
             over += ", log" if ends.table.logarithmic else ""
         told = "PGD" if method == ATTACK else method
-        rows.append((GridCell(label), GridCell(told), GridCell(over), *(_height_cell(own[each]) for each in variants)))
+        rows.append(
+            (
+                GridCell(label),
+                GridCell(told),
+                GridCell(over),
+                *(area_cell(own[each], _detail(own[each])) for each in variants),
+            )
+        )
     counts = {f"{'PGD' if each.method == ATTACK else each.method} in {each.table.ball}":
               sum(other.p is not None for other in every if other.family == each.family)
               for each in found}  # fmt: skip
@@ -176,39 +133,25 @@ def heights_grid(every: Sequence[Height], baseline: str, *, looser: bool = False
     )
 
 
-def height_text(height: Height) -> str:
-    """ "+0.31 pp [−0.20, 0.82] (Holm's p 0.4)"."""
-    if height.estimate is None:
-        return height.reason
-    told = interval_text(height.estimate, HEIGHT_SCALE)
-    return told + ("" if height.p_holm is None else f" (Holm's p {p_text(height.p_holm)})")
-
-
 def height_brief(height: Height) -> str:
     """ "+0.31 pp, p 0.4"."""
     if height.estimate is None or height.p_holm is None:
         return height.reason
-    return f"{HEIGHT_SCALE.number(height.estimate.mean, sign=True)} pp, p {p_text(height.p_holm)}"
+    return f"{AREA_SCALE.number(height.estimate.mean, sign=True)} pp, p {p_text(height.p_holm)}"
 
 
-def _height_cell(height: Height) -> GridCell:
+def _detail(height: Height) -> str:
     if height.estimate is None:
-        return GridCell(height.reason, tone="lack")
-    detail = bracket(height.estimate, HEIGHT_SCALE)
-    detail += "" if height.p_holm is None else f" p {p_text(height.p_holm)}"
-    detail += f", n = {height.estimate.n}" if height.estimate.n < height.table.seeds else ""
-    return GridCell(
-        HEIGHT_SCALE.number(height.estimate.mean, sign=True), detail, repr(height.estimate.mean), height.tone
-    )
+        return ""
+    p = "" if height.p_holm is None else f" p {p_text(height.p_holm)}"
+    return p + (f", n = {height.estimate.n}" if height.estimate.n < height.table.seeds else "")
 
 
 def _height_line(height: Height, baseline: str) -> dict[str, Any]:
     return {
         "workload": height.table.workload, "step": height.table.step, "norm": height.table.norm,
         "method": height.method, "variant": height.variant, "baseline": baseline,
-        "logarithmic": height.table.logarithmic, "seeds": height.estimate.n if height.estimate else 0,
-        **estimate_columns("height", height.estimate), "range_low": height.low, "range_high": height.high,
-        "p": height.p, "p_holm": height.p_holm, "reason": height.reason,
+        "logarithmic": height.table.logarithmic, **area_columns(height, "height"),
     }  # fmt: skip
 
 
@@ -220,8 +163,8 @@ def radius_grid(tables: Sequence[BoundsTable]) -> Grid | None:
             for method in reversed(table.methods_of(metric)):
                 place = Place(metric, None, method)
                 cells = [table.compared(name, place) for name in table.variants]
-                scale = line_scale(cells, "input")
-                texts = (cell_text(cell, table, scale) for cell in cells)
+                scale = common_scale(cells, "input")
+                texts = (compared_cell(cell, table, scale) for cell in cells)
                 rows.append((GridCell(table.label), GridCell(f"{told}, {method}"), *texts))
                 lines += [compared_line(table, place, cell) for cell in cells]
     if not rows:

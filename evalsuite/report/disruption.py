@@ -9,13 +9,12 @@ from typing import Any
 from evalsuite.report.canvas import MUTED, WIDTH, Drawing, eps_text, new_figure, number, style, svg_text
 from evalsuite.report.measured import Measured
 from evalsuite.report.numerals import power
-from evalsuite.report.swap import ANNEALED, DIRECT
 
 STAGE = "swap-certificate"
 CERTIFIED, OBSERVED = "certified_disruption", "observed_disruption"
 SWEEP = "hardness="  # In the settings of the measurements over lambda, which are drawn.
 TARGET = 160.0  # lambda at which the integrated distance to ReLU is below 0.005: the paper's end of hardening.
-_SHOWN = (ANNEALED, DIRECT, "lambda-gelu", "post-hoc", "gelu")  # In this order, at most `_PANELS` of them.
+_SHOWN = ("annealed", "gelu-swap", "lambda-gelu", "post-hoc", "gelu")  # In this order, at most `_PANELS` of them.
 _PANELS = 3
 _COLOURS = ("#0072B2", "#009E73", "#E69F00", "#D55E00", "#6A51A3")
 Curve = dict[float, list[float]]

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from evalsuite.report.bounds import Compared, Values, radius_text
-from evalsuite.report.quantization import difference
-from evalsuite.report.statistics import Estimate, mean_interval
+from evalsuite.report.paired import Compared, Values, compare
+from evalsuite.report.radii import radius_text
 from evalsuite.results import parse_setting
 
 if TYPE_CHECKING:
@@ -153,11 +152,9 @@ class ExactTable:
         own, way = self.values(variant, metric, radius), _WAYS.get(metric, 1)
         if not own:
             return Compared(variant, way=way, reason=self.reason(variant, metric))
-        other = self.values(self.baseline, metric, radius) if variant != self.baseline else {}
-        magnitude = 1.0 if metric in _FRACTIONS else None
-        mean = mean_interval(list(own.values()), magnitude=magnitude)
-        against = None if metric in _CLOCKS else _difference(own, other, magnitude)
-        return Compared(variant, own, mean, against, None, way)
+        paired = variant != self.baseline and metric not in _CLOCKS
+        other = self.values(self.baseline, metric, radius) if paired else {}
+        return compare(variant, own, other, way=way, magnitude=1.0 if metric in _FRACTIONS else None)
 
     def counted(self, variant: str, radius: float | None = None) -> Counted:
         """Verdicts at a radius, or at all."""
@@ -180,14 +177,6 @@ class ExactTable:
         return found or "absent: no row of it in this run"
 
 
-def _difference(own: Values, other: Values, magnitude: float | None) -> Estimate | None:
-    """Paired by seed, with the rounding of numbers of that magnitude; None without a common seed."""
-    seeds = sorted(own.keys() & other.keys())
-    if magnitude is None or not seeds:
-        return difference(own, other)
-    return mean_interval([own[seed] - other[seed] for seed in seeds], magnitude=magnitude)
-
-
 def _plain(eps: float) -> float:
     """The multiple of 1/255 that a grid step in float32 stands for, if it is one."""
     near = round(255 * eps) / 255
@@ -199,13 +188,10 @@ def mean_of(values: Values) -> float | None:
     return math.fsum(values.values()) / len(values) if values else None
 
 
-def without_steps(compared: pd.DataFrame) -> pd.DataFrame:
-    """A comparison without radii in grid steps: their ε is each network's own, so lines of the same ε pair nothing."""
-    stepped = [
-        stage == STAGE and "steps" in parse_setting(str(text))
-        for stage, text in zip(compared["stage"], compared["setting"], strict=True)
-    ]
-    return compared[[not each for each in stepped]]
+def in_steps(compared: pd.DataFrame) -> pd.Series[bool]:
+    """Lines of radii in grid steps, which have tables: their ε is each network's own, so equal ones pair nothing."""
+    own = compared["stage"] == STAGE
+    return own & compared["setting"].map(lambda text: "steps" in parse_setting(str(text))).astype(bool)
 
 
 def by_steps(frame: pd.DataFrame) -> pd.DataFrame:

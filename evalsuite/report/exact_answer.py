@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from evalsuite.report.bounds import Compared
 from evalsuite.report.exact import NODES, PAR2, PROOFS, ExactTable, mean_of
 from evalsuite.report.exact_cost import checked, percent_text, proofs_lack, seconds_text
 from evalsuite.report.numerals import scale_of
-from evalsuite.report.quantization_findings import listed
+from evalsuite.report.paired import Compared
+from evalsuite.report.sentences import listed
 
 
 def completeness_sentence(table: ExactTable) -> str:

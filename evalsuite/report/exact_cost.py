@@ -17,10 +17,11 @@ from evalsuite.report.exact import (
     ExactTable,
     mean_of,
 )
-from evalsuite.report.exact_text import cell_text, exact_line, frame_of, line_scale, radius_cell, radius_head
-from evalsuite.report.grids import Grid, GridCell
+from evalsuite.report.exact_text import exact_line, radius_cell, radius_head
+from evalsuite.report.grids import Grid, GridCell, frame_of
 from evalsuite.report.numerals import scale_of
-from evalsuite.report.quantization_findings import listed
+from evalsuite.report.paired import common_scale, compared_cell
+from evalsuite.report.sentences import listed
 
 COST_NOTE = (
     "Questions of robustness; all radii, seeds and samples of a variant together. What was decided splits into what "
@@ -141,13 +142,13 @@ def searches_grid(table: ExactTable) -> Grid | None:
             cells = [table.compared(each, metric, radius) for each in table.variants]
             if not any(cell.mean for cell in cells):
                 continue
-            scale = line_scale(cells, unit)
+            scale = common_scale(cells, unit)
             lines += [exact_line(table, metric, radius, cell) for cell in cells]
             if metric == SECONDS and _is_par2(table, radius):
                 continue
             clock = unit == "s"
             label = f"{name} ({scale.unit})" if clock else name
-            texts = (cell_text(cell, table, scale, toned=not clock) for cell in cells)
+            texts = (compared_cell(cell, table, scale, toned=not clock) for cell in cells)
             rows.append((radius_cell(table, radius), GridCell(label), *texts))
     if not rows:
         return None

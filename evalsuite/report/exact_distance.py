@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evalsuite.report.bounds import Compared
+from evalsuite.report.areas import SIGNIFICANT
 from evalsuite.report.exact import DISTANCE, DISTANCE_UPPER, ExactTable
-from evalsuite.report.exact_text import cell_text, exact_line, frame_of, line_scale
-from evalsuite.report.grids import Grid, GridCell
+from evalsuite.report.exact_text import exact_line
+from evalsuite.report.grids import Grid, GridCell, frame_of
 from evalsuite.report.numerals import Scale
-from evalsuite.report.pruning_area import SIGNIFICANT
-from evalsuite.report.pruning_text import p_text
+from evalsuite.report.paired import Compared, common_scale, compared_cell, interval_text
 from evalsuite.report.ranks import holm
+from evalsuite.report.sentences import p_text
 from evalsuite.report.statistics import p_value
-from evalsuite.report.swap_text import interval_text
 
 NOTE = (
     "The least L∞ distance at which a sample is misclassified, by bisection with the exact verdicts, mean over the "
@@ -67,7 +66,7 @@ def distance_grid(tables: Sequence[ExactTable], found: Sequence[Distance]) -> Gr
             cells = [table.compared(each, metric) for each in table.variants]
             if not any(cell.mean for cell in cells):
                 continue
-            scale = line_scale(cells, "input")
+            scale = common_scale(cells, "input")
             lower = metric == DISTANCE
             texts = [_cell(cell, table, scale, own.get(cell.variant) if lower else None, lower) for cell in cells]
             rows.append((GridCell(table.label), GridCell(told), *texts))
@@ -97,7 +96,7 @@ def _tested_text(found: Sequence[Distance]) -> str:
 
 def _cell(cell: Compared, table: ExactTable, scale: Scale, distance: Distance | None, lower: bool) -> GridCell:
     more = [f"p {p_text(distance.p_holm)}"] if distance is not None and distance.p_holm is not None else []
-    text = cell_text(cell, table, scale, more)
+    text = compared_cell(cell, table, scale, more)
     if text.tone == "lack" or not lower:
         return text
     return replace(text, tone=distance.tone if distance else "")

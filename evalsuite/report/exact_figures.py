@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from evalsuite.report.bounds import is_geometric, radius_text
-from evalsuite.report.canvas import MUTED, WIDTH, Drawing, Look, looks, new_figure, style, svg_text
-from evalsuite.report.curves import legend, parts
+from evalsuite.report.canvas import MUTED, WIDTH, Drawing, Look, legend, looks, new_figure, parts, style, svg_text
 from evalsuite.report.exact import BOUNDS, UPPER, VERIFIED, ExactTable
 from evalsuite.report.numerals import power
+from evalsuite.report.radii import is_geometric, radius_text
 from evalsuite.report.statistics import mean_interval
 
 LEAST = 1e-4  # Seconds: what is faster is drawn there.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from evalsuite.report.bounds import Compared
 from evalsuite.report.exact import BOUNDS, DISTANCE, GAP, UNDECIDED, UPPER, VERIFIED, ExactTable
 from evalsuite.report.exact_agreement import agreement_of, agreement_sentence
 from evalsuite.report.exact_answer import (
@@ -16,11 +14,11 @@ from evalsuite.report.exact_answer import (
 )
 from evalsuite.report.exact_distance import Distance, distance_text
 from evalsuite.report.exact_fractions import alike
-from evalsuite.report.exact_text import line_scale, resolved_text, tested, way
+from evalsuite.report.exact_text import resolved_text, tested, way
 from evalsuite.report.numerals import Scale
-from evalsuite.report.quantization_findings import listed
+from evalsuite.report.paired import Compared, common_scale, interval_text
+from evalsuite.report.sentences import Finding, listed
 from evalsuite.report.statistics import mean_interval
-from evalsuite.report.swap_text import interval_text
 
 RULE = (
     "Verified accuracy is exact where nothing is undecided; otherwise it is a lower limit of how robust a network is, "
@@ -31,27 +29,18 @@ RULE = (
 )
 
 
-@dataclass(frozen=True)
-class ExactFinding:
-    """What one step says; `workload` is its label."""
-
-    workload: str
-    headline: str
-    sentences: tuple[str, ...]
-
-
-def finding(table: ExactTable, distances: Sequence[Distance], agreements: Sequence[ExactTable] = ()) -> ExactFinding:
+def finding(table: ExactTable, distances: Sequence[Distance], agreements: Sequence[ExactTable] = ()) -> Finding:
     """Robustness first, then what was decided, what bounds leave open, distances, cost and proofs; then classes."""
     if not table.radii:
         reasons = dict.fromkeys(table.reason(name) for name in table.variants)
-        return ExactFinding(table.label, "Nothing was verified exactly.", tuple(reasons))
+        return Finding(table.label, "Nothing was verified exactly.", tuple(reasons))
     own = [each for each in distances if each.table is table]
     sentences = [
         completeness_sentence(table), *_variant_sentences(table), _gap_sentence(table),
         _distance_sentence(table, own), cost_sentence(table), proofs_sentence(table), _lack_sentence(table),
         agreement_sentence(agreement_of(table, agreements)),
     ]  # fmt: skip
-    return ExactFinding(table.label, headline(table), tuple(each for each in sentences if each))
+    return Finding(table.label, headline(table), tuple(each for each in sentences if each))
 
 
 def headline(table: ExactTable) -> str:
@@ -85,10 +74,10 @@ def _measured(table: ExactTable, variant: str) -> bool:
 
 def _variant_sentences(table: ExactTable) -> list[str]:
     """Where each variant is verified more or less, and whether what is not violated agrees."""
-    scale = line_scale(
+    scale = common_scale([
         table.compared(name, metric, radius)
         for name in table.variants for metric in (VERIFIED, UPPER, UNDECIDED) for radius in table.radii
-    )  # fmt: skip
+    ])  # fmt: skip
     sentences, quiet = [], []
     for variant in table.others:
         verified = tested(table, variant, VERIFIED)
@@ -149,7 +138,7 @@ def _distance_sentence(table: ExactTable, distances: Sequence[Distance]) -> str:
     cells = [table.compared(name, DISTANCE) for name in table.variants]
     if not any(cell.mean for cell in cells):
         return ""
-    scale = line_scale(cells, "input")
+    scale = common_scale(cells, "input")
     base = cells[0].mean
     head = "Mean adversarial distance proven" + (f", {table.baseline} {scale.number(base.mean)}" if base else "")
     own = [each for each in distances if each.p_holm is not None]

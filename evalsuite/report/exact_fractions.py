@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from evalsuite.report.bounds import Compared
 from evalsuite.report.exact import BOUNDS, CLEAN, GAP, UNDECIDED, UPPER, VERIFIED, ExactTable
-from evalsuite.report.exact_text import cell_text, exact_line, frame_of, line_scale, radius_cell, radius_head
-from evalsuite.report.grids import Grid, GridCell
-from evalsuite.report.quantization_findings import listed
+from evalsuite.report.exact_text import exact_line, radius_cell, radius_head
+from evalsuite.report.grids import Grid, GridCell, frame_of
+from evalsuite.report.paired import Compared, common_scale, compared_cell
+from evalsuite.report.sentences import listed
 
 NOTE = (
     "Shares of the test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed with its "
@@ -68,10 +68,10 @@ def compared_grid(
         rows = _folded(table, shown)
     else:
         caption, heads = f"{caption} (%, Δ in pp)", (radius_head(table), "samples", *table.variants)
-        scale = line_scale(cell for *_, cells in shown for cell in cells)
+        scale = common_scale([cell for *_, cells in shown for cell in cells])
         rows = [
             (GridCell("–", sort="-1") if at is None else radius_cell(table, at), GridCell(kind),
-             *(cell_text(cell, table, scale) for cell in cells))
+             *(compared_cell(cell, table, scale) for cell in cells))
             for at, kind, cells in shown
         ]  # fmt: skip
     return Grid(name, caption, heads, tuple(rows), note.format(baseline=table.baseline), frame_of(lines))
@@ -92,10 +92,10 @@ def _folded(
     table: ExactTable, shown: Sequence[tuple[float | None, str, Sequence[Compared]]]
 ) -> list[tuple[GridCell, ...]]:
     """A row of each kind of sample: the baseline's numbers, each with the radii that have it."""
-    scale = line_scale(cells[0] for *_, cells in shown)
+    scale = common_scale([cells[0] for *_, cells in shown])
     rows: list[tuple[GridCell, ...]] = []
     for name in dict.fromkeys(kind for _, kind, _ in shown):
-        own = [(at, cell_text(cells[0], table, scale).plain) for at, kind, cells in shown if kind == name]
+        own = [(at, compared_cell(cells[0], table, scale).plain) for at, kind, cells in shown if kind == name]
         parts = []
         for text, group in groupby(own, key=lambda each: each[1]):
             radii = [f"{at:g}" if table.stepped else table.radius(at) for at, _ in group if at is not None]

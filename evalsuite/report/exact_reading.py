@@ -9,9 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Verdict
-from evalsuite.report.bounds import Values
 from evalsuite.report.canvas import number
-from evalsuite.report.comparison import root_reason
 from evalsuite.report.exact import (
     AGREEMENT,
     BOUNDS,
@@ -39,6 +37,7 @@ from evalsuite.report.exact import (
     ExactTable,
 )
 from evalsuite.report.measured import Measured
+from evalsuite.report.paired import Values
 from evalsuite.report.record import Record
 from evalsuite.results import parse_setting
 
@@ -79,7 +78,7 @@ def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record:
                     workload, step, method, workload, baseline, variants,
                     tuple(sorted({radius for _, _, radius in values if radius is not None})),
                     record.after.get(step, ""), seeds, values, _verdicts(rows), _times(rows),
-                    _reasons(measured, workload, step, variants),
+                    measured.reasons(workload, step, variants, VERIFIED),
                     sizes if method in _STEPPED else {}, limit if math.isfinite(limit) else None,
                 ))  # fmt: skip
     agreements = [each for each in made if each.method == AGREEMENT]
@@ -122,16 +121,6 @@ def _found(
         (only,) = named
         found = {(method or only, variant, metric, at): each for (method, variant, metric, at), each in found.items()}
     return {**found}, {radius: (min(each), max(each)) for radius, each in sizes.items()}
-
-
-def _reasons(measured: Measured, workload: str, step: str, variants: Sequence[str]) -> dict[tuple[str, str], str]:
-    """(variant, metric) -> why it has no value; an empty metric stands for all."""
-    rows = measured.frame
-    rows = rows[(rows["workload"] == workload) & (rows["step"] == step) & rows["value"].isna() & (rows["reason"] != "")]
-    found = {(variant, ""): measured.reason(workload, variant, step, VERIFIED) for variant in variants}
-    for variant, metric, status, reason in rows[["variant", "metric", "status", "reason"]].itertuples(index=False):
-        found.setdefault((str(variant), str(metric)), f"{status}: {root_reason(str(reason))}")
-    return found
 
 
 def _radius(keys: Mapping[str, str]) -> float | None:

@@ -1,48 +1,34 @@
-"""The report's section on exact verification, put together for every document."""
+"""The report's section on exact verification."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from evalsuite.report.exact import AGREEMENT, VERIFIED, ExactTable
+from evalsuite.contract import Direction
+from evalsuite.report.exact import AGREEMENT, DISTANCE, STAGE, UNDECIDED, VERIFIED, ExactTable, by_steps, in_steps
 from evalsuite.report.exact_agreement import agreement_grid, agreement_of
 from evalsuite.report.exact_answer import completeness_total, verified_more
 from evalsuite.report.exact_cost import cost_grids, proofs_grid, searches_grid
-from evalsuite.report.exact_distance import Distance, distance_grid, distances
-from evalsuite.report.exact_findings import RULE, ExactFinding, finding
+from evalsuite.report.exact_distance import distance_grid, distances
+from evalsuite.report.exact_figures import exact_figures
+from evalsuite.report.exact_findings import RULE, finding
 from evalsuite.report.exact_fractions import gap_grid, verified_grid
 from evalsuite.report.exact_reading import exact_tables
 from evalsuite.report.exact_text import tested, verdicts_grid
 from evalsuite.report.grids import Grid
-from evalsuite.report.measured import Measured
-from evalsuite.report.record import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part, Run, Section
+from evalsuite.report.sentences import Finding
 
 OVERALL = "all workloads"
 
 
-@dataclass(frozen=True)
-class ExactSection:
-    """What exact verification decides, for each method of each smt step of each workload.
-
-    `tables` are of robustness. `grids` are shown, `details` on demand. `rule` says how the findings are read.
-    """
-
-    tables: list[ExactTable]
-    distances: list[Distance]
-    findings: list[ExactFinding]
-    grids: list[Grid]
-    details: list[Grid]
-    rule: str
+def _tables(run: Run) -> list[ExactTable]:
+    return exact_tables(run.frame, run.measured, run.baseline, run.record)
 
 
-def exact_section(frame: pd.DataFrame, measured: Measured, baseline: str, record: Record) -> ExactSection:
-    """See `ExactSection`; everything in it is empty without an smt step."""
-    every = exact_tables(frame, measured, baseline, record)
+def _part(run: Run) -> Part:
+    """Each method of each smt step of each workload; the tables are of robustness."""
+    every = run.once(_tables)
     tables = [each for each in every if each.method != AGREEMENT]
     agreements = [each for each in every if each.method == AGREEMENT]
     found = distances(tables)
@@ -52,21 +38,66 @@ def exact_section(frame: pd.DataFrame, measured: Measured, baseline: str, record
         agreement = agreement_of(table, agreements)
         grids += [agreement_grid(agreement)] if agreement else []
     findings = [overall(tables), *(finding(table, found, agreements) for table in tables)]
-    return ExactSection(
-        tables,
-        found,
+    return Part(
         [each for each in findings if each is not None],
         [grid for grid in grids if grid is not None],
         [grid for grid in map(searches_grid, tables) if grid is not None],
+        [drawing for table in tables for drawing in exact_figures(table)],
         RULE if tables else "",
+        tables,
     )
 
 
-def overall(tables: Sequence[ExactTable]) -> ExactFinding | None:
+def overall(tables: Sequence[ExactTable]) -> Finding | None:
     """All workloads together; None where one step says it all."""
     own = [table for table in tables if any(tested(table, name, VERIFIED) for name in table.others)]
     if len(own) < 2:
         return None
     cells = [cell for table in own for name in table.others for _, cell in tested(table, name, VERIFIED)]
     total = completeness_total(tables)
-    return ExactFinding(OVERALL, verified_more(cells, own[0].baseline), (total,) if total else ())
+    return Finding(OVERALL, verified_more(cells, own[0].baseline), (total,) if total else ())
+
+
+def _over_radii(metric: str) -> Measure:
+    """The mean over all radii of the first step on networks as trained, and each radius."""
+
+    def measure(run: Run, workload: str, variant: str) -> Evidence | None:
+        own = [
+            each for each in run.once(_tables)
+            if each.workload == workload and not each.after and each.method != AGREEMENT
+        ]  # fmt: skip
+        if not own:
+            return None
+        table, names = own[0], (variant, run.baseline)
+        lacking = next((name for name in names if not table.over_radii(name, metric)), "")
+        reason = f"{lacking}: {table.reason(lacking, metric)}" if lacking else ""
+        primary = Contrast("mean over the radii", *(table.over_radii(name, metric) for name in names), reason)
+        family = [Contrast(table.radius(at), *(table.values(name, metric, at) for name in names)) for at in table.radii]
+        return Evidence(primary, [each for each in family if each.own and each.other])
+
+    return measure
+
+
+SECTION = Section(
+    title="Exact verification",
+    question="For how many samples is it decided, without any gap, whether an input near them is another class?",
+    stages=(STAGE,),
+    part=_part,
+    endpoints=(
+        Endpoint("exactly verified accuracy", _over_radii(VERIFIED), "fraction", Direction.HIGHER, 0.01),
+        Endpoint("questions left undecided", _over_radii(UNDECIDED), "fraction", Direction.LOWER, 0.01),
+    ),
+    headlines=(
+        Headline(STAGE, VERIFIED),
+        Headline(STAGE, UNDECIDED, figure=False),
+        Headline(STAGE, DISTANCE),
+    ),
+    terms={
+        "verified accuracy": "The share of samples whose class is proven for every input of a ball around them.",
+        "exactness gap": "What a search proves beyond what bounds alone prove.",
+        "PAR-2": "Seconds of a question, where one that ran out of time counts twice its limit.",
+        "counterexample": "An input of a ball that the network gives another class.",
+    },
+    kept=in_steps,
+    counted=by_steps,
+)

@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evalsuite.report.bounds import Compared
-from evalsuite.report.exact import (
-    Counted,
-    ExactTable,
-)
-from evalsuite.report.grids import Grid, GridCell, estimate_columns
-from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.swap_text import bracket
-
-if TYPE_CHECKING:
-    import pandas as pd
+from evalsuite.report.exact import Counted, ExactTable
+from evalsuite.report.grids import Grid, GridCell, frame_of
+from evalsuite.report.paired import Compared, compared_columns
 
 VERDICTS_NOTE = (
     "Counts of the samples of all seeds: holds (proven for every input of the ball) · violated (an input of it is "
     "another class) · undecided (the time was up, or the answer is within what rounding or overflow could turn)."
 )
-
-
-def line_scale(cells: Iterable[Compared], unit: str = "fraction") -> Scale:
-    """One scale for cells that stand together."""
-    every = list(cells)
-    estimates = [each for cell in every for each in (cell.mean, cell.difference) if each]
-    halves = [each.half_width for each in estimates if each.half_width]
-    differences = [cell.difference.mean for cell in every if cell.difference]
-    return scale_of(unit, [cell.mean.mean for cell in every if cell.mean], halves + differences)
-
-
-def cell_text(cell: Compared, table: ExactTable, scale: Scale, more: Sequence[str] = (), *,
-              toned: bool = True) -> GridCell:  # fmt: skip
-    """ "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value; `more` ends the detail."""
-    if cell.mean is None:
-        return GridCell(cell.reason, tone="lack")
-    half = cell.mean.half_width
-    text = scale.number(cell.mean.mean) + ("" if half is None else f" ± {scale.number(half)}")
-    notes = []
-    if cell.difference is not None:
-        notes.append(f"Δ {scale.number(cell.difference.mean, sign=True)} {bracket(cell.difference, scale)}")
-    elif cell.variant != table.baseline and toned:
-        notes.append(f"no {table.baseline} to compare with")
-    if cell.mean.n < table.seeds:
-        notes.append(f"n = {cell.mean.n} of {table.seeds}")
-    return GridCell(text, ", ".join([*notes, *more]), repr(cell.mean.mean), cell.tone if toned else "")
 
 
 def radius_cell(table: ExactTable, radius: float) -> GridCell:
@@ -89,17 +54,8 @@ def exact_line(table: ExactTable, metric: str, radius: float | None, cell: Compa
     return {
         "workload": table.workload, "step": table.step, "after": table.after, "method": table.method,
         "metric": metric, "radius": radius, "radius_unit": "steps" if table.stepped else "eps",
-        "variant": cell.variant, "baseline": table.baseline, "seeds": cell.mean.n if cell.mean else 0,
-        **estimate_columns("mean", cell.mean), **estimate_columns("difference", cell.difference),
-        "resolved": cell.resolved, "reason": cell.reason,
+        "variant": cell.variant, "baseline": table.baseline, **compared_columns(cell),
     }  # fmt: skip
-
-
-def frame_of(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Lines as a frame."""
-    import pandas as pd
-
-    return pd.DataFrame(list(lines))
 
 
 def verdicts_grid(table: ExactTable) -> Grid:

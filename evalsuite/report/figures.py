@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.bounds import BoundsTable, radius_text
-from evalsuite.report.bounds_figures import width_figures
 from evalsuite.report.canvas import (
     MUTED,
     RULE,
@@ -19,18 +17,8 @@ from evalsuite.report.canvas import (
     style,
     svg_text,
 )
-from evalsuite.report.curves import WIDTHS_CAPTION, WIDTHS_LACK, WIDTHS_TITLE, bit_widths, certified_curves
-from evalsuite.report.disruption import STAGE, disruption_figure
-from evalsuite.report.exact import ExactTable
-from evalsuite.report.exact_figures import exact_figures
 from evalsuite.report.forest import differences
-from evalsuite.report.hardness import LayerOrder
-from evalsuite.report.measured import Measured
-from evalsuite.report.pareto import pareto_figures
-from evalsuite.report.profiles import order_figure, profile_figure
-from evalsuite.report.pruning import PruningTable
-from evalsuite.report.quantization import QuantizationTable
-from evalsuite.report.sensitivity import accumulator_figures, sensitivity_figures
+from evalsuite.report.radii import radius_text
 from evalsuite.report.tables import records
 from evalsuite.report.verdicts import VERDICTS
 
@@ -40,45 +28,14 @@ if TYPE_CHECKING:
 _MOST_RADII = 4  # Of panels beside one another.
 
 
-def draw_all(
-    compared: pd.DataFrame,
-    verdicts: pd.DataFrame,
-    measured: Measured,
-    orders: Sequence[LayerOrder],
-    quantized: Sequence[QuantizationTable],
-    pruned: Sequence[PruningTable],
-    certified: Sequence[BoundsTable] = (),
-    verified: Sequence[ExactTable] = (),
-) -> list[Drawing]:
-    """All figures, workload by workload, those without data too; those of layers only where layers were measured."""
+def draw_all(compared: pd.DataFrame, verdicts: pd.DataFrame) -> list[Drawing]:
+    """Differences and verdicts, workload by workload, those without data too."""
     drawings = []
-    tables = {each.workload: each for each in quantized}
-    for workload in compared["workload"].unique():
+    for workload in map(str, compared["workload"].unique()):
         lines = compared[compared["workload"] == workload]
-        drawings += [
-            differences(lines, str(workload)),
-            *certified_curves(lines, str(workload)),
-            *(each for table in certified if table.workload == workload for each in width_figures(table)),
-            *(each for table in verified if table.workload == workload for each in exact_figures(table)),
-            *verdict_figures(
-                verdicts[verdicts["workload"] == workload], str(workload), list(lines["variant"].unique())
-            ),
-            *_quantized(measured, tables.get(str(workload)), str(workload)),
-        ]
-        drawings += [each for table in pruned if table.workload == workload for each in pareto_figures(table)]
-        if measured.step(str(workload), STAGE):
-            drawings.append(disruption_figure(measured, str(workload)))
-        if orders:
-            drawings.append(profile_figure(measured, str(workload)))
-            drawings.append(order_figure(measured, str(workload), orders))
+        own = verdicts[verdicts["workload"] == workload]
+        drawings += [differences(lines, workload), *verdict_figures(own, workload, list(lines["variant"].unique()))]
     return drawings
-
-
-def _quantized(measured: Measured, table: QuantizationTable | None, workload: str) -> list[Drawing]:
-    if table is None:
-        title = f"{WIDTHS_TITLE}, {workload}"
-        return [Drawing(f"quantization-{workload}", title, WIDTHS_CAPTION, reason=WIDTHS_LACK)]
-    return [*bit_widths(table), *sensitivity_figures(measured, table), *accumulator_figures(measured, table)]
 
 
 def verdict_figures(verdicts: pd.DataFrame, workload: str, variants: Sequence[str]) -> list[Drawing]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evalsuite.report.grids import Grid, GridCell, estimate_columns
-from evalsuite.report.hardness import ALL, LayerDrift, LayerOrder, Relation
+from evalsuite.report.hardness import ALL, BEYOND, LayerDrift, LayerOrder, Relation
 from evalsuite.report.numerals import MINUS
 from evalsuite.report.statistics import Estimate
 
@@ -158,3 +158,12 @@ def _line(each: Relation) -> dict[str, Any]:
         "rho": found.rho if found else None, "p": found.p if found else None,
         "smallest_p": found.least if found else None, "p_holm": each.p_adjusted, "verdict": each.verdict,
     }  # fmt: skip
+
+
+def relations_told(relations: Sequence[Relation]) -> str:
+    """ "0 of 40 tests resolved."."""
+    tested = [each for each in relations if each.association is not None]
+    resolved = sum(each.verdict == "resolved" for each in tested)
+    beyond = sum(each.verdict == BEYOND for each in tested)
+    more = f", {beyond} beyond what so few seeds can resolve" if beyond else ""
+    return f"{resolved} of {len(tested)} tests resolved{more}."

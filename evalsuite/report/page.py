@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from evalsuite.report.content import GUIDE, QUESTION, Content
-from evalsuite.report.pattern import PATTERN_RULE
+from evalsuite.report.headlines import optional_metrics
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.verdicts import VERDICTS
 
@@ -94,8 +94,8 @@ def render(content: Content) -> str:
         "script": Markup(script),
         "arrows": _DIRECTIONS,
         "direction_words": _DIRECTION_WORDS,
-        "pattern_rule": PATTERN_RULE,
-        "figures": [(each, _data_uri(each.svg) if each.svg else "") for each in content.drawings],
+        "uri": _data_uri,
+        "optional": optional_metrics(),
         "verdict_names": VERDICTS,
         "verdicts": content.verdicts.to_dict("records"),
         "contradictions": content.contradictions.rows.to_dict("records"),

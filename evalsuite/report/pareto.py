@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evalsuite.report.canvas import INK, MUTED, WIDTH, Drawing, Look, looks, new_figure, style, svg_text
-from evalsuite.report.curves import legend, parts
+from evalsuite.report.canvas import INK, MUTED, WIDTH, Drawing, Look, legend, looks, new_figure, parts, style, svg_text
 from evalsuite.report.measured import ACCURACY
 from evalsuite.report.pruning import BEFORE, PruningTable, Sweep
 from evalsuite.report.pruning_area import FAST, MACS, SINGLE, Axis, curve_points

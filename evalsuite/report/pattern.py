@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from evalsuite.report.numerals import Scale
+from evalsuite.report.paired import interval_text
 from evalsuite.report.statistics import Estimate, paired_difference
 from evalsuite.report.swap import ANNEALED, DIRECT, Quality, SwapLine, SwapTable
-from evalsuite.report.swap_text import interval_text, ratio_text, table_scale
+from evalsuite.report.swap_text import ratio_text, table_scale
 
 LEVEL = 0.95
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evalsuite.report.measured import ACCURACY, Measured
-from evalsuite.report.quantization import difference
-from evalsuite.report.statistics import Estimate, mean_interval
+from evalsuite.report.paired import Compared, Values, compare
 
 STAGE, EXACT = "prune", "exact-prune"
 BEFORE = "accuracy_before_tuning"
@@ -16,7 +15,6 @@ _NAMED = ("importance", "scope")  # Told of every treatment; other options where
 _NO_METHOD = ("sparsity", "control")
 _ALIKE = "alike"  # Of heads that lose the same share as the channels: a sweep goes over both.
 _OF_CONTROLS = ("fine_tune_epochs", "distill")  # All that matters where no channel is removed.
-Values = Mapping[int, float]
 Options = Mapping[str, Mapping[str, Any]]
 
 
@@ -55,43 +53,6 @@ class Treatment:
 
 
 @dataclass(frozen=True)
-class Paired:
-    """The seeds' values of one metric, and the difference to others of the same seeds.
-
-    `mean` is None where there is no value; `reason` then says why. `difference` is None without a common seed.
-    """
-
-    variant: str
-    values: Values = field(default_factory=dict)
-    other: Values = field(default_factory=dict)
-    mean: Estimate | None = None
-    difference: Estimate | None = None
-    reason: str = ""
-
-    @property
-    def tested(self) -> bool:
-        """Whether the difference has an interval."""
-        return self.difference is not None and self.difference.low is not None
-
-    @property
-    def resolved(self) -> bool:
-        """Whether that interval excludes 0; the same in each of a few seeds is no such thing."""
-        return self.difference is not None and self.difference.resolved and not self.difference.constant
-
-    @property
-    def gap(self) -> dict[int, float]:
-        """Seed -> value - other value."""
-        return {seed: value - self.other[seed] for seed, value in self.values.items() if seed in self.other}
-
-    @property
-    def tone(self) -> str:
-        """ "better" or "worse" where more is better and the difference is resolved, else ""."""
-        if not self.resolved or self.difference is None:
-            return ""
-        return "better" if self.difference.mean > 0 else "worse"
-
-
-@dataclass(frozen=True)
 class Sweep:
     """The treatments of one method from the least sparsity to the greatest, and the control tuned as they are."""
 
@@ -127,24 +88,24 @@ class PruningTable:
         """Seed -> value."""
         return self.measured.values(self.workload, variant, step, metric, setting)
 
-    def paired(self, step: str, variant: str, metric: str = ACCURACY) -> Paired:
+    def paired(self, step: str, variant: str, metric: str = ACCURACY) -> Compared:
         """A cell with its difference to the baseline variant."""
         own = self.values(step, variant, metric)
         other = self.values(step, self.baseline, metric) if variant != self.baseline else {}
         return self._paired(own, other, variant, step, metric)
 
-    def against(self, step: str, reference: str, variant: str, metric: str = ACCURACY) -> Paired:
+    def against(self, step: str, reference: str, variant: str, metric: str = ACCURACY) -> Compared:
         """A cell with its difference to another step on networks of the same variant."""
         own = self.values(step, variant, metric)
         # The unpruned network has no fine-tuning to be before.
         other = self.values(reference, variant, ACCURACY if reference == self.unpruned else metric)
         return self._paired(own, other if step != reference else {}, variant, step, metric)
 
-    def _paired(self, own: Values, other: Values, variant: str, step: str, metric: str) -> Paired:
+    def _paired(self, own: Values, other: Values, variant: str, step: str, metric: str) -> Compared:
         if not own:
             reason = self.measured.reason(self.workload, variant, step, metric)
-            return Paired(variant, reason=reason)
-        return Paired(variant, own, other, mean_interval(list(own.values())), difference(own, other))
+            return Compared(variant, reason=reason)
+        return compare(variant, own, other)
 
 
 def pruning_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[PruningTable]:

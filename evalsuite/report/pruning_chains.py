@@ -8,10 +8,10 @@ from typing import Any
 from evalsuite.report.grids import Grid, GridCell, estimate_columns
 from evalsuite.report.measured import ACCURACY, Measured
 from evalsuite.report.numerals import scale_of
+from evalsuite.report.paired import difference, interval_text
 from evalsuite.report.pruning import EXACT, STAGE
-from evalsuite.report.quantization import SOURCES, difference
+from evalsuite.report.quantization import SOURCES
 from evalsuite.report.statistics import Estimate, mean_interval
-from evalsuite.report.swap_text import interval_text
 
 CHAIN_NOTE = (
     "Each link takes the network of the one before it. Δ is to the same steps on the unpruned network of the same "

@@ -9,7 +9,7 @@ from evalsuite.report.grids import Grid, GridCell, estimate_columns
 from evalsuite.report.measured import ACCURACY, Measured
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.pruning import EXACT
-from evalsuite.report.quantization_checks import percent
+from evalsuite.report.sentences import percent
 from evalsuite.report.statistics import mean_interval
 from evalsuite.results import parse_setting
 

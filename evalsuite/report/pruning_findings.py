@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from evalsuite.report.areas import area_text
 from evalsuite.report.measured import ACCURACY
 from evalsuite.report.numerals import Scale
-from evalsuite.report.pruning import BEFORE, Paired, PruningTable, Sweep, Treatment
-from evalsuite.report.pruning_area import Area
-from evalsuite.report.pruning_text import area_text, equals, table_scale
-from evalsuite.report.quantization import contrast
-from evalsuite.report.quantization_findings import listed
+from evalsuite.report.paired import Compared, contrast, ends_text, interval_text
+from evalsuite.report.pruning import BEFORE, PruningTable, Sweep, Treatment
+from evalsuite.report.pruning_area import SweepArea
+from evalsuite.report.pruning_text import equals, table_scale
+from evalsuite.report.sentences import Finding, listed, ranges
 from evalsuite.report.statistics import Estimate
-from evalsuite.report.swap_text import interval_text
 
 RULE = (
     "“Not resolved” means that these seeds cannot tell, not that networks are equal. A gap between pruned networks is "
@@ -22,16 +21,7 @@ RULE = (
 RANDOM = "random"
 
 
-@dataclass(frozen=True)
-class PruningFinding:
-    """What a workload's pruned networks say: the count of resolved differences, then where they are."""
-
-    workload: str
-    headline: str
-    sentences: tuple[str, ...]
-
-
-def finding(table: PruningTable, areas: Sequence[Area]) -> PruningFinding:
+def finding(table: PruningTable, areas: Sequence[SweepArea]) -> Finding:
     """At which sparsities the variants differ, with and without fine-tuning, and what pruning costs each of them."""
     sentences = []
     for sweep in table.sweeps:
@@ -47,7 +37,7 @@ def finding(table: PruningTable, areas: Sequence[Area]) -> PruningFinding:
             sentences.append(head + told)
         sentences += [head + text for text in (_losses(table, sweep), _area_sentence(table, sweep, areas)) if text]
     sentences += [*_random_sentences(table), *_equality_sentence(table)]
-    return PruningFinding(table.workload, _headline(table), tuple(sentences))
+    return Finding(table.workload, _headline(table), tuple(sentences))
 
 
 def _tuned(sweep: Sweep) -> bool:
@@ -58,10 +48,10 @@ def _how(tuned: bool) -> str:
     return "after fine-tuning" if tuned else "without fine-tuning"
 
 
-def _cells(table: PruningTable, sweep: Sweep, variant: str, metric: str) -> list[tuple[Treatment, Paired]]:
+def _cells(table: PruningTable, sweep: Sweep, variant: str, metric: str) -> list[tuple[Treatment, Compared]]:
     """Of the sparsities that compare with the baseline."""
     cells = [(each, table.paired(each.step, variant, metric)) for each in sweep.treatments]
-    return [(each, cell) for each, cell in cells if cell.tested]
+    return [(each, cell) for each, cell in cells if cell.bracketed]
 
 
 def _any_tested(table: PruningTable, sweep: Sweep, variant: str) -> bool:
@@ -94,7 +84,7 @@ def _headline(table: PruningTable) -> str:
     return f"{text} (of {count} comparisons, {0.05 * count:.1f} would be resolved by chance)."
 
 
-def _tally(cells: Sequence[Paired]) -> str:
+def _tally(cells: Sequence[Compared]) -> str:
     """ "3 (1 better, 2 worse)"."""
     tones = [cell.tone for cell in cells if cell.resolved]
     if not tones:
@@ -112,11 +102,11 @@ def _variant_sentence(table: PruningTable, sweep: Sweep, variant: str) -> str:
     return f"{text}.{_beyond(table, sweep, variant, scale)}"
 
 
-def _where(cells: Sequence[tuple[Treatment, Paired]], scale: Scale) -> str:
+def _where(cells: Sequence[tuple[Treatment, Compared]], scale: Scale) -> str:
     """ "worse at 75 % (−1.2 pp [−2.0, −0.4]), not resolved at 25 % and 50 %"."""
     if not cells:
         return "not compared"
-    groups: dict[str, list[tuple[Treatment, Paired]]] = {}
+    groups: dict[str, list[tuple[Treatment, Compared]]] = {}
     for each, cell in cells:
         groups.setdefault(cell.tone, []).append((each, cell))
     every = [each for each, _ in cells]
@@ -127,35 +117,18 @@ def _where(cells: Sequence[tuple[Treatment, Paired]], scale: Scale) -> str:
 
 
 def _shares(found: Sequence[Treatment], every: Sequence[Treatment]) -> str:
-    """ "10 % to 50 % and 90 %": three or more in a row as a range."""
-    runs: list[list[Treatment]] = []
-    for each in found:
-        if runs and every.index(each) == every.index(runs[-1][-1]) + 1:
-            runs[-1].append(each)
-        else:
-            runs.append([each])
-    told = [[f"{run[0].share} to {run[-1].share}"] if len(run) > 2 else [each.share for each in run] for run in runs]
-    return listed([text for texts in told for text in texts])
+    return ranges(found, every, lambda each: each.share)
 
 
-def _range(found: Sequence[tuple[Treatment, Paired]], every: Sequence[Treatment], scale: Scale) -> str:
+def _range(found: Sequence[tuple[Treatment, Compared]], every: Sequence[Treatment], scale: Scale) -> str:
     shares = _shares([each for each, _ in found], every)
-    return f"{shares} ({_ends([cell.difference for _, cell in found if cell.difference], scale)})"
-
-
-def _ends(estimates: Sequence[Estimate], scale: Scale) -> str:
-    """One estimate with its interval, of several the least and the greatest: the table has them all."""
-    if len(estimates) == 1:
-        return interval_text(estimates[0], scale)
-    means = sorted(each.mean for each in estimates)
-    ends = " to ".join(dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1])))
-    return f"{ends} {scale.difference_unit}"
+    return f"{shares} ({ends_text([cell.difference for _, cell in found if cell.difference], scale)})"
 
 
 def _beyond(table: PruningTable, sweep: Sweep, variant: str, scale: Scale) -> str:
     """Whether the gaps of pruned networks are others than the gap that the same networks have unpruned."""
-    plain = table.paired(table.unpruned, variant) if table.unpruned else Paired(variant)
-    if plain.difference is None or not plain.tested:
+    plain = table.paired(table.unpruned, variant) if table.unpruned else Compared(variant)
+    if plain.difference is None or not plain.bracketed:
         return ""
     cells = _cells(table, sweep, variant, ACCURACY)
     changed = {}
@@ -164,7 +137,7 @@ def _beyond(table: PruningTable, sweep: Sweep, variant: str, scale: Scale) -> st
         if gap is not None and resolved:
             changed[each] = gap
     shares = _shares(list(changed), [each for each, _ in cells]) if changed else ""
-    where = f"at {shares} ({_ends(list(changed.values()), scale)})" if changed else "nowhere"
+    where = f"at {shares} ({ends_text(list(changed.values()), scale)})" if changed else "nowhere"
     told = (
         f" Unpruned its gap is {interval_text(plain.difference, scale)}{'' if plain.resolved else ', not resolved'}; "
     )
@@ -181,7 +154,7 @@ def _losses(table: PruningTable, sweep: Sweep) -> str:
     free: dict[str, list[str]] = {}
     for variant in table.variants:
         cells = [(each, table.against(each.step, reference, variant)) for each in sweep.treatments]
-        tested = [(each, cell) for each, cell in cells if cell.tested]
+        tested = [(each, cell) for each, cell in cells if cell.bracketed]
         if not tested:
             continue
         lost = next((i for i, (_, cell) in enumerate(tested) if cell.tone == "worse"), len(tested))
@@ -205,7 +178,7 @@ def _losses(table: PruningTable, sweep: Sweep) -> str:
     ) + "."  # fmt: skip
 
 
-def _area_sentence(table: PruningTable, sweep: Sweep, areas: Sequence[Area]) -> str:
+def _area_sentence(table: PruningTable, sweep: Sweep, areas: Sequence[SweepArea]) -> str:
     own = [each for each in areas if each.method == sweep.method and each.estimate is not None]
     if not own:
         return ""
@@ -248,14 +221,14 @@ def _versus(table: PruningTable, one: Treatment, other: Treatment, metric: str, 
     groups: dict[str, dict[str, Estimate]] = {}
     for variant in table.variants:
         cell = table.against(one.step, other.step, variant, metric)
-        if cell.tested and cell.difference is not None:
+        if cell.bracketed and cell.difference is not None:
             groups.setdefault(cell.tone, {})[variant] = cell.difference
     if not groups:
         return "not compared"
     texts = []
     for tone in ("better", "worse"):
         if tone in groups:
-            texts.append(f"{tone} for {listed(groups[tone])} ({_ends(list(groups[tone].values()), scale)})")
+            texts.append(f"{tone} for {listed(groups[tone])} ({ends_text(list(groups[tone].values()), scale)})")
     return ", ".join([*texts, *([f"not resolved for {listed(groups[''])}"] if "" in groups else [])])
 
 

@@ -1,39 +1,28 @@
-"""The report's section on pruning, put together for every document."""
+"""The report's section on pruning."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from evalsuite.contract import Direction
 from evalsuite.report.grids import Grid
-from evalsuite.report.measured import Measured
-from evalsuite.report.pruning import BEFORE, PruningTable, pruning_tables
-from evalsuite.report.pruning_area import Area, areas
+from evalsuite.report.measured import ACCURACY
+from evalsuite.report.pareto import pareto_figures
+from evalsuite.report.pruning import BEFORE, EXACT, STAGE, PruningTable, pruning_tables
+from evalsuite.report.pruning_area import FAST, MACS, Axis, areas, sweep_area
 from evalsuite.report.pruning_chains import chain_grid
 from evalsuite.report.pruning_cost import cost_grid
 from evalsuite.report.pruning_exact import exact_grid
-from evalsuite.report.pruning_findings import RULE, PruningFinding, finding
+from evalsuite.report.pruning_findings import RULE, finding
 from evalsuite.report.pruning_text import accuracy_grid, area_grid, treatments_grid
-from evalsuite.report.record import Record
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part, Run, Section
 
 
-@dataclass(frozen=True)
-class PruningSection:
-    """What pruning costs and buys, for each workload with a prune step.
-
-    `grids` are shown, `details` on demand. `rule` says how the findings are read.
-    """
-
-    tables: list[PruningTable]
-    areas: list[Area]
-    findings: list[PruningFinding]
-    grids: list[Grid]
-    details: list[Grid]
-    rule: str
+def _tables(run: Run) -> list[PruningTable]:
+    return pruning_tables(run.measured, run.baseline, run.record.after)
 
 
-def pruning_section(measured: Measured, baseline: str, record: Record) -> PruningSection:
-    """See `PruningSection`; everything in it is empty without a step that prunes."""
-    tables = pruning_tables(measured, baseline, record.after)
+def _part(run: Run) -> Part:
+    """Each workload with a step that prunes."""
+    tables = run.once(_tables)
     found = areas(tables)
     grids: list[Grid | None] = []
     details: list[Grid | None] = []
@@ -41,15 +30,51 @@ def pruning_section(measured: Measured, baseline: str, record: Record) -> Prunin
         grids += [accuracy_grid(table), cost_grid(table), treatments_grid(table)]
         if any(each.tuned for each in table.treatments):
             details += [accuracy_grid(table, BEFORE), treatments_grid(table, BEFORE)]
-    grids.append(area_grid(found, baseline))
-    for workload in measured.workloads:
-        grids.append(chain_grid(measured, workload, baseline, record.after))
-        details.append(exact_grid(measured, workload, baseline))
-    return PruningSection(
-        tables,
-        found,
+    grids.append(area_grid(found, run.baseline))
+    for workload in run.measured.workloads:
+        grids.append(chain_grid(run.measured, workload, run.baseline, run.record.after))
+        details.append(exact_grid(run.measured, workload, run.baseline))
+    return Part(
         [finding(table, [each for each in found if each.workload == table.workload]) for table in tables],
         [grid for grid in grids if grid is not None],
         [grid for grid in details if grid is not None],
+        [drawing for table in tables for drawing in pareto_figures(table)],
         RULE if tables else "",
+        tables,
     )
+
+
+def _at_equal(axis: Axis) -> Measure:
+    """How much higher the curve of accuracy over a cost lies, and over MACs each sparsity."""
+
+    def measure(run: Run, workload: str, variant: str) -> Evidence | None:
+        table = next((each for each in run.once(_tables) if each.workload == workload), None)
+        if table is None or not table.sweeps:
+            return None
+        sweep = table.sweeps[0]
+        area = sweep_area(table, sweep, variant, axis)
+        primary = Contrast(f"mean over the {axis.label}", area.heights, dict.fromkeys(area.heights, 0.0), area.reason)
+        cells = [(each.share, table.paired(each.step, variant)) for each in sweep.treatments]
+        return Evidence(primary, [Contrast(share, each.values, each.other) for share, each in cells if each.difference])
+
+    return measure
+
+
+SECTION = Section(
+    title="Pruning",
+    question="What does removing channels, heads and units cost in accuracy, and buy in speed and size?",
+    stages=(STAGE, EXACT),
+    part=_part,
+    endpoints=(
+        Endpoint("accuracy of pruned networks at equal MACs", _at_equal(MACS), "fraction", Direction.HIGHER, 0.01),
+        Endpoint("accuracy of pruned networks at equal latency", _at_equal(FAST), "fraction", Direction.HIGHER, 0.01),
+    ),
+    headlines=(Headline(STAGE, ACCURACY),),
+    of_task=(STAGE,),
+    terms={
+        "sparsity": "The share of channels that was removed.",
+        "MACs": "Multiply-accumulate operations of one sample.",
+        "fine-tuning": "Training that goes on after channels were removed.",
+    },
+    spelled={"mac": "MAC", "macs": "MACs"},
+)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from evalsuite.report.grids import Grid, GridCell, estimate_columns
+from evalsuite.report.areas import area_cell, area_columns
+from evalsuite.report.grids import Grid, GridCell, frame_of
 from evalsuite.report.measured import ACCURACY
-from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.pruning import BEFORE, Paired, PruningTable, Treatment
-from evalsuite.report.pruning_area import Area, Axis
-from evalsuite.report.swap_text import bracket, interval_text
+from evalsuite.report.numerals import Scale
+from evalsuite.report.paired import Compared, common_scale, compared_cell, compared_columns
+from evalsuite.report.pruning import BEFORE, PruningTable, Treatment
+from evalsuite.report.pruning_area import Axis, SweepArea
+from evalsuite.report.sentences import p_text
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-AREA_SCALE = Scale(0.01, "%", "pp", 2)
 _HOW = {ACCURACY: "after fine-tuning", BEFORE: "before fine-tuning"}
 NOTE = (
     "Mean ± half the 95 % t interval over seeds; Δ is paired with {baseline} by seed, with its own 95 % interval, and "
@@ -46,10 +44,7 @@ def table_scale(table: PruningTable, metrics: Sequence[str] = (ACCURACY, BEFORE)
         for name in table.variants
     ]
     cells += [table.paired(table.unpruned, name) for name in table.variants] if table.unpruned else []
-    estimates = [each for cell in cells for each in (cell.mean, cell.difference) if each]
-    halves = [each.half_width for each in estimates if each.half_width]
-    differences = [cell.difference.mean for cell in cells if cell.difference]
-    return scale_of("fraction", [cell.mean.mean for cell in cells if cell.mean], halves + differences)
+    return common_scale(cells)
 
 
 def swept(table: PruningTable) -> list[Treatment]:
@@ -66,13 +61,13 @@ def accuracy_grid(table: PruningTable, metric: str = ACCURACY) -> Grid:
     rows, lines = [], []
     if table.unpruned:
         cells = [table.paired(table.unpruned, name) for name in table.variants]
-        rows.append((GridCell("unpruned"), *(cell_text(each, table, scale) for each in cells)))
+        rows.append((GridCell("unpruned"), *(compared_cell(each, table, scale) for each in cells)))
         lines += [_line(table, Treatment(table.unpruned, 0.0), each, "unpruned") for each in cells]
     several = len(table.sweeps) > 1
     for treatment in swept(table):
         cells = [table.paired(treatment.step, name, metric) for name in table.variants]
         label = treatment.label if several or treatment.control else treatment.share
-        rows.append((GridCell(label), *(cell_text(each, table, scale) for each in cells)))
+        rows.append((GridCell(label), *(compared_cell(each, table, scale) for each in cells)))
         lines += [_line(table, treatment, each, label) for each in cells]
     how = _HOW[metric] if any(each.tuned for each in table.treatments) else "not fine-tuned"
     told = ", ".join(part for part in (table.sweeps[0].method if not several else "", table.shared) if part)
@@ -83,42 +78,16 @@ def accuracy_grid(table: PruningTable, metric: str = ACCURACY) -> Grid:
         ("sparsity", *table.variants),
         tuple(rows),
         NOTE.format(baseline=table.baseline) + (f" Here: {told}." if told else ""),
-        _frame(lines),
+        frame_of(lines),
     )  # fmt: skip
 
 
-def cell_text(cell: Paired, table: PruningTable, scale: Scale, *, to: str = "") -> GridCell:
-    """The text of a cell; `to` is what it is compared with, if not the baseline variant."""
-    if cell.mean is None:
-        return GridCell(cell.reason, tone="lack")
-    half = cell.mean.half_width
-    notes = []
-    if cell.difference is not None:
-        notes.append(f"Δ {scale.number(cell.difference.mean, sign=True)} {bracket(cell.difference, scale)}")
-    elif cell.variant != table.baseline and not to:
-        notes.append(f"no {table.baseline} to compare with")
-    elif cell.mean.n == 1:
-        notes.append("one seed")
-    if cell.mean.n < table.seeds:
-        notes.append(f"n = {cell.mean.n} of {table.seeds}")
-    text = scale.number(cell.mean.mean) + ("" if half is None else f" ± {scale.number(half)}")
-    return GridCell(text, ", ".join(notes), repr(cell.mean.mean), cell.tone)
-
-
-def _line(table: PruningTable, treatment: Treatment, cell: Paired, label: str, reference: str = "") -> dict[str, Any]:
+def _line(table: PruningTable, treatment: Treatment, cell: Compared, label: str, reference: str = "") -> dict[str, Any]:
     return {
         "workload": table.workload, "step": treatment.step, "treatment": label, "sparsity": treatment.sparsity,
         "method": treatment.method, "control": treatment.control, "variant": cell.variant,
-        "compared_with": reference or table.baseline, "seeds": cell.mean.n if cell.mean else 0,
-        **estimate_columns("accuracy", cell.mean), **estimate_columns("difference", cell.difference),
-        "resolved": cell.resolved, "reason": cell.reason,
+        "compared_with": reference or table.baseline, **compared_columns(cell, "accuracy"),
     }  # fmt: skip
-
-
-def _frame(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(list(lines))
 
 
 def equals(table: PruningTable) -> list[list[Treatment]]:
@@ -140,9 +109,10 @@ def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
     for first, *rest in groups:
         for each in (first, *rest):
             cells = [table.against(each.step, first.step, name, metric) for name in table.variants]
-            rows.append((GridCell(each.label), *(cell_text(cell, table, scale, to=first.label) for cell in cells)))
+            texts = (compared_cell(cell, table, scale, alone=True) for cell in cells)
+            rows.append((GridCell(each.label), *texts))
             lines += [_line(table, each, cell, each.label, first.step) for cell in cells]
-            tested += sum(cell.tested for cell in cells)
+            tested += sum(cell.bracketed for cell in cells)
     return Grid(
         f"{table.workload}-pruning-treatments" + ("-before-tuning" if metric == BEFORE else ""),
         f"{table.workload}, treatments at equal sparsity, accuracy {_HOW[metric]} (%, Δ in pp to the first line of a "
@@ -150,11 +120,11 @@ def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
         ("treatment", *table.variants),
         tuple(rows),
         TREATMENTS_NOTE.format(count=tested, chance=0.05 * tested),
-        _frame(lines),
+        frame_of(lines),
     )  # fmt: skip
 
 
-def area_grid(found: Sequence[Area], baseline: str) -> Grid | None:
+def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
     """Areas of all workloads; a row per workload, sweep and axis, a column per variant. None without any."""
     if not found:
         return None
@@ -168,7 +138,7 @@ def area_grid(found: Sequence[Area], baseline: str) -> Grid | None:
         }
         range_ = next((f"{each.low:.2f} to {each.high:.2f}" for each in own.values() if each.estimate), "–")
         over = axis.label + (" (timing)" if axis.timing else "")
-        cells = [_area_cell(own.get(name)) for name in variants]
+        cells = [area_cell(own.get(name), _detail(own.get(name))) for name in variants]
         name = f"{workload}, {method}" if len(methods) > 1 else workload
         rows.append((GridCell(name), GridCell(over), GridCell(range_), *cells))
     return Grid(
@@ -177,39 +147,21 @@ def area_grid(found: Sequence[Area], baseline: str) -> Grid | None:
         ("workload", "over", "range", *variants),
         tuple(rows),
         AREA_NOTE.format(baseline=baseline, count=sum(each.p is not None for each in found)),
-        _frame(_area_line(each, baseline) for each in found),
+        frame_of(_area_line(each, baseline) for each in found),
     )
 
 
-def area_text(area: Area) -> str:
-    """ "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"."""
-    if area.estimate is None:
-        return area.reason
-    told = interval_text(area.estimate, AREA_SCALE)
-    return told + ("" if area.p_holm is None else f" (Holm's p {p_text(area.p_holm)})")
+def _detail(area: SweepArea | None) -> str:
+    if area is None or area.estimate is None:
+        return ""
+    p = "" if area.p is None or area.p_holm is None else f" p {p_text(area.p)}, Holm {p_text(area.p_holm)}"
+    return f"{p}, n = {area.estimate.n}"
 
 
-def _area_cell(area: Area | None) -> GridCell:
-    if area is None:
-        return GridCell("")
-    if area.estimate is None:
-        return GridCell(area.reason, tone="lack")
-    detail = bracket(area.estimate, AREA_SCALE)
-    detail += "" if area.p is None or area.p_holm is None else f" p {p_text(area.p)}, Holm {p_text(area.p_holm)}"
-    detail += f", n = {area.estimate.n}"
-    return GridCell(AREA_SCALE.number(area.estimate.mean, sign=True), detail, repr(area.estimate.mean), area.tone)
-
-
-def p_text(value: float) -> str:
-    """ "0.031", never "0"."""
-    return f"{value:.2g}" if value >= 0.001 else "< 0.001"
-
-
-def _area_line(area: Area, baseline: str) -> dict[str, Any]:
+def _area_line(area: SweepArea, baseline: str) -> dict[str, Any]:
     axis: Axis = area.axis
     return {
         "workload": area.workload, "method": area.method, "variant": area.variant, "baseline": baseline,
         "over": axis.metric, "setting": axis.setting, "logarithmic": axis.logarithmic, "timing": axis.timing,
-        "seeds": area.estimate.n if area.estimate else 0, **estimate_columns("area", area.estimate),
-        "range_low": area.low, "range_high": area.high, "p": area.p, "p_holm": area.p_holm, "reason": area.reason,
+        **area_columns(area, "area"),
     }  # fmt: skip

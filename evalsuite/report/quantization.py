@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evalsuite.report.measured import ACCURACY, Measured
-from evalsuite.report.statistics import Estimate, mean_interval, paired_difference
+from evalsuite.report.paired import Compared, compare
 
 STAGE = "quantize"
 # What an accuracy is of, the one wanted most first: arithmetic on integers only, ONNX Runtime's, simulated integers.
@@ -16,7 +16,6 @@ ONE_ALONE, ALL_BUT_ONE = "layer_alone_loss", "layer_spared_loss"
 CHOSEN, ACCUMULATOR = "chosen_weight_bits", "accumulator_bits"
 OBSERVED = "accumulator_bits_observed"
 TOLD = "chosen_treatment"  # Text in the place of a reason, and no measurement.
-Values = Mapping[int, float]
 
 
 @dataclass(frozen=True)
@@ -73,32 +72,15 @@ class Treatment:
         return (*bits, self.epochs, self.after, self.more, self.placement)
 
 
-@dataclass(frozen=True)
-class Quantized:
-    """One network under one treatment, over seeds: `values` of the accuracy `metric`, `baseline` those to pair with.
+@dataclass(frozen=True, kw_only=True)
+class Quantized(Compared):
+    """One network under one treatment, of the accuracy `metric`.
 
-    `mean` is None where there is no value; `reason` then says why, and else why there is no better `metric`.
-    `difference` is None for the baseline itself and without a common seed.
+    Where there is a value, `reason` says why there is no better `metric`.
     """
 
-    variant: str
     treatment: Treatment
     metric: str = ""
-    values: Values = field(default_factory=dict)
-    baseline: Values = field(default_factory=dict)
-    mean: Estimate | None = None
-    difference: Estimate | None = None
-    reason: str = ""
-
-    @property
-    def resolved(self) -> bool:
-        """Whether the interval of the difference excludes 0; the same in each of a few seeds is no such thing."""
-        return _resolved(self.difference)
-
-    @property
-    def gap(self) -> dict[int, float]:
-        """Seed -> value - baseline."""
-        return {seed: value - self.baseline[seed] for seed, value in self.values.items() if seed in self.baseline}
 
 
 @dataclass(frozen=True)
@@ -128,21 +110,6 @@ class QuantizationTable:
         for each in self.treatments:
             found.setdefault(each.panel, []).append(each)
         return found
-
-
-def _resolved(estimate: Estimate | None) -> bool:
-    return estimate is not None and estimate.resolved and not estimate.constant
-
-
-def difference(values: Values, others: Values) -> Estimate | None:
-    """The paired difference; None without a common seed."""
-    return paired_difference(values, others) if values and others else None
-
-
-def contrast(one: Values, other: Values) -> tuple[Estimate | None, bool]:
-    """How far two gaps differ, paired by seed, and whether that is resolved."""
-    found = difference(one, other)
-    return found, _resolved(found)
 
 
 def quantization_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[QuantizationTable]:
@@ -183,19 +150,16 @@ def _cell(measured: Measured, workload: str, variant: str, baseline: str, treatm
     reasons = [measured.reason(workload, variant, step, metric) for metric in sources]
     told = next((each for each in reasons if not each.startswith("absent")), "")
     if not valued:
-        return Quantized(variant, treatment, reason=told or reasons[0])
+        return Quantized(variant, reason=told or reasons[0], treatment=treatment)
     # Both arms in the same arithmetic, or no difference at all.
     metric = next((each for each in valued if other[each]), valued[0])
     first = next(iter(sources))
     if metric != first and not told:
         lacking = measured.reason(workload, baseline, step, first)
         told = "" if lacking.startswith("absent") else f"{baseline}: {lacking}"
-    return Quantized(
-        variant, treatment, metric, own[metric], other[metric],
-        mean_interval(list(own[metric].values())),
-        None if variant == baseline else difference(own[metric], other[metric]),
-        "" if metric == first else told,
-    )  # fmt: skip
+    found = compare(variant, own[metric], other[metric] if variant != baseline else {})
+    reason = "" if metric == first else told
+    return Quantized(**{**vars(found), "reason": reason}, treatment=treatment, metric=metric)
 
 
 def _treatments(

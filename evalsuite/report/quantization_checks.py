@@ -9,9 +9,10 @@ from typing import Any
 from evalsuite.report.grids import Grid, GridCell, estimate_columns
 from evalsuite.report.measured import Measured
 from evalsuite.report.numerals import scale_of
-from evalsuite.report.quantization import CHOSEN, STAGE, TOLD, QuantizationTable, Treatment, difference
+from evalsuite.report.paired import difference, interval_text
+from evalsuite.report.quantization import CHOSEN, STAGE, TOLD, QuantizationTable, Treatment
+from evalsuite.report.sentences import percent
 from evalsuite.report.statistics import Estimate, mean_interval
-from evalsuite.report.swap_text import interval_text
 
 MACS, NODES = "integer_mac_fraction", "integer_node_fraction"
 LATENCY, POLYNOMIAL = "latency_ratio", "activation=polynomial"
@@ -58,16 +59,6 @@ CHECKS = (
     Check("integer_operations", "operations but MACs", percent=False, setting="activation=table"),
     Check("integer_operations", "the same by polynomial", percent=False, setting=POLYNOMIAL),
 )  # fmt: skip
-
-
-def percent(share: float) -> str:
-    """A share as percent that never rounds to all or nothing: "99.97 %", "> 99.99 %"."""
-    text = f"{100 * share:.2f}"
-    if text == "100.00" and share < 1:
-        return "> 99.99 %"
-    if text == "0.00" and share > 0:
-        return "< 0.01 %"
-    return f"{text.rstrip('0').rstrip('.')} %"
 
 
 def _mean(measured: Measured, table: QuantizationTable, treatment: Treatment, variant: str, metric: str,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evalsuite.report.measured import Measured
 from evalsuite.report.numerals import Scale
-from evalsuite.report.quantization import SOURCES, QuantizationTable, Quantized, contrast
-from evalsuite.report.quantization_checks import MACS, percent
-from evalsuite.report.quantization_text import table_scale, tone
+from evalsuite.report.paired import contrast, interval_text
+from evalsuite.report.quantization import SOURCES, QuantizationTable, Quantized
+from evalsuite.report.quantization_checks import MACS
+from evalsuite.report.quantization_text import table_scale
+from evalsuite.report.sentences import Finding, listed, percent
 from evalsuite.report.statistics import Estimate
-from evalsuite.report.swap_text import interval_text
 
 UNEXPLAINED = "unexplained_differences"
 RULE = (
@@ -21,16 +22,7 @@ RULE = (
 )
 
 
-@dataclass(frozen=True)
-class QuantizationFinding:
-    """What a workload's quantized networks say: the count of resolved differences, then where they are."""
-
-    workload: str
-    headline: str
-    sentences: tuple[str, ...]
-
-
-def finding(measured: Measured, table: QuantizationTable) -> QuantizationFinding:
+def finding(measured: Measured, table: QuantizationTable) -> Finding:
     """At which widths, with which method and placement the variants differ from the baseline, and what survives."""
     others = [name for name in table.variants if name != table.baseline]
     tested = [cell for cell in table.cells.values() if cell.difference is not None and cell.difference.low is not None]
@@ -50,9 +42,7 @@ def finding(measured: Measured, table: QuantizationTable) -> QuantizationFinding
         told = "; ".join(f"{source}: {', '.join(each)}" for source, each in elsewhere.items())
         sentences.append(f"Resolved in other arithmetic, though not there: {told}.")
     sentences += [text for text in (_stand_ins(table), _coverage(measured, table), _checks(measured, table)) if text]
-    return QuantizationFinding(
-        table.workload, _headline(table, tested, sum(map(len, elsewhere.values()))), tuple(sentences)
-    )
+    return Finding(table.workload, _headline(table, tested, sum(map(len, elsewhere.values()))), tuple(sentences))
 
 
 def _headline(table: QuantizationTable, tested: Sequence[Quantized], elsewhere: int) -> str:
@@ -149,7 +139,7 @@ def _placements(cells: Sequence[Quantized], scale: Scale) -> tuple[str, str]:
     resolved = [cell for cell in cells if cell.resolved]
     if not resolved:
         return "", ""
-    ways = sorted({tone(cell) for cell in resolved})
+    ways = sorted({cell.tone for cell in resolved})
     if len(cells) == 1:
         return f"{ways[0]}, measured with {cells[0].treatment.placement or 'one placement'} only", ""
     if len(resolved) == len(cells):
@@ -178,12 +168,6 @@ def _beyond(table: QuantizationTable, variant: str, scale: Scale) -> str:
         f"changes that gap resolvedly by: {_told(found, scale)}" if found else "changes that gap resolvedly nowhere"
     )
     return f" {told} already; quantization {changed}."
-
-
-def listed(names: Iterable[str]) -> str:
-    """ "a, b and c"."""
-    every = list(names)
-    return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
 
 
 def _stand_ins(table: QuantizationTable) -> str:

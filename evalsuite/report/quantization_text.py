@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from evalsuite.report.grids import Grid, GridCell, estimate_columns
-from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.grids import Grid, GridCell
+from evalsuite.report.numerals import Scale
+from evalsuite.report.paired import common_scale, compared_cell, compared_columns
 from evalsuite.report.quantization import SOURCES, QuantizationTable, Quantized
-from evalsuite.report.swap_text import bracket
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,10 +24,7 @@ NOTE = (
 def table_scale(table: QuantizationTable) -> Scale:
     """One scale for all accuracies of a workload."""
     cells = [*table.plain.values(), *table.cells.values()]
-    estimates = [each for cell in cells for each in (cell.mean, cell.difference) if each]
-    spreads = [each.half_width for each in estimates if each.half_width]
-    return scale_of("fraction", [cell.mean.mean for cell in cells if cell.mean],
-                    spreads + [cell.difference.mean for cell in cells if cell.difference])  # fmt: skip
+    return common_scale(cells)
 
 
 def accuracy_grid(table: QuantizationTable) -> Grid:
@@ -65,28 +63,9 @@ _SOURCE_NOUNS = {
 
 
 def _cell(cell: Quantized, table: QuantizationTable, scale: Scale, *, usual: str) -> GridCell:
-    if cell.mean is None:
-        return GridCell(cell.reason, tone="lack")
-    half = cell.mean.half_width
-    text = scale.number(cell.mean.mean) + ("" if half is None else f" ± {scale.number(half)}")
-    text += "" if cell.metric == usual else f" ({SOURCES[cell.metric]})"
-    notes = []
-    if cell.difference is not None:
-        notes.append(f"Δ {scale.number(cell.difference.mean, sign=True)} {bracket(cell.difference, scale)}")
-    elif cell.variant != table.baseline:
-        notes.append(f"no {table.baseline} to compare with")
-    elif cell.mean.n == 1:
-        notes.append("one seed")
-    if cell.mean.n < table.seeds:
-        notes.append(f"n = {cell.mean.n} of {table.seeds}")
-    return GridCell(text, ", ".join(notes), repr(cell.mean.mean), tone(cell))
-
-
-def tone(cell: Quantized) -> str:
-    """ "better" or "worse" where the difference is resolved, else ""."""
-    if not cell.resolved or cell.difference is None:
-        return ""
-    return "better" if cell.difference.mean > 0 else "worse"
+    found = compared_cell(cell, table, scale)
+    marked = cell.mean is not None and cell.metric != usual
+    return replace(found, text=f"{found.text} ({SOURCES[cell.metric]})") if marked else found
 
 
 def _frame(table: QuantizationTable) -> pd.DataFrame:
@@ -99,8 +78,7 @@ def _frame(table: QuantizationTable) -> pd.DataFrame:
             "weight_bits": cell.treatment.weight_bits, "act_bits": cell.treatment.act_bits,
             "qat_epochs": cell.treatment.epochs, "placement": cell.treatment.placement,
             "after": cell.treatment.after, "variant": cell.variant, "metric": cell.metric,
-            "seeds": cell.mean.n if cell.mean else 0, **estimate_columns("accuracy", cell.mean),
-            **estimate_columns("difference", cell.difference), "resolved": cell.resolved, "reason": cell.reason,
+            **compared_columns(cell, "accuracy"),
         }
         for cell in cells
     ).astype({"weight_bits": "Int64", "act_bits": "Int64"})  # fmt: skip

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evalsuite.report.canvas import MUTED, WIDTH, Drawing, Look, looks, new_figure, style, svg_text
-from evalsuite.report.curves import legend, parts
+from evalsuite.report.canvas import MUTED, WIDTH, Drawing, Look, legend, looks, new_figure, parts, style, svg_text
 from evalsuite.report.measured import Measured
 from evalsuite.report.numerals import power
 from evalsuite.report.quantization import ACCUMULATOR, ALL_BUT_ONE, OBSERVED, ONE_ALONE, QuantizationTable, Treatment

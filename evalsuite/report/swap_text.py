@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from evalsuite.contract import Direction
 from evalsuite.report.grids import Grid, GridCell, estimate_columns
 from evalsuite.report.numerals import MINUS, Scale, scale_of
+from evalsuite.report.paired import bracket
 from evalsuite.report.statistics import Estimate, Ratio
 from evalsuite.report.swap import DIRECT, Quality, SwapLine, SwapTable
 
@@ -32,21 +33,6 @@ def table_scale(table: SwapTable) -> Scale:
     spreads = [each.half_width for each in estimates if each.half_width]
     spreads += [each.mean for line in table.lines for each in (line.change, line.difference) if each]
     return scale_of(table.quality.unit, means, spreads)
-
-
-def interval_text(estimate: Estimate, scale: Scale) -> str:
-    """ "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed, no interval)"."""
-    unit = scale.difference_unit or scale.unit
-    return f"{scale.number(estimate.mean, sign=True)} {unit} {bracket(estimate, scale)}"
-
-
-def bracket(estimate: Estimate, scale: Scale) -> str:
-    """The interval alone: "[−3.1, −1.7]", or why there is none."""
-    if estimate.constant:
-        return f"in all {estimate.n} seeds"
-    if estimate.low is None or estimate.high is None:
-        return "(one seed, no interval)"
-    return f"[{scale.number(estimate.low)}, {scale.number(estimate.high)}]"
 
 
 def ratio_text(ratio: Ratio) -> str:

@@ -75,7 +75,7 @@ ALLOWED = {
         "variants",
         "workloads",
     },
-    "report": {"contract", "results"},
+    "report": {"contract", "plugins", "results"},
     "doctor": {"plugins"},
     "conformance": {"contract"},
     "testing": {

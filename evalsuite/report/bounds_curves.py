@@ -1,15 +1,15 @@
-"""The figures of accuracies: over eps by method, and by bit width."""
+"""The figure of certified accuracy over the radius, by method."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.bounds import by_tightness, is_geometric, radius_text
-from evalsuite.report.canvas import INK, WIDTH, Drawing, Look, groups, looks, new_figure, number, style, svg_text
-from evalsuite.report.quantization import QuantizationTable, Quantized
+from evalsuite.report.bounds import by_tightness
+from evalsuite.report.canvas import WIDTH, Drawing, legend, looks, new_figure, number, parts, style, svg_text
+from evalsuite.report.radii import is_geometric, radius_text
 from evalsuite.results import parse_setting
 
 if TYPE_CHECKING:
@@ -17,28 +17,10 @@ if TYPE_CHECKING:
 
 _FEW_RADII = 5  # With more a panel takes half the width.
 _MOST_LABELS = 6
-WIDTHS_TITLE = "Accuracy by bit width"
-WIDTHS_CAPTION = (
-    "Test accuracy in float and after each quantize step, with 95 % intervals over seeds (points are set apart); a "
-    "panel per method and placement. The numbers, and what executes them, are in the tables."
-)
-WIDTHS_LACK = "it takes two quantize steps with an accuracy"
 
 
 def _variants(lines: pd.DataFrame) -> list[str]:
     return [str(each) for each in lines["variant"].unique()]
-
-
-def legend(figure: Any, variants: Sequence[str]) -> None:
-    """The variants' colours and markers, above the panels."""
-    from matplotlib.lines import Line2D
-
-    known = looks(variants)
-    handles = [
-        Line2D([], [], color=known[name].colour, marker=known[name].marker, markersize=4.5, label=name)
-        for name in variants
-    ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(variants), 6), columnspacing=1.4)
 
 
 def _over_eps(lines: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -78,17 +60,6 @@ def certified_curves(lines: pd.DataFrame, workload: str) -> list[Drawing]:
 def _norm(cells: pd.DataFrame) -> str:
     """The norm of the balls that cells are of."""
     return "L2" if any(parse_setting(text).get("norm") == "l2" for text in cells["setting"]) else "L∞"
-
-
-def parts(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence[str], name: str,
-          title: str) -> list[Drawing]:  # fmt: skip
-    """A figure for each group of variants that one can show; one reason where there is none of any."""
-    found = groups(variants)
-    if len(found) > 1:
-        drawn = [draw(each, f"{name}-{i}", f"{title}, {i} of {len(found)}") for i, each in enumerate(found, 1)]
-        if any(each.svg for each in drawn):
-            return drawn
-    return [draw(variants, name, title)]
 
 
 def _certified(lines: pd.DataFrame, name: str, title: str) -> Drawing:
@@ -160,58 +131,3 @@ def _curves(axes: Any, cells: pd.DataFrame, variants: Sequence[str], radii: Sequ
         half = (100 * (curve["high"] - curve["low"]) / 2).fillna(0.0)
         axes.errorbar(x, 100 * curve["mean"], yerr=half, color=known[variant].colour, marker=known[variant].marker,
                       markersize=3.4, elinewidth=0.8, linewidth=1.0)  # fmt: skip
-
-
-def bit_widths(table: QuantizationTable) -> list[Drawing]:
-    """Accuracy in float and from wide to narrow, a panel per method and placement; a figure per few variants."""
-
-    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
-        return _bit_widths(table, variants, name, title)
-
-    return parts(draw, table.variants, f"quantization-{table.workload}", f"{WIDTHS_TITLE}, {table.workload}")
-
-
-def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, title: str) -> Drawing:
-    if sum(any(table.cell(each, variant).mean for variant in variants) for each in table.treatments) < 2:
-        return Drawing(name, title, WIDTHS_CAPTION, reason=WIDTHS_LACK)
-    plain = any(table.plain[variant].mean for variant in variants)
-    panels = table.panels
-    columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    with style():
-        figure = new_figure(WIDTH, 2.3 * rows + 0.3)
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        for axes, (panel, treatments) in zip(grid.flat, panels.items(), strict=False):
-            places = ["float"] * plain + list(dict.fromkeys(each.width for each in treatments))
-            for i, variant in enumerate(variants):
-                cells = [(each.width, table.cell(each, variant)) for each in treatments]
-                course = [*([("float", table.plain[variant])] if plain else []), *cells]
-                shift = (i - (len(variants) - 1) / 2) * 0.6 / len(variants)
-                _course(axes, course, places, shift, looks(variants)[variant], joined=bool(panel))
-            axes.set_title(panel)
-            ticks = [place.replace(" (", "\n(") for place in places]
-            axes.set_xticks(range(len(places)), ticks, color=INK, fontsize=7.5 if len(places) < 6 else 6.5)
-            axes.set_xlim(-0.5, len(places) - 0.5)
-            axes.grid(axis="y")
-            axes.tick_params(axis="x", length=0)
-        for axes in grid[:, 0]:
-            axes.set_ylabel("accuracy, %")
-        legend(figure, variants)
-        svg = svg_text(figure)
-    return Drawing(name, title, WIDTHS_CAPTION, f"{title}: {'; '.join(each.label for each in table.treatments)}.", svg)
-
-
-def _course(axes: Any, course: Sequence[tuple[str, Quantized]], places: Sequence[str], shift: float, look: Look, *,
-            joined: bool) -> None:  # fmt: skip
-    shown = [(places.index(place) + shift, cell.mean) for place, cell in course if cell.mean]
-    axes.errorbar(
-        [x for x, _ in shown], [100 * mean.mean for _, mean in shown],
-        yerr=[100 * (mean.half_width or 0.0) for _, mean in shown], color=look.colour, marker=look.marker,
-        markersize=3.8, elinewidth=1.1, linestyle="none",
-    )  # fmt: skip
-    if joined:  # What has mixed widths has no place between the others.
-        curve = [(places.index(place) + shift, cell.mean) for place, cell in course
-                 if cell.mean and not cell.treatment.budget]  # fmt: skip
-        axes.plot([x for x, _ in curve], [100 * mean.mean for _, mean in curve], color=look.colour, linewidth=0.9)
