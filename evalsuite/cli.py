@@ -168,10 +168,10 @@ def activations(
         print("\n".join(selected.lines()))
         return
     from evalsuite.activations.figure import write_figure
-    from evalsuite.report.canvas import style
+    from evalsuite.report.canvas import figure_style
 
     try:
-        with style():
+        with figure_style():
             write_figure(selected.rows(), plot)
     except ValueError as error:
         stop(error)

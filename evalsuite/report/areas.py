@@ -84,7 +84,7 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
     return replace(area, heights=heights, estimate=estimate, low=low, high=high, p=p)
 
 
-def adjusted(areas: Sequence[Kind], family: Callable[[Kind], object] = lambda _: None) -> list[Kind]:
+def holm_areas(areas: Sequence[Kind], family: Callable[[Kind], object] = lambda _: None) -> list[Kind]:
     """The areas with Holm's p over all that have one in the same family."""
     found: dict[int, float] = {}
     for each in dict.fromkeys(map(family, areas)):

@@ -11,10 +11,10 @@ from typing import Any
 
 from evalsuite.report.section import sections
 
-WIDTH = 7.2  # inches: two such figures side by side stay readable
-INK = "#1f2328"
-MUTED = "#59636e"
-RULE = "#d8dee4"
+FIGURE_WIDTH = 7.2  # inches: two such figures side by side stay readable
+INK_COLOUR = "#1f2328"
+MUTED_COLOUR = "#59636e"
+RULE_COLOUR = "#d8dee4"
 # Okabe and Ito's colours, which people with the common colour blindnesses tell apart. No figure shows more than six
 # variants in one panel without naming them beside their marks: see `groups`.
 _MORE = ("#0072B2", "#D55E00", "#8C6D1F", "#6A51A3", "#7F7F7F")
@@ -66,18 +66,19 @@ def groups(variants: Sequence[str]) -> list[list[str]]:
     return [[first, *rest[at : at + size]] for at in range(0, len(rest), size)]
 
 
-def style() -> AbstractContextManager[None]:
+def figure_style() -> AbstractContextManager[None]:
     """Settings for drawing; matplotlib's own are restored afterwards."""
     import matplotlib as mpl
 
     settings: Any = {
         "svg.hashsalt": "evalsuite", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 8.5,
         "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 8.5,
-        "axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.linewidth": 0.6, "axes.spines.top": False,
-        "axes.spines.right": False, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
-        "xtick.labelcolor": INK, "ytick.labelcolor": INK, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
+        "axes.edgecolor": MUTED_COLOUR, "axes.labelcolor": INK_COLOUR, "axes.linewidth": 0.6, "axes.spines.top": False,
+        "axes.spines.right": False, "text.color": INK_COLOUR, "xtick.color": MUTED_COLOUR, "ytick.color": MUTED_COLOUR,
+        "xtick.labelcolor": INK_COLOUR, "ytick.labelcolor": INK_COLOUR, "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
         "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.frameon": False, "legend.fontsize": 8,
-        "axes.grid": False, "grid.color": RULE, "grid.linewidth": 0.6, "hatch.linewidth": 0.5,
+        "axes.grid": False, "grid.color": RULE_COLOUR, "grid.linewidth": 0.6, "hatch.linewidth": 0.5,
         "axes.unicode_minus": True, "lines.linewidth": 1.4, "mathtext.default": "regular", "text.parse_math": False,
     }  # fmt: skip
     return mpl.rc_context(settings)
@@ -100,7 +101,7 @@ def svg_text(figure: Any) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def legend(figure: Any, variants: Sequence[str]) -> None:
+def variant_legend(figure: Any, variants: Sequence[str]) -> None:
     """The variants' colours and markers, above the panels."""
     from matplotlib.lines import Line2D
 
@@ -112,7 +113,7 @@ def legend(figure: Any, variants: Sequence[str]) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=min(len(variants), 6), columnspacing=1.4)
 
 
-def parts(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence[str], name: str,
+def drawings_by_group(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence[str], name: str,
           title: str) -> list[Drawing]:  # fmt: skip
     """A figure for each group of variants that one can show; one reason where there is none of any."""
     found = groups(variants)
@@ -125,11 +126,11 @@ def parts(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence
 
 def eps_text(eps: str) -> str:
     """A radius as a title has it; `eps` is text from a setting."""
-    value = number(eps)
+    value = number_of(eps)
     return f"ε = {eps}" if math.isnan(value) else f"ε = {value:.6g}"
 
 
-def number(text: str | None) -> float:
+def number_of(text: str | None) -> float:
     """A number from a setting's text, NaN where it is none."""
     try:
         return float(text) if text is not None else math.nan

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.canvas import (
-    MUTED,
-    RULE,
+    FIGURE_WIDTH,
+    MUTED_COLOUR,
+    RULE_COLOUR,
     VERDICT_COLOURS,
-    WIDTH,
     Drawing,
+    figure_style,
     new_figure,
-    number,
-    style,
+    number_of,
     svg_text,
 )
 from evalsuite.report.forest import differences
@@ -61,14 +61,14 @@ def verdict_bars(verdicts: pd.DataFrame, name: str, title: str, variants: Sequen
     if counted.empty:
         return Drawing(name, title, caption, reason="no verdicts of single samples")
     methods = list(dict.fromkeys(zip(counted["step"], counted["method"], strict=True)))
-    every = sorted(counted["eps"].unique(), key=number)
+    every = sorted(counted["eps"].unique(), key=number_of)
     if len(every) > _MOST_RADII:
         caption += f" Of {len(every)} radii {_MOST_RADII} are shown; the counts of all are in the table."
         every = [every[round(i * (len(every) - 1) / (_MOST_RADII - 1))] for i in range(_MOST_RADII)]
     noted = [row for row in records(verdicts) if row["note"]]
     notes = {(row["step"], row["variant"]): row["note"].split(" (")[0] for row in noted}
-    with style():
-        figure = new_figure(WIDTH, len(methods) * (0.3 + 0.17 * len(variants)) + 0.5)
+    with figure_style():
+        figure = new_figure(FIGURE_WIDTH, len(methods) * (0.3 + 0.17 * len(variants)) + 0.5)
         grid = figure.subplots(len(methods), len(every), squeeze=False, sharex=True, sharey=True)
         for axes_row, (step, method) in zip(grid, methods, strict=True):
             for axes, eps in zip(axes_row, every, strict=True):
@@ -82,7 +82,7 @@ def verdict_bars(verdicts: pd.DataFrame, name: str, title: str, variants: Sequen
 
 
 def _eps_title(eps: str) -> str:
-    value = number(eps)
+    value = number_of(eps)
     return f"ε = {eps}" if math.isnan(value) else f"ε = {radius_text(value)}"
 
 
@@ -95,13 +95,15 @@ def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mappin
     axes.spines["left"].set_visible(False)
     if panel.empty:
         middle = (len(variants) - 1) / 2
-        axes.text(50, middle, "not run", ha="center", va="center", color=MUTED, fontsize=7, style="italic")
+        axes.text(50, middle, "not run", ha="center", va="center", color=MUTED_COLOUR, fontsize=7, style="italic")
         return
     rows = {row["variant"]: row for row in records(panel)}
     for i, variant in enumerate(variants):
         left = 0.0
         if variant not in rows:
-            axes.text(2, i, notes[variant] or "no verdicts", va="center", color=MUTED, fontsize=6.5, style="italic")
+            axes.text(
+                2, i, notes[variant] or "no verdicts", va="center", color=MUTED_COLOUR, fontsize=6.5, style="italic"
+            )
             continue
         for verdict in VERDICTS:
             share = 100 * rows[variant][verdict] / rows[variant]["total"]
@@ -113,5 +115,7 @@ def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mappin
 def _verdict_legend(figure: Any) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=VERDICT_COLOURS[each], edgecolor=RULE, linewidth=0.5, label=each) for each in VERDICTS]
+    handles = [
+        Patch(facecolor=VERDICT_COLOURS[each], edgecolor=RULE_COLOUR, linewidth=0.5, label=each) for each in VERDICTS
+    ]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.4, handlelength=1.2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evalsuite.report.canvas import number
+from evalsuite.report.canvas import number_of
 from evalsuite.report.measured import TRAIN
 from evalsuite.report.section import Headline, sections
 from evalsuite.report.tables import TextLine
@@ -72,7 +72,7 @@ def _few_radii(lines: Sequence[TextLine]) -> list[TextLine]:
         told = [line for line in same if tightest is None or _method(line) == tightest]
         dropped |= {id(line) for line in same} - {id(line) for line in told}
         if len(told) > _MOST_RADII:
-            every = sorted(told, key=lambda line: number(parse_setting(line.setting)["eps"]))
+            every = sorted(told, key=lambda line: number_of(parse_setting(line.setting)["eps"]))
             kept = {len(every) // 4, len(every) // 2, 3 * len(every) // 4}
             dropped |= {id(line) for i, line in enumerate(every) if i not in kept}
     return [line for line in lines if id(line) not in dropped]

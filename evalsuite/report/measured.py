@@ -12,7 +12,7 @@ from evalsuite.results import Status, parse_setting
 if TYPE_CHECKING:
     import pandas as pd
 
-TRAIN, ACCURACY = "train", "accuracy"
+TRAIN = "train"
 _PLACE = ("workload", "variant", "step", "metric", "setting")
 
 

@@ -82,7 +82,9 @@ class Compared:
         return "" if ratio.low <= 1 <= ratio.high else "better" if (ratio.mean > 1) == (self.way > 0) else "worse"
 
 
-def compare(variant: str, own: Values, other: Values, *, way: int = 1, magnitude: float | None = None) -> Compared:
+def compare_values(
+    variant: str, own: Values, other: Values, *, way: int = 1, magnitude: float | None = None
+) -> Compared:
     """Values with their mean, and their difference and ratio to others.
 
     Args:
@@ -93,10 +95,10 @@ def compare(variant: str, own: Values, other: Values, *, way: int = 1, magnitude
         magnitude: of the numbers that the values were computed from, where those were larger.
     """
     mean = mean_interval(list(own.values()), magnitude=magnitude)
-    return Compared(variant, own, other, mean, difference(own, other, magnitude), _ratio(own, other), way)
+    return Compared(variant, own, other, mean, seed_difference(own, other, magnitude), _ratio(own, other), way)
 
 
-def difference(own: Values, other: Values, magnitude: float | None = None) -> Estimate | None:
+def seed_difference(own: Values, other: Values, magnitude: float | None = None) -> Estimate | None:
     """The paired difference, with the rounding of numbers of that magnitude; None without a common seed."""
     seeds = sorted(own.keys() & other.keys())
     if magnitude is None or not seeds:
@@ -106,7 +108,7 @@ def difference(own: Values, other: Values, magnitude: float | None = None) -> Es
 
 def contrast(one: Values, other: Values) -> tuple[Estimate | None, bool]:
     """How far two gaps differ, paired by seed, and whether that is resolved."""
-    found = difference(one, other)
+    found = seed_difference(one, other)
     return found, is_resolved(found)
 
 

@@ -24,7 +24,7 @@ def listed(names: Iterable[str]) -> str:
     return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
 
 
-def ranges(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Kind], str]) -> str:
+def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Kind], str]) -> str:
     """ "10 % to 50 % and 90 %": three or more in a row as a range."""
     runs: list[list[Kind]] = []
     for each in found:
@@ -41,7 +41,7 @@ def p_text(value: float) -> str:
     return f"{value:.2g}" if value >= 0.001 else "< 0.001"
 
 
-def percent(share: float) -> str:
+def percent_text(share: float) -> str:
     """A share as percent that never rounds to all or nothing: "99.97 %", "> 99.99 %"."""
     text = f"{100 * share:.2f}"
     if text == "100.00" and share < 1:

@@ -17,17 +17,17 @@ from test_report_sample import write_run
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
-from evalsuite.report.bounds import BoundsTable, Place
-from evalsuite.report.bounds_area import Height, heights
-from evalsuite.report.bounds_curves import _curves, _radius_axis, certified_curves
-from evalsuite.report.bounds_layers import layers_grid, logits_grid, shown_radii, stability_grid
-from evalsuite.report.bounds_text import decisions_grid, heights_grid, looser_grid, radius_grid
 from evalsuite.report.content import Content
 from evalsuite.report.grids import Grid
 from evalsuite.report.radii import is_geometric, radius_text
 from evalsuite.report.record import Record
 from evalsuite.report.sentences import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from pipelines.bounds.report.curves import _curves, _radius_axis, certified_curves
+from pipelines.bounds.report.heights import Height, heights
+from pipelines.bounds.report.layers import layers_grid, logits_grid, shown_radii, stability_grid
+from pipelines.bounds.report.tables import BoundsTable, Place
+from pipelines.bounds.report.text import decisions_grid, heights_grid, looser_grid, radius_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 THREE = (0.125, 0.25, 0.5)

@@ -18,15 +18,15 @@ from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.canvas import looks
 from evalsuite.report.content import Content
-from evalsuite.report.exact import GAP, VERIFIED, Counted, ExactTable
-from evalsuite.report.exact_distance import distances
-from evalsuite.report.exact_figures import LEAST, _cactus, curve_points, exact_figures
-from evalsuite.report.exact_fractions import gap_grid, verified_grid
-from evalsuite.report.exact_text import verdicts_grid
 from evalsuite.report.grids import Grid
 from evalsuite.report.record import Record, read_record
 from evalsuite.report.sentences import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from pipelines.smt.report.distance import distances
+from pipelines.smt.report.figures import LEAST, _cactus, curve_points, exact_figures
+from pipelines.smt.report.fractions import gap_grid, verified_grid
+from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable
+from pipelines.smt.report.text import verdicts_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 HOLDS, VIOLATED, UNKNOWN, TIMEOUT = Verdict.HOLDS, Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.TIMEOUT

@@ -32,11 +32,11 @@ from test_report_sample import write_run
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.content import Content
-from evalsuite.report.exact_cost import searches_grid
-from evalsuite.report.exact_figures import exact_figures
-from evalsuite.report.exact_fractions import verified_grid
 from evalsuite.report.grids import Grid
 from evalsuite.results import Row, row_of
+from pipelines.smt.report.cost import searches_grid
+from pipelines.smt.report.figures import exact_figures
+from pipelines.smt.report.fractions import verified_grid
 
 FRACTIONS = {"same_class_fraction": Direction.HIGHER, "other_class_fraction": Direction.LOWER,
              "class_undecided_fraction": Direction.LOWER}  # fmt: skip

@@ -16,14 +16,14 @@ from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.areas import area_between, common_range
 from evalsuite.report.content import Content
-from evalsuite.report.pareto import Spot, front, pareto_figures
-from evalsuite.report.pruning import BEFORE, PruningTable
-from evalsuite.report.pruning_area import FAST, MACS, SweepArea, areas
-from evalsuite.report.pruning_text import accuracy_grid
 from evalsuite.report.record import Record
 from evalsuite.report.sentences import Finding
 from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from pipelines.prune.report.pareto import Spot, front, pareto_figures
+from pipelines.prune.report.sweep_areas import FAST, MACS, SweepArea, areas
+from pipelines.prune.report.tables import BEFORE, PruningTable
+from pipelines.prune.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 T2 = 4.302652729911275  # The 97.5 % quantile of Student's t with 2 degrees of freedom.

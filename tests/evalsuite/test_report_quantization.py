@@ -16,12 +16,12 @@ from evalsuite.contract import Direction, Metric
 from evalsuite.report import write_report
 from evalsuite.report.content import Content
 from evalsuite.report.measured import Measured
-from evalsuite.report.quantization import QuantizationTable, quantization_tables
-from evalsuite.report.quantization_findings import finding
-from evalsuite.report.quantization_text import accuracy_grid
 from evalsuite.report.record import Record
-from evalsuite.report.sentences import Finding, percent
+from evalsuite.report.sentences import Finding, percent_text
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from pipelines.quantize.report.findings import finding
+from pipelines.quantize.report.tables import QuantizationTable, quantization_tables
+from pipelines.quantize.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 T2 = 4.302652729911275  # The 97.5 % quantile of Student's t with 2 degrees of freedom.
@@ -397,7 +397,7 @@ def test_chosen_bits_are_one_number_where_the_seeds_agree(tmp_path: Path) -> Non
      (0.00001, "< 0.01 %"), (0.0, "0 %"), (0.00028, "0.03 %")],
 )  # fmt: skip
 def test_percent_never_rounds_to_all_or_nothing(share: float, text: str) -> None:
-    assert percent(share) == text
+    assert percent_text(share) == text
 
 
 def test_layers_are_drawn_and_in_the_csv_but_are_no_lines(tmp_path: Path) -> None:
