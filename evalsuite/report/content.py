@@ -11,6 +11,7 @@ from evalsuite.report.comparison import ABSENT, comparison
 from evalsuite.report.figures import draw_all
 from evalsuite.report.findings import Tally, VariantFinding, chance_text, findings, tallies
 from evalsuite.report.headlines import headline_lines, optional_metrics
+from evalsuite.report.matrix import Matrix, decision_matrix
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.section import Part, Run, Section, in_recipe_order
@@ -27,6 +28,13 @@ GUIDE = (
     "baseline of the same workload and seed, with its own 95 % interval in brackets. A difference is called better or "
     "worse only where that interval excludes 0 and the metric has a direction; “not resolved” means that these seeds "
     "cannot tell, not that the two are equal. Where there is no value, the cell says why."
+)
+ANSWER_GUIDE = (
+    "Differences to {baseline}, paired by seed, with 95 % intervals; all workloads: a random-effects mean over them. "
+    "Helps and costs: p at most 5 % after Holm within the row and over the rows, so that where nothing differs such a "
+    "word stands here in at most 5 % of runs. Mixed: single settings, or workloads, are resolved either way. No worse: "
+    "the interval excludes a loss of the margin. The seeds needed would resolve a difference of the margin in four of "
+    "five runs."
 )
 MOST_COLUMNS = 6
 
@@ -54,6 +62,20 @@ class Content:
         """What each section says; those that have nothing to say are left out."""
         made = {name: section.part(self.run) for name, section in self.sections.items()}
         return {name: part for name, part in made.items() if not part.empty}
+
+    @cached_property
+    def terms(self) -> dict[str, str]:
+        """What the words of the sections that are shown mean, by name."""
+        asked = {row.section for matrix in self.matrices for row in matrix.rows} | self.parts.keys()
+        found = {word: text for name in asked for word, text in self.sections[name].terms.items()}
+        return dict(sorted(found.items(), key=lambda each: each[0].casefold()))
+
+    @cached_property
+    def matrices(self) -> list[Matrix]:
+        """The decision matrix of each variant but the baseline, the one that is shown first in front."""
+        first = [name for section in self.sections.values() for name in section.subjects if name in self.run.others]
+        names = dict.fromkeys([*first[:1], *self.run.others])
+        return [decision_matrix(self.run, self.sections, name) for name in names]
 
     @cached_property
     def compared(self) -> pd.DataFrame:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evalsuite.report.content import GUIDE, QUESTION, Content
+from evalsuite.report.content import ANSWER_GUIDE, GUIDE, QUESTION, Content
 from evalsuite.report.grids import Grid
+from evalsuite.report.matrix import ALL, matrix_frame
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.section import Part, Section
 from evalsuite.report.tables import TextLine
@@ -110,10 +111,25 @@ def _section(section: Section, part: Part) -> list[str]:
     return parts + [text for grid in [*part.grids, *part.details] for text in _small(grid)]
 
 
+def _answers(content: Content) -> list[str]:
+    parts = ["## The answer"] if content.matrices else []
+    for matrix in content.matrices:
+        head = ["question", ALL, *matrix.workloads]
+        rows = [
+            [f"{row.endpoint.question} (margin {row.margin})",
+             *(" ".join(part for part in (cell.words, cell.difference(row.scale) and f"({cell.difference(row.scale)})")
+                        if part) for cell in (row.pooled, *row.cells.values()))]
+            for row in matrix.rows
+        ]  # fmt: skip
+        parts += [f"**{_cell(matrix.sentence)}**", *([_grid([_cell(each) for each in head], rows)] if rows else [])]
+    return [*parts, ANSWER_GUIDE.format(baseline=_cell(content.baseline))] if parts else []
+
+
 def markdown(content: Content) -> str:
     """report.md: what the page says, without figures."""
     parts = [f"# {QUESTION}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
     parts += [f"**{text}**" for text in [content.unfinished] if text]
+    parts += _answers(content)
     parts.append("## At a glance")
     for workload in content.workloads:
         parts += [f"### {_cell(workload)}", _lines_grid(content.glance(workload), content.variants)]
@@ -131,6 +147,7 @@ def markdown(content: Content) -> str:
     for workload in content.workloads:
         lines = [line for line in content.lines if line.workload == workload]
         parts += [f"### {_cell(workload)}", _lines_grid(lines, content.variants)]
+    parts += ["## Terms", "\n".join(f"- **{_cell(word)}**: {_cell(text)}" for word, text in content.terms.items())]
     return "\n\n".join(part.rstrip("\n") for part in [*parts, *_provenance(content)]) + "\n"
 
 
@@ -153,6 +170,7 @@ def file_name(text: str) -> str:
 def table_files(content: Content) -> dict[str, str]:
     """File name -> text, for the folder `tables`: exact numbers as CSV, the wide tables as LaTeX."""
     found = {
+        "matrix.csv": matrix_frame(content.matrices).to_csv(index=False, lineterminator="\n"),
         "comparison.csv": content.compared.to_csv(index=False, lineterminator="\n"),
         "verdicts.csv": content.verdicts.to_csv(index=False, lineterminator="\n"),
         "contradictions.csv": content.contradictions.rows.to_csv(index=False, lineterminator="\n"),

@@ -7,8 +7,9 @@ import hashlib
 from importlib.resources import files
 from typing import Any
 
-from evalsuite.report.content import GUIDE, QUESTION, Content
+from evalsuite.report.content import ANSWER_GUIDE, GUIDE, QUESTION, Content
 from evalsuite.report.headlines import optional_metrics
+from evalsuite.report.matrix import Reading
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.verdicts import VERDICTS
 
@@ -88,6 +89,8 @@ def render(content: Content) -> str:
         "content": content,
         "question": QUESTION,
         "guide": GUIDE,
+        "answer_guide": ANSWER_GUIDE.format(baseline=content.baseline),
+        "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},
         "policy": content_policy(style, script),
         # Both come from this package; escaping them would change their digests.
         "style": Markup(style),

@@ -172,8 +172,12 @@ def compared_columns(cell: Compared, mean: str = "mean") -> dict[str, Any]:
 
 def interval_text(estimate: Estimate, scale: Scale) -> str:
     """ "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed, no interval)"."""
-    unit = scale.difference_unit or scale.unit
-    return f"{scale.number(estimate.mean, sign=True)} {unit} {bracket(estimate, scale)}"
+    return f"{scale.number(estimate.mean, sign=True)} {difference_unit(scale)} {bracket(estimate, scale)}"
+
+
+def difference_unit(scale: Scale) -> str:
+    """ "pp" of percent, else the unit itself."""
+    return scale.difference_unit or scale.unit
 
 
 def bracket(estimate: Estimate, scale: Scale) -> str:

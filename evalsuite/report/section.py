@@ -183,6 +183,7 @@ class Section:
         counted: changes rows before their verdicts are counted.
         baseline: the variant to compare with, where a run did not record it and has this one.
         looks: colour and marker of variants that it knows.
+        subjects: the variants whose answer is shown first, the most wanted first.
     """
 
     title: str
@@ -202,6 +203,7 @@ class Section:
     counted: Callable[[pd.DataFrame], pd.DataFrame] | None = None
     baseline: str = ""
     looks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    subjects: tuple[str, ...] = ()
 
     @property
     def help(self) -> str:
@@ -248,14 +250,20 @@ def in_recipe_order(names: Sequence[str]) -> dict[str, Section]:
     return {name: every[name] for name in sorted(every, key=lambda name: (first[name], name))}
 
 
-def first_step(stage: str, metrics: Sequence[str], *, setting: str = "", options: Mapping[str, object] | None = None,
-               guards: Sequence[str] = ()) -> Measure:  # fmt: skip
+def first_step(
+    stage: str,
+    metrics: Sequence[str],
+    *,
+    setting: str | None = None,
+    options: Mapping[str, object] | None = None,
+    guards: Sequence[str] = (),
+) -> Measure:
     """The measure of an endpoint that is one metric of one step: the first of a stage, of networks as trained.
 
     Args:
         stage: whose steps.
         metrics: the one that both arms have is compared, the first of them most.
-        setting: of the metric.
+        setting: of the metric; the first that it has, for want of one.
         options: what the step's options must be.
         guards: other metrics of the step, in the same direction, that must not speak against it.
     """
@@ -266,13 +274,26 @@ def first_step(stage: str, metrics: Sequence[str], *, setting: str = "", options
             for step in run.measured.plain_steps(workload, stage)
             if all(run.measured.options.get(step, {}).get(key) == value for key, value in (options or {}).items())
         ]
-        if not steps:
+        if not steps or not _anywhere(run, stage, metrics):
             return None
-        primary = paired_test(run, workload, variant, steps[0], metrics, setting)
+        told = _settings(run, workload, steps[0], metrics)[0] if setting is None else setting
+        primary = paired_test(run, workload, variant, steps[0], metrics, told)
         family = [paired_test(run, workload, variant, steps[0], (each,)) for each in guards]
         return Evidence(primary, [each for each in family if each.own and each.other])
 
     return measure
+
+
+def _settings(run: Run, workload: str, step: str, metrics: Sequence[str]) -> list[str]:
+    """The settings that the baseline has a value at, in the order of the rows; one that is empty for want of any."""
+    every = (run.measured.settings(workload, run.baseline, step, metric) for metric in metrics)
+    return list(dict.fromkeys(text for found in every for text in found)) or [""]
+
+
+def _anywhere(run: Run, stage: str, metrics: Sequence[str]) -> bool:
+    """Whether any network of the run has a row of one of the metrics: else nobody asked for it."""
+    rows = run.measured.frame
+    return bool(((rows["stage"] == stage) & rows["metric"].isin(metrics)).any())
 
 
 def paired_test(run: Run, workload: str, variant: str, step: str, metrics: Sequence[str], setting: str = "",

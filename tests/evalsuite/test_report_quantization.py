@@ -430,7 +430,7 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     write_report(folder)
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert "w, accuracy after quantization, integers only (%, Δ in pp; 3 seeds)" in page.text
-    assert "#quantization" in {each["href"] for each in page.attributes("a")}
+    assert "#section-quantize" in {each["href"] for each in page.attributes("a")}
     assert "## Quantization" in (folder / "report.md").read_text(encoding="utf-8")
     for name in ("w-quantized", "w-coverage", "w-integer-checks", "w-mixed-precision"):
         text = (folder / "tables" / f"{name}.tex").read_text(encoding="utf-8")

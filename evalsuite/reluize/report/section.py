@@ -74,6 +74,7 @@ SWAP = Section(
     spelled={"gelu": "GELU", "nll": "NLL", "onnx": "ONNX"},
     baseline="gelu",
     looks=_LOOKS,
+    subjects=("annealed", "swap-refit", "gelu-swap", "relu"),
 )
 HARDNESS = Section(
     title="Learnt hardness",

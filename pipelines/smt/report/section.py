@@ -68,8 +68,12 @@ def _over_radii(metric: str) -> Measure:
         table, names = own[0], (variant, run.baseline)
         lacking = next((name for name in names if not table.over_radii(name, metric)), "")
         reason = f"{lacking}: {table.reason(lacking, metric)}" if lacking else ""
-        primary = Contrast("mean over the radii", *(table.over_radii(name, metric) for name in names), reason)
-        family = [Contrast(table.radius(at), *(table.values(name, metric, at) for name in names)) for at in table.radii]
+        own_means, other_means = (table.over_radii(name, metric) for name in names)
+        family = [
+            Contrast(table.radius(at), table.values(variant, metric, at), table.values(run.baseline, metric, at))
+            for at in table.radii
+        ]
+        primary = Contrast("mean over the radii", own_means, other_means, reason)
         return Evidence(primary, [each for each in family if each.own and each.other])
 
     return measure
