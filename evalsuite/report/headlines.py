@@ -22,8 +22,8 @@ def optional_metrics() -> set[str]:
 def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[TextLine]:
     """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
 
-    Of more than four steps of a stage only the first four in the recipe's order count; of more than four radii of one
-    such line, three: at a quarter, at half and at three quarters of them.
+    Of a headline at more than four steps only the four with the largest differences to the baseline are chosen; of
+    more than four radii of one such line, three in the same way.
 
     Args:
         lines: of one or more workloads.
@@ -34,12 +34,7 @@ def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[T
     of_task = {stage for section in sections().values() for stage in section.of_task}
     chosen: dict[int, TextLine] = {}
     begun: set[tuple[str, str]] = set()
-    sectioned: dict[tuple[str, str], dict[str, None]] = {}
     for line in lines:
-        steps = sectioned.setdefault((line.workload, line.stage), {})
-        steps.setdefault(line.step)
-        if list(steps).index(line.step) >= _MOST_STEPS:
-            continue
         first = line.direction != "neutral" and (line.workload, line.step) not in begun
         if first and (line.stage not in known or (line.stage in of_task and _another_task(line, lines, every))):
             begun.add((line.workload, line.step))
@@ -49,7 +44,21 @@ def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[T
                 continue
             if line.metric in ("", headline.metric) and _wanted(line, headline, lines):
                 chosen[id(line)] = line
-    return _few_radii(list(chosen.values()))
+    return _few_radii(_few_steps(list(chosen.values())))
+
+
+def _size(line: TextLine) -> float:
+    """The largest difference to the baseline; 0 without any."""
+    return max((abs(cell["diff"]) for cell in line.raw.values() if cell["n_pairs"]), default=0.0)
+
+
+def _few_steps(lines: Sequence[TextLine]) -> list[TextLine]:
+    """The lines without those of steps that are too many."""
+    alike: dict[tuple[str, ...], list[TextLine]] = {}
+    for line in lines:
+        alike.setdefault((line.workload, line.stage, line.metric, line.setting), []).append(line)
+    kept = {id(line) for same in alike.values() for line in sorted(same, key=lambda line: -_size(line))[:_MOST_STEPS]}
+    return [line for line in lines if id(line) in kept]
 
 
 def _another_task(line: TextLine, lines: Sequence[TextLine], every: Sequence[Headline]) -> bool:
@@ -73,8 +82,9 @@ def _few_radii(lines: Sequence[TextLine]) -> list[TextLine]:
         dropped |= {id(line) for line in same} - {id(line) for line in told}
         if len(told) > _MOST_RADII:
             every = sorted(told, key=lambda line: number_of(parse_setting(line.setting)["eps"]))
-            kept = {len(every) // 4, len(every) // 2, 3 * len(every) // 4}
-            dropped |= {id(line) for i, line in enumerate(every) if i not in kept}
+            quarters = [every[i] for i in (len(every) // 4, len(every) // 2, 3 * len(every) // 4)]  # of equal ones
+            kept = sorted([*quarters, *(each for each in every if each not in quarters)], key=lambda line: -_size(line))
+            dropped |= {id(line) for line in kept[len(quarters) :]}
     return [line for line in lines if id(line) not in dropped]
 
 

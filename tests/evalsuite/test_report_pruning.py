@@ -560,7 +560,7 @@ def test_a_run_without_pruning_has_no_section(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rows, sample_record())
     write_report(folder)
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert "pruning" not in {each.get("id") for each in page.attributes("section")}
+    assert "section-prune" not in {each.get("id") for each in page.attributes("section")}
     assert "Accuracy against cost" not in page.text
     assert "Pruning" not in (folder / "report.md").read_text(encoding="utf-8")
 
