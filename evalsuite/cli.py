@@ -87,12 +87,13 @@ def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
     """Write report.html, report.md and the tables (CSV, LaTeX) into a run's folder."""
+    from evalsuite.plugins import PluginError
     from evalsuite.report import write_report
     from evalsuite.results import DamagedResults
 
     try:
         written = write_report(folder)
-    except (DamagedResults, ValueError) as error:
+    except (DamagedResults, PluginError, ValueError) as error:
         stop(error)
     except OSError as error:
         stop(f"cannot write {error.filename or folder}: {error.strerror}")

@@ -174,7 +174,7 @@ def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | 
     effects = [each.estimate for each in cells.values() if each.estimate is not None and each.estimate.n > 1]
     pooled = random_effects(effects)
     if pooled is None:
-        lack = f"{len(effects)} workload{'s' * (len(effects) != 1)} with two seeds or more"
+        lack = "one workload has two seeds or more" if effects else ""
         return MatrixRow(section, endpoint, cells, MatrixCell(Reading.UNMEASURED, reason=lack))
     p = _p(endpoint, [each.mean for each in effects], pooled.estimate) if pooled.estimate.constant else pooled.p
     whole = MatrixCell(Reading.UNRESOLVED, pooled.estimate, p, label=f"{len(effects)} workloads", pooled=True)
