@@ -209,7 +209,7 @@ def test_sizes_of_proofs_are_weighted_by_their_number(tmp_path: Path) -> None:
     rows += verified({"gelu": (1.0, 1.0)})
     (grid,) = [each for each in content_of(tmp_path, rows).parts["exact"].grids if each.name == "exact-proofs"]
     assert (6 * 3000 + 3 * 4000 + 10000) / 10 == 4000
-    assert marked(grid) == [["w", "10 of 10 mean 4.00 kB"]]
+    assert marked(grid) == [["w", "absent: no row of it in this run", "10 of 10 mean 4.00 kB"]]
     assert grid.frame is not None
     assert list(grid.frame["bytes"]) == [40000]
 

@@ -18,8 +18,9 @@ from evalsuite.report import section as section_module
 from evalsuite.report import write_report
 from evalsuite.report.content import Content
 from evalsuite.report.matrix import Matrix, MatrixCell, Reading, matrix_row, read_rows
+from evalsuite.report.ordering import in_order
 from evalsuite.report.pooling import random_effects, seeds_needed
-from evalsuite.report.record import Record
+from evalsuite.report.record import Record, read_record
 from evalsuite.report.section import Contrast, Endpoint, Evidence, in_recipe_order, sections
 from evalsuite.report.statistics import Estimate, mean_interval
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
@@ -258,3 +259,22 @@ def test_intervals_over_workloads_cover_the_mean_effect(between: float) -> None:
         assert found is not None
         covered += found.estimate.low <= 0.03 <= found.estimate.high  # type: ignore[operator]
     assert covered / 2000 >= 0.935
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("study", "question", "wanted"),
+    [
+        ("bounds", "certified accuracy", {"mnist-cnn": Reading.COSTS, "digits-cnn": Reading.HELPS}),
+        ("smt", "exactly verified accuracy", {"moons-mlp": Reading.NO_WORSE, "digits-tiny-mlp": Reading.UNRESOLVED}),
+    ],
+)
+def test_committed_studies_conclude(study: str, question: str, wanted: Mapping[str, Reading]) -> None:
+    folder = Path(__file__).parents[2] / "reports" / study
+    record = read_record(folder)
+    content = Content(in_order(read_results(folder), record), record, "gelu")
+    rows = ((matrix.variant, row) for matrix in content.matrices for row in matrix.rows)
+    found = {variant: row for variant, row in rows if row.endpoint.question == question}
+    assert {name: found["annealed"].cells[name].reading for name in wanted} == wanted
+    if study == "smt":  # none of its distances and shares is resolved for the better
+        assert not any(cell.reading is Reading.HELPS for row in found.values() for cell in row.cells.values())
