@@ -118,7 +118,7 @@ class Matrix:
         parts = []
         for reading in (Reading.HELPS, Reading.COSTS, Reading.MIXED):
             found = [text for row in self.rows if (text := _where(row, reading))]
-            parts += [f"{reading.value} {'in ' if reading is Reading.MIXED else ''}{listed(found)}"] if found else []
+            parts += [f"{_VERBS.get(reading, reading.value)} {listed(found)}"] if found else []
         quiet = [row for row in self.rows if not any(_where(row, each) for each in _SAID)]
         for reading in (Reading.NO_WORSE, Reading.UNRESOLVED, Reading.UNMEASURED):
             names = [row.endpoint.question for row in quiet if _told(row) is reading]
@@ -128,6 +128,7 @@ class Matrix:
 
 _SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
 _VERBS = {
+    Reading.MIXED: "is mixed in",
     Reading.NO_WORSE: "is no worse than the margin in",
     Reading.UNRESOLVED: "is not resolved in",
     Reading.UNMEASURED: "was not measured in",
@@ -248,11 +249,16 @@ def _read(row: MatrixRow, gate: float) -> MatrixRow:
     cells = [*row.cells.values(), row.pooled]
     adjusted = iter(holm([cell.p for cell in cells if cell.p is not None]))
     cells = [cell if cell.p is None else replace(cell, p_adjusted=max(next(adjusted), gate)) for cell in cells]
-    *single, pooled = [replace(cell, reading=_reading(cell, row.endpoint)) for cell in cells]
+    *single, pooled = [_said(cell, _reading(cell, row.endpoint)) for cell in cells]
     said = {cell.reading for cell in single}
     if {Reading.HELPS, Reading.COSTS} <= said and pooled.estimate is not None:
         pooled = replace(pooled, reading=Reading.MIXED)
     return replace(row, cells=dict(zip(row.cells, single, strict=True)), pooled=pooled)
+
+
+def _said(cell: MatrixCell, reading: Reading) -> MatrixCell:
+    unresolved = reading in (Reading.UNRESOLVED, Reading.UNMEASURED)
+    return replace(cell, reading=reading, reason=cell.reason if unresolved else "")
 
 
 def _reading(cell: MatrixCell, endpoint: Endpoint) -> Reading:
