@@ -90,6 +90,7 @@ def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
     """Write report.html, report.md and the tables (CSV, LaTeX) into a run's folder, also while it goes on."""
+    from evalsuite.plugins import PluginError
     from evalsuite.recipe import RecipeError
     from evalsuite.report import write_report
     from evalsuite.results import DamagedResults
@@ -98,7 +99,7 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's f
     try:
         catch_up(folder)
         written = write_report(folder)
-    except (DamagedResults, RecipeError, ValueError) as error:
+    except (DamagedResults, PluginError, RecipeError, ValueError) as error:
         stop(error)
     except OSError as error:
         stop(f"cannot write {error.filename or folder}: {error.strerror}")
@@ -174,10 +175,10 @@ def activations(
         print("\n".join(selected.lines()))
         return
     from evalsuite.activations.figure import write_figure
-    from evalsuite.report.canvas import style
+    from evalsuite.report.canvas import figure_style
 
     try:
-        with style():
+        with figure_style():
             write_figure(selected.rows(), plot)
     except ValueError as error:
         stop(error)

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-GROUPS = ("stages", "workloads", "variants", "activations", "tasks")
+GROUPS = ("stages", "workloads", "variants", "activations", "tasks", "sections")
 
 
 class PluginError(Exception):

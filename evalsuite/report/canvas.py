@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-WIDTH = 7.2  # inches: two such figures side by side stay readable
-INK, MUTED, RULE = "#1f2328", "#59636e", "#d8dee4"
-# Okabe and Ito's colours, which people with the common colour blindnesses tell apart; black is the baseline's.
-# No figure shows more than six variants in one panel without naming them beside their marks: see `groups`.
-_FIXED = {
-    "gelu": ("#222222", "o"), "gelu-swap": ("#E69F00", "s"), "lambda-gelu": ("#56B4E9", "^"),
-    "annealed": ("#009E73", "D"), "relu": ("#CC79A7", "v"), "swap-refit": ("#0072B2", "P"),
-    "swap-recalibrated": ("#D55E00", "X"), "swap-finetuned": ("#8C6D1F", "<"), "post-hoc": ("#6A51A3", ">"),
-    "hard-switch": ("#7F7F7F", "h"), "lambda-gelu-swap": ("#0B6E99", "d"), "swish-annealed": ("#6B8E23", "p"),
-    "prelu": ("#A61E4D", "H"), "prelu-swap": ("#F08C7A", "*"),
-}  # fmt: skip
+from evalsuite.report.section import sections
+
+FIGURE_WIDTH = 7.2  # inches: two such figures side by side stay readable
+INK_COLOUR = "#1f2328"
+MUTED_COLOUR = "#59636e"
+RULE_COLOUR = "#d8dee4"
+# Okabe and Ito's colours, which people with the common colour blindnesses tell apart. No figure shows more than six
+# variants in one panel without naming them beside their marks: see `groups`.
 _MORE = ("#0072B2", "#D55E00", "#8C6D1F", "#6A51A3", "#7F7F7F")
 _MARKERS = ("P", "X", "<", ">", "h")
 MOST = 6
@@ -49,12 +46,13 @@ class Look:
 
 
 def looks(variants: Sequence[str]) -> dict[str, Look]:
-    """A colour and a marker for each variant: fixed for the built-in ones, by name for others."""
-    others = sorted(set(variants) - set(_FIXED))
+    """A colour and a marker for each variant: fixed where a section has fixed them, by name for others."""
+    fixed = {name: look for each in sections().values() for name, look in each.looks.items()}
+    others = sorted(set(variants) - set(fixed))
     count = len(_MORE)
     # Colour and marker are counted apart after each round, so that the pair repeats only after 25 names.
     more = {name: (_MORE[i % count], _MARKERS[(i + i // count) % count]) for i, name in enumerate(others)}
-    known = _FIXED | more
+    known = fixed | more
     return {name: Look(*known[name]) for name in variants}
 
 
@@ -68,18 +66,19 @@ def groups(variants: Sequence[str]) -> list[list[str]]:
     return [[first, *rest[at : at + size]] for at in range(0, len(rest), size)]
 
 
-def style() -> AbstractContextManager[None]:
+def figure_style() -> AbstractContextManager[None]:
     """Settings for drawing; matplotlib's own are restored afterwards."""
     import matplotlib as mpl
 
     settings: Any = {
         "svg.hashsalt": "evalsuite", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 8.5,
         "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 8.5,
-        "axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.linewidth": 0.6, "axes.spines.top": False,
-        "axes.spines.right": False, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
-        "xtick.labelcolor": INK, "ytick.labelcolor": INK, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
+        "axes.edgecolor": MUTED_COLOUR, "axes.labelcolor": INK_COLOUR, "axes.linewidth": 0.6, "axes.spines.top": False,
+        "axes.spines.right": False, "text.color": INK_COLOUR, "xtick.color": MUTED_COLOUR, "ytick.color": MUTED_COLOUR,
+        "xtick.labelcolor": INK_COLOUR, "ytick.labelcolor": INK_COLOUR, "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
         "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.frameon": False, "legend.fontsize": 8,
-        "axes.grid": False, "grid.color": RULE, "grid.linewidth": 0.6, "hatch.linewidth": 0.5,
+        "axes.grid": False, "grid.color": RULE_COLOUR, "grid.linewidth": 0.6, "hatch.linewidth": 0.5,
         "axes.unicode_minus": True, "lines.linewidth": 1.4, "mathtext.default": "regular", "text.parse_math": False,
     }  # fmt: skip
     return mpl.rc_context(settings)
@@ -102,13 +101,36 @@ def svg_text(figure: Any) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
+def variant_legend(figure: Any, variants: Sequence[str]) -> None:
+    """The variants' colours and markers, above the panels."""
+    from matplotlib.lines import Line2D
+
+    known = looks(variants)
+    handles = [
+        Line2D([], [], color=known[name].colour, marker=known[name].marker, markersize=4.5, label=name)
+        for name in variants
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(variants), 6), columnspacing=1.4)
+
+
+def drawings_by_group(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence[str], name: str,
+          title: str) -> list[Drawing]:  # fmt: skip
+    """A figure for each group of variants that one can show; one reason where there is none of any."""
+    found = groups(variants)
+    if len(found) > 1:
+        drawn = [draw(each, f"{name}-{i}", f"{title}, {i} of {len(found)}") for i, each in enumerate(found, 1)]
+        if any(each.svg for each in drawn):
+            return drawn
+    return [draw(variants, name, title)]
+
+
 def eps_text(eps: str) -> str:
     """A radius as a title has it; `eps` is text from a setting."""
-    value = number(eps)
+    value = number_of(eps)
     return f"ε = {eps}" if math.isnan(value) else f"ε = {value:.6g}"
 
 
-def number(text: str | None) -> float:
+def number_of(text: str | None) -> float:
     """A number from a setting's text, NaN where it is none."""
     try:
         return float(text) if text is not None else math.nan

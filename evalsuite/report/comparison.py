@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINE = ("workload", "step", "stage", "metric", "setting", "unit", "direction", "timing")
-DRAWN = ("hardness_profile",)  # Courses of many points: they are in the rows and in figures, and no lines of a table.
 SAMPLED = "fraction"  # The unit of metrics that are a fraction of samples.
 ABSENT = "absent"  # The job has no row at all: the run has not reached it.
 MISSING = "missing"  # The job has rows, and none of this metric.
@@ -79,7 +78,7 @@ class _Found:
 class _Rows:
     """The aggregate rows of a frame, found by job and by metric."""
 
-    def __init__(self, frame: pd.DataFrame) -> None:
+    def __init__(self, frame: pd.DataFrame, drawn: Sequence[str]) -> None:
         self.by_metric: dict[tuple[Any, ...], Mapping[str, Any]] = {}
         self.failed_jobs: dict[tuple[Any, ...], Mapping[str, Any]] = {}
         self.jobs: set[tuple[Any, ...]] = set()
@@ -87,7 +86,7 @@ class _Rows:
         self.seeds: dict[str, set[int]] = {}
         self.steps: dict[tuple[str, str], None] = {}
         self.variants = list(dict.fromkeys(frame["variant"]))
-        aggregates = frame[frame["sample"].isna() & ~frame["metric"].isin(DRAWN)]
+        aggregates = frame[frame["sample"].isna() & ~frame["metric"].isin(drawn)]
         for job in frame[["workload", "step", "variant", "seed"]].drop_duplicates().itertuples(index=False, name=None):
             self.jobs.add(job)
             self.seeds.setdefault(job[0], set()).add(job[3])
@@ -206,15 +205,16 @@ def _cells(rows: _Rows, baseline: str) -> Iterator[Cell]:
             yield Cell(**columns, variant=variant, baseline=baseline, seeds=seeds, remark=remark)
 
 
-def comparison(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
+def comparison(frame: pd.DataFrame, baseline: str, drawn: Sequence[str] = ()) -> pd.DataFrame:
     """Mean, interval and paired difference to the baseline for every measurement without a sample; see `Cell`.
 
-    Metrics in `DRAWN` are left out. The row of a job that failed fills the cells of all metrics of its step. Lines and
+    The row of a job that failed fills the cells of all metrics of its step. Lines and
     variants keep the frame's order, with the baseline first.
 
     Args:
         frame: rows as `read_results` gives them, of one run.
         baseline: the variant to compare with.
+        drawn: metrics that are left out: courses of many points, which figures show.
 
     Raises:
         ValueError: the frame is empty, has no row of the baseline, or has two values for one cell and seed.
@@ -226,7 +226,7 @@ def comparison(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
     variants = list(dict.fromkeys(frame["variant"]))
     if baseline not in variants:
         raise ValueError(f"baseline {baseline!r} has no rows; this run has {', '.join(variants)}")
-    rows = _Rows(frame)
+    rows = _Rows(frame, drawn)
     rows.variants.sort(key=lambda name: name != baseline)
     made = [asdict(cell) for cell in _cells(rows, baseline)]
     return pd.DataFrame(made, columns=list(Cell.__dataclass_fields__))

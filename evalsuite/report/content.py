@@ -6,27 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from evalsuite.report.bounds import without_bound_layers
-from evalsuite.report.bounds_section import BoundsSection, bounds_section
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
-from evalsuite.report.disruption import STAGE, SWEEP
-from evalsuite.report.exact import by_steps, without_steps
-from evalsuite.report.exact_section import ExactSection, exact_section
 from evalsuite.report.figures import draw_all
-from evalsuite.report.findings import Finding, Tally, chance_text, findings, tallies
-from evalsuite.report.grids import Grid
-from evalsuite.report.hardness import BEYOND, LayerOrder, Relation, layer_drifts, layer_orders, relations
-from evalsuite.report.hardness_text import drift_grid, order_grid, relation_grids
-from evalsuite.report.headlines import headline_lines
-from evalsuite.report.measured import Measured
-from evalsuite.report.pattern import PatternFinding, pattern_finding
-from evalsuite.report.pruning_section import PruningSection, pruning_section
-from evalsuite.report.quantization import TOLD
-from evalsuite.report.quantization_section import QuantizationSection, quantization_section, without_layers
+from evalsuite.report.findings import Tally, VariantFinding, chance_text, findings, tallies
+from evalsuite.report.headlines import headline_lines, optional_metrics
+from evalsuite.report.matrix import Matrix, decision_matrix
+from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
-from evalsuite.report.swap import SwapTable, swap_tables
-from evalsuite.report.swap_text import swap_grid
+from evalsuite.report.section import Part, Run, Section, in_recipe_order
 from evalsuite.report.tables import TextLine, contradictions, failures, merged, text_lines
 from evalsuite.report.verdicts import Contradictions, verdict_table
 from evalsuite.results import Status
@@ -41,9 +29,14 @@ GUIDE = (
     "worse only where that interval excludes 0 and the metric has a direction; “not resolved” means that these seeds "
     "cannot tell, not that the two are equal. Where there is no value, the cell says why."
 )
+ANSWER_GUIDE = (
+    "Differences to {baseline}, paired by seed, with 95 % intervals; all workloads: a random-effects mean over them. "
+    "Helps and costs: p at most 5 % after Holm within the row and over the rows, so that where nothing differs such a "
+    "word stands here in at most 5 % of runs. Mixed: single settings, or workloads, are resolved either way. No worse: "
+    "the interval excludes a loss of the margin. The seeds needed would resolve a difference of the margin in four of "
+    "five runs."
+)
 MOST_COLUMNS = 6
-# Lines for each layer of each network: shown by layer, and whole in comparison.csv.
-OF_LAYERS = ("hardness", "learnt_hardness", "hardness_drift", "hardness_spread")
 
 
 @dataclass(frozen=True)
@@ -55,83 +48,63 @@ class Content:
     baseline: str
 
     @cached_property
-    def compared(self) -> pd.DataFrame:
-        """The tidy comparison."""
-        return comparison(self.frame, self.baseline)
+    def sections(self) -> dict[str, Section]:
+        """All sections, in the order of the recipe's steps."""
+        return in_recipe_order([TRAIN, *map(str, self.frame["stage"].unique())])
 
     @cached_property
-    def lines(self) -> list[TextLine]:
-        """The comparison as text, a line per metric.
+    def run(self) -> Run:
+        """The run as sections read it."""
+        return Run(self.frame, self.measured, self.baseline, self.record, self.whole, self.glances)
 
-        Left out are single layers, which have tables or figures of their own, and the drawn sweep of the certificate.
-        """
-        compared = self.whole
-        swept = (compared["stage"] == STAGE) & compared["setting"].str.contains(SWEEP, regex=False)
-        return text_lines(compared[~compared["metric"].isin(OF_LAYERS) & ~swept])
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """What each section says; those that have nothing to say are left out."""
+        made = {name: section.part(self.run) for name, section in self.sections.items()}
+        return {name: part for name, part in made.items() if not part.empty}
+
+    @cached_property
+    def terms(self) -> dict[str, str]:
+        """What the words of the sections that are shown mean, by name."""
+        asked = {row.section for matrix in self.matrices for row in matrix.rows} | self.parts.keys()
+        found = {word: text for name in asked for word, text in self.sections[name].terms.items()}
+        return dict(sorted(found.items(), key=lambda each: each[0].casefold()))
+
+    @cached_property
+    def matrices(self) -> list[Matrix]:
+        """The decision matrix of each variant but the baseline, the one that is shown first in front."""
+        first = [name for section in self.sections.values() for name in section.subjects if name in self.run.others]
+        names = dict.fromkeys([*first[:1], *self.run.others])
+        return [decision_matrix(self.run, self.sections, name) for name in names]
+
+    @cached_property
+    def compared(self) -> pd.DataFrame:
+        """The tidy comparison."""
+        drawn = [metric for section in self.sections.values() for metric in section.drawn]
+        return comparison(self.frame, self.baseline, drawn)
 
     @cached_property
     def whole(self) -> pd.DataFrame:
-        """The comparison without single layers of quantized networks and of bounds, which would outnumber all else.
-
-        Nor radii in grid steps, which have tables of their own.
-        """
-        return without_steps(without_bound_layers(without_layers(self.compared)))
-
-    @cached_property
-    def quantized(self) -> QuantizationSection:
-        """Quantized networks; empty without a quantize step."""
-        return quantization_section(self.measured, self.baseline, self.record)
+        """The comparison without what sections keep to themselves, such as single layers, which outnumber all else."""
+        found = self.compared
+        for section in self.sections.values():
+            if section.kept is not None:
+                found = found[~section.kept(found)]
+        return found
 
     @cached_property
-    def pruned(self) -> PruningSection:
-        """Pruned networks; empty without a step that prunes."""
-        return pruning_section(self.measured, self.baseline, self.record)
-
-    @cached_property
-    def certified(self) -> BoundsSection:
-        """Certified robustness; empty without a bounds step."""
-        return bounds_section(self.measured, self.baseline, self.record)
-
-    @cached_property
-    def verified(self) -> ExactSection:
-        """Exact verification; empty without an smt step."""
-        return exact_section(self.frame, self.measured, self.baseline, self.record)
+    def lines(self) -> list[TextLine]:
+        """The comparison as text, a line per metric."""
+        found = self.whole
+        for section in self.sections.values():
+            if section.unlisted is not None:
+                found = found[~section.unlisted(found)]
+        return text_lines(found)
 
     @cached_property
     def measured(self) -> Measured:
         """The values of single networks."""
         return Measured(self.frame, self.record.after)
-
-    @cached_property
-    def swaps(self) -> list[SwapTable]:
-        """Before and after the swap, for each workload with swapped networks."""
-        return swap_tables(self.measured, self.baseline)
-
-    @cached_property
-    def swap_grids(self) -> list[Grid]:
-        """The same as text."""
-        return [swap_grid(table) for table in self.swaps]
-
-    @cached_property
-    def patterns(self) -> list[PatternFinding]:
-        """Whether the paper's pattern is reproduced, for each workload that can tell."""
-        return [found for found in map(pattern_finding, self.swaps) if found is not None]
-
-    @cached_property
-    def orders(self) -> list[LayerOrder]:
-        """Agreement of the seeds on the order of layers."""
-        return layer_orders(self.measured)
-
-    @cached_property
-    def hardness_grids(self) -> list[Grid]:
-        """Layer order, drift, and what the drift goes with; empty where no lambda was learnt."""
-        if not self.orders:
-            return []
-        return [
-            order_grid(self.orders),
-            drift_grid(layer_drifts(self.measured)),
-            *relation_grids(self.relations),
-        ]
 
     @cached_property
     def workloads(self) -> list[str]:
@@ -156,9 +129,14 @@ class Content:
         return headline_lines([line for line in self.lines if line.workload == workload])
 
     @cached_property
-    def findings(self) -> list[Finding]:
+    def glances(self) -> list[TextLine]:
+        """The headline lines of all workloads."""
+        return [line for workload in self.workloads for line in self.glance(workload)]
+
+    @cached_property
+    def findings(self) -> list[VariantFinding]:
         """What the numbers say, per workload and variant."""
-        return findings(self.whole, [line for workload in self.workloads for line in self.glance(workload)])
+        return findings(self.whole, self.glances, optional_metrics())
 
     @cached_property
     def tallies(self) -> dict[tuple[str, str], dict[str, Tally]]:
@@ -168,7 +146,10 @@ class Content:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """Counts of verdicts."""
-        return verdict_table(by_steps(self.frame))
+        frame = self.frame
+        for section in self.sections.values():
+            frame = section.counted(frame) if section.counted else frame
+        return verdict_table(frame)
 
     @cached_property
     def contradictions(self) -> Contradictions:
@@ -178,21 +159,18 @@ class Content:
     @cached_property
     def failures(self) -> pd.DataFrame:
         """Everything without a value."""
-        return failures(self.frame[self.frame["metric"] != TOLD])
+        told = [metric for section in self.sections.values() for metric in section.told]
+        return failures(self.frame[~self.frame["metric"].isin(told)])
 
     @cached_property
+    def figures(self) -> list[Drawing]:
+        """Those of no single section, without data too."""
+        return draw_all(self.whole, self.verdicts)
+
+    @property
     def drawings(self) -> list[Drawing]:
-        """The figures, those without data too."""
-        return draw_all(
-            self.whole,
-            self.verdicts,
-            self.measured,
-            self.orders,
-            self.quantized.tables,
-            self.pruned.tables,
-            self.certified.tables,
-            self.verified.tables,
-        )
+        """All figures."""
+        return [*(each for part in self.parts.values() for each in part.drawings), *self.figures]
 
     @property
     def many(self) -> bool:
@@ -207,21 +185,6 @@ class Content:
             if drawing.svg is None:
                 found.setdefault(drawing.reason, []).append(drawing.title)
         return found
-
-    @cached_property
-    def relations(self) -> list[Relation]:
-        """What the drift of the hardness goes with."""
-        glances = [line for workload in self.workloads for line in self.glance(workload)]
-        return relations(self.measured, glances) if self.orders else []
-
-    @property
-    def relations_told(self) -> str:
-        """ "0 of 40 tests resolved"."""
-        tested = [each for each in self.relations if each.association is not None]
-        resolved = sum(each.verdict == "resolved" for each in tested)
-        beyond = sum(each.verdict == BEYOND for each in tested)
-        more = f", {beyond} beyond what so few seeds can resolve" if beyond else ""
-        return f"{resolved} of {len(tested)} tests resolved{more}"
 
     @property
     def seeds(self) -> list[int]:

@@ -6,20 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evalsuite.report.bounds_section import BoundsSection
-from evalsuite.report.content import GUIDE, QUESTION, Content
-from evalsuite.report.exact_section import ExactSection
+from evalsuite.report.content import ANSWER_GUIDE, GUIDE, QUESTION, Content
 from evalsuite.report.grids import Grid
-from evalsuite.report.pruning_section import PruningSection
-from evalsuite.report.quantization_section import QuantizationSection
+from evalsuite.report.matrix import ALL, matrix_frame
 from evalsuite.report.record import NOT_RECORDED
+from evalsuite.report.section import Part, Section
 from evalsuite.report.spreadsheet import csv_text
 from evalsuite.report.tables import TextLine
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_Section = QuantizationSection | PruningSection | BoundsSection | ExactSection
 _DATA = ("train", "calibration", "validation", "test", "fingerprint")
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -106,27 +103,34 @@ def _small(grid: Grid) -> list[str]:
     return [f"**{_cell(grid.caption)}**", _grid([_cell(each) for each in grid.columns], rows), _cell(grid.note)]
 
 
-def _swap(content: Content) -> list[str]:
-    parts = ["## Before and after the swap"] if content.swap_grids else []
-    for found in content.patterns:
-        parts.append(f"- **{_cell(found.workload)}: {_cell(found.headline)}** {_cell(' '.join(found.sentences))}")
-    return parts + [part for grid in content.swap_grids for part in _small(grid)]
-
-
-def _section(title: str, section: _Section) -> list[str]:
-    parts = [f"## {title}"] if section.grids or section.details else []
-    for found in section.findings:
+def _section(section: Section, part: Part) -> list[str]:
+    parts = [f"## {_cell(section.title)}", _cell(section.question)]
+    for found in part.findings:
         told = "".join(f"\n  - {_cell(sentence)}" for sentence in found.sentences)
-        parts.append(f"- **{_cell(found.workload)}: {_cell(found.headline)}**{told}")
-    parts += [section.rule] if section.rule else []
-    return parts + [part for grid in [*section.grids, *section.details] for part in _small(grid)]
+        parts.append(f"- **{_cell(found.subject)}: {_cell(found.headline)}**{told}")
+    parts += [part.rule] if part.rule else []
+    return parts + [text for grid in [*part.grids, *part.details] for text in _small(grid)]
+
+
+def _answers(content: Content) -> list[str]:
+    parts = ["## The answer"] if content.matrices else []
+    for matrix in content.matrices:
+        head = ["question", ALL, *matrix.workloads]
+        rows = [
+            [f"{row.endpoint.question} (margin {row.margin})",
+             *(" ".join(part for part in (cell.words, cell.difference(row.scale) and f"({cell.difference(row.scale)})")
+                        if part) for cell in (row.pooled, *row.cells.values()))]
+            for row in matrix.rows
+        ]  # fmt: skip
+        parts += [f"**{_cell(matrix.sentence)}**", *([_grid([_cell(each) for each in head], rows)] if rows else [])]
+    return [*parts, ANSWER_GUIDE.format(baseline=_cell(content.baseline))] if parts else []
 
 
 def markdown(content: Content) -> str:
     """report.md: what the page says, without figures."""
     parts = [f"# {QUESTION}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
     parts += [f"**{text}**" for text in [content.unfinished] if text]
-    parts += _swap(content)
+    parts += _answers(content)
     parts.append("## At a glance")
     for workload in content.workloads:
         parts += [f"### {_cell(workload)}", _lines_grid(content.glance(workload), content.variants)]
@@ -135,11 +139,8 @@ def markdown(content: Content) -> str:
         text = " ".join(finding.sentences)
         parts.append(f"- {_cell(f'{finding.variant} on {finding.workload}')}: {_cell(text)}")
     parts.append(_cell(content.chance))
-    parts += [*_section("Quantization", content.quantized), *_section("Pruning", content.pruned)]
-    parts += _section("Certified robustness", content.certified)
-    parts += _section("Exact verification", content.verified)
-    if content.hardness_grids:
-        parts += ["## Learnt hardness", *(part for grid in content.hardness_grids for part in _small(grid))]
+    for name, part in content.parts.items():
+        parts += _section(content.sections[name], part)
     parts += ["## Verdicts", f"**{content.contradiction_text}**"]
     parts += [_frame_grid(each) for each in (content.contradictions.rows, content.verdicts) if len(each)]
     parts += ["## Failures and gaps", _frame_grid(content.failures) if len(content.failures) else "None."]
@@ -147,6 +148,7 @@ def markdown(content: Content) -> str:
     for workload in content.workloads:
         lines = [line for line in content.lines if line.workload == workload]
         parts += [f"### {_cell(workload)}", _lines_grid(lines, content.variants)]
+    parts += ["## Terms", "\n".join(f"- **{_cell(word)}**: {_cell(text)}" for word, text in content.terms.items())]
     return "\n\n".join(part.rstrip("\n") for part in [*parts, *_provenance(content)]) + "\n"
 
 
@@ -169,6 +171,7 @@ def file_name(text: str) -> str:
 def table_files(content: Content) -> dict[str, str]:
     """File name -> text, for the folder `tables`: exact numbers as CSV, the wide tables as LaTeX."""
     found = {
+        "matrix.csv": csv_text(matrix_frame(content.matrices)),
         "comparison.csv": csv_text(content.compared),
         "verdicts.csv": csv_text(content.verdicts),
         "contradictions.csv": csv_text(content.contradictions.rows),
@@ -184,9 +187,7 @@ def table_files(content: Content) -> dict[str, str]:
         glance = content.glance(workload)
         if glance:
             found[f"{name}-glance.tex"] = latex_table(glance, content.variants, f"{workload}, {tail}")
-    sections = (content.quantized, content.pruned, content.certified, content.verified)
-    sectioned = [grid for section in sections for grid in (*section.grids, *section.details)]
-    for grid in [*content.swap_grids, *sectioned, *content.hardness_grids]:
+    for grid in (grid for part in content.parts.values() for grid in (*part.grids, *part.details)):
         name = file_name(grid.name)
         while f"{name}.tex" in found:
             name += "-table"

@@ -6,31 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.bounds import BoundsTable, radius_text
-from evalsuite.report.bounds_figures import width_figures
 from evalsuite.report.canvas import (
-    MUTED,
-    RULE,
+    FIGURE_WIDTH,
+    MUTED_COLOUR,
+    RULE_COLOUR,
     VERDICT_COLOURS,
-    WIDTH,
     Drawing,
+    figure_style,
     new_figure,
-    number,
-    style,
+    number_of,
     svg_text,
 )
-from evalsuite.report.curves import WIDTHS_CAPTION, WIDTHS_LACK, WIDTHS_TITLE, bit_widths, certified_curves
-from evalsuite.report.disruption import STAGE, disruption_figure
-from evalsuite.report.exact import ExactTable
-from evalsuite.report.exact_figures import exact_figures
 from evalsuite.report.forest import differences
-from evalsuite.report.hardness import LayerOrder
-from evalsuite.report.measured import Measured
-from evalsuite.report.pareto import pareto_figures
-from evalsuite.report.profiles import order_figure, profile_figure
-from evalsuite.report.pruning import PruningTable
-from evalsuite.report.quantization import QuantizationTable
-from evalsuite.report.sensitivity import accumulator_figures, sensitivity_figures
+from evalsuite.report.radii import radius_text
 from evalsuite.report.tables import records
 from evalsuite.report.verdicts import VERDICTS
 
@@ -40,45 +28,14 @@ if TYPE_CHECKING:
 _MOST_RADII = 4  # Of panels beside one another.
 
 
-def draw_all(
-    compared: pd.DataFrame,
-    verdicts: pd.DataFrame,
-    measured: Measured,
-    orders: Sequence[LayerOrder],
-    quantized: Sequence[QuantizationTable],
-    pruned: Sequence[PruningTable],
-    certified: Sequence[BoundsTable] = (),
-    verified: Sequence[ExactTable] = (),
-) -> list[Drawing]:
-    """All figures, workload by workload, those without data too; those of layers only where layers were measured."""
+def draw_all(compared: pd.DataFrame, verdicts: pd.DataFrame) -> list[Drawing]:
+    """Differences and verdicts, workload by workload, those without data too."""
     drawings = []
-    tables = {each.workload: each for each in quantized}
-    for workload in compared["workload"].unique():
+    for workload in map(str, compared["workload"].unique()):
         lines = compared[compared["workload"] == workload]
-        drawings += [
-            differences(lines, str(workload)),
-            *certified_curves(lines, str(workload)),
-            *(each for table in certified if table.workload == workload for each in width_figures(table)),
-            *(each for table in verified if table.workload == workload for each in exact_figures(table)),
-            *verdict_figures(
-                verdicts[verdicts["workload"] == workload], str(workload), list(lines["variant"].unique())
-            ),
-            *_quantized(measured, tables.get(str(workload)), str(workload)),
-        ]
-        drawings += [each for table in pruned if table.workload == workload for each in pareto_figures(table)]
-        if measured.step(str(workload), STAGE):
-            drawings.append(disruption_figure(measured, str(workload)))
-        if orders:
-            drawings.append(profile_figure(measured, str(workload)))
-            drawings.append(order_figure(measured, str(workload), orders))
+        own = verdicts[verdicts["workload"] == workload]
+        drawings += [differences(lines, workload), *verdict_figures(own, workload, list(lines["variant"].unique()))]
     return drawings
-
-
-def _quantized(measured: Measured, table: QuantizationTable | None, workload: str) -> list[Drawing]:
-    if table is None:
-        title = f"{WIDTHS_TITLE}, {workload}"
-        return [Drawing(f"quantization-{workload}", title, WIDTHS_CAPTION, reason=WIDTHS_LACK)]
-    return [*bit_widths(table), *sensitivity_figures(measured, table), *accumulator_figures(measured, table)]
 
 
 def verdict_figures(verdicts: pd.DataFrame, workload: str, variants: Sequence[str]) -> list[Drawing]:
@@ -104,14 +61,14 @@ def verdict_bars(verdicts: pd.DataFrame, name: str, title: str, variants: Sequen
     if counted.empty:
         return Drawing(name, title, caption, reason="no verdicts of single samples")
     methods = list(dict.fromkeys(zip(counted["step"], counted["method"], strict=True)))
-    every = sorted(counted["eps"].unique(), key=number)
+    every = sorted(counted["eps"].unique(), key=number_of)
     if len(every) > _MOST_RADII:
         caption += f" Of {len(every)} radii {_MOST_RADII} are shown; the counts of all are in the table."
         every = [every[round(i * (len(every) - 1) / (_MOST_RADII - 1))] for i in range(_MOST_RADII)]
     noted = [row for row in records(verdicts) if row["note"]]
     notes = {(row["step"], row["variant"]): row["note"].split(" (")[0] for row in noted}
-    with style():
-        figure = new_figure(WIDTH, len(methods) * (0.3 + 0.17 * len(variants)) + 0.5)
+    with figure_style():
+        figure = new_figure(FIGURE_WIDTH, len(methods) * (0.3 + 0.17 * len(variants)) + 0.5)
         grid = figure.subplots(len(methods), len(every), squeeze=False, sharex=True, sharey=True)
         for axes_row, (step, method) in zip(grid, methods, strict=True):
             for axes, eps in zip(axes_row, every, strict=True):
@@ -125,7 +82,7 @@ def verdict_bars(verdicts: pd.DataFrame, name: str, title: str, variants: Sequen
 
 
 def _eps_title(eps: str) -> str:
-    value = number(eps)
+    value = number_of(eps)
     return f"ε = {eps}" if math.isnan(value) else f"ε = {radius_text(value)}"
 
 
@@ -138,13 +95,15 @@ def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mappin
     axes.spines["left"].set_visible(False)
     if panel.empty:
         middle = (len(variants) - 1) / 2
-        axes.text(50, middle, "not run", ha="center", va="center", color=MUTED, fontsize=7, style="italic")
+        axes.text(50, middle, "not run", ha="center", va="center", color=MUTED_COLOUR, fontsize=7, style="italic")
         return
     rows = {row["variant"]: row for row in records(panel)}
     for i, variant in enumerate(variants):
         left = 0.0
         if variant not in rows:
-            axes.text(2, i, notes[variant] or "no verdicts", va="center", color=MUTED, fontsize=6.5, style="italic")
+            axes.text(
+                2, i, notes[variant] or "no verdicts", va="center", color=MUTED_COLOUR, fontsize=6.5, style="italic"
+            )
             continue
         for verdict in VERDICTS:
             share = 100 * rows[variant][verdict] / rows[variant]["total"]
@@ -156,5 +115,7 @@ def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mappin
 def _verdict_legend(figure: Any) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=VERDICT_COLOURS[each], edgecolor=RULE, linewidth=0.5, label=each) for each in VERDICTS]
+    handles = [
+        Patch(facecolor=VERDICT_COLOURS[each], edgecolor=RULE_COLOUR, linewidth=0.5, label=each) for each in VERDICTS
+    ]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.4, handlelength=1.2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Finding:
+class VariantFinding:
     """One variant on one workload: its tally over all steps, and sentences."""
 
     workload: str
@@ -104,15 +104,17 @@ def _width(seeds: int) -> str:
     return f"With {seeds} seeds an interval is ± {t.ppf(0.975, seeds - 1):.1f} standard errors: use 5 or more."
 
 
-def findings(compared: pd.DataFrame, headlines: Sequence[TextLine]) -> list[Finding]:
-    """One finding per workload and variant, in order."""
+def findings(
+    compared: pd.DataFrame, headlines: Sequence[TextLine], optional: Collection[str] = ()
+) -> list[VariantFinding]:
+    """One finding per workload and variant, in order; a metric in `optional` may have no value."""
     others = compared[compared["variant"] != compared["baseline"]]
     made = []
     for (workload, variant), lines in others.groupby(["workload", "variant"], sort=False):
         counts = tally(lines)
         chosen = [line for line in headlines if line.workload == workload]
-        sentences = (_count_sentence(counts), *_headline_sentences(chosen, str(variant)))
-        made.append(Finding(str(workload), str(variant), counts, tuple(each for each in sentences if each)))
+        sentences = (_count_sentence(counts), *_headline_sentences(chosen, str(variant), optional))
+        made.append(VariantFinding(str(workload), str(variant), counts, tuple(each for each in sentences if each)))
     return made
 
 
@@ -133,7 +135,7 @@ def _count_sentence(counts: Tally) -> str:
     return text
 
 
-def _headline_sentences(lines: Sequence[TextLine], variant: str) -> list[str]:
+def _headline_sentences(lines: Sequence[TextLine], variant: str, optional: Collection[str]) -> list[str]:
     """The headline differences by outcome, one sentence each."""
     groups: dict[str, list[str]] = {
         each: [] for each in ("Better", "Worse", "Not resolved", "Exactly equal", "No value")
@@ -149,6 +151,6 @@ def _headline_sentences(lines: Sequence[TextLine], variant: str) -> list[str]:
             groups["Exactly equal"].append(line.brief)
         elif cell.interval and not cell.resolved:
             groups["Not resolved"].append(line.brief)
-        elif not cell.mean and line.metric != "swap_drop":
+        elif not cell.mean and line.metric not in optional:
             groups["No value"].append(f"{line.brief}: {cell.lack}")
     return [f"{head}: {'; '.join(parts)}." for head, parts in groups.items() if parts]

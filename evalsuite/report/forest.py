@@ -6,7 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.canvas import MUTED, WIDTH, Drawing, eps_text, looks, new_figure, style, svg_text
+from evalsuite.report.canvas import (
+    FIGURE_WIDTH,
+    MUTED_COLOUR,
+    Drawing,
+    eps_text,
+    figure_style,
+    looks,
+    new_figure,
+    svg_text,
+)
 from evalsuite.report.headlines import headline_lines
 from evalsuite.report.tables import TextLine, text_lines
 from evalsuite.results import parse_setting
@@ -33,8 +42,8 @@ def differences(lines: pd.DataFrame, workload: str) -> Drawing:
         return Drawing(name, title, caption, reason="no headline metric has differences over at least two seeds")
     columns = min(3, len(panels))
     height = -(-len(panels) // columns)
-    with style():
-        figure = new_figure(WIDTH, height * (0.62 + 0.24 * len(variants)) + 0.1)
+    with figure_style():
+        figure = new_figure(FIGURE_WIDTH, height * (0.62 + 0.24 * len(variants)) + 0.1)
         grid = figure.subplots(height, columns, squeeze=False, sharey=True)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
@@ -47,12 +56,12 @@ def differences(lines: pd.DataFrame, workload: str) -> Drawing:
 
 def _intervals(axes: Any, line: TextLine, variants: Sequence[str]) -> None:
     known, scale = looks(variants), line.scale
-    axes.axvline(0, color=MUTED, linewidth=0.8)
+    axes.axvline(0, color=MUTED_COLOUR, linewidth=0.8)
     for i, variant in enumerate(variants):
         cell = line.raw[variant]
         if not cell["n_pairs"]:
             axes.text(0.98, i, cell["status"] if not cell["n"] else "no pair", transform=axes.get_yaxis_transform(),
-                      ha="right", va="center", color=MUTED, fontsize=7, style="italic")  # fmt: skip
+                      ha="right", va="center", color=MUTED_COLOUR, fontsize=7, style="italic")  # fmt: skip
             continue
         center = cell["diff"] / scale.divisor
         if not math.isnan(cell["diff_low"]):
@@ -72,5 +81,5 @@ def _labels(axes: Any, line: TextLine, variants: Sequence[str]) -> None:
     axes.margins(x=0.12)
     axes.locator_params(axis="x", nbins=4)
     hint = {"higher": "better →", "lower": "← better"}.get(line.direction, "")
-    axes.set_xlabel(f"{line.difference_unit or line.shown_unit}   {hint}".strip(), fontsize=7.5, color=MUTED)
+    axes.set_xlabel(f"{line.difference_unit or line.shown_unit}   {hint}".strip(), fontsize=7.5, color=MUTED_COLOUR)
     axes.spines["left"].set_visible(False)

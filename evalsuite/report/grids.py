@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,13 @@ class Grid:
     rows: tuple[tuple[GridCell, ...], ...]
     note: str = ""
     frame: pd.DataFrame | None = field(default=None, compare=False)
+
+
+def frame_of(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Lines as a frame."""
+    import pandas as pd
+
+    return pd.DataFrame(list(lines))
 
 
 def estimate_columns(name: str, estimate: Any) -> dict[str, Any]:

@@ -3,109 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from evalsuite.report.bounds import STAGE, by_tightness
-from evalsuite.report.canvas import number
+from evalsuite.report.canvas import number_of
+from evalsuite.report.measured import TRAIN
+from evalsuite.report.section import Headline, sections
 from evalsuite.report.tables import TextLine
 from evalsuite.results import parse_setting
 
-
-@dataclass(frozen=True)
-class Headline:
-    """A (stage, metric) pair; of its settings, those with the `wanted` key and value where there are any.
-
-    `figure` tells whether it also has a panel in the figure of differences.
-    """
-
-    stage: str
-    metric: str
-    wanted: tuple[str, str] = ("", "")
-    figure: bool = True
-
-
-HEADLINES = (
-    Headline("accuracy", "bits_per_byte"),
-    Headline("accuracy", "bits_per_token"),
-    Headline("accuracy", "accuracy"),
-    Headline("accuracy", "swap_drop", figure=False),
-    Headline("quantize", "runtime_accuracy"),
-    Headline("quantize", "float_islands", figure=False),
-    Headline("quantize", "integer_mac_fraction", figure=False),
-    Headline("quantize", "latency_ratio", wanted=("batch", "1"), figure=False),
-    Headline("prune", "accuracy"),
-    Headline("bounds", "certified_accuracy", wanted=("method", "alpha-crown")),
-    Headline("bounds", "certified_radius", wanted=("method", "crown")),
-    Headline("swap-certificate", "swap_kept", wanted=("eps", "0.01")),
-    Headline("swap-certificate", "certified_disruption", wanted=("eps", "0.01"), figure=False),
-    Headline("smt", "verified_accuracy"),
-    Headline("smt", "undecided_fraction", figure=False),
-    Headline("smt", "adversarial_distance"),
-)
-
-# Of a stage that is not listed, the first metric with a direction is the headline.
-_KNOWN = {headline.stage for headline in HEADLINES} | {"train", "export", "exact-prune"}
-# Of these it is so too, where the task is another than classification or language modelling.
-_OF_THE_TASK = ("accuracy", "quantize", "prune")
-
-# Stages with a section of their own: of many steps, the first are headlines.
-_SECTIONED = ("quantize", "prune", "bounds", "smt")
 _MOST_STEPS = 4
 _MOST_RADII = 4
+
+
+def optional_metrics() -> set[str]:
+    """The headline metrics that a network may have no value of."""
+    return {each.metric for section in sections().values() for each in section.headlines if each.optional}
 
 
 def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[TextLine]:
     """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
 
-    Of more than four steps that quantize, prune, bound or verify exactly, only the first four in the recipe's order
-    count; of more than four radii of one such line, three: at a quarter, at half and at three quarters of them.
+    Of a headline at more than four steps only the four with the largest differences to the baseline are chosen; of
+    more than four radii of one such line, three in the same way.
 
     Args:
         lines: of one or more workloads.
         figure: only those that have a panel in the figure of differences.
     """
+    every = [each for section in sections().values() for each in section.headlines]
+    known = {stage for section in sections().values() for stage in section.stages} | {TRAIN}
+    of_task = {stage for section in sections().values() for stage in section.of_task}
     chosen: dict[int, TextLine] = {}
     begun: set[tuple[str, str]] = set()
-    sectioned: dict[tuple[str, str], dict[str, None]] = {}
     for line in lines:
-        if line.stage in _SECTIONED:
-            steps = sectioned.setdefault((line.workload, line.stage), {})
-            steps.setdefault(line.step)
-            if list(steps).index(line.step) >= _MOST_STEPS:
-                continue
         first = line.direction != "neutral" and (line.workload, line.step) not in begun
-        if first and (line.stage not in _KNOWN or (line.stage in _OF_THE_TASK and _another_task(line, lines))):
+        if first and (line.stage not in known or (line.stage in of_task and _another_task(line, lines, every))):
             begun.add((line.workload, line.step))
             chosen[id(line)] = line
-        for headline in HEADLINES:
+        for headline in every:
             if headline.stage != line.stage or (figure and not headline.figure):
                 continue
             if line.metric in ("", headline.metric) and _wanted(line, headline, lines):
                 chosen[id(line)] = line
-    return _few_radii(list(chosen.values()))
+    return _few_radii(_few_steps(list(chosen.values())))
 
 
-def _another_task(line: TextLine, lines: Sequence[TextLine]) -> bool:
+def _size(line: TextLine) -> float:
+    """The largest difference to the baseline; 0 without any."""
+    return max((abs(cell["diff"]) for cell in line.raw.values() if cell["n_pairs"]), default=0.0)
+
+
+def _few_steps(lines: Sequence[TextLine]) -> list[TextLine]:
+    """The lines without those of steps that are too many."""
+    alike: dict[tuple[str, ...], list[TextLine]] = {}
+    for line in lines:
+        alike.setdefault((line.workload, line.stage, line.metric, line.setting), []).append(line)
+    kept = {id(line) for same in alike.values() for line in sorted(same, key=lambda line: -_size(line))[:_MOST_STEPS]}
+    return [line for line in lines if id(line) in kept]
+
+
+def _another_task(line: TextLine, lines: Sequence[TextLine], every: Sequence[Headline]) -> bool:
     """Whether its step has none of the stage's first headlines: the task is none that they know."""
-    known = {each.metric for each in HEADLINES if each.stage == line.stage and each.figure} | {""}
+    known = {each.metric for each in every if each.stage == line.stage and each.figure} | {""}
     return not any((each.workload, each.step) == (line.workload, line.step) and each.metric in known for each in lines)
 
 
 def _few_radii(lines: Sequence[TextLine]) -> list[TextLine]:
-    """The lines without those of radii that are too many, and of a bounds step only those of its tightest method."""
+    """The lines without those of radii that are too many, and where a stage has a tightest method, only its lines."""
+    tightest_of = {stage: each.tightest for each in sections().values() for stage in each.stages if each.tightest}
     places: dict[tuple[str, str, str], list[TextLine]] = {}
     for line in lines:
         if "eps" in parse_setting(line.setting):
             places.setdefault((line.workload, line.step, line.metric), []).append(line)
     dropped: set[int] = set()
     for same in places.values():
-        tightest = by_tightness({_method(line) for line in same})[-1]
-        told = [line for line in same if line.stage != STAGE or _method(line) == tightest]
+        chosen = tightest_of.get(same[0].stage)
+        tightest = chosen({_method(line) for line in same}) if chosen else None
+        told = [line for line in same if tightest is None or _method(line) == tightest]
         dropped |= {id(line) for line in same} - {id(line) for line in told}
         if len(told) > _MOST_RADII:
-            every = sorted(told, key=lambda line: number(parse_setting(line.setting)["eps"]))
-            kept = {len(every) // 4, len(every) // 2, 3 * len(every) // 4}
-            dropped |= {id(line) for i, line in enumerate(every) if i not in kept}
+            every = sorted(told, key=lambda line: number_of(parse_setting(line.setting)["eps"]))
+            quarters = [every[i] for i in (len(every) // 4, len(every) // 2, 3 * len(every) // 4)]  # of equal ones
+            kept = sorted([*quarters, *(each for each in every if each not in quarters)], key=lambda line: -_size(line))
+            dropped |= {id(line) for line in kept[len(quarters) :]}
     return [line for line in lines if id(line) not in dropped]
 
 

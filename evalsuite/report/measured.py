@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.comparison import root_reason
@@ -12,7 +12,7 @@ from evalsuite.results import Status, parse_setting
 if TYPE_CHECKING:
     import pandas as pd
 
-TRAIN, ACCURACY = "train", "accuracy"
+TRAIN = "train"
 _PLACE = ("workload", "variant", "step", "metric", "setting")
 
 
@@ -60,6 +60,10 @@ class Measured:
         steps = self._steps.get((workload, stage), {})
         return next((step for step in steps if not self._after.get(step)), "")
 
+    def plain_steps(self, workload: str, stage: str) -> list[str]:
+        """The steps of a stage that take networks as trained, in the order of the rows."""
+        return [step for step in self.steps(workload, stage) if not self._after.get(step)]
+
     def steps(self, workload: str, stage: str) -> list[str]:
         """All steps of a stage, in the order of the rows."""
         return list(self._steps.get((workload, stage), {}))
@@ -79,6 +83,16 @@ class Measured:
                 return self._reasons[place]
         failed = self._reasons.get((workload, variant, TRAIN, "", ""))
         return failed or "absent: no row of it in this run"
+
+    def reasons(self, workload: str, step: str, variants: Sequence[str], metric: str) -> dict[tuple[str, str], str]:
+        """(variant, metric) -> why it has no value; an empty metric stands for all, told as of the given one."""
+        rows = self.frame
+        rows = rows[(rows["workload"] == workload) & (rows["step"] == step) & rows["value"].isna()]
+        found = {(variant, ""): self.reason(workload, variant, step, metric) for variant in variants}
+        columns = ["variant", "metric", "status", "reason"]
+        for variant, each, status, reason in rows.loc[rows["reason"] != "", columns].itertuples(index=False):
+            found.setdefault((str(variant), str(each)), f"{status}: {root_reason(str(reason))}")
+        return found
 
     def layers(self, workload: str, variant: str, metric: str, step: str = TRAIN) -> dict[str, dict[int, float]]:
         """Of a metric of each layer: the layer's path -> seed -> value, in the network's order."""

@@ -47,7 +47,7 @@ class Scale:
         return f"{shown:,.{self.decimals}f}"
 
 
-def power(value: float) -> str:
+def power_text(value: float) -> str:
     """The nearest power of ten of a positive number: "10⁻³"."""
     return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPTS)}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from evalsuite.report.record import Record
+from evalsuite.report.section import sections
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,9 +30,10 @@ def in_order(frame: pd.DataFrame, record: Record) -> pd.DataFrame:
 
 
 def baseline_of(frame: pd.DataFrame, record: Record) -> str:
-    """The recorded baseline; for want of a record, GELU, else the first variant."""
+    """The recorded baseline; for want of a record, that of a section, else the first variant."""
     recorded = record.entries.get("baseline")
     if isinstance(recorded, str) and recorded:
         return recorded
     variants = list(dict.fromkeys(frame["variant"]))
-    return "gelu" if "gelu" in variants or not variants else str(variants[0])
+    known = [each.baseline for each in sections().values() if each.baseline]
+    return next((each for each in known if each in variants or not variants), str(variants[0]) if variants else "")

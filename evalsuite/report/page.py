@@ -7,8 +7,9 @@ import hashlib
 from importlib.resources import files
 from typing import Any
 
-from evalsuite.report.content import GUIDE, QUESTION, Content
-from evalsuite.report.pattern import PATTERN_RULE
+from evalsuite.report.content import ANSWER_GUIDE, GUIDE, QUESTION, Content
+from evalsuite.report.headlines import optional_metrics
+from evalsuite.report.matrix import Reading
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.verdicts import VERDICTS
 
@@ -88,14 +89,16 @@ def render(content: Content) -> str:
         "content": content,
         "question": QUESTION,
         "guide": GUIDE,
+        "answer_guide": ANSWER_GUIDE.format(baseline=content.baseline),
+        "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},
         "policy": content_policy(style, script),
         # Both come from this package; escaping them would change their digests.
         "style": Markup(style),
         "script": Markup(script),
         "arrows": _DIRECTIONS,
         "direction_words": _DIRECTION_WORDS,
-        "pattern_rule": PATTERN_RULE,
-        "figures": [(each, _data_uri(each.svg) if each.svg else "") for each in content.drawings],
+        "uri": _data_uri,
+        "optional": optional_metrics(),
         "verdict_names": VERDICTS,
         "verdicts": content.verdicts.to_dict("records"),
         "contradictions": content.contradictions.rows.to_dict("records"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 _ROUNDING = 8 * 2.0**-52  # Subtracting two decimals such as 0.96 - 0.95 is off by an ulp or two of the operands.
 
@@ -38,6 +39,14 @@ class Estimate:
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
+@cache
+def t_quantile(level: float, degrees: int) -> float:
+    """Student's quantile: asked for every cell, of a few degrees of freedom."""
+    from scipy.stats import t
+
+    return float(t.ppf(level, degrees))
+
+
 def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: float | None = None) -> Estimate:
     """The mean of `values` and its t interval with n - 1 degrees of freedom.
 
@@ -62,10 +71,8 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
     mean = 0.0 if abs(mean) <= tolerance else mean
     if n == 1:
         return Estimate(mean, None, None, 1)
-    from scipy.stats import t
-
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    half = float(t.ppf((1 + level) / 2, n - 1)) * deviation / math.sqrt(n)
+    half = t_quantile((1 + level) / 2, n - 1) * deviation / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 
@@ -122,9 +129,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]], *, level: float = 0.95)
     value = above / below
     if n == 1:
         return Ratio(value, None, None, 1)
-    from scipy.stats import t
-
-    spread = float(t.ppf((1 + level) / 2, n - 1)) ** 2 / (n * (n - 1))
+    spread = t_quantile((1 + level) / 2, n - 1) ** 2 / (n * (n - 1))
     aa = spread * math.fsum((a - above) ** 2 for a, _ in pairs)
     ab = spread * math.fsum((a - above) * (b - below) for a, b in pairs)
     bb = spread * math.fsum((b - below) ** 2 for _, b in pairs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.cells import CellText, cell_text, line_scale
 from evalsuite.report.comparison import LINE, comparison, root_reason
+from evalsuite.report.section import sections
 from evalsuite.report.verdicts import Contradictions, contradictions, verdict_table
 from evalsuite.results import Status, parse_setting
 
@@ -25,7 +26,6 @@ __all__ = [
     "verdict_table",
 ]
 
-_SPELLED = {"gelu": "GELU", "mac": "MAC", "macs": "MACs", "nll": "NLL", "onnx": "ONNX", "pgd": "PGD"}
 _FAILURE_COLUMNS = ("workload", "step", "stage", "variant", "metric", "status", "seeds", "reason")
 
 
@@ -53,7 +53,8 @@ class TextLine:
     @property
     def label(self) -> str:
         """The metric in words; a step that gave no metric at all stands for all of them."""
-        words = [_SPELLED.get(word, word) for word in self.metric.split("_")]
+        spelled = {name: text for each in sections().values() for name, text in each.spelled.items()}
+        words = [spelled.get(word, word) for word in self.metric.split("_")]
         return " ".join(words) if self.metric else "all metrics"
 
     @property

@@ -9,9 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import evalsuite
+from evalsuite.plugins import load_all, options_of
 
 ROOT = Path(evalsuite.__file__).parent.parent
 # What each may import at any depth, besides itself; everything not listed is a leaf that imports only the contract.
@@ -44,6 +46,7 @@ ALLOWED = {
     "plugins": set(),
     "activations": {"plugins"},
     "reluize": {"activations", "contract", "plugins", "relaxations", "samples", "workloads"},
+    "reluize/report": {"contract", "reluize", "report"},  # its section of the report, which nothing else imports
     "variants": {"activations", "contract", "onnx_network", "plugins", "reluize", "workloads"},
     "integrations": {"reluize"},
     "relaxations": {"activations", "contract"},
@@ -77,7 +80,7 @@ ALLOWED = {
         "variants",
         "workloads",
     },
-    "report": {"contract", "results"},
+    "report": {"contract", "plugins", "results"},
     "doctor": {"plugins"},
     "conformance": {"contract"},
     "testing": {
@@ -106,7 +109,12 @@ def imports(file: Path) -> Iterator[str]:
 
 def module_files() -> list[tuple[str, Path]]:
     package = ROOT / "evalsuite"
-    return [(file.relative_to(package).parts[0].removesuffix(".py"), file) for file in sorted(package.rglob("*.py"))]
+    return [(room_of(file.relative_to(package)), file) for file in sorted(package.rglob("*.py"))]
+
+
+def room_of(file: Path) -> str:
+    """The package's folder or module; a section of the report is a room of its own."""
+    return "/".join(file.parts[:2]) if "report" in file.parts[1:-1] else file.parts[0].removesuffix(".py")
 
 
 @pytest.mark.parametrize(("room", "file"), module_files(), ids=lambda each: str(getattr(each, "name", each)))
@@ -127,6 +135,31 @@ def test_stages_import_public_names_only_and_no_other_stage(file: Path) -> None:
             assert name == "evalsuite", f"{file.name} imports {name}: use the public names of evalsuite"
         if name.split(".")[0] == "pipelines":
             assert name == own or name.startswith(own + "."), f"{file.name} imports another stage: {name}"
+
+
+def test_the_core_of_the_report_names_no_stage_metric_option_or_variant() -> None:
+    """Sections do. A name of several words is looked for in any text, a plain word where it is the whole of one."""
+    named = {plugin.name for group in ("stages", "variants") for plugin in load_all(group)}
+    named |= {name for plugin in load_all("stages") for name, _, _ in options_of(plugin.target)}
+    for study in sorted((ROOT / "reports").glob("*/results.parquet")):
+        frame = pd.read_parquet(study, columns=["metric", "variant", "stage"])
+        named |= {str(each) for column in frame for each in frame[column].unique() if each}
+    assert {"certified_accuracy", "smt", "weight_bits", "gelu"} <= named
+    # Parts of data, keys that the contract gives verdicts, and entries of run.json, which options share the names of.
+    named -= {"train", "calibration", "eps", "norm", "method", "steps", "seconds"}
+    found = []
+    for file in sorted((ROOT / "evalsuite" / "report").glob("*.py")):
+        tree = ast.parse(file.read_text())
+        documented = {id(each.body[0].value) for each in ast.walk(tree)
+                      if isinstance(each, (ast.Module, ast.ClassDef, ast.FunctionDef)) and each.body
+                      and isinstance(each.body[0], ast.Expr)}  # fmt: skip
+        for node in ast.walk(tree):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if id(node) not in documented and (
+                text in named or set(re.findall(r"[a-z0-9]+(?:[_-][a-z0-9]+)+", text)) & named
+            ):
+                found.append(f"{file.name}: {text}")
+    assert found == []
 
 
 @pytest.mark.parametrize(

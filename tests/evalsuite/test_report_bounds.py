@@ -17,16 +17,17 @@ from test_report_sample import write_run
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
-from evalsuite.report.bounds import BoundsTable, Place, is_geometric, radius_text
-from evalsuite.report.bounds_answer import BoundsFinding
-from evalsuite.report.bounds_area import Height
-from evalsuite.report.bounds_layers import layers_grid, logits_grid, shown_radii, stability_grid
-from evalsuite.report.bounds_text import decisions_grid, heights_grid, looser_grid, radius_grid
 from evalsuite.report.content import Content
-from evalsuite.report.curves import _curves, _radius_axis, certified_curves
 from evalsuite.report.grids import Grid
+from evalsuite.report.radii import is_geometric, radius_text
 from evalsuite.report.record import Record
+from evalsuite.report.sentences import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from pipelines.bounds.report.curves import _curves, _radius_axis, certified_curves
+from pipelines.bounds.report.heights import Height, heights
+from pipelines.bounds.report.layers import layers_grid, logits_grid, shown_radii, stability_grid
+from pipelines.bounds.report.tables import BoundsTable, Place
+from pipelines.bounds.report.text import decisions_grid, heights_grid, looser_grid, radius_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 THREE = (0.125, 0.25, 0.5)
@@ -85,16 +86,16 @@ def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None 
 
 
 def table_of(folder: Path, rows: list[Row], **entries: Any) -> BoundsTable:
-    (table,) = content_of(folder, rows, **entries).certified.tables
+    (table,) = content_of(folder, rows, **entries).parts["bounds"].tables
     return table
 
 
-def finding_of(folder: Path, rows: list[Row]) -> BoundsFinding:
-    return content_of(folder, rows).certified.findings[-1]
+def finding_of(folder: Path, rows: list[Row]) -> Finding:
+    return content_of(folder, rows).parts["bounds"].findings[-1]
 
 
 def heights_of(folder: Path, rows: list[Row]) -> dict[str, Height]:
-    found = content_of(folder, rows).certified.heights
+    found = heights(content_of(folder, rows).parts["bounds"].tables)
     return {f"{each.table.label} {each.method} {each.variant}": each for each in found}
 
 
@@ -277,7 +278,10 @@ def test_single_layers_have_tables_of_their_own(tmp_path: Path) -> None:
     assert {line.metric for line in content.lines} == {"certified_accuracy"}
     assert content.tallies["w", "bounds"]["relu"].compared == 3
     assert set(content.compared["metric"]) > {"layer_width", "unstable_share", "stable_off_share"}
-    assert [line[3] for line in marked(stability_grid(content.certified.tables[0]))] == ["unstable", "stable off"] * 4
+    assert [line[3] for line in marked(stability_grid(content.parts["bounds"].tables[0]))] == [
+        "unstable",
+        "stable off",
+    ] * 4
     (drawing,) = [each for each in content.drawings if each.name.startswith("widths-")]
     assert drawing.svg is not None
 
@@ -292,12 +296,12 @@ def test_radii_table(tmp_path: Path) -> None:
         row_of(Metric("certified_radius", None, "input", HIGHER, {"method": "ibp"}, reason="late"), job("gelu", 1))
     )
     content = content_of(tmp_path, rows)
-    (table,) = content.certified.tables
+    (table,) = content.parts["bounds"].tables
     low, high = ttest_1samp([0.04, 0.05, 0.06], 0.0).confidence_interval(0.95)
     assert marked(radius_grid([table])) == [
         ["w", "mean, crown", "0.110 ± 0.025", f"0.160 ± 0.043 Δ +0.050 [{low:.3f}, {high:.3f}] ✓ better"]
     ]
-    told = " ".join(content.certified.findings[0].sentences)
+    told = " ".join(content.parts["bounds"].findings[0].sentences)
     assert "late" not in told  # No value, no remark on it.
     assert "Mean certified radius (crown) of gelu: 0.110; differences, in the input's units: relu +0.050" in told
     assert "6 of 6 values of certified radius have a remark like this: gelu: 7 of 50 samples hold" in told
@@ -324,7 +328,7 @@ def test_what_is_said_of_differences(tmp_path: Path) -> None:
 def test_all_workloads_are_told_together(tmp_path: Path) -> None:
     rows = [*certified({"gelu": GELU, "relu": HIGH, "annealed": NEAR}),
             *certified({"gelu": GELU, "relu": LOW, "annealed": NEAR}, workload="v")]  # fmt: skip
-    findings = content_of(tmp_path, rows).certified.findings
+    findings = content_of(tmp_path, rows).parts["bounds"].findings
     first = findings[0]
     assert first.headline == (
         "2 of 4 mean heights above gelu's certified curve resolved (1 higher, 1 lower; p by Holm)."
@@ -336,7 +340,7 @@ def test_all_workloads_are_told_together(tmp_path: Path) -> None:
     swapped = [row_of(drop, {**job(name, seed, "accuracy"), "stage": "accuracy"}) for name in ("annealed", "relu")
                for seed in range(3)]  # fmt: skip
     # Of networks that ReLU was put into nothing more is said: whether that helps is not in so few cells.
-    assert content_of(tmp_path / "swapped", [*rows, *swapped]).certified.findings == findings
+    assert content_of(tmp_path / "swapped", [*rows, *swapped]).parts["bounds"].findings == findings
 
 
 def test_a_method_that_should_be_looser_and_is_not_is_told(tmp_path: Path) -> None:
@@ -347,22 +351,22 @@ def test_a_method_that_should_be_looser_and_is_not_is_told(tmp_path: Path) -> No
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     single = {eps: values[:1] for eps, values in GELU.items()}
     content = content_of(tmp_path, certified({"gelu": single, "relu": dict.fromkeys(GELU, (1.0,))}))
-    (found,) = content.certified.findings
+    (found,) = content.parts["bounds"].findings
     assert found.headline == "Nothing of crown can be compared with gelu over several seeds."
     assert found.sentences == ()
-    assert not [cell.tone for grid in content.certified.grids for row in grid.rows for cell in row if cell.tone]
+    assert not [cell.tone for grid in content.parts["bounds"].grids for row in grid.rows for cell in row if cell.tone]
 
 
 def test_jobs_that_failed_show_with_the_reason(tmp_path: Path) -> None:
     rows = certified({"gelu": GELU})
     rows += [failure_row(job("relu", seed), Status.UNSUPPORTED, "w/relu/0/bounds: softmax") for seed in range(3)]
-    (grid,) = [each for each in content_of(tmp_path, rows).certified.grids if "certified" in each.name]
+    (grid,) = [each for each in content_of(tmp_path, rows).parts["bounds"].grids if "certified" in each.name]
     assert {row[-1].text for row in grid.rows} == {"unsupported: softmax"}
     none = [failure_row(job(name, 0), Status.CRASHED, "signal 11") for name in ("gelu", "relu")]
-    section = content_of(tmp_path / "none", none, options={"bounds": {"norm": "l2"}}).certified
+    section = content_of(tmp_path / "none", none, options={"bounds": {"norm": "l2"}}).parts["bounds"]
     assert [row.plain for row in section.grids[0].rows[0]] == ["–", "", "crashed: signal 11", "crashed: signal 11"]
-    assert section.findings == [BoundsFinding("w, L2", "Nothing was certified.", ("crashed: signal 11",))]
-    assert section.heights == []
+    assert section.findings == [Finding("w, L2", "Nothing was certified.", ("crashed: signal 11",))]
+    assert heights(section.tables) == []
 
 
 def test_steps_are_told_apart_by_norm_and_by_what_they_follow(tmp_path: Path) -> None:
@@ -370,15 +374,18 @@ def test_steps_are_told_apart_by_norm_and_by_what_they_follow(tmp_path: Path) ->
             for row in certified({"gelu": GELU}, step=step, **more)]  # fmt: skip
     record = {"steps": [{"name": "c", "after": "prune"}, {"name": "a"}]}
     content = content_of(tmp_path, rows, **record)
-    assert [each.label for each in content.certified.tables] == ["w, L∞, a", "w, L2", "w, L∞, after prune", "w, L∞, d"]
+    assert [each.label for each in content.parts["bounds"].tables] == [
+        "w, L∞, a",
+        "w, L2",
+        "w, L∞, after prune",
+        "w, L∞, d",
+    ]
 
 
 def test_without_a_bounds_step_there_is_no_section(tmp_path: Path) -> None:
     plain = {"workload": "w", "variant": "gelu", "seed": 0, "step": "accuracy", "stage": "accuracy", "key": "k"}
     content = content_of(tmp_path, [row_of(Metric("accuracy", 0.9, "fraction", HIGHER), plain)])
-    section = content.certified
-    assert (section.tables, section.findings, section.grids, section.details) == ([], [], [], [])
-    assert section.rule == ""
+    assert "bounds" not in content.parts
 
 
 FIVE = ("gelu", "gelu-swap", "swap-refit", "annealed", "relu")

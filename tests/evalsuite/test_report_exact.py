@@ -18,14 +18,15 @@ from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.canvas import looks
 from evalsuite.report.content import Content
-from evalsuite.report.exact import GAP, VERIFIED, Counted, ExactTable
-from evalsuite.report.exact_figures import LEAST, _cactus, curve_points, exact_figures
-from evalsuite.report.exact_findings import ExactFinding
-from evalsuite.report.exact_fractions import gap_grid, verified_grid
-from evalsuite.report.exact_text import verdicts_grid
 from evalsuite.report.grids import Grid
 from evalsuite.report.record import Record, read_record
+from evalsuite.report.sentences import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from pipelines.smt.report.distance import distances
+from pipelines.smt.report.figures import LEAST, _cactus, curve_points, exact_figures
+from pipelines.smt.report.fractions import gap_grid, verified_grid
+from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable
+from pipelines.smt.report.text import verdicts_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 HOLDS, VIOLATED, UNKNOWN, TIMEOUT = Verdict.HOLDS, Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.TIMEOUT
@@ -79,12 +80,12 @@ def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None 
 
 
 def table_of(folder: Path, rows: list[Row], **entries: Any) -> ExactTable:
-    (table,) = content_of(folder, rows, **entries).verified.tables
+    (table,) = content_of(folder, rows, **entries).parts["exact"].tables
     return table
 
 
-def finding_of(folder: Path, rows: list[Row]) -> ExactFinding:
-    return content_of(folder, rows).verified.findings[-1]
+def finding_of(folder: Path, rows: list[Row]) -> Finding:
+    return content_of(folder, rows).parts["exact"].findings[-1]
 
 
 def marked(grid: Grid | None) -> list[list[str]]:
@@ -160,7 +161,7 @@ def test_the_gap_is_what_bounds_leave_open(tmp_path: Path, given: bool) -> None:
     assert cell.resolved
     assert cell.tone == ""
     assert [row[1] for row in marked(gap_grid(table))] == ["by bounds alone", "gap"]
-    told = " ".join(content_of(tmp_path / "told", rows).verified.findings[-1].sentences)
+    told = " ".join(content_of(tmp_path / "told", rows).parts["exact"].findings[-1].sentences)
     assert "at most: gelu 25.0 pp at ε = 1/8, relu 0; of 1 testable difference to gelu's gap 0 larger and 1" in told
     assert gap_grid(table_of(tmp_path / "none", verified({"gelu": BASE}))) is None
 
@@ -198,11 +199,11 @@ def test_distances_are_adjusted_by_holm(tmp_path: Path) -> None:
     base = (0.050, 0.052, 0.049, 0.051)
     gaps = {"relu": (0.010, 0.012, 0.009, 0.011), "annealed": (0.003, 0.001, 0.004, 0.002), "flat": (0.1,) * 4}
     rows = verified({"gelu": (0.5,) * 4})
-    distances = {"gelu": base, **{name: near(base, *each) for name, each in gaps.items()}}
-    rows += rows_of("adversarial_distance", distances)
+    given = {"gelu": base, **{name: near(base, *each) for name, each in gaps.items()}}
+    rows += rows_of("adversarial_distance", given)
     rows += rows_of("adversarial_distance_upper", {"gelu": near(base, *(0.001,) * 4)})
-    section = content_of(tmp_path, rows).verified
-    found = {each.cell.variant: each for each in section.distances}
+    section = content_of(tmp_path, rows).parts["exact"]
+    found = {each.cell.variant: each for each in distances(section.tables)}
     first, second = (ttest_1samp(gaps[name], 0.0).pvalue for name in ("relu", "annealed"))
     assert found["relu"].p_holm == pytest.approx(2 * first)
     assert found["annealed"].p_holm == pytest.approx(max(2 * first, second))
@@ -222,8 +223,8 @@ def test_two_p_values_that_holm_leaves_unresolved(tmp_path: Path) -> None:
     p = ttest_1samp(gaps, 0.0).pvalue
     assert 0.025 < p < 0.05
     same = {name: near(base, *gaps) for name in ("relu", "annealed")}
-    section = content_of(tmp_path, rows_of("adversarial_distance", {"gelu": base, **same})).verified
-    assert [(each.tone, each.p_holm) for each in section.distances] == [("", pytest.approx(2 * p))] * 2
+    section = content_of(tmp_path, rows_of("adversarial_distance", {"gelu": base, **same})).parts["exact"]
+    assert [(each.tone, each.p_holm) for each in distances(section.tables)] == [("", pytest.approx(2 * p))] * 2
 
 
 def integers(variant: str, seed: int, scale: float, share: float) -> list[Row]:
@@ -252,7 +253,7 @@ STEPS = [{"name": "int8", "stage": "quantize"}, {"name": "smt-int", "stage": "sm
 
 def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> None:
     content = content_of(tmp_path, integer_rows(), steps=STEPS)
-    (table,) = content.verified.tables
+    (table,) = content.parts["exact"].tables
     assert (table.label, table.radii, table.method) == ("w, in integers, after int8", (2.0,), "integer")
     assert table.radius(2.0) == "2 steps (ε = 0.02 to 0.022)"
     cell = table.compared("relu", VERIFIED, 2.0)
@@ -274,9 +275,12 @@ def test_grid_steps_in_float32_read_as_fractions_of_255(tmp_path: Path) -> None:
 
 def test_two_methods_of_one_workload_have_tables_of_their_own(tmp_path: Path) -> None:
     rows = [*verified({"gelu": BASE}), *verified({"gelu": BASE}, step="smt-z3", method="z3")]
-    tables = content_of(tmp_path, rows).verified.tables
+    tables = content_of(tmp_path, rows).parts["exact"].tables
     assert [(each.label, each.method) for each in tables] == [("w, smt", "search"), ("w, smt-z3", "z3")]
-    assert [each.workload for each in content_of(tmp_path / "told", rows).verified.findings] == ["w, smt", "w, smt-z3"]
+    assert [each.subject for each in content_of(tmp_path / "told", rows).parts["exact"].findings] == [
+        "w, smt",
+        "w, smt-z3",
+    ]
 
 
 def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
@@ -287,7 +291,7 @@ def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
     ]
     lack = Metric("proofs_checked", None, "count", HIGHER, {"eps": 0.125, "method": "search"}, reason="GELU has none")
     rows.append(row_of(lack, job("gelu", 0)))
-    section = content_of(tmp_path, rows).verified
+    section = content_of(tmp_path, rows).parts["exact"]
     (grid,) = [each for each in section.grids if each.name == "exact-proofs"]
     assert marked(grid) == [["w", "none of 2", "2 of 2 mean 3.00 kB"]]
     assert grid.note.endswith("have no proof files. None of gelu: GELU has none.")
@@ -298,10 +302,10 @@ def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
 def test_cost_splits_what_was_decided(tmp_path: Path) -> None:
     rows = [*verified({"gelu": (0.4,)}), *said("gelu", 0, FIVE), *rows_of("par2", {"gelu": (2.166,)}, eps=0.125)]
     rows += rows_of("nodes", {"gelu": (12.0,)}, eps=0.125)
-    (grid,) = [each for each in content_of(tmp_path, rows).verified.grids if each.name == "exact-cost"]
+    (grid,) = [each for each in content_of(tmp_path, rows).parts["exact"].grids if each.name == "exact-cost"]
     assert grid.columns == ("workload", "variant", "decided", "bounds · attack · search", "PAR-2", "median", "nodes")
     assert marked(grid) == [["w", "gelu", "3 of 5 (60.0 %)", "1 · 1 · 1", "2.17 s", "20.0 ms", "12"]]
-    sentences = content_of(tmp_path / "told", rows).verified.findings[-1].sentences
+    sentences = content_of(tmp_path / "told", rows).parts["exact"].findings[-1].sentences
     assert "Decided of the robustness questions asked: gelu 60.0 % (2 open)." in sentences
     assert "PAR-2 of a question, a clock reading without a verdict: gelu 2.17 s (12 nodes)." in sentences
 
@@ -309,7 +313,7 @@ def test_cost_splits_what_was_decided(tmp_path: Path) -> None:
 def test_clocks_have_no_verdict(tmp_path: Path) -> None:
     rows = verified({"gelu": BASE, "relu": BASE})
     rows += rows_of("par2", {"gelu": (1.0, 1.1, 0.9), "relu": (0.1, 0.12, 0.09)}, eps=0.125)
-    section = content_of(tmp_path, rows).verified
+    section = content_of(tmp_path, rows).parts["exact"]
     (grid,) = section.details
     assert [cell.tone for row in grid.rows for cell in row] == [""] * 4
     assert "Δ" not in " ".join(cell.plain for row in grid.rows for cell in row)
@@ -345,8 +349,8 @@ def test_figures_have_the_panels_that_there_are_data_for(tmp_path: Path) -> None
 
 def test_what_failed_says_why(tmp_path: Path) -> None:
     rows = [failure_row(job("gelu", seed), Status.UNSUPPORTED, "no exact encoding") for seed in range(2)]
-    section = content_of(tmp_path / "all", rows).verified
-    assert section.findings == [ExactFinding("w", "Nothing was verified exactly.", ("unsupported: no exact encoding",))]
+    section = content_of(tmp_path / "all", rows).parts["exact"]
+    assert section.findings == [Finding("w", "Nothing was verified exactly.", ("unsupported: no exact encoding",))]
     assert [marked(grid) for grid in section.grids] == [[["–", "unsupported: no exact encoding"]]]
     more = [*rows, *verified({"relu": (0.5, 0.6)}), *said("relu", 0, FIVE[:3])]
     found = finding_of(tmp_path / "one", more)
@@ -357,15 +361,14 @@ def test_what_failed_says_why(tmp_path: Path) -> None:
 
 def test_without_an_exact_step_there_is_nothing(tmp_path: Path) -> None:
     rows = [row_of(Metric("accuracy", 0.9, "fraction", HIGHER), job("gelu", 0) | {"stage": "accuracy"})]
-    section = content_of(tmp_path, rows).verified
-    assert (section.tables, section.grids, section.details, section.findings, section.rule) == ([], [], [], [], "")
+    assert "exact" not in content_of(tmp_path, rows).parts
     write_report(write_run(tmp_path / "page", rows, {"baseline": "gelu"}))
     assert "Exact verification" not in (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
 
 
 def test_committed_rows_without_times_and_nodes_render() -> None:
     content = Content(read_results(SAMPLE), read_record(SAMPLE), "gelu")
-    section = content.verified
+    section = content.parts["exact"]
     assert {each.workload for each in section.tables} == {"digits-mlp", "digits-cnn"}
     table = section.tables[0]
     frame = content.frame

@@ -32,11 +32,11 @@ from test_report_sample import write_run
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.content import Content
-from evalsuite.report.exact_cost import searches_grid
-from evalsuite.report.exact_figures import exact_figures
-from evalsuite.report.exact_fractions import verified_grid
 from evalsuite.report.grids import Grid
 from evalsuite.results import Row, row_of
+from pipelines.smt.report.cost import searches_grid
+from pipelines.smt.report.figures import exact_figures
+from pipelines.smt.report.fractions import verified_grid
 
 FRACTIONS = {"same_class_fraction": Direction.HIGHER, "other_class_fraction": Direction.LOWER,
              "class_undecided_fraction": Direction.LOWER}  # fmt: skip
@@ -78,7 +78,7 @@ def differing() -> list[Row]:
 
 
 def class_grid(content: Content) -> Grid:
-    (grid,) = [each for each in content.verified.grids if each.name == "w-smt-int-same-class"]
+    (grid,) = [each for each in content.parts["exact"].grids if each.name == "w-smt-int-same-class"]
     return grid
 
 
@@ -105,7 +105,7 @@ def test_shares_of_one_class_are_paired_by_seed(tmp_path: Path) -> None:
 
 def test_boxes_of_one_class_are_counted_in_words(tmp_path: Path) -> None:
     content = content_of(tmp_path, [*integer_rows(), *differing()], steps=STEPS)
-    (finding,) = content.verified.findings
+    (finding,) = content.parts["exact"].findings
     # 18 + 27 and 26 + 27 of 60; 6 + 3 and 3 + 3 broken; single questions that cannot be asked are undecided.
     assert finding.sentences[-1] == (
         "Same class as the float network for every real input of the box: gelu 45 of 60 (9 with another class, "
@@ -117,8 +117,8 @@ def test_boxes_of_one_class_are_counted_in_words(tmp_path: Path) -> None:
 
 
 def test_classes_are_no_table_of_robustness(tmp_path: Path) -> None:
-    plain = content_of(tmp_path / "plain", integer_rows(), steps=STEPS).verified
-    section = content_of(tmp_path / "both", [*integer_rows(), *differing()], steps=STEPS).verified
+    plain = content_of(tmp_path / "plain", integer_rows(), steps=STEPS).parts["exact"]
+    section = content_of(tmp_path / "both", [*integer_rows(), *differing()], steps=STEPS).parts["exact"]
     assert [each.name for each in section.grids if each.name != "w-smt-int-same-class"] == [
         each.name for each in plain.grids
     ]
@@ -136,7 +136,7 @@ def test_tables_without_any_difference_are_folded_and_their_files_kept(tmp_path:
     rows += [row for seed in range(3) for name in ("gelu", "relu") for row in classes(name, seed, of(9, 1))]
     rows += integer_rows()
     folder = write_run(tmp_path, rows, {"baseline": "gelu", "steps": STEPS})
-    grid = verified_grid(content_of(tmp_path / "own", rows[:18]).verified.tables[0])
+    grid = verified_grid(content_of(tmp_path / "own", rows[:18]).parts["exact"].tables[0])
     assert grid is not None
     assert grid.caption == "w, verified accuracy (%): the same for every variant in every seed"
     assert grid.columns == ("samples", "every variant")
@@ -191,8 +191,8 @@ def test_the_headline_begins_with_the_answer(tmp_path: Path) -> None:
 
 def test_all_workloads_begin_with_the_answer(tmp_path: Path) -> None:
     quiet = {"gelu": BASE, "relu": near(BASE, 0.05, -0.05, 0.01)}
-    findings = content_of(tmp_path, [*verified(quiet), *verified(quiet, workload="v")]).verified.findings
-    assert [each.workload for each in findings] == ["all workloads", "w", "v"]
+    findings = content_of(tmp_path, [*verified(quiet), *verified(quiet, workload="v")]).parts["exact"].findings
+    assert [each.subject for each in findings] == ["all workloads", "w", "v"]
     assert findings[0].headline == (
         "No variant is shown to be verified more than gelu: none of 2 testable differences in verified accuracy "
         "resolved (0.1 would be by chance)."
@@ -206,9 +206,10 @@ def test_sizes_of_proofs_are_weighted_by_their_number(tmp_path: Path) -> None:
         rows += rows_of("proof_bytes", {"relu": sizes}, eps=eps)
     for seed, holds in ((0, 7), (1, 3)):
         rows += said("relu", seed, [(HOLDS, "bounds", None)] * holds)
-    (grid,) = [each for each in content_of(tmp_path, rows).verified.grids if each.name == "exact-proofs"]
+    rows += verified({"gelu": (1.0, 1.0)})
+    (grid,) = [each for each in content_of(tmp_path, rows).parts["exact"].grids if each.name == "exact-proofs"]
     assert (6 * 3000 + 3 * 4000 + 10000) / 10 == 4000
-    assert marked(grid) == [["w", "10 of 10 mean 4.00 kB"]]
+    assert marked(grid) == [["w", "absent: no row of it in this run", "10 of 10 mean 4.00 kB"]]
     assert grid.frame is not None
     assert list(grid.frame["bytes"]) == [40000]
 
@@ -225,7 +226,7 @@ def test_why_there_are_no_proofs_is_said_once(tmp_path: Path) -> None:
             told = Metric("robustness", None, "verdict", Direction.NEUTRAL, setting, sample=0, verdict=HOLDS)
             rows.append(row_of(told, job(name, 0, workload=workload)))
     rows += said("relu", 0, [(VIOLATED, "falsifier", None)])
-    (grid,) = [each for each in content_of(tmp_path, rows).verified.grids if each.name == "exact-proofs"]
+    (grid,) = [each for each in content_of(tmp_path, rows).parts["exact"].grids if each.name == "exact-proofs"]
     assert [row[:3] for row in marked(grid)] == [[name, "none of 1", "none of 1"] for name in ("v", "w")]
     assert marked(grid)[1][3] == "–"  # Nothing of it holds.
     assert grid.note.count("they are curved") == 1
@@ -247,5 +248,5 @@ def test_single_questions_that_cannot_be_asked_are_open(tmp_path: Path) -> None:
     rows = [*verified({"gelu": (0.5,)}), *said("gelu", 0, [(HOLDS, "", None), (Verdict.UNSUPPORTED, "no", None)])]
     found = finding_of(tmp_path, rows)
     assert "Decided of the robustness questions asked: gelu 50.0 % (1 open)." in found.sentences
-    (grid,) = [each for each in content_of(tmp_path / "x", rows).verified.grids if each.name.endswith("verdicts")]
+    (grid,) = [each for each in content_of(tmp_path / "x", rows).parts["exact"].grids if each.name.endswith("verdicts")]
     assert marked(grid) == [["1/8", "1 · 0 · 1 of 2, 1 unsupported"]]

@@ -14,9 +14,9 @@ from test_report import Page
 from test_report_sample import sample_record, write_run
 
 from evalsuite.contract import Direction, Metric
+from evalsuite.reluize.report.hardness import ALL, BEYOND, Relation, _adjusted, layer_drifts, layer_orders, relations
 from evalsuite.report import write_report
 from evalsuite.report.canvas import groups, looks
-from evalsuite.report.hardness import ALL, BEYOND, Relation, _adjusted, layer_drifts, layer_orders, relations
 from evalsuite.report.measured import Measured
 from evalsuite.report.ranks import agreement, association, holm, spearman
 from evalsuite.report.tables import comparison, text_lines

@@ -14,15 +14,16 @@ from test_report_sample import sample_record, sample_rows, write_run
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
+from evalsuite.report.areas import area_between, common_range
 from evalsuite.report.content import Content
-from evalsuite.report.pareto import Spot, front, pareto_figures
-from evalsuite.report.pruning import BEFORE, PruningTable
-from evalsuite.report.pruning_area import FAST, MACS, Area, area_between, common_range
-from evalsuite.report.pruning_findings import PruningFinding
-from evalsuite.report.pruning_text import accuracy_grid
 from evalsuite.report.record import Record
+from evalsuite.report.sentences import Finding
 from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from pipelines.prune.report.pareto import Spot, front, pareto_figures
+from pipelines.prune.report.sweep_areas import FAST, MACS, SweepArea, areas
+from pipelines.prune.report.tables import BEFORE, PruningTable
+from pipelines.prune.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 T2 = 4.302652729911275  # The 97.5 % quantile of Student's t with 2 degrees of freedom.
@@ -81,17 +82,17 @@ def content_of(
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningTable:
-    (table,) = content_of(folder, rows, steps).pruned.tables
+    (table,) = content_of(folder, rows, steps).parts["prune"].tables
     return table
 
 
-def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningFinding:
-    (found,) = content_of(folder, rows, steps).pruned.findings
+def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Finding:
+    (found,) = content_of(folder, rows, steps).parts["prune"].findings
     return found
 
 
-def areas_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> dict[str, Area]:
-    found = content_of(folder, rows, steps).pruned.areas
+def areas_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> dict[str, SweepArea]:
+    found = areas(content_of(folder, rows, steps).parts["prune"].tables)
     return {f"{each.variant} {each.axis.metric}": each for each in found}
 
 
@@ -142,7 +143,7 @@ def test_areas_over_seeds_by_hand(tmp_path: Path) -> None:
     found = areas_of(tmp_path, rows, HALVES)
     relu, annealed = found["relu mac_fraction"], found["annealed mac_fraction"]
     assert relu.estimate is not None
-    assert relu.areas == pytest.approx({0: 0.01, 1: 0.02, 2: 0.03})
+    assert relu.heights == pytest.approx({0: 0.01, 1: 0.02, 2: 0.03})
     assert relu.estimate.mean == pytest.approx(0.02)
     assert relu.estimate.half_width == pytest.approx(T2 * 0.01 / math.sqrt(3))
     assert [relu.low, relu.high] == pytest.approx([0.1, 0.6])
@@ -206,8 +207,8 @@ def test_a_point_that_one_arm_lacks_is_not_bridged(tmp_path: Path) -> None:
     rows = [*pruned("a", 0.9, {"gelu": GELU, "relu": BETTER}), *pruned("b", 0.5, lack),
             *pruned("c", 0.1, {"gelu": GELU, "relu": BETTER})]  # fmt: skip
     area = areas_of(tmp_path, rows, HALVES)["relu mac_fraction"]
-    assert area.areas[1] == pytest.approx(0.031)  # of the two ends alone
-    assert area.areas[0] == pytest.approx((0.03 - 0.4) / 2)
+    assert area.heights[1] == pytest.approx(0.031)  # of the two ends alone
+    assert area.heights[0] == pytest.approx((0.03 - 0.4) / 2)
 
 
 def test_table_by_hand(tmp_path: Path) -> None:
@@ -276,9 +277,9 @@ def test_two_sweeps_are_apart(tmp_path: Path) -> None:
     steps = {**HALVES, **{f"r{name}": {**each, "importance": "random"} for name, each in HALVES.items()}}
     rows = [row for step in steps for row in pruned(step, 0.5, {"gelu": GELU, "relu": SAME})]
     content = content_of(tmp_path, rows, steps)
-    assert [each.method for each in content.pruned.tables[0].sweeps] == ["l2, local", "random, local"]
-    assert [row[0].text for row in content.pruned.grids[0].rows][:2] == ["25 %, l2, local", "50 %, l2, local"]
-    assert any(each.startswith("random, local: ") for each in content.pruned.findings[0].sentences)
+    assert [each.method for each in content.parts["prune"].tables[0].sweeps] == ["l2, local", "random, local"]
+    assert [row[0].text for row in content.parts["prune"].grids[0].rows][:2] == ["25 %, l2, local", "50 %, l2, local"]
+    assert any(each.startswith("random, local: ") for each in content.parts["prune"].findings[0].sentences)
 
 
 def test_the_finding_says_where_and_what_is_not_resolved(tmp_path: Path) -> None:
@@ -338,7 +339,7 @@ def test_treatments_of_equal_sparsity_and_random_channels(tmp_path: Path) -> Non
         *pruned("wide", 0.3, {"gelu": BETTER, "relu": BETTER}),
     ]
     content = content_of(tmp_path, rows, steps)
-    grid = next(each for each in content.pruned.grids if each.name == "w-pruning-treatments")
+    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-treatments")
     assert [[cell.marked for cell in row] for row in grid.rows] == [
         ["50 %, l2, local", "94.0 ± 2.4", "91.0 ± 2.4"],
         ["50 %, random, local", "91.0 ± 2.5 Δ −3.0 [−3.2, −2.8] ✗ worse", "91.0 ± 2.5 Δ 0 [−0.2, 0.2]"],
@@ -348,7 +349,7 @@ def test_treatments_of_equal_sparsity_and_random_channels(tmp_path: Path) -> Non
     assert (
         "l2 against random channels at 50 %: after fine-tuning, better for gelu (+3.0 pp [2.8, 3.2]), not resolved "
         "for relu; before it, better for gelu and relu (+3.0 pp)."
-    ) in content.pruned.findings[0].sentences
+    ) in content.parts["prune"].findings[0].sentences
 
 
 def spot(variant: str, x: float, height: float) -> Spot:
@@ -383,13 +384,13 @@ def full_rows() -> list[Row]:
 
 def test_costs_by_hand(tmp_path: Path) -> None:
     content = content_of(tmp_path, full_rows(), FULL)
-    grid = next(each for each in content.pruned.grids if each.name == "w-pruning-cost")
+    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-cost")
     lines = [dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows]
     assert lines[2] == {
         "sparsity": "50 %", "MACs left": "30.0 %", "ONNX file": "4.00 to 4.10 kB",
         **{f"{name}, batch 1, batch 64": "×2.50, ×2.50 (0.40)" for name in ("gelu", "annealed", "relu")},
     }  # fmt: skip
-    said = content.pruned.findings[0].sentences
+    said = content.parts["prune"].findings[0].sentences
     assert ("Removing channels gives the outputs of zeroing them: the largest error of 27 networks is 3.0e-15.") in said
     areas = next(each for each in said if each.startswith("Mean height"))
     # Four areas have a p, and both of annealed the same: 0.00037 by the formula above, times 4.
@@ -399,7 +400,7 @@ def test_costs_by_hand(tmp_path: Path) -> None:
 
 def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_path: Path) -> None:
     content = content_of(tmp_path, full_rows(), FULL)
-    (table,) = content.pruned.tables
+    (table,) = content.parts["prune"].tables
     (first,), (second,) = pareto_figures(table), pareto_figures(table)
     assert first.svg == second.svg
     assert first.alt.startswith(
@@ -440,11 +441,11 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     rows = [*pruned("a", 0.6, {"gelu": (0.9,), "relu": (0.8,)}), *pruned("b", 0.3, {"gelu": (0.9,), "relu": (0.8,)})]
     content = content_of(tmp_path, rows, {"a": options(0.25), "b": options(0.5)})
-    assert content.pruned.findings[0].headline == "One seed: no interval, so nothing is claimed."
-    assert [each.marked for each in content.pruned.grids[0].rows[0]] == [
+    assert content.parts["prune"].findings[0].headline == "One seed: no interval, so nothing is claimed."
+    assert [each.marked for each in content.parts["prune"].grids[0].rows[0]] == [
         "25 %", "90.0 one seed", "80.0 Δ −10.0 (one seed, no interval)",
     ]  # fmt: skip
-    area = next(each for each in content.pruned.areas if each.axis == MACS)
+    area = next(each for each in areas(content.parts["prune"].tables) if each.axis == MACS)
     assert (area.p, area.tone) == (None, "")
     assert area.estimate is not None
     assert area.estimate.mean == pytest.approx(-0.1)
@@ -454,13 +455,13 @@ def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> Non
     rows = pruned("a", 0.6, {"gelu": GELU})
     rows += [failure_row(job("relu", seed, "a"), Status.UNSUPPORTED, "nothing to prune") for seed in range(3)]
     content = content_of(tmp_path, rows, {"a": options(0.25), "never": options(0.5)})
-    row = content.pruned.grids[0].rows[0]
+    row = content.parts["prune"].grids[0].rows[0]
     assert (row[2].text, row[2].tone) == ("unsupported: nothing to prune", "lack")
-    assert content.pruned.findings[0].headline == "No pruned network can be compared with gelu."
+    assert content.parts["prune"].findings[0].headline == "No pruned network can be compared with gelu."
     failed = [failure_row(job("gelu", seed, "a"), Status.FAILED, "no memory") for seed in range(3)]
     content = content_of(tmp_path / "b", [*failed, *pruned("a", 0.6, {"relu": GELU})], {"a": options(0.25)})
-    assert content.pruned.grids[0].rows[0][2].detail == "no gelu to compare with"
-    assert content.pruned.areas[0].reason == "the baseline has no accuracy with mac_fraction"
+    assert content.parts["prune"].grids[0].rows[0][2].detail == "no gelu to compare with"
+    assert areas(content.parts["prune"].tables)[0].reason == "the baseline has no accuracy with mac_fraction"
 
 
 def test_the_same_difference_in_every_seed_resolves_nothing(tmp_path: Path) -> None:
@@ -484,7 +485,7 @@ def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) ->
         rows += rows_of(step, {"gelu": (size,) * 3}, "model_bytes", "quantize")
     rows += rows_of("export", {"gelu": (33.0,) * 3}, "model_bytes", "export")
     content = content_of(tmp_path, rows, CHAIN, after=AFTER)
-    grid = next(each for each in content.pruned.grids if each.name == "w-pruning-chains")
+    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-chains")
     lost = "91.0 ± 2.5 % Δ −3.0 pp [−3.2, −2.8] ✗ worse"
     assert [[cell.marked for cell in row] for row in grid.rows] == [
         ["prune", "accuracy", "accuracy", lost],
@@ -494,7 +495,7 @@ def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) ->
         ["prune → w2-pruned", "file size", "–", "10 bytes"],
         ["prune → w8-pruned → export", "file size", "–", "33 bytes"],
     ]
-    assert [each.step for each in content.pruned.tables[0].treatments] == ["prune"]
+    assert [each.step for each in content.parts["prune"].tables[0].treatments] == ["prune"]
 
 
 def test_of_several_steps_that_do_the_same_none_is_the_twin(tmp_path: Path) -> None:
@@ -503,7 +504,7 @@ def test_of_several_steps_that_do_the_same_none_is_the_twin(tmp_path: Path) -> N
     for step in ("w8", "w4", "w8-pruned"):
         rows += rows_of(step, {"gelu": GELU}, "integer_accuracy", "quantize")
     content = content_of(tmp_path, rows, steps, after=AFTER)
-    grid = next(each for each in content.pruned.grids if each.name == "w-pruning-chains")
+    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-chains")
     assert [row[2].text for row in grid.rows] == ["–", "–"]
 
 
@@ -527,7 +528,7 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     rows += exact("gelu", 2, 0.0, Verdict.UNKNOWN)
     rows += [failure_row(job("odd", 0, "exact", "exact-prune"), Status.UNSUPPORTED, "no bounds")]
     content = content_of(tmp_path, rows, {"exact": {}})
-    (grid,) = content.pruned.details
+    (grid,) = content.parts["prune"].details
     lines = {row[0].text: dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows}
     assert lines["relu"] == {
         "variant": "relu", "constant": "4 (0 to 8)", "unused": "–", "proven off": "0",
@@ -539,7 +540,7 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     assert lines["gelu"]["equality"] == "bounds: holds 3; smt: holds 2, unknown 1"
     assert lines["odd"]["constant"] == "unsupported: no bounds"
     assert content.glance("w") == []
-    assert (content.pruned.tables, content.pruned.rule) == ([], "")
+    assert (content.parts["prune"].tables, content.parts["prune"].rule) == ([], "")
     folder = write_run(tmp_path / "run", rows, record_of({"exact": {}}))
     write_report(folder)
     assert "removal that changes no output" in (folder / "report.html").read_text(encoding="utf-8")
@@ -547,11 +548,11 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
 
 def test_steps_of_unknown_options_show_under_their_names(tmp_path: Path) -> None:
     frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",), seeds=(0, 1))))
-    section = Content(frame, Record(sample_record()), "gelu").pruned
+    section = Content(frame, Record(sample_record()), "gelu").parts["prune"]
     assert [each.label for each in section.tables[0].treatments] == ["prune"]
     assert section.grids[0].rows[1][0].text == "prune"
-    assert {each.axis for each in section.areas} == {MACS, FAST}
-    assert all(each.reason for each in section.areas)
+    assert {each.axis for each in areas(section.tables)} == {MACS, FAST}
+    assert all(each.reason for each in areas(section.tables))
 
 
 def test_a_run_without_pruning_has_no_section(tmp_path: Path) -> None:
@@ -559,7 +560,7 @@ def test_a_run_without_pruning_has_no_section(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rows, sample_record())
     write_report(folder)
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert "pruning" not in {each.get("id") for each in page.attributes("section")}
+    assert "section-prune" not in {each.get("id") for each in page.attributes("section")}
     assert "Accuracy against cost" not in page.text
     assert "Pruning" not in (folder / "report.md").read_text(encoding="utf-8")
 

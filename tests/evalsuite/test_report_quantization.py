@@ -16,12 +16,12 @@ from evalsuite.contract import Direction, Metric
 from evalsuite.report import write_report
 from evalsuite.report.content import Content
 from evalsuite.report.measured import Measured
-from evalsuite.report.quantization import QuantizationTable, quantization_tables
-from evalsuite.report.quantization_checks import percent
-from evalsuite.report.quantization_findings import QuantizationFinding, finding
-from evalsuite.report.quantization_text import accuracy_grid
 from evalsuite.report.record import Record
+from evalsuite.report.sentences import Finding, percent_text
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from pipelines.quantize.report.findings import finding
+from pipelines.quantize.report.tables import QuantizationTable, quantization_tables
+from pipelines.quantize.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 T2 = 4.302652729911275  # The 97.5 % quantile of Student's t with 2 degrees of freedom.
@@ -61,12 +61,12 @@ def content_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> C
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
-    (table,) = content_of(folder, rows, steps).quantized.tables
+    (table,) = content_of(folder, rows, steps).parts["quantize"].tables
     return table
 
 
-def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> QuantizationFinding:
-    (found,) = content_of(folder, rows, steps).quantized.findings
+def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Finding:
+    (found,) = content_of(folder, rows, steps).parts["quantize"].findings
     return found
 
 
@@ -142,7 +142,7 @@ def test_both_arms_are_compared_in_the_same_arithmetic(tmp_path: Path) -> None:
     assert cell.mean.mean == pytest.approx(0.61)
     assert cell.reason == f"gelu: unavailable: {lack}"
     assert "ONNX Runtime" in accuracy_grid(table).caption
-    (found,) = content_of(tmp_path, rows, {"q": options(8)}).quantized.findings
+    (found,) = content_of(tmp_path, rows, {"q": options(8)}).parts["quantize"].findings
     assert f"No accuracy of the integer-only network everywhere for gelu (unavailable: {lack})." in found.sentences
 
 
@@ -245,8 +245,8 @@ def test_a_gap_that_was_there_in_float_is_not_put_down_to_quantization(tmp_path:
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     rows = rows_of("q", gelu=(0.9,), relu=(0.95,))
     content = content_of(tmp_path, rows, {"q": options(8)})
-    assert content.quantized.findings[0].headline == "One seed: no interval, so nothing is claimed."
-    row = content.quantized.grids[0].rows[0]
+    assert content.parts["quantize"].findings[0].headline == "One seed: no interval, so nothing is claimed."
+    row = content.parts["quantize"].grids[0].rows[0]
     assert [each.marked for each in row] == [
         "W8A8, PTQ, post", "90.0 one seed", "95.0 Δ +5.0 (one seed, no interval)",
     ]  # fmt: skip
@@ -258,11 +258,11 @@ def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> Non
     rows += [failure_row(job("annealed", seed, "q"), Status.UNSUPPORTED, reason) for seed in range(3)]
     rows.append(failure_row(job("relu", 2, "q"), Status.TIMEOUT, "ran past 120 s"))
     content = content_of(tmp_path, rows, {"q": options(4), "never": options(2)})
-    table = content.quantized.tables[0]
+    table = content.parts["quantize"].tables[0]
     assert [each.step for each in table.treatments] == ["q"]
     cells = {each.variant: each for each in table.cells.values()}
     assert (cells["annealed"].mean, cells["annealed"].reason) == (None, f"unsupported: {reason}")
-    row = dict(zip(content.quantized.grids[0].columns, content.quantized.grids[0].rows[0], strict=True))
+    row = dict(zip(content.parts["quantize"].grids[0].columns, content.parts["quantize"].grids[0].rows[0], strict=True))
     assert (row["annealed"].text, row["annealed"].tone) == (f"unsupported: {reason}", "lack")
     assert row["relu"].detail.endswith("n = 2 of 3")
 
@@ -270,8 +270,8 @@ def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> Non
 def test_without_the_baseline_nothing_is_compared(tmp_path: Path) -> None:
     rows = [failure_row(job("gelu", seed, "q"), Status.FAILED, "no memory") for seed in range(3)]
     content = content_of(tmp_path, [*rows, *rows_of("q", relu=BETTER)], {"q": options(8)})
-    assert content.quantized.findings[0].headline == "No quantized network can be compared with gelu."
-    assert content.quantized.grids[0].rows[0][2].detail == "no gelu to compare with"
+    assert content.parts["quantize"].findings[0].headline == "No quantized network can be compared with gelu."
+    assert content.parts["quantize"].grids[0].rows[0][2].detail == "no gelu to compare with"
 
 
 def checked(seed: int, variant: str) -> list[Metric]:
@@ -310,7 +310,7 @@ MIXED = options(8, size_budget=0.5)
 
 def test_checks_show_the_worst_seed_and_what_it_says(tmp_path: Path) -> None:
     content = content_of(tmp_path, checked_rows(), STEPS)
-    grid = next(each for each in content.quantized.details if each.name == "w-integer-checks")
+    grid = next(each for each in content.parts["quantize"].details if each.name == "w-integer-checks")
     line = dict(zip(grid.columns, (each.plain for each in grid.rows[0]), strict=True))
     assert line["same class as Brevitas"] == "99.8 %"
     assert line["differing logits"] == "0.02 %"
@@ -322,7 +322,7 @@ def test_checks_show_the_worst_seed_and_what_it_says(tmp_path: Path) -> None:
     assert line["polynomial, Δ to the table"].startswith("−1.0 pp [−1.2, −0.9]")
     assert line["treatment chosen"] == "percentile 99.9"
     assert "other logits, gemmlowp" not in line
-    said = content.quantized.findings[0].sentences
+    said = content.parts["quantize"].findings[0].sentences
     assert (
         "The integer-only networks give Brevitas' class on at least 99.8 % of samples, differ from it in at most "
         "0.02 % of a network's logits, leave 2 differences unexplained by rounding ties and are equal in every bit to "
@@ -371,12 +371,12 @@ def test_coverage_tells_nodes_where_they_differ_from_macs(tmp_path: Path) -> Non
         for variant, share in (("gelu", 0.75), ("relu", 1.0)) for seed in range(3) for step in STEPS
     ]  # fmt: skip
     content = content_of(tmp_path, rows, STEPS)
-    first = [each.plain for each in content.quantized.grids[1].rows[0]]
+    first = [each.plain for each in content.parts["quantize"].grids[1].rows[0]]
     assert [each.split(" ×")[0] for each in first[1:]] == ["6.87 %, nodes 75 %", "100 %, nodes 100 %"]
 
 
 def test_coverage_and_latency_by_hand(tmp_path: Path) -> None:
-    grid = content_of(tmp_path, checked_rows(), STEPS).quantized.grids[1]
+    grid = content_of(tmp_path, checked_rows(), STEPS).parts["quantize"].grids[1]
     half = T2 * 0.1 / math.sqrt(3)
     assert [each.plain for each in grid.rows[0]] == [
         "W8A8, PTQ, post", f"6.87 % ×0.60 ± {half:.2f}", f"100 % ×0.60 ± {half:.2f}",
@@ -385,7 +385,9 @@ def test_coverage_and_latency_by_hand(tmp_path: Path) -> None:
 
 def test_chosen_bits_are_one_number_where_the_seeds_agree(tmp_path: Path) -> None:
     steps = {"w8": MIXED, "w4": options(4)}
-    grid = next(each for each in content_of(tmp_path, checked_rows(), steps).quantized.details if "mixed" in each.name)
+    grid = next(
+        each for each in content_of(tmp_path, checked_rows(), steps).parts["quantize"].details if "mixed" in each.name
+    )
     assert [[each.text for each in row][:2] for row in grid.rows] == [["0", "8"], ["2", "8, 4, 4"]]
 
 
@@ -395,7 +397,7 @@ def test_chosen_bits_are_one_number_where_the_seeds_agree(tmp_path: Path) -> Non
      (0.00001, "< 0.01 %"), (0.0, "0 %"), (0.00028, "0.03 %")],
 )  # fmt: skip
 def test_percent_never_rounds_to_all_or_nothing(share: float, text: str) -> None:
-    assert percent(share) == text
+    assert percent_text(share) == text
 
 
 def test_layers_are_drawn_and_in_the_csv_but_are_no_lines(tmp_path: Path) -> None:
@@ -428,7 +430,7 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     write_report(folder)
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert "w, accuracy after quantization, integers only (%, Δ in pp; 3 seeds)" in page.text
-    assert "#quantization" in {each["href"] for each in page.attributes("a")}
+    assert "#section-quantize" in {each["href"] for each in page.attributes("a")}
     assert "## Quantization" in (folder / "report.md").read_text(encoding="utf-8")
     for name in ("w-quantized", "w-coverage", "w-integer-checks", "w-mixed-precision"):
         text = (folder / "tables" / f"{name}.tex").read_text(encoding="utf-8")
@@ -445,7 +447,7 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
 
 def test_unknown_widths_show_under_the_steps_names(tmp_path: Path) -> None:
     frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",))))
-    (table,) = Content(frame, Record(sample_record()), "gelu").quantized.tables
+    (table,) = Content(frame, Record(sample_record()), "gelu").parts["quantize"].tables
     assert [each.label for each in table.treatments] == ["quantize-w8", "quantize-w4"]
     assert "quantize-w8" in finding(Measured(frame), table).headline
 
@@ -456,16 +458,18 @@ def test_a_run_without_quantization_has_no_section(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rows, sample_record())
     write_report(folder)
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert "quantization" not in {each.get("id") for each in page.attributes("section")}
-    assert "No figure “Accuracy by bit width, digits-mlp”" in " ".join(page.text.split()).replace(
-        "No figure “Certified", ""
-    )
+    assert "section-quantize" not in {each.get("id") for each in page.attributes("section")}
+    assert "Accuracy by bit width" not in page.text
     assert quantization_tables(Measured(read_results(folder)), "gelu", {}) == []
 
 
-def test_of_many_quantize_steps_the_first_four_are_headlines(tmp_path: Path) -> None:
+def test_of_many_quantize_steps_the_four_with_the_largest_differences_are_headlines(tmp_path: Path) -> None:
     steps = {f"q{bits}": options(bits) for bits in (8, 7, 6, 5, 4, 3)}
     rows = [row for step in steps for row in rows_of(step, "runtime_accuracy", gelu=GELU, relu=BETTER)]
     content = content_of(tmp_path, rows, steps)
     assert [line.step for line in content.glance("w")] == ["q8", "q7", "q6", "q5"]
     assert len(content.lines) == 6
+    far = [each - 0.3 for each in BETTER]
+    rows = [*rows[:-6], *rows_of("q3", "runtime_accuracy", gelu=GELU, relu=far)]
+    content = content_of(tmp_path / "far", rows, steps)
+    assert [line.step for line in content.glance("w")] == ["q8", "q7", "q6", "q3"]

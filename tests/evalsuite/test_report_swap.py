@@ -12,12 +12,12 @@ from test_report import Page
 from test_report_sample import write_run
 
 from evalsuite.contract import Direction, Metric
+from evalsuite.reluize.report.before_after import QUALITIES, SwapTable, swap_tables
+from evalsuite.reluize.report.pattern import Answer, PatternFinding, keeps, loses, pattern_finding
+from evalsuite.reluize.report.text import swap_grid
 from evalsuite.report import write_report
 from evalsuite.report.measured import Measured
-from evalsuite.report.pattern import Answer, PatternFinding, keeps, loses, pattern_finding
 from evalsuite.report.statistics import mean_interval, ratio_interval
-from evalsuite.report.swap import QUALITIES, SwapTable, swap_tables
-from evalsuite.report.swap_text import swap_grid
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 
 BITS, _, ACCURACY = QUALITIES

@@ -1,1 +1,1 @@
-"""What a third party brings to evalsuite: a stage, a variant, an activation and a workload, one file each."""
+"""What a third party brings to evalsuite: a stage and its section, a variant, an activation and a workload."""

@@ -1,0 +1,164 @@
+"""The table before and after the swap: what each variant lost by it, and where that leaves it against the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evalsuite.contract import Direction
+from evalsuite.report.measured import TRAIN, Measured
+from evalsuite.report.statistics import Estimate, Ratio, mean_interval, paired_difference, ratio_interval
+
+ACCURACY = "accuracy"  # The stage that measures quality.
+DIRECT, ANNEALED = "gelu-swap", "annealed"
+# Cheaper ways to a ReLU network than learning and hardening lambda: what annealing has to beat.
+REPAIRS = ("swap-refit", "swap-recalibrated", "swap-finetuned", "post-hoc", "hard-switch")
+_RELU_THROUGHOUT = ("hard-switch", "relu")
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """The metric that a workload is judged by.
+
+    A change for the worse of less than `tolerance` counts as none.
+    """
+
+    metric: str
+    unit: str
+    direction: Direction
+    tolerance: float
+    name: str
+
+    @property
+    def before(self) -> str:
+        """The same metric of the network before its swap."""
+        return f"{self.metric}_before_swap"
+
+    def loss(self, change: float) -> float:
+        """A change as a loss: positive is worse."""
+        return change if self.direction is Direction.LOWER else -change
+
+
+QUALITIES = (
+    Quality("bits_per_byte", "bits", Direction.LOWER, 0.005, "bits per byte"),
+    Quality("bits_per_token", "bits", Direction.LOWER, 0.005, "bits per token"),
+    Quality("accuracy", "fraction", Direction.HIGHER, 0.001, "accuracy"),
+)
+
+
+@dataclass(frozen=True)
+class SwapLine:
+    """One variant before and after the swap.
+
+    `change` is after - before, `difference` after - the baseline's after, both paired by seed; `gap_closed` the share
+    of the direct swap's loss against the baseline that this variant does not have. None: there is no such number;
+    where there is no value at all, `reason` says why.
+    """
+
+    variant: str
+    before: Estimate | None = None
+    after: Estimate | None = None
+    change: Estimate | None = None
+    difference: Estimate | None = None
+    gap_closed: Ratio | None = None
+    budget: float | None = None
+    remark: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SwapTable:
+    """The lines of one workload in the recipe's order, and the values that they come from.
+
+    `uses` maps a variant's name in the recipe to the treatment it is; one that is not recorded is its own name.
+    """
+
+    workload: str
+    quality: Quality
+    baseline: str
+    lines: tuple[SwapLine, ...]
+    before: Mapping[str, Mapping[int, float]]
+    after: Mapping[str, Mapping[int, float]]
+    uses: Mapping[str, str]
+
+    @property
+    def repairs(self) -> list[str]:
+        """The variants with values that are repairs, under whatever name and with whatever options."""
+        return [name for name in self.after if (self.uses.get(name) or name) in REPAIRS]
+
+    def line(self, variant: str) -> SwapLine | None:
+        """A variant's line, where it has values."""
+        return next((line for line in self.lines if line.variant == variant and line.after), None)
+
+
+def swap_tables(measured: Measured, baseline: str) -> list[SwapTable]:
+    """A table for each workload of which some network was swapped."""
+    found = []
+    for workload in measured.workloads:
+        step = measured.step(workload, ACCURACY)
+        table = _table(measured, baseline, workload, step) if step else None
+        if table is not None:
+            found.append(table)
+    return found
+
+
+def _table(measured: Measured, baseline: str, workload: str, step: str) -> SwapTable | None:
+    def values(metric: str) -> dict[str, dict[int, float]]:
+        found = {name: measured.values(workload, name, step, metric) for name in measured.variants}
+        return {name: each for name, each in found.items() if each}
+
+    quality = next((each for each in QUALITIES if values(each.before)), None)
+    if quality is None:
+        return None
+    before, after = values(quality.before), values(quality.metric)
+    order = sorted(measured.variants, key=lambda name: name != baseline)
+    lines = []
+    for variant in order:
+        if variant not in after:
+            lines.append(SwapLine(variant, reason=measured.reason(workload, variant, step, quality.metric)))
+            continue
+        budget = measured.values(workload, variant, TRAIN, "training_budget")
+        lines.append(
+            SwapLine(
+                variant,
+                before=mean_interval(list(before[variant].values())) if variant in before else None,
+                after=mean_interval(list(after[variant].values())),
+                change=paired_difference(after[variant], before[variant]) if variant in before else None,
+                difference=_against(after, variant, baseline),
+                gap_closed=gap_closed(before, after, variant, baseline, quality),
+                budget=sum(budget.values()) / len(budget) if budget else None,
+                remark="" if variant in before else "no swap",
+            )
+        )
+    return SwapTable(workload, quality, baseline, tuple(lines), before, after, measured.uses)
+
+
+def _against(after: Mapping[str, Mapping[int, float]], variant: str, baseline: str) -> Estimate | None:
+    if variant == baseline or baseline not in after:
+        return None
+    return paired_difference(after[variant], after[baseline])
+
+
+def gap_closed(
+    before: Mapping[str, Mapping[int, float]],
+    after: Mapping[str, Mapping[int, float]],
+    variant: str,
+    baseline: str,
+    quality: Quality,
+) -> Ratio | None:
+    """(direct swap - variant) / (direct swap - baseline) with Fieller's interval.
+
+    None for the baseline, the direct swap, variants that do not end as ReLU networks, without the values, and where the
+    direct swap is no worse than the baseline: there is no gap then, and the ratio would mean its opposite.
+    """
+    ends_as_relu = variant in before or variant in _RELU_THROUGHOUT
+    if variant in (baseline, DIRECT) or not ends_as_relu or DIRECT not in after or baseline not in after:
+        return None
+    swapped, own, reference = after[DIRECT], after[variant], after[baseline]
+    seeds = sorted(swapped.keys() & own.keys() & reference.keys())
+    if not seeds:
+        return None
+    pairs = [(swapped[seed] - own[seed], swapped[seed] - reference[seed]) for seed in seeds]
+    ratio = ratio_interval(pairs)
+    unresolved = ratio is not None and ratio.low is None and ratio.n > 1
+    return ratio if unresolved or quality.loss(sum(gap for _, gap in pairs)) > 0 else None

@@ -1,0 +1,169 @@
+"""The tables of the learnt hardness as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from evalsuite.reluize.report.hardness import ALL, BEYOND, LayerDrift, LayerOrder, Relation
+from evalsuite.report.grids import Grid, GridCell, estimate_columns
+from evalsuite.report.numerals import MINUS
+from evalsuite.report.statistics import Estimate
+
+ORDER_NOTE = (
+    "ρ between the layers' learnt λ of two seeds, the mean over all pairs of seeds. Pairs share seeds, so the 95 % "
+    "interval is the jackknife's over seeds, not over pairs; it is cut off at ±1."
+)
+DRIFT_NOTE = "λ when learning ended, and its change since initialisation; mean over seeds with the 95 % t interval."
+RELATION_NOTE = (
+    "Spearman's ρ over seeds between a network's drift (the mean over its layers) and each headline metric of the same "
+    "network, turned so that ρ > 0 means: the more λ rose, the better the metric. p is of a two-sided permutation "
+    "test; Holm's p is adjusted for all {single} tests in single workloads. With n seeds, p is at least 2/n! (0.33 for "
+    "3, 0.017 for 5), before it is adjusted: what Holm's p cannot bring below 0.05 is marked as beyond these seeds; "
+    "what is not resolved is not thereby unrelated."
+)
+POOLED_NOTE = (
+    " Over all workloads, ρ is the mean of their own, p permutes within each, and Holm's p is adjusted for the "
+    "{pooled} tests of that table."
+)
+
+
+def _signed(value: float, *, sign: bool = True, decimals: int = 2) -> str:
+    text = f"{abs(value):.{decimals}f}"
+    if float(text) == 0:
+        return text
+    return (MINUS if value < 0 else "+" if sign else "") + text
+
+
+def _interval(estimate: Estimate, decimals: int) -> str:
+    if estimate.constant:
+        return f"in all {estimate.n} seeds"
+    if estimate.low is None or estimate.high is None:
+        return "no interval"
+    ends = (_signed(each, sign=False, decimals=decimals) for each in (estimate.low, estimate.high))
+    return f"[{', '.join(ends)}]"
+
+
+def rho_text(estimate: Estimate) -> str:
+    """ "+0.80 [0.31, 1.00]"; pairs that all agree have no spread to make an interval of."""
+    detail = "in all pairs of seeds" if estimate.constant else _interval(estimate, 2)
+    return f"{_signed(estimate.mean)} {detail}"
+
+
+def _cell(estimate: Estimate | None, decimals: int, *, sign: bool) -> GridCell:
+    if estimate is None:
+        return GridCell("")
+    text = _signed(estimate.mean, sign=sign, decimals=decimals)
+    return GridCell(text, _interval(estimate, decimals), repr(estimate.mean))
+
+
+def order_grid(orders: Sequence[LayerOrder]) -> Grid:
+    """Agreement on the order of layers."""
+    import pandas as pd
+
+    rows, lines = [], []
+    for each in orders:
+        rho = GridCell(each.reason, tone="lack")
+        if each.agreement is not None:
+            head, _, tail = rho_text(each.agreement).partition(" ")
+            rho = GridCell(head, tail, repr(each.agreement.mean))
+        rows.append(
+            (GridCell(each.variant), GridCell(each.workload), rho, _count(each.layers), _count(each.seeds),
+             _count(each.seeds * (each.seeds - 1) // 2))
+        )  # fmt: skip
+        lines.append(
+            {"workload": each.workload, "variant": each.variant, "layers": each.layers, "seeds": each.seeds,
+             **estimate_columns("rho", each.agreement), "reason": each.reason}
+        )  # fmt: skip
+    columns = ("variant", "workload", "ρ between seeds", "layers", "seeds", "pairs")
+    caption = "Layer order of the learnt hardness"
+    return Grid("layer-order", caption, columns, tuple(rows), ORDER_NOTE, pd.DataFrame(lines))
+
+
+def drift_grid(drifts: Sequence[LayerDrift]) -> Grid:
+    """Learnt hardness and drift of each layer."""
+    import pandas as pd
+
+    channels = any(each.spread for each in drifts)
+    rows, lines = [], []
+    for each in drifts:
+        row = [
+            GridCell(each.layer), GridCell(each.variant), GridCell(each.workload),
+            _cell(each.learnt, 3, sign=False), _cell(each.drift, 3, sign=True),
+        ]  # fmt: skip
+        rows.append((*row, *([_cell(each.spread, 3, sign=False)] if channels else []), _count(each.learnt.n)))
+        lines.append(
+            {"workload": each.workload, "variant": each.variant, "layer": each.layer, "seeds": each.learnt.n,
+             **estimate_columns("learnt", each.learnt), **estimate_columns("drift", each.drift),
+             **estimate_columns("spread", each.spread)}
+        )  # fmt: skip
+    spread = ("spread over channels",) if channels else ()
+    columns = ("layer", "variant", "workload", "learnt λ", "drift Δλ", *spread, "seeds")
+    return Grid("hardness-drift", "Drift of each layer", columns, tuple(rows), DRIFT_NOTE, pd.DataFrame(lines))
+
+
+def _count(number: int) -> GridCell:
+    return GridCell(str(number), sort=str(number))
+
+
+def relation_grids(relations: Sequence[Relation]) -> list[Grid]:
+    """One table over all workloads where there are several, then one for each: rows are metrics, columns variants."""
+    places = dict.fromkeys(each.workload for each in relations)
+    return [
+        _relation_grid([each for each in relations if each.workload == place], relations)
+        for place in sorted(places, key=lambda place: place != ALL)
+    ]
+
+
+def _relation_grid(own: Sequence[Relation], every: Sequence[Relation]) -> Grid:
+    import pandas as pd
+
+    workload = own[0].workload
+    pooled = workload == ALL
+    variants = list(dict.fromkeys(each.variant for each in own))
+    rows = []
+    for label in dict.fromkeys(each.label for each in own):
+        found = {each.variant: each for each in own if each.label == label}
+        rows.append((GridCell(label), *(_relation_cell(found.get(variant)) for variant in variants)))
+    tested = [each.workload == ALL for each in every if each.association is not None]
+    note = RELATION_NOTE.format(single=tested.count(False))
+    if any(each.workload == ALL for each in every):
+        note += POOLED_NOTE.format(pooled=tested.count(True))
+    columns = ("metric", *variants)
+    frame = pd.DataFrame(_line(each) for each in own)
+    name = f"drift-relations-{'all' if pooled else workload}"
+    return Grid(name, f"Drift and the metrics of the same networks, {workload}", columns, tuple(rows), note, frame)
+
+
+def _relation_cell(relation: Relation | None) -> GridCell:
+    if relation is None:
+        return GridCell("")
+    if relation.association is None or relation.p_adjusted is None:
+        return GridCell(relation.reason, tone="lack")
+    found = relation.association
+    over = f"n = {found.n}" + (f" in {found.strata} workloads" if found.strata > 1 else "")
+    detail = f"p {_p(found.p)}, Holm {_p(relation.p_adjusted)}, {over}: {relation.verdict}"
+    return GridCell(_signed(found.rho), detail, repr(found.rho))
+
+
+def _p(value: float) -> str:
+    return f"{value:.2g}" if value >= 0.001 else "< 0.001"
+
+
+def _line(each: Relation) -> dict[str, Any]:
+    found = each.association
+    return {
+        "workload": each.workload, "variant": each.variant, "step": each.step, "metric": each.metric,
+        "setting": each.setting, "workloads": found.strata if found else 0, "n": found.n if found else 0,
+        "rho": found.rho if found else None, "p": found.p if found else None,
+        "smallest_p": found.least if found else None, "p_holm": each.p_adjusted, "verdict": each.verdict,
+    }  # fmt: skip
+
+
+def relations_told(relations: Sequence[Relation]) -> str:
+    """ "0 of 40 tests resolved."."""
+    tested = [each for each in relations if each.association is not None]
+    resolved = sum(each.verdict == "resolved" for each in tested)
+    beyond = sum(each.verdict == BEYOND for each in tested)
+    more = f", {beyond} beyond what so few seeds can resolve" if beyond else ""
+    return f"{resolved} of {len(tested)} tests resolved{more}."

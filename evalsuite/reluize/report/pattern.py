@@ -1,0 +1,190 @@
+"""Whether the paper's pattern is reproduced, and whether annealing beats the cheaper repairs: per workload, computed.
+
+The pattern (arXiv 2603.21991): the direct swap of GELU for ReLU loses quality, the annealed network keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from evalsuite.reluize.report.before_after import ANNEALED, DIRECT, Quality, SwapLine, SwapTable
+from evalsuite.reluize.report.text import ratio_text, table_scale
+from evalsuite.report.numerals import Scale
+from evalsuite.report.paired import interval_text
+from evalsuite.report.statistics import Estimate, paired_difference
+
+LEVEL = 0.95
+
+
+PATTERN_RULE = (
+    "The swap loses where its paired 95 % interval is all on the worse side and its mean beyond the tolerance (0.1 "
+    "points of accuracy, 0.005 bits). The annealed network keeps where neither its own swap nor its difference to the "
+    "baseline is resolved as worse by more than that, and the interval does not reach as far as the direct swap's mean "
+    "loss; it may still have a smaller one. Reproduced: both. "
+    "Not reproduced: one of them is refuted. Otherwise these seeds do not resolve it."
+)
+
+
+class Answer(str, Enum):
+    """What the seeds say to a question."""
+
+    YES = "yes"
+    NO = "no"
+    UNRESOLVED = "not resolved"
+
+
+_WORDS = {Answer.YES: "reproduced", Answer.NO: "not reproduced", Answer.UNRESOLVED: "not resolved"}
+
+
+@dataclass(frozen=True)
+class PatternFinding:
+    """The answers for one workload. `headline` is "Reproduced" or the like; `sentences` give the numbers."""
+
+    workload: str
+    verdict: str
+    sentences: tuple[str, ...]
+
+    @property
+    def headline(self) -> str:
+        """The verdict as a sentence."""
+        return f"The paper's pattern is {self.verdict}." if self.verdict in _WORDS.values() else f"{self.verdict}."
+
+
+def loses(change: Estimate, quality: Quality) -> Answer:
+    """Whether a swap loses: its paired change is resolved and for the worse, by more than `quality.tolerance`.
+
+    No, where the interval excludes a loss of the tolerance or more. The same loss in every seed is no spread to
+    resolve a fraction of samples by.
+    """
+    low, high = _losses(change, quality)
+    if low is None or high is None:
+        return Answer.UNRESOLVED
+    if _is_loss(change, quality):
+        return Answer.YES
+    return Answer.NO if high < quality.tolerance else Answer.UNRESOLVED
+
+
+def keeps(change: Estimate, quality: Quality, yardstick: float) -> Answer:
+    """Whether quality is kept: by a swap, or against the baseline.
+
+    Yes, where the paired loss is not resolved, or its mean is below `quality.tolerance`, and the interval does not
+    reach as far as `yardstick`, the direct swap's mean loss: an interval that wide cannot tell keeping from losing.
+    """
+    low, high = _losses(change, quality)
+    if low is None or high is None:
+        return Answer.UNRESOLVED
+    if _is_loss(change, quality):
+        return Answer.NO
+    unspread = change.constant and quality.unit == "fraction" and high >= quality.tolerance
+    return Answer.YES if high < max(yardstick, quality.tolerance) and not unspread else Answer.UNRESOLVED
+
+
+def _is_loss(change: Estimate, quality: Quality) -> bool:
+    """Resolved for the worse by more than the tolerance; equal fractions in all seeds resolve nothing."""
+    low, _ = _losses(change, quality)
+    unspread = change.constant and quality.unit == "fraction"
+    return low is not None and low > 0 and quality.loss(change.mean) > quality.tolerance and not unspread
+
+
+def pattern_finding(table: SwapTable) -> PatternFinding | None:
+    """The finding of a workload; None where nothing was swapped directly or annealed."""
+    direct, annealed = table.line(DIRECT), table.line(ANNEALED)
+    if direct is None and annealed is None:
+        return None
+    scale = table_scale(table)
+    verdict, first = _pattern(table, direct, annealed, scale)
+    sentences = [first, *_against_repairs(table, scale)]
+    if table.quality.unit == "bits":
+        sentences += _gaps(table)
+    return PatternFinding(table.workload, verdict, tuple(sentences))
+
+
+def _pattern(table: SwapTable, direct: SwapLine | None, annealed: SwapLine | None, scale: Scale) -> tuple[str, str]:
+    missing = [name for name, line in ((DIRECT, direct), (ANNEALED, annealed)) if line is None or line.change is None]
+    if direct is None or direct.change is None or annealed is None or annealed.change is None:
+        return "Not asked", f"{' and '.join(missing)} has no value here, so the pattern cannot be judged."
+    yardstick = table.quality.loss(direct.change.mean)
+    lost = loses(direct.change, table.quality)
+    kept = [keeps(annealed.change, table.quality, yardstick)]
+    if annealed.difference is not None:
+        kept.append(keeps(annealed.difference, table.quality, yardstick))
+    answers = [lost, *kept]
+    worst = Answer.NO if Answer.NO in answers else Answer.UNRESOLVED if Answer.UNRESOLVED in answers else Answer.YES
+    parts = [
+        f"{_told('Direct swap', table, direct, scale)}: {_LOSES[lost]}",
+        f"{_told('annealed', table, annealed, scale)}: {_kept(kept[0], annealed.change, table.quality, scale)}",
+    ]
+    if annealed.difference is not None:
+        against = f"annealed against {table.baseline} {interval_text(annealed.difference, scale)}"
+        parts.append(f"{against}: {_kept(kept[1], annealed.difference, table.quality, scale)}")
+    return _WORDS[worst], "; ".join(parts) + "."
+
+
+_LOSES = {Answer.YES: "it loses", Answer.NO: "it does not lose", Answer.UNRESOLVED: "a loss is not resolved"}
+
+
+def _kept(answer: Answer, change: Estimate, quality: Quality, scale: Scale) -> str:
+    if answer is Answer.YES:
+        return "it keeps"
+    if answer is Answer.NO:
+        return "it loses too"
+    _, high = _losses(change, quality)
+    if high is None:
+        return "not resolved"
+    return f"not resolved, a loss of {scale.number(high)} {scale.difference_unit or scale.unit} is not excluded"
+
+
+def _told(head: str, table: SwapTable, line: SwapLine, scale: Scale) -> str:
+    """ "Direct swap: accuracy 97.2 → 94.8 %, −2.4 pp [−3.1, −1.7]"."""
+    if line.before is None or line.after is None or line.change is None:
+        raise ValueError(f"{line.variant} has no swap")
+    values = f"{scale.number(line.before.mean)} → {scale.number(line.after.mean)} {scale.unit}"
+    return f"{head}, {table.quality.name} {values}, {interval_text(line.change, scale)}"
+
+
+def _against_repairs(table: SwapTable, scale: Scale) -> list[str]:
+    """Annealed against the best repair; intervals are simultaneous, as the best is chosen after seeing the data."""
+    if ANNEALED not in table.after:
+        return []
+    repairs = [name for name in table.repairs if table.after[name].keys() & table.after[ANNEALED]]
+    if not repairs:
+        return []
+    level = 1 - (1 - LEVEL) / len(repairs)
+    best = min(repairs, key=lambda name: table.quality.loss(_mean(table.after[name], table.after[ANNEALED])))
+    difference = paired_difference(table.after[ANNEALED], table.after[best], level=level)
+    if difference is None:
+        raise ValueError(f"{best} and {ANNEALED} share no seed")
+    low, high = _losses(difference, table.quality)
+    constant = difference.constant and table.quality.unit == "fraction"
+    verdict = f"Annealing against {best} is not resolved"
+    if low is not None and high is not None and not constant and low > 0:
+        verdict = f"Annealing is worse than {best}"
+    if low is not None and high is not None and not constant and high < 0:
+        verdict = f"Annealing beats {best}"
+    of = f"the best of {len(repairs)} repairs by its mean" if len(repairs) > 1 else "the only repair here"
+    how = f"; {100 * level:.3g} % interval" if difference.half_width else ""
+    if len(repairs) > 1 and how:
+        how += f", Bonferroni over the {len(repairs)}, as the best was chosen on the same test data"
+    return [f"{verdict}, {of}: {interval_text(difference, scale)}{how}."]
+
+
+def _gaps(table: SwapTable) -> list[str]:
+    told = [f"{line.variant} {ratio_text(line.gap_closed)}" for line in table.lines if line.gap_closed is not None]
+    head = f"Share of the gap between direct swap and {table.baseline} closed (ratio of means, Fieller 95 % interval)"
+    return [f"{head}: {'; '.join(told)}."] if told else []
+
+
+def _mean(values: Mapping[int, float], others: Mapping[int, float]) -> float:
+    """Over the seeds that both have."""
+    common = [value for seed, value in values.items() if seed in others]
+    return sum(common) / len(common)
+
+
+def _losses(change: Estimate, quality: Quality) -> tuple[float | None, float | None]:
+    """The interval of a change as an interval of the loss."""
+    if change.low is None or change.high is None:
+        return None, None
+    ends = sorted((quality.loss(change.low), quality.loss(change.high)))
+    return ends[0], ends[1]

@@ -1,0 +1,171 @@
+"""The figures of hardness: lambda over training, and the learnt lambda by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evalsuite.reluize.report.hardness import LayerOrder, learners
+from evalsuite.reluize.report.hardness_text import rho_text
+from evalsuite.report.canvas import (
+    FIGURE_WIDTH,
+    INK_COLOUR,
+    MUTED_COLOUR,
+    Drawing,
+    figure_style,
+    new_figure,
+    number_of,
+    svg_text,
+)
+from evalsuite.report.measured import TRAIN, Measured
+
+PROFILE = "hardness_profile"
+_COLUMNS = 3
+_NAMED = 8  # More layers than that are named by the first, the last and some between.
+Course = dict[float, dict[int, float]]
+
+
+def profile_figure(measured: Measured, workload: str) -> Drawing:
+    """lambda over training progress: a panel per variant that learnt it, a line per layer."""
+    name, title = f"hardness-{workload}", f"Hardness profile, {workload}"
+    caption = (
+        "λ of each layer over training (log scale), from the first layer (dark) to the last (light): the mean over "
+        "seeds, and a thin line for each seed. Each panel has its own axis."
+    )
+    panels = {variant: _courses(measured, workload, variant) for variant in learners(measured, workload)}
+    panels = {variant: courses for variant, courses in panels.items() if courses}
+    if not panels:
+        return Drawing(name, title, caption, reason="no variant here learnt a lambda")
+    layers = list(dict.fromkeys(layer for courses in panels.values() for layer in courses))
+    colours = depth_colours(layers)
+    with figure_style():
+        figure, grid = _grid(len(panels), 2.15)
+        for axes, (variant, courses) in zip(grid.flat, panels.items(), strict=False):
+            for layer, course in courses.items():
+                _course(axes, course, colours[layer])
+            _log_lambda(axes, [value for course in courses.values() for each in course.values()
+                               for value in each.values()])  # fmt: skip
+            axes.set_title(variant)
+            axes.set_xlim(0, 1)
+            axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100 %"])
+            axes.set_xlabel("of training")
+        for axes in grid[:, 0]:
+            axes.set_ylabel("λ")
+        _layer_legend(figure, layers, colours)
+        svg = svg_text(figure)
+    return Drawing(name, title, caption, f"{title}: {', '.join(panels)}; {len(layers)} layers.", svg)
+
+
+def order_figure(measured: Measured, workload: str, orders: Sequence[LayerOrder]) -> Drawing:
+    """The learnt lambda by layer: a line per seed, a panel per variant, with the seeds' agreement on the order."""
+    name, title = f"layer-order-{workload}", f"Layer order of the learnt hardness, {workload}"
+    caption = (
+        "λ when learning ended, by layer from first to last: a thin line for each seed, the mean in bold. ρ is the "
+        "mean rank correlation between pairs of seeds with its 95 % interval."
+    )
+    own = [each for each in orders if each.workload == workload]
+    if not own:
+        return Drawing(name, title, caption, reason="no variant here learnt a lambda")
+    if all(each.layers < 2 for each in own):
+        return Drawing(name, title, caption, reason="one layer has no order")
+    with figure_style():
+        figure, grid = _grid(len(own), 2.0)
+        for axes, order in zip(grid.flat, own, strict=False):
+            layers = measured.layers(workload, order.variant, "learnt_hardness")
+            _learnt(axes, layers)
+            told = f"ρ = {rho_text(order.agreement)}" if order.agreement else f"ρ {order.reason}"
+            axes.set_title(f"{order.variant}\n", fontsize=9)
+            axes.text(0, 1.03, told, transform=axes.transAxes, fontsize=7.5, color=MUTED_COLOUR)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("learnt λ")
+        svg = svg_text(figure)
+    return Drawing(name, title, caption, f"{title}: {', '.join(each.variant for each in own)}.", svg)
+
+
+def depth_colours(layers: Sequence[str]) -> dict[str, Any]:
+    """A colour for each layer, dark to light with depth; it stays readable on white and in grey."""
+    import matplotlib as mpl
+
+    scale = mpl.colormaps["viridis"]
+    return {layer: scale(0.05 + 0.8 * i / max(1, len(layers) - 1)) for i, layer in enumerate(layers)}
+
+
+def _grid(panels: int, height: float) -> tuple[Any, Any]:
+    columns = min(_COLUMNS, panels)
+    rows = -(-panels // columns)
+    figure = new_figure(FIGURE_WIDTH, height * rows + 0.35)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[panels:]:
+        axes.set_axis_off()
+    return figure, grid
+
+
+def _courses(measured: Measured, workload: str, variant: str) -> dict[str, Course]:
+    """Layer -> progress -> seed -> lambda."""
+    found: dict[str, Course] = {}
+    for text, keys in measured.settings(workload, variant, TRAIN, PROFILE).items():
+        values = measured.values(workload, variant, TRAIN, PROFILE, text)
+        found.setdefault(keys["layer"], {})[number_of(keys["progress"])] = values
+    return found
+
+
+def _course(axes: Any, course: Course, colour: Any) -> None:
+    every = sorted(course)
+    for seed in sorted({seed for values in course.values() for seed in values}):
+        places = [progress for progress in every if seed in course[progress]]
+        axes.plot(places, [course[each][seed] for each in places], color=colour, linewidth=0.6, alpha=0.4)
+    means = [math.fsum(course[each].values()) / len(course[each]) for each in every]
+    axes.plot(every, means, color=colour, linewidth=1.5)
+
+
+def _learnt(axes: Any, layers: Mapping[str, Mapping[int, float]]) -> None:
+    names = list(layers)
+    colours = depth_colours(names)
+    places = range(len(names))
+    for seed in sorted({seed for values in layers.values() for seed in values}):
+        axes.plot(places, [layers[name].get(seed, math.nan) for name in names], color=MUTED_COLOUR, linewidth=0.7,
+                  alpha=0.6, marker=".", markersize=3)  # fmt: skip
+    means = [math.fsum(layers[name].values()) / len(layers[name]) for name in names]
+    axes.plot(places, means, color=INK_COLOUR, linewidth=1.3)
+    for place, name, mean in zip(places, names, means, strict=True):
+        axes.plot([place], [mean], color=colours[name], marker="o", markersize=5.5, markeredgecolor="white")
+    step = -(-len(names) // _NAMED)
+    shown = list(places)[::step]
+    axes.set_xticks(shown, [short(names[place]) for place in shown], fontsize=7)
+    axes.set_xlim(-0.35, len(names) - 0.65)
+    axes.grid(axis="y")
+    axes.tick_params(axis="x", length=0)
+
+
+def short(layer: str) -> str:
+    """The last parts of a dotted path, if it is long: "blocks.0.feed_forward.activation" -> "blocks.0…"."""
+    return layer if len(layer) <= 9 else ".".join(layer.split(".")[:2]) + "…"
+
+
+def _log_lambda(axes: Any, values: Sequence[float]) -> None:
+    """A log axis with plain numbers, and a few of them however narrow the range is."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    axes.set_yscale("log")
+    low, high = min(values) / 1.06, max(values) * 1.06
+    axes.set_ylim(low, high)
+    fine = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.2, 2.5, 3, 3.5, 4, 5, 6, 8, 10)
+    coarse = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+    ticks = [each for each in (fine if high / low < 4 else coarse) if low <= each <= high]
+    if len(ticks) < 2:
+        ticks = [low * 1.06, high / 1.06]
+    axes.set_yticks(ticks, [f"{each:.3g}" for each in ticks])
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(axis="y")
+
+
+def _layer_legend(figure: Any, layers: Sequence[str], colours: Mapping[str, Any]) -> None:
+    from matplotlib.lines import Line2D
+
+    step = -(-len(layers) // _NAMED)
+    shown = [layer for i, layer in enumerate(layers) if i % step == 0 or i == len(layers) - 1]
+    handles = [Line2D([], [], color=colours[layer], linewidth=2, label=short(layer)) for layer in shown]
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.2, handlelength=1.2,
+                  title="layer", title_fontsize=8, alignment="left")  # fmt: skip

@@ -1,0 +1,165 @@
+"""The area between a variant's curve and the baseline's, paired by seed: how much higher it lies on the mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from evalsuite.report.grids import GridCell, estimate_columns
+from evalsuite.report.numerals import Scale
+from evalsuite.report.paired import Values, bracket, interval_text
+from evalsuite.report.ranks import holm
+from evalsuite.report.sentences import p_text
+from evalsuite.report.statistics import Estimate, mean_interval, p_value
+
+SIGNIFICANT = 0.05
+AREA_SCALE = Scale(0.01, "%", "pp", 2)
+Point = tuple[float, float]
+Curve = Mapping[int, Mapping[object, Point]]  # Seed -> what was measured there -> (x, height).
+
+
+@dataclass(frozen=True, kw_only=True)
+class Area:
+    """The mean height of a variant's curve above the baseline's, in fractions of samples.
+
+    `heights` is seed -> height; `estimate` is over seeds and None without one, `reason` then says why. `low` and `high`
+    are the ends of the common range, means over seeds. `p` is of the two-sided t test, `p_holm` Holm's over a family.
+    """
+
+    variant: str
+    heights: Values = field(default_factory=dict)
+    estimate: Estimate | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    reason: str = ""
+
+    @property
+    def tone(self) -> str:
+        """ "better" or "worse" where Holm's p is at most 0.05, else ""."""
+        if self.estimate is None or self.p_holm is None or self.p_holm > SIGNIFICANT:
+            return ""
+        return "better" if self.estimate.mean > 0 else "worse"
+
+
+Kind = TypeVar("Kind", bound=Area)
+
+
+def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], str], *,
+                  logarithmic: bool = False) -> Kind:  # fmt: skip
+    """The area with its numbers.
+
+    Args:
+        area: whose.
+        own: its curve.
+        other: the baseline's.
+        lack: what to say where there is no area, of "own", "other", "seed", "range" or "point": what is missing.
+        logarithmic: over the natural logarithm of x.
+    """
+    heights: dict[int, float] = {}
+    found: list[tuple[float, float]] = []
+    apart = False
+    for seed in sorted(own.keys() & other.keys()):
+        # A point that one arm lacks would be bridged by a straight line there, and compared with none.
+        common = [key for key in own[seed] if key in other[seed]]
+        first, second = ([_scaled(each[seed][key], logarithmic) for key in common] for each in (own, other))
+        ends, height = common_range(first, second), area_between(first, second)
+        apart = apart or len(common) > 1
+        if ends is not None and height is not None:
+            heights[seed] = height
+            found.append(ends)
+    if not heights:
+        shared = any(own[seed].keys() & other[seed].keys() for seed in own.keys() & other.keys())
+        missing = "own" if not any(own.values()) else "other" if not any(other.values()) else "seed"
+        return replace(area, reason=lack(missing if not shared else "range" if apart else "point"))
+    estimate = mean_interval(list(heights.values()), magnitude=1.0)
+    low, high = (math.fsum(each) / len(found) for each in zip(*found, strict=True))
+    if logarithmic:
+        low, high = math.exp(low), math.exp(high)
+    p = p_value(list(heights.values()), estimate)
+    return replace(area, heights=heights, estimate=estimate, low=low, high=high, p=p)
+
+
+def holm_areas(areas: Sequence[Kind], family: Callable[[Kind], object] = lambda _: None) -> list[Kind]:
+    """The areas with Holm's p over all that have one in the same family."""
+    found: dict[int, float] = {}
+    for each in dict.fromkeys(map(family, areas)):
+        tested = [(i, area.p) for i, area in enumerate(areas) if family(area) == each and area.p is not None]
+        found |= dict(zip((i for i, _ in tested), holm([p for _, p in tested]), strict=True))
+    return [replace(area, p_holm=found.get(i)) for i, area in enumerate(areas)]
+
+
+def _scaled(point: Point, logarithmic: bool) -> Point:
+    return (math.log(point[0]), point[1]) if logarithmic else point
+
+
+def common_range(curve: Sequence[Point], other: Sequence[Point]) -> tuple[float, float] | None:
+    """The x that both curves reach; None where that is no interval."""
+    if not curve or not other:
+        return None
+    low = max(min(x for x, _ in each) for each in (curve, other))
+    high = min(max(x for x, _ in each) for each in (curve, other))
+    return (low, high) if low < high else None
+
+
+def area_between(curve: Sequence[Point], other: Sequence[Point]) -> float | None:
+    """The mean of curve - other over their common range, both straight between their points; None without a range.
+
+    The difference of two such curves is straight between the points of either, so the trapezoid rule on those points
+    is exact. Points of one x are one point at the mean of their y. Nothing is extrapolated.
+    """
+    ends = common_range(curve, other)
+    if ends is None:
+        return None
+    low, high = ends
+    knots = sorted({low, high, *(x for x, _ in (*curve, *other) if low < x < high)})
+    own, their = _merged(curve), _merged(other)
+    heights = [_at(own, x) - _at(their, x) for x in knots]
+    total = math.fsum((b - a) * (p + q) / 2 for (a, b), (p, q) in zip(pairwise(knots), pairwise(heights), strict=True))
+    return total / (high - low)
+
+
+def _merged(curve: Sequence[Point]) -> list[Point]:
+    """By x; points of one x become one at the mean of their y."""
+    heights: dict[float, list[float]] = {}
+    for x, y in curve:
+        heights.setdefault(x, []).append(y)
+    return [(x, math.fsum(every) / len(every)) for x, every in sorted(heights.items())]
+
+
+def _at(curve: Sequence[Point], x: float) -> float:
+    """Height of a curve at an x that it reaches."""
+    for (a, p), (b, q) in pairwise(curve):
+        if a <= x <= b:
+            return p + (q - p) * (x - a) / (b - a)
+    raise ValueError(f"{x} is outside the curve from {curve[0][0]} to {curve[-1][0]}")
+
+
+def area_text(area: Area) -> str:
+    """ "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"."""
+    if area.estimate is None:
+        return area.reason
+    told = interval_text(area.estimate, AREA_SCALE)
+    return told + ("" if area.p_holm is None else f" (Holm's p {p_text(area.p_holm)})")
+
+
+def area_cell(area: Area | None, detail: str) -> GridCell:
+    """The mean height with its interval and more of a detail; empty without an area."""
+    if area is None:
+        return GridCell("")
+    if area.estimate is None:
+        return GridCell(area.reason, tone="lack")
+    told = f"{bracket(area.estimate, AREA_SCALE)}{detail}"
+    return GridCell(AREA_SCALE.number(area.estimate.mean, sign=True), told, repr(area.estimate.mean), area.tone)
+
+
+def area_columns(area: Area, name: str) -> dict[str, Any]:
+    """An area's exact numbers."""
+    return {
+        "seeds": area.estimate.n if area.estimate else 0, **estimate_columns(name, area.estimate),
+        "range_low": area.low, "range_high": area.high, "p": area.p, "p_holm": area.p_holm, "reason": area.reason,
+    }  # fmt: skip

@@ -1,0 +1,297 @@
+"""The decision matrix: what a variant does to each primary endpoint, on each workload and on all together.
+
+It is the one object that concludes: the page's first screen, the Markdown and `matrix.csv` are made from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from evalsuite.contract import Direction
+from evalsuite.report.grids import estimate_columns, frame_of
+from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.paired import difference_unit, interval_text, seed_difference
+from evalsuite.report.pooling import random_effects, seeds_needed
+from evalsuite.report.ranks import holm
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Run, Section
+from evalsuite.report.sentences import listed
+from evalsuite.report.statistics import Estimate, p_value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVEL = 0.05
+ALL = "all workloads"
+SAMPLED = "fraction"  # The same difference in a few seeds is chance there, and no spread of zero.
+
+
+class Reading(str, Enum):
+    """What a cell says."""
+
+    HELPS = "helps"
+    COSTS = "costs"
+    MIXED = "mixed"
+    NO_WORSE = "no worse than the margin"
+    UNRESOLVED = "not resolved"
+    UNMEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """One question on one workload, or on all.
+
+    `estimate` is the difference to the baseline in the endpoint's unit, over seeds or, of all workloads, over
+    workloads. `p_adjusted` is what the reading goes by, see `decision_matrix`. `against` are members of the family that
+    are resolved the other way. `needed` seeds would resolve a difference of the margin.
+    """
+
+    reading: Reading
+    estimate: Estimate | None = None
+    p: float | None = None
+    p_adjusted: float | None = None
+    against: tuple[str, ...] = ()
+    needed: int | None = None
+    label: str = ""
+    reason: str = ""
+    pooled: bool = False
+
+    def difference(self, scale: Scale) -> str:
+        """ "+2.4 pp [0.7, 3.7]"; empty without one."""
+        if self.estimate is None:
+            return ""
+        text = interval_text(self.estimate, scale)
+        return text.replace("seeds", "workloads") if self.pooled else text
+
+    @property
+    def words(self) -> str:
+        """The reading, with the seeds that it would take or the reason why there is none."""
+        if self.reading is Reading.UNRESOLVED and self.needed is not None:
+            return f"{self.reading.value} (would need about {self.needed} seeds)"
+        if self.reading in (Reading.UNRESOLVED, Reading.UNMEASURED) and self.reason:
+            return f"{self.reading.value}: {self.reason}"
+        if self.reading is Reading.MIXED and self.against:
+            return f"{self.reading.value}: the other way at {listed(self.against)}"
+        return self.reading.value
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """A question, with the name of the section that asks it. `cells` has a cell for each workload."""
+
+    section: str
+    endpoint: Endpoint
+    cells: Mapping[str, MatrixCell]
+    pooled: MatrixCell
+
+    @property
+    def scale(self) -> Scale:
+        """One for all differences of the row."""
+        found = [each.estimate for each in (*self.cells.values(), self.pooled) if each.estimate]
+        halves = [each.half_width for each in found if each.half_width]
+        return scale_of(self.endpoint.unit, [self.endpoint.margin], [*halves, *(each.mean for each in found)])
+
+    @property
+    def margin(self) -> str:
+        """ "1 pp"."""
+        scale = scale_of(self.endpoint.unit, [self.endpoint.margin], [self.endpoint.margin])
+        return f"{scale.number(self.endpoint.margin)} {difference_unit(scale)}".strip()
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The rows of one variant; questions that the run asks of no workload are left out."""
+
+    variant: str
+    baseline: str
+    workloads: tuple[str, ...]
+    rows: tuple[MatrixRow, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What it says, in one sentence."""
+        if not self.rows:
+            return f"This run measured no primary endpoint of {self.variant} and {self.baseline}."
+        parts = []
+        for reading in (Reading.HELPS, Reading.COSTS, Reading.MIXED):
+            found = [text for row in self.rows if (text := _where(row, reading))]
+            parts += [f"{_VERBS.get(reading, reading.value)} {listed(found)}"] if found else []
+        quiet = [row for row in self.rows if not any(_where(row, each) for each in _SAID)]
+        for reading in (Reading.NO_WORSE, Reading.UNRESOLVED, Reading.UNMEASURED):
+            names = [row.endpoint.question for row in quiet if _told(row) is reading]
+            parts += [f"{_VERBS[reading]} {listed(names)}"] if names else []
+        return f"{self.variant} in the place of {self.baseline} {'; '.join(parts)}."
+
+
+_SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
+_VERBS = {
+    Reading.MIXED: "is mixed in",
+    Reading.NO_WORSE: "is no worse than the margin in",
+    Reading.UNRESOLVED: "is not resolved in",
+    Reading.UNMEASURED: "was not measured in",
+}
+
+
+def _where(row: MatrixRow, reading: Reading) -> str:
+    """ "certified accuracy (on digits-cnn)"; empty where the row says nothing like it."""
+    names = [name for name, cell in row.cells.items() if cell.reading is reading]
+    if row.pooled.reading is reading and reading is not Reading.MIXED:
+        return f"{row.endpoint.question} (all workloads together)"
+    return f"{row.endpoint.question} (on {listed(names)})" if names else ""
+
+
+def _told(row: MatrixRow) -> Reading:
+    """Of a row without any effect: the pooled reading where there is one, else the weakest of its cells."""
+    if row.pooled.estimate is not None:
+        return row.pooled.reading
+    every = {cell.reading for cell in row.cells.values()} - {Reading.UNMEASURED}
+    return Reading.UNRESOLVED if Reading.UNRESOLVED in every else next(iter(every), Reading.UNMEASURED)
+
+
+def decision_matrix(run: Run, sections: Mapping[str, Section], variant: str) -> Matrix:
+    """What the run says of a variant.
+
+    A cell is read as helping or costing only where its p value is at most 5 % after two adjustments: Holm's over the
+    cells of its row, which ask one question, and Holm's over the rows, of which each counts by Simes' p value of its
+    cells. So where nothing differs, any cell of the whole matrix says so in at most 5 % of runs. A resolved cell is
+    mixed where a member of its family, such as a single setting, is resolved the other way (Holm's within the family).
+    """
+    workloads = tuple(run.measured.workloads)
+    rows = []
+    for name, section in sections.items():
+        for endpoint in section.endpoints:
+            found = {each: endpoint.measure(run, each, variant) for each in workloads}
+            if any(found.values()):
+                rows.append(matrix_row(name, endpoint, found))
+    return Matrix(variant, run.baseline, workloads, read_rows(rows))
+
+
+def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | None]) -> MatrixRow:
+    """A row with its differences and p values, not yet read."""
+    cells = {name: _cell(endpoint, evidence) for name, evidence in found.items()}
+    effects = [each.estimate for each in cells.values() if each.estimate is not None and each.estimate.n > 1]
+    pooled = random_effects(effects)
+    if pooled is None:
+        lack = "one workload has two seeds or more" if effects else ""
+        return MatrixRow(section, endpoint, cells, MatrixCell(Reading.UNMEASURED, reason=lack))
+    p = _p(endpoint, [each.mean for each in effects], pooled.estimate) if pooled.estimate.constant else pooled.p
+    whole = MatrixCell(Reading.UNRESOLVED, pooled.estimate, p, label=f"{len(effects)} workloads", pooled=True)
+    return MatrixRow(section, endpoint, cells, whole)
+
+
+def _cell(endpoint: Endpoint, evidence: Evidence | None) -> MatrixCell:
+    if evidence is None:
+        return MatrixCell(Reading.UNMEASURED, reason="not asked")
+    primary = evidence.primary
+    gaps, estimate = _gaps(primary)
+    if estimate is None:
+        reason = primary.reason or "no seed in common with the baseline"
+        return MatrixCell(Reading.UNMEASURED, label=primary.label, reason=reason)
+    way = 1 if estimate.mean > 0 else -1
+    return MatrixCell(
+        Reading.UNRESOLVED, estimate, _p(endpoint, gaps, estimate), None, _against(endpoint, evidence, way),
+        seeds_needed(estimate, endpoint.margin), primary.label, _why(endpoint, estimate),
+    )  # fmt: skip
+
+
+def _why(endpoint: Endpoint, estimate: Estimate) -> str:
+    if estimate.n == 1:
+        return "one seed"
+    return "the same in every seed" if estimate.constant and endpoint.unit == SAMPLED else "too few seeds"
+
+
+def _gaps(contrast: Contrast) -> tuple[list[float], Estimate | None]:
+    """The differences of the seeds with two finite values, and their mean."""
+    own, other = (
+        {seed: value for seed, value in arm.items() if math.isfinite(value)} for arm in (contrast.own, contrast.other)
+    )
+    return [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())], seed_difference(own, other)
+
+
+def _p(endpoint: Endpoint, gaps: Sequence[float], estimate: Estimate) -> float | None:
+    """Of no difference; 0 for what is no fraction of samples and differs by the same in every seed."""
+    if estimate.constant and endpoint.unit != SAMPLED and estimate.mean:
+        return 0.0
+    return p_value(gaps, estimate)
+
+
+def _against(endpoint: Endpoint, evidence: Evidence, way: int) -> tuple[str, ...]:
+    """The members of the family that are resolved the other way than the primary number lies."""
+    tested = []
+    for each in evidence.family:
+        gaps, estimate = _gaps(each)
+        p = _p(endpoint, gaps, estimate) if estimate is not None else None
+        if estimate is not None and p is not None:
+            tested.append((each.label, estimate.mean, p))
+    adjusted = holm([p for *_, p in tested])
+    return tuple(
+        label for (label, mean, _), p in zip(tested, adjusted, strict=True) if p <= LEVEL and mean * way < 0
+    )  # fmt: skip
+
+
+def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
+    """The rows with what their cells say: see `decision_matrix`."""
+    every = [[cell.p for cell in (*row.cells.values(), row.pooled) if cell.p is not None] for row in rows]
+    tested = [i for i, ps in enumerate(every) if ps]
+    gates = dict(zip(tested, holm([_simes(every[i]) for i in tested]), strict=True))
+    return tuple(_read(row, gates.get(i, 1.0)) for i, row in enumerate(rows))
+
+
+def _simes(ps: Sequence[float]) -> float:
+    """Of the hypothesis that all are null (Simes 1986)."""
+    return min(1.0, *(len(ps) * p / rank for rank, p in enumerate(sorted(ps), 1)))
+
+
+def _read(row: MatrixRow, gate: float) -> MatrixRow:
+    cells = [*row.cells.values(), row.pooled]
+    adjusted = iter(holm([cell.p for cell in cells if cell.p is not None]))
+    cells = [cell if cell.p is None else replace(cell, p_adjusted=max(next(adjusted), gate)) for cell in cells]
+    *single, pooled = [_said(cell, _reading(cell, row.endpoint)) for cell in cells]
+    said = {cell.reading for cell in single}
+    if {Reading.HELPS, Reading.COSTS} <= said and pooled.estimate is not None:
+        pooled = replace(pooled, reading=Reading.MIXED)
+    return replace(row, cells=dict(zip(row.cells, single, strict=True)), pooled=pooled)
+
+
+def _said(cell: MatrixCell, reading: Reading) -> MatrixCell:
+    unresolved = reading in (Reading.UNRESOLVED, Reading.UNMEASURED)
+    return replace(cell, reading=reading, reason=cell.reason if unresolved else "")
+
+
+def _reading(cell: MatrixCell, endpoint: Endpoint) -> Reading:
+    estimate = cell.estimate
+    if estimate is None:
+        return Reading.UNMEASURED
+    way = 1 if endpoint.direction is Direction.HIGHER else -1
+    if cell.p_adjusted is not None and cell.p_adjusted <= LEVEL:
+        if cell.against:
+            return Reading.MIXED
+        return Reading.HELPS if way * estimate.mean > 0 else Reading.COSTS
+    if estimate.low is None or estimate.high is None or (estimate.constant and endpoint.unit == SAMPLED):
+        return Reading.UNRESOLVED
+    loss = -estimate.low if way > 0 else estimate.high
+    return Reading.NO_WORSE if loss < endpoint.margin else Reading.UNRESOLVED
+
+
+def matrix_frame(matrices: Sequence[Matrix]) -> pd.DataFrame:
+    """Exact numbers: a line for each variant, question and workload."""
+    return frame_of(
+        _line(matrix, row, name, cell)
+        for matrix in matrices
+        for row in matrix.rows
+        for name, cell in [*row.cells.items(), (ALL, row.pooled)]
+    )
+
+
+def _line(matrix: Matrix, row: MatrixRow, workload: str, cell: MatrixCell) -> dict[str, Any]:
+    return {
+        "question": row.endpoint.question, "section": row.section, "variant": matrix.variant,
+        "baseline": matrix.baseline, "workload": workload, "measured": cell.label, "unit": row.endpoint.unit,
+        "direction": row.endpoint.direction.value, "margin": row.endpoint.margin,
+        **estimate_columns("difference", cell.estimate), "n": cell.estimate.n if cell.estimate else 0,
+        "p": cell.p, "p_adjusted": cell.p_adjusted, "reading": cell.reading.value,
+        "against": "; ".join(cell.against), "seeds_needed": cell.needed, "reason": cell.reason,
+    }  # fmt: skip

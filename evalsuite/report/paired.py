@@ -1,0 +1,198 @@
+"""One number of one variant beside another arm's: its mean over seeds, the paired difference, and what is resolved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from evalsuite.report.grids import GridCell, estimate_columns
+from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.statistics import Estimate, mean_interval, paired_difference
+
+Values = Mapping[int, float]  # Seed -> value.
+
+
+class Arms(Protocol):
+    """What a cell must know of its table: the variant it is compared with, and the seeds of the run."""
+
+    @property
+    def baseline(self) -> str:
+        """The variant to compare with."""
+        ...
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds there are."""
+        ...
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The seeds' values of one number, and their difference to `other`'s of the same seeds.
+
+    `mean` is None where there is no value; `reason` then says why. `difference` is None without a common seed. `way` is
+    1 where more is better, -1 where less is, and 0 where neither. `ratio` is the geometric mean of value over other
+    with the interval of a t interval of logarithms; None where a value is not above 0.
+    """
+
+    variant: str
+    values: Values = field(default_factory=dict)
+    other: Values = field(default_factory=dict)
+    mean: Estimate | None = None
+    difference: Estimate | None = None
+    ratio: Estimate | None = None
+    way: int = 1
+    reason: str = ""
+
+    @property
+    def bracketed(self) -> bool:
+        """Whether the difference has an interval, be it of no width."""
+        return self.difference is not None and self.difference.low is not None
+
+    @property
+    def tested(self) -> bool:
+        """Whether the difference has an interval of some width: the same in each of a few seeds is no test."""
+        return self.bracketed and self.difference is not None and not self.difference.constant
+
+    @property
+    def resolved(self) -> bool:
+        """Whether that interval excludes 0."""
+        return is_resolved(self.difference)
+
+    @property
+    def gap(self) -> dict[int, float]:
+        """Seed -> value - other value."""
+        return {seed: value - self.other[seed] for seed, value in self.values.items() if seed in self.other}
+
+    @property
+    def tone(self) -> str:
+        """ "better" or "worse" where there is a better way and the difference is resolved, else ""."""
+        if not self.resolved or self.difference is None or not self.way:
+            return ""
+        return "better" if (self.difference.mean > 0) == (self.way > 0) else "worse"
+
+    @property
+    def ratio_tone(self) -> str:
+        """The same of the ratio, which is resolved where its interval excludes 1."""
+        ratio = self.ratio
+        if ratio is None or ratio.low is None or ratio.high is None or ratio.constant or not self.way:
+            return ""
+        return "" if ratio.low <= 1 <= ratio.high else "better" if (ratio.mean > 1) == (self.way > 0) else "worse"
+
+
+def compare_values(
+    variant: str, own: Values, other: Values, *, way: int = 1, magnitude: float | None = None
+) -> Compared:
+    """Values with their mean, and their difference and ratio to others.
+
+    Args:
+        variant: whose values they are.
+        own: at least one.
+        other: to pair with; empty for none.
+        way: see `Compared`.
+        magnitude: of the numbers that the values were computed from, where those were larger.
+    """
+    mean = mean_interval(list(own.values()), magnitude=magnitude)
+    return Compared(variant, own, other, mean, seed_difference(own, other, magnitude), _ratio(own, other), way)
+
+
+def seed_difference(own: Values, other: Values, magnitude: float | None = None) -> Estimate | None:
+    """The paired difference, with the rounding of numbers of that magnitude; None without a common seed."""
+    seeds = sorted(own.keys() & other.keys())
+    if magnitude is None or not seeds:
+        return paired_difference(own, other) if own and other else None
+    return mean_interval([own[seed] - other[seed] for seed in seeds], magnitude=magnitude)
+
+
+def contrast(one: Values, other: Values) -> tuple[Estimate | None, bool]:
+    """How far two gaps differ, paired by seed, and whether that is resolved."""
+    found = seed_difference(one, other)
+    return found, is_resolved(found)
+
+
+def is_resolved(estimate: Estimate | None) -> bool:
+    """Whether an interval of some width excludes 0."""
+    return estimate is not None and estimate.resolved and not estimate.constant
+
+
+def _ratio(own: Values, other: Values) -> Estimate | None:
+    seeds = sorted(own.keys() & other.keys())
+    if not seeds or not all(own[seed] > 0 and other[seed] > 0 for seed in seeds):
+        return None
+    found = mean_interval([math.log(own[seed] / other[seed]) for seed in seeds], magnitude=1.0)
+    low, high = (None if each is None else math.exp(each) for each in (found.low, found.high))
+    return Estimate(math.exp(found.mean), low, high, found.n, found.constant)
+
+
+def common_scale(cells: Sequence[Compared], unit: str = "fraction") -> Scale:
+    """One scale for cells that stand together."""
+    estimates = [each for cell in cells for each in (cell.mean, cell.difference) if each]
+    halves = [each.half_width for each in estimates if each.half_width]
+    differences = [cell.difference.mean for cell in cells if cell.difference]
+    return scale_of(unit, [cell.mean.mean for cell in cells if cell.mean], halves + differences)
+
+
+def compared_cell(cell: Compared, table: Arms, scale: Scale, more: Sequence[str] = (), *,
+                  toned: bool = True, alone: bool = False) -> GridCell:  # fmt: skip
+    """ "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value; `more` ends the detail.
+
+    `toned` is false where a difference says neither better nor worse, `alone` true where none is wanted.
+    """
+    if cell.mean is None:
+        return GridCell(cell.reason, tone="lack")
+    half = cell.mean.half_width
+    text = scale.number(cell.mean.mean) + ("" if half is None else f" ± {scale.number(half)}")
+    notes = []
+    if cell.difference is not None:
+        notes.append(f"Δ {scale.number(cell.difference.mean, sign=True)} {bracket(cell.difference, scale)}")
+    elif cell.variant != table.baseline and toned and not alone:
+        notes.append(f"no {table.baseline} to compare with")
+    elif cell.mean.n == 1:
+        notes.append("one seed")
+    notes += [*lacking(cell, table), *more]
+    return GridCell(text, ", ".join(notes), repr(cell.mean.mean), cell.tone if toned else "")
+
+
+def lacking(cell: Compared, table: Arms) -> list[str]:
+    """ "n = 2 of 3" where seeds are missing."""
+    count = cell.mean.n if cell.mean else 0
+    return [f"n = {count} of {table.seeds}"] if 0 < count < table.seeds else []
+
+
+def compared_columns(cell: Compared, mean: str = "mean") -> dict[str, Any]:
+    """A cell's exact numbers."""
+    return {
+        "seeds": cell.mean.n if cell.mean else 0,
+        **estimate_columns(mean, cell.mean), **estimate_columns("difference", cell.difference),
+        "resolved": cell.resolved, "reason": cell.reason,
+    }  # fmt: skip
+
+
+def interval_text(estimate: Estimate, scale: Scale) -> str:
+    """ "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed, no interval)"."""
+    return f"{scale.number(estimate.mean, sign=True)} {difference_unit(scale)} {bracket(estimate, scale)}"
+
+
+def difference_unit(scale: Scale) -> str:
+    """ "pp" of percent, else the unit itself."""
+    return scale.difference_unit or scale.unit
+
+
+def bracket(estimate: Estimate, scale: Scale) -> str:
+    """The interval alone: "[−3.1, −1.7]", or why there is none."""
+    if estimate.constant:
+        return f"in all {estimate.n} seeds"
+    if estimate.low is None or estimate.high is None:
+        return "(one seed, no interval)"
+    return f"[{scale.number(estimate.low)}, {scale.number(estimate.high)}]"
+
+
+def ends_text(estimates: Sequence[Estimate], scale: Scale) -> str:
+    """One estimate with its interval, of several the least and the greatest: the table has them all."""
+    if len(estimates) == 1:
+        return interval_text(estimates[0], scale)
+    means = sorted(each.mean for each in estimates)
+    ends = " to ".join(dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1])))
+    return f"{ends} {scale.difference_unit}"

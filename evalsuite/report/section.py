@@ -1,0 +1,325 @@
+"""What a stage brings to a report, found by entry point (`evalsuite.sections`): its question, and the answer's parts.
+
+A section is an instance of `Section` in any installed package:
+
+    [project.entry-points."evalsuite.sections"]
+    input-noise = "my_package.report:SECTION"
+
+It reads the run that it is given and makes a `Part`. The rest of a report knows no stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from evalsuite.contract import Direction
+from evalsuite.plugins import PluginError, load_all
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from evalsuite.report.canvas import Drawing
+    from evalsuite.report.grids import Grid
+    from evalsuite.report.measured import Measured
+    from evalsuite.report.paired import Values
+    from evalsuite.report.record import Record
+    from evalsuite.report.sentences import Finding
+    from evalsuite.report.tables import TextLine
+
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as sections read it.
+
+    Args:
+        frame: all rows, in the recipe's order.
+        measured: those of whole networks, by workload, variant, step, metric and setting.
+        baseline: the variant to compare with.
+        record: what the runner wrote of it.
+        compared: the comparison of every measurement but those that sections keep to themselves.
+        glance: the lines that are shown first.
+    """
+
+    frame: pd.DataFrame
+    measured: Measured
+    baseline: str
+    record: Record
+    compared: pd.DataFrame
+    glance: Sequence[TextLine] = ()
+
+    _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, make: Callable[[Run], Kind]) -> Kind:
+        """What a function makes of this run, made once."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        made: Kind = self._made[make]
+        return made
+
+    @property
+    def others(self) -> list[str]:
+        """The variants without the baseline."""
+        return [each for each in self.measured.variants if each != self.baseline]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a section says of a run; empty where it has nothing to say.
+
+    Args:
+        findings: sentences, of each workload or step.
+        grids: tables that are shown.
+        details: tables on demand.
+        drawings: figures, and reasons why there is none.
+        rule: how the findings are read.
+        tables: what the section made them from, for other programs.
+    """
+
+    findings: Sequence[Finding] = ()
+    grids: Sequence[Grid] = ()
+    details: Sequence[Grid] = ()
+    drawings: Sequence[Drawing] = ()
+    rule: str = ""
+    tables: Sequence[Any] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (self.grids or self.details or self.findings or any(each.svg for each in self.drawings))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two arms of one question, paired by seed; `reason` says why there is nothing to pair."""
+
+    label: str
+    own: Values = field(default_factory=dict)
+    other: Values = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What answers a question on one workload for one variant.
+
+    Args:
+        primary: what the answer is read from.
+        family: what must not speak against it, such as the settings that the primary number is the mean of.
+    """
+
+    primary: Contrast
+    family: Sequence[Contrast] = ()
+
+
+Measure = Callable[[Run, str, str], Evidence | None]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A primary endpoint: what is asked, before it is measured, and which difference would matter.
+
+    Args:
+        question: a row of the decision matrix, in a few words.
+        measure: (run, workload, variant) -> what was measured; None where the run does not ask this.
+        unit: of the differences.
+        direction: which way is better.
+        margin: the smallest difference that matters, in that unit: less than it is no worse.
+    """
+
+    question: str
+    measure: Measure
+    unit: str
+    direction: Direction
+    margin: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.margin) and self.margin > 0):
+            raise ValueError(f"margin of {self.question!r} must be positive and finite, got {self.margin}")
+        if self.direction is Direction.NEUTRAL:
+            raise ValueError(f"endpoint {self.question!r} has no direction: higher or lower must be better")
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A metric that is shown at a glance; of its settings, those with the `wanted` key and value where there are any.
+
+    `figure` tells whether it also has a panel in the figure of differences, `optional` whether a network without a
+    value of it lacks nothing.
+    """
+
+    stage: str
+    metric: str
+    wanted: tuple[str, str] = ("", "")
+    figure: bool = True
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A stage's part of a report.
+
+    Args:
+        title: a heading.
+        question: what it answers, a sentence.
+        stages: the stages that it speaks of, for its place: sections are in the order of the recipe's steps.
+        part: makes the part of a run.
+        endpoints: its rows of the decision matrix.
+        headlines: what is shown of the stages at a glance; of a stage without any section, the first metric is.
+        of_task: the stages whose headlines depend on the task: for another one, the first metric takes their place.
+        tightest: of the names of several methods, the one whose lines are shown at a glance.
+        terms: what its words mean, for the glossary.
+        spelled: words of metrics that are written otherwise in running text, such as "nll": "NLL".
+        kept: lines of a comparison that it keeps to itself, as a mask over the rows: they are in no count.
+        unlisted: lines that are counted, and in no list.
+        drawn: metrics that are courses of many points, and not compared at all.
+        told: metrics whose reason is text for a table, and no lack of a value.
+        counted: changes rows before their verdicts are counted.
+        baseline: the variant to compare with, where a run did not record it and has this one.
+        looks: colour and marker of variants that it knows.
+        subjects: the variants whose answer is shown first, the most wanted first.
+    """
+
+    title: str
+    question: str
+    stages: tuple[str, ...]
+    part: Callable[[Run], Part] = lambda _: Part()
+    endpoints: tuple[Endpoint, ...] = ()
+    headlines: tuple[Headline, ...] = ()
+    of_task: tuple[str, ...] = ()
+    tightest: Callable[[set[str]], str] | None = None
+    terms: Mapping[str, str] = field(default_factory=dict)
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    kept: Callable[[pd.DataFrame], pd.Series[bool]] | None = None
+    unlisted: Callable[[pd.DataFrame], pd.Series[bool]] | None = None
+    drawn: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    counted: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+    baseline: str = ""
+    looks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    subjects: tuple[str, ...] = ()
+
+    @property
+    def help(self) -> str:
+        """For lists of plugins."""
+        return self.question
+
+
+def sections() -> dict[str, Section]:
+    """Name -> section of every installed package, by name.
+
+    Raises:
+        PluginError: one is broken, or no `Section`.
+    """
+    import sys
+
+    return _sections(tuple(sys.path))
+
+
+@cache
+def _sections(_path: tuple[str, ...]) -> dict[str, Section]:
+    found: dict[str, Section] = {}
+    for plugin in load_all("sections"):
+        whose = f"section {plugin.name!r} of {plugin.origin} {plugin.version}"
+        if plugin.error:
+            raise PluginError(f"{whose} is {plugin.error}")
+        if not isinstance(plugin.target, Section):
+            raise PluginError(f"{whose} is a {type(plugin.target).__name__}, not a Section")
+        if plugin.name in found:
+            raise PluginError(f"{whose} is registered twice; uninstall one of the distributions")
+        found[plugin.name] = plugin.target
+    return found
+
+
+def in_recipe_order(names: Sequence[str]) -> dict[str, Section]:
+    """The sections in the order in which their stages first come; those of no stage of these go last.
+
+    Args:
+        names: the stages of a run's steps, in the recipe's order.
+    """
+    order = {stage: i for i, stage in reversed(list(enumerate(names)))}
+    every = sections()
+    first = {name: min((order.get(stage, len(names)) for stage in each.stages), default=len(names))
+             for name, each in every.items()}  # fmt: skip
+    return {name: every[name] for name in sorted(every, key=lambda name: (first[name], name))}
+
+
+def first_step(
+    stage: str,
+    metrics: Sequence[str],
+    *,
+    setting: str | None = None,
+    options: Mapping[str, object] | None = None,
+    guards: Sequence[str] = (),
+) -> Measure:
+    """The measure of an endpoint that is one metric of one step: the first of a stage, of networks as trained.
+
+    Args:
+        stage: whose steps.
+        metrics: the one that both arms have is compared, the first of them most.
+        setting: of the metric; the first that it has, for want of one.
+        options: what the step's options must be.
+        guards: other metrics of the step, in the same direction, that must not speak against it.
+    """
+
+    def measure(run: Run, workload: str, variant: str) -> Evidence | None:
+        steps = [
+            step
+            for step in run.measured.plain_steps(workload, stage)
+            if all(run.measured.options.get(step, {}).get(key) == value for key, value in (options or {}).items())
+        ]
+        if not steps or not _anywhere(run, stage, metrics):
+            return None
+        told = _settings(run, workload, steps[0], metrics)[0] if setting is None else setting
+        primary = paired_test(run, workload, variant, steps[0], metrics, told)
+        family = [paired_test(run, workload, variant, steps[0], (each,)) for each in guards]
+        return Evidence(primary, [each for each in family if each.own and each.other])
+
+    return measure
+
+
+def _settings(run: Run, workload: str, step: str, metrics: Sequence[str]) -> list[str]:
+    """The settings that the baseline has a value at, in the order of the rows; one that is empty for want of any."""
+    every = (run.measured.settings(workload, run.baseline, step, metric) for metric in metrics)
+    return list(dict.fromkeys(text for found in every for text in found)) or [""]
+
+
+def _anywhere(run: Run, stage: str, metrics: Sequence[str]) -> bool:
+    """Whether any network of the run has a row of one of the metrics: else nobody asked for it."""
+    rows = run.measured.frame
+    return bool(((rows["stage"] == stage) & rows["metric"].isin(metrics)).any())
+
+
+def paired_test(run: Run, workload: str, variant: str, step: str, metrics: Sequence[str], setting: str = "",
+                label: str = "") -> Contrast:  # fmt: skip
+    """The values of a variant and of the baseline: of the first metric that both have, else why there is none."""
+    label = label or step
+    for metric in metrics:
+        own, other = (run.measured.values(workload, each, step, metric, setting) for each in (variant, run.baseline))
+        if own and other:
+            return Contrast(label, own, other)
+    for each in (variant, run.baseline):
+        if not any(run.measured.values(workload, each, step, metric, setting) for metric in metrics):
+            return Contrast(label, reason=f"{each}: {run.measured.reason(workload, each, step, metrics[0])}")
+    return Contrast(label, reason="the two arms were measured by different metrics")
+
+
+def mean_test(label: str, tests: Sequence[Contrast]) -> Contrast:
+    """The mean over tests, by seeds that both arms have in all of them."""
+    whole = [each for each in tests if each.own and each.other]
+    if not whole:
+        return Contrast(label, reason=next((each.reason for each in tests if each.reason), "not measured"))
+    seeds = set.intersection(*({*each.own} & {*each.other} for each in whole))
+    if not seeds:
+        return Contrast(label, reason="no seed has all of it")
+    own, other = (
+        {seed: math.fsum(getattr(each, arm)[seed] for each in whole) / len(whole) for seed in sorted(seeds)}
+        for arm in ("own", "other")
+    )
+    return Contrast(label, own, other)

@@ -1,0 +1,25 @@
+"""The report's section on networks in float: whether they are as good as the baseline's."""
+
+from __future__ import annotations
+
+from evalsuite import Direction, Endpoint, Headline, Section, first_step
+
+STAGE = "accuracy"
+
+SECTION = Section(
+    title="Quality in float",
+    question="Is a network of another activation as good as the baseline's, before any toolchain touches it?",
+    stages=(STAGE, "export"),
+    endpoints=(
+        Endpoint("accuracy in float", first_step(STAGE, ("accuracy",)), "fraction", Direction.HIGHER, 0.01),
+        Endpoint("bits per byte in float", first_step(STAGE, ("bits_per_byte",)), "bits", Direction.LOWER, 0.01),
+    ),
+    headlines=(
+        Headline(STAGE, "bits_per_byte"),
+        Headline(STAGE, "bits_per_token"),
+        Headline(STAGE, "accuracy"),
+        Headline(STAGE, "swap_drop", figure=False, optional=True),
+    ),
+    of_task=(STAGE,),
+    terms={"accuracy": "The share of test samples whose class is right."},
+)

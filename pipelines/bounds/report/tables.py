@@ -1,0 +1,123 @@
+"""Certified robustness of each variant: its bounds steps by radius, method and layer, each paired with the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evalsuite import Compared, Values, compare_values, is_geometric
+
+if TYPE_CHECKING:
+    pass
+
+STAGE = "bounds"
+CERTIFIED, ATTACKED, UNDECIDED = "certified_accuracy", "pgd_accuracy", "undecided_fraction"
+RADIUS, MEDIAN = "certified_radius", "certified_radius_median"
+WIDTH, UNSTABLE = "bound_width", "unstable_neurons"
+LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF = "layer_width", "unstable_share", "stable_off_share"
+SECONDS, MEMORY = "seconds", "peak_memory"
+TIGHTNESS = ("ibp", "forward", "crown-ibp", "crown", "alpha-crown")  # From loose to tight.
+_WAYS = {UNDECIDED: 0, WIDTH: -1, UNSTABLE: 0, LAYER_WIDTH: -1, LAYER_UNSTABLE: 0, LAYER_OFF: 0, SECONDS: 0, MEMORY: 0}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which number of a bounds step: `eps` is None where it is of all radii, `layer` empty where of none."""
+
+    metric: str
+    eps: float | None = None
+    method: str = ""
+    layer: str = ""
+
+
+@dataclass(frozen=True)
+class BoundsTable:
+    """One bounds step of one workload.
+
+    `methods` go from loose to tight, `radii` from small to large; both are empty where no job gave a value. `norm` is
+    that of the balls. `after` names the step whose networks are measured, empty for networks as trained. `label` tells
+    the table from the others of the report. `seeds` is the number of seeds of the workload. `remarks` are what the
+    stage says of the values it gave: properties not tried in time, radii that end at the grid's end.
+    """
+
+    workload: str
+    step: str
+    label: str
+    baseline: str
+    variants: tuple[str, ...]
+    methods: tuple[str, ...]
+    radii: tuple[float, ...]
+    norm: str
+    after: str
+    seeds: int
+    found: Mapping[tuple[str, Place], Values]
+    reasons: Mapping[tuple[str, str], str]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The variants without the baseline."""
+        return self.variants[1:]
+
+    @property
+    def tightest(self) -> str:
+        """The last of the methods; empty without any."""
+        return self.methods[-1] if self.methods else ""
+
+    @property
+    def ball(self) -> str:
+        """ "L2" or "L∞"."""
+        return "L2" if self.norm == "l2" else "L∞"
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether the radii are spaced more evenly by their logarithm than by themselves."""
+        return is_geometric(self.radii)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """In the network's order."""
+        return tuple(dict.fromkeys(place.layer for _, place in self.found if place.layer))
+
+    def has(self, metric: str) -> bool:
+        """Whether anything gave a value of a metric."""
+        return any(place.metric == metric for _, place in self.found)
+
+    def methods_of(self, metric: str) -> list[str]:
+        """The methods that have values of a metric, from loose to tight."""
+        own = {place.method for _, place in self.found if place.metric == metric}
+        return [each for each in by_tightness(own) if each]
+
+    def radii_of(self, metric: str, method: str) -> list[float]:
+        """The radii at which a method has values of a metric."""
+        own = {place.eps for _, place in self.found if (place.metric, place.method) == (metric, method)}
+        return sorted(each for each in own if each is not None)
+
+    def values(self, variant: str, place: Place) -> dict[int, float]:
+        """Seed -> value. What is undecided is what PGD left and the method did not prove."""
+        own = self.found.get((variant, place))
+        if own is None and place.metric == UNDECIDED:
+            left = self.found.get((variant, Place(ATTACKED, place.eps)), {})
+            proven = self.found.get((variant, Place(CERTIFIED, place.eps, place.method)), {})
+            own = {seed: left[seed] - proven[seed] for seed in sorted(left.keys() & proven.keys())}
+        return dict(own or {})
+
+    def compared(self, variant: str, place: Place) -> Compared:
+        """A number with its difference and its ratio to the baseline's."""
+        own, way = self.values(variant, place), _WAYS.get(place.metric, 1)
+        if not own:
+            return Compared(variant, way=way, reason=self.reason(variant, place.metric))
+        other = self.values(self.baseline, place) if variant != self.baseline else {}
+        magnitude = 1.0 if place.metric == UNDECIDED else None  # It is itself a difference of fractions.
+        return compare_values(variant, own, other, way=way, magnitude=magnitude)
+
+    def reason(self, variant: str, metric: str = "") -> str:
+        """Why there is no value of a metric."""
+        found = self.reasons.get((variant, metric)) or self.reasons.get((variant, ""))
+        return found or "absent: no row of it in this run"
+
+
+def by_tightness(methods: Sequence[str] | set[str]) -> list[str]:
+    """From loose to tight; methods of other stages come first, by name."""
+    return sorted(methods, key=lambda each: (TIGHTNESS.index(each) if each in TIGHTNESS else -1, each))

@@ -1,0 +1,1 @@
+"""What the stages bring to a report: pruned networks."""

@@ -1,0 +1,149 @@
+"""Pruned networks that go on to other steps, beside the same steps on unpruned ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from evalsuite import (
+    Estimate,
+    Grid,
+    GridCell,
+    Measured,
+    estimate_columns,
+    interval_text,
+    mean_interval,
+    scale_of,
+    seed_difference,
+)
+from pipelines.prune.report.tables import ACCURACY, EXACT, STAGE
+
+CHAIN_NOTE = (
+    "Each link takes the network of the one before it. Δ is to the same steps on the unpruned network of the same "
+    "variant and seed, where the recipe has them, with its 95 % interval; what the variants differ by is among all "
+    "measurements."
+)
+# What an accuracy is of, the one wanted most first.
+SOURCES = {"integer_accuracy": "integers only", "runtime_accuracy": "ONNX Runtime", "accuracy": "Brevitas"}
+_SHOWN = (*SOURCES, "certified_accuracy", "verified_accuracy", "model_bytes")
+_LOWER = ("model_bytes",)
+_METHODS = ("", "alpha-crown", "smt")  # Of several bounds the tightest is shown.
+
+
+class Chain:
+    """Which step follows which, and the same steps without those that prune.
+
+    Args:
+        after: step -> what it follows.
+        options: step -> its options.
+        stages: step -> its stage, of all steps with rows.
+    """
+
+    def __init__(
+        self, after: Mapping[str, str], options: Mapping[str, Mapping[str, Any]], stages: Mapping[str, str]
+    ) -> None:
+        self.stages = stages
+        self._after, self._options = after, options
+
+    def links(self, step: str) -> list[str]:
+        """The steps from the first to this one."""
+        found = [step]
+        while (previous := self._after.get(found[0], "")) and previous not in found:
+            found.insert(0, previous)
+        return found
+
+    def pruned(self, step: str) -> bool:
+        """Whether this step or one before it removes channels or units."""
+        return any(self.stages.get(each) in (STAGE, EXACT) for each in self.links(step))
+
+    def twin(self, step: str) -> str:
+        """The one step that does the same on the unpruned network; empty where there is none, or more than one."""
+        if all(self.stages.get(each) in (STAGE, EXACT) for each in self.links(step)):
+            same = [each for each, stage in self.stages.items() if stage == ACCURACY and not self._after.get(each)]
+            return same[0] if same else ""
+        same = [each for each in self.stages if not self.pruned(each) and self._does(each) == self._does(step)]
+        return same[0] if len(same) == 1 else ""
+
+    def _does(self, step: str) -> list[tuple[Any, ...]]:
+        """What the links do that do not prune."""
+        return [
+            (self.stages.get(each), sorted((name, str(value)) for name, value in self._options.get(each, {}).items()))
+            for each in self.links(step)
+            if self.stages.get(each) not in (STAGE, EXACT)
+        ]
+
+
+def chain_grid(measured: Measured, workload: str, baseline: str, after: Mapping[str, str]) -> Grid | None:
+    """A row per metric of each link, from the pruned network on; None where nothing follows a step that prunes."""
+    import pandas as pd
+
+    own = measured.frame[measured.frame["workload"] == workload]
+    stages = dict(own[["step", "stage"]].drop_duplicates("step").itertuples(index=False, name=None))
+    chain = Chain(after, measured.options, stages)
+    ends = [step for step in stages if chain.pruned(step) and len(chain.links(step)) > 1]
+    shown = dict.fromkeys(link for step in ends for link in chain.links(step) if chain.pruned(link))
+    variants = sorted(measured.variants, key=lambda name: name != baseline)
+    rows, lines = [], []
+    for step in shown:
+        twin = chain.twin(step)
+        for metric, setting in _metrics(measured, workload, step):
+            cells = []
+            for variant in variants:
+                values = measured.values(workload, variant, step, metric, setting)
+                other = measured.values(workload, variant, twin, metric, setting) if twin else {}
+                cell = (mean_interval(list(values.values())) if values else None, seed_difference(values, other))
+                cells.append(_cell(*cell, metric, measured.reason(workload, variant, step, metric)))
+                lines.append(
+                    {"workload": workload, "step": step, "chain": " → ".join(chain.links(step)), "metric": metric,
+                     "setting": setting, "variant": variant, "seeds": cell[0].n if cell[0] else 0,
+                     **estimate_columns("value", cell[0]), "unpruned_step": twin,
+                     **estimate_columns("difference", cell[1])}
+                )  # fmt: skip
+            what = ", ".join(part for part in (_named(metric), setting.replace("=", " ")) if part)
+            to = twin if any(cell.detail for cell in cells) else "–"
+            rows.append((GridCell(" → ".join(chain.links(step))), GridCell(what), GridCell(to), *cells))
+    if not rows:
+        return None
+    return Grid(
+        f"{workload}-pruning-chains", f"{workload}, steps that follow pruning",
+        ("chain", "metric", "Δ to", *variants), tuple(rows), CHAIN_NOTE, pd.DataFrame(lines),
+    )  # fmt: skip
+
+
+def _metrics(measured: Measured, workload: str, step: str) -> Iterator[tuple[str, str]]:
+    """The metrics to show of a step, with their settings: one accuracy, what is verified, and the size."""
+    accuracy = False
+    for metric in _SHOWN:
+        settings = dict.fromkeys(
+            (text, keys.get("method", ""))
+            for variant in measured.variants
+            for text, keys in measured.settings(workload, variant, step, metric).items()
+            if "activation" not in keys
+        )
+        if metric in SOURCES and (accuracy or not settings):
+            continue
+        accuracy = accuracy or metric in SOURCES
+        chosen = [text for text, method in settings if method in _METHODS] or [text for text, _ in settings]
+        yield from ((metric, text) for text in chosen)
+
+
+def _named(metric: str) -> str:
+    if metric in SOURCES and metric != ACCURACY:
+        return f"accuracy ({SOURCES[metric]})"
+    return {"model_bytes": "file size"}.get(metric, metric.replace("_", " "))
+
+
+def _cell(mean: Estimate | None, change: Estimate | None, metric: str, reason: str) -> GridCell:
+    if mean is None:
+        return GridCell(reason, tone="lack")
+    spreads = [each.half_width for each in (mean, change) if each and each.half_width]
+    unit = "bytes" if metric in _LOWER else "fraction"
+    scale = scale_of(unit, [mean.mean], spreads + ([change.mean] if change else []))
+    text = scale.number(mean.mean) + (f" ± {scale.number(mean.half_width)}" if mean.half_width else "")
+    told = f"Δ {interval_text(change, scale)}" if change else ""
+    # A size is the same in every seed, and that is no chance; an accuracy that is may be.
+    resolved = change is not None and change.resolved and (metric in _LOWER or not change.constant)
+    tone = ""
+    if resolved and change is not None:
+        tone = "better" if (change.mean < 0) == (metric in _LOWER) else "worse"
+    return GridCell(f"{text} {scale.unit}", told, repr(mean.mean), tone)

@@ -1,0 +1,254 @@
+"""What pruned networks say in words: where variants differ, what pruning costs each, what the choice mattered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evalsuite import (
+    Compared,
+    Estimate,
+    Finding,
+    Scale,
+    area_text,
+    contrast,
+    ends_text,
+    interval_text,
+    listed,
+    ranges_text,
+)
+from pipelines.prune.report.sweep_areas import SweepArea
+from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, Sweep, Treatment
+from pipelines.prune.report.text import equals, table_scale
+
+RULE = (
+    "“Not resolved” means that these seeds cannot tell, not that networks are equal. A gap between pruned networks is "
+    "put down to pruning only where it differs resolvedly from the gap of the same networks unpruned, paired by seed."
+)
+RANDOM = "random"
+
+
+def finding(table: PruningTable, areas: Sequence[SweepArea]) -> Finding:
+    """At which sparsities the variants differ, with and without fine-tuning, and what pruning costs each of them."""
+    sentences = []
+    for sweep in table.sweeps:
+        quiet = [name for name in table.others if _quiet(table, sweep, name)]
+        head = f"{sweep.method}: " if len(table.sweeps) > 1 else ""
+        for variant in table.others:
+            if variant not in quiet and _any_tested(table, sweep, variant):
+                sentences.append(head + _variant_sentence(table, sweep, variant))
+        if quiet:
+            before = _tuned(sweep) and any(_cells(table, sweep, name, BEFORE) for name in quiet)
+            how = "with or without fine-tuning" if before else _how(_tuned(sweep))
+            told = f"{listed(quiet)}: no difference to {table.baseline} is resolved at any sparsity, {how}."
+            sentences.append(head + told)
+        sentences += [head + text for text in (_losses(table, sweep), _area_sentence(table, sweep, areas)) if text]
+    sentences += [*_random_sentences(table), *_equality_sentence(table)]
+    return Finding(table.workload, _headline(table), tuple(sentences))
+
+
+def _tuned(sweep: Sweep) -> bool:
+    return any(each.tuned for each in sweep.treatments)
+
+
+def _how(tuned: bool) -> str:
+    return "after fine-tuning" if tuned else "without fine-tuning"
+
+
+def _cells(table: PruningTable, sweep: Sweep, variant: str, metric: str) -> list[tuple[Treatment, Compared]]:
+    """Of the sparsities that compare with the baseline."""
+    cells = [(each, table.paired(each.step, variant, metric)) for each in sweep.treatments]
+    return [(each, cell) for each, cell in cells if cell.bracketed]
+
+
+def _any_tested(table: PruningTable, sweep: Sweep, variant: str) -> bool:
+    return any(_cells(table, sweep, variant, metric) for metric in (ACCURACY, BEFORE))
+
+
+def _quiet(table: PruningTable, sweep: Sweep, variant: str) -> bool:
+    """Compared at some sparsity, and resolved at none."""
+    cells = [cell for metric in (ACCURACY, BEFORE) for _, cell in _cells(table, sweep, variant, metric)]
+    return bool(cells) and not any(cell.resolved for cell in cells)
+
+
+def _headline(table: PruningTable) -> str:
+    counted = {
+        metric: [
+            cell for sweep in table.sweeps for name in table.others for _, cell in _cells(table, sweep, name, metric)
+        ]
+        for metric in (ACCURACY, BEFORE)
+    }
+    after, before = counted[ACCURACY], counted[BEFORE] if any(map(_tuned, table.sweeps)) else []
+    if not after:
+        paired = any(table.paired(each.step, name).difference for each in table.treatments for name in table.others)
+        return "One seed: no interval, so nothing is claimed." if paired else (
+            f"No pruned network can be compared with {table.baseline}."
+        )  # fmt: skip
+    how = _how(any(map(_tuned, table.sweeps)))
+    text = f"{_tally(after).capitalize()} of {len(after)} differences to {table.baseline} resolved {how}"
+    text += f", {_tally(before)} of {len(before)} before it" if before else ""
+    count = len(after) + len(before)
+    return f"{text} (of {count} comparisons, {0.05 * count:.1f} would be resolved by chance)."
+
+
+def _tally(cells: Sequence[Compared]) -> str:
+    """ "3 (1 better, 2 worse)"."""
+    tones = [cell.tone for cell in cells if cell.resolved]
+    if not tones:
+        return "none"
+    told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
+    return f"{len(tones)} ({told})"
+
+
+def _variant_sentence(table: PruningTable, sweep: Sweep, variant: str) -> str:
+    scale = table_scale(table)
+    text = f"{variant}: " + ("after fine-tuning " if _tuned(sweep) else "")
+    text += _where(_cells(table, sweep, variant, ACCURACY), scale)
+    before = _cells(table, sweep, variant, BEFORE) if _tuned(sweep) else []
+    text += f"; before it {_where(before, scale)}" if before else ""
+    return f"{text}.{_beyond(table, sweep, variant, scale)}"
+
+
+def _where(cells: Sequence[tuple[Treatment, Compared]], scale: Scale) -> str:
+    """ "worse at 75 % (−1.2 pp [−2.0, −0.4]), not resolved at 25 % and 50 %"."""
+    if not cells:
+        return "not compared"
+    groups: dict[str, list[tuple[Treatment, Compared]]] = {}
+    for each, cell in cells:
+        groups.setdefault(cell.tone, []).append((each, cell))
+    every = [each for each, _ in cells]
+    parts = [f"{tone} at {_range(groups[tone], every, scale)}" for tone in ("better", "worse") if tone in groups]
+    if "" in groups:
+        parts.append(f"not resolved at {_shares([each for each, _ in groups['']], every)}")
+    return ", ".join(parts)
+
+
+def _shares(found: Sequence[Treatment], every: Sequence[Treatment]) -> str:
+    return ranges_text(found, every, lambda each: each.share)
+
+
+def _range(found: Sequence[tuple[Treatment, Compared]], every: Sequence[Treatment], scale: Scale) -> str:
+    shares = _shares([each for each, _ in found], every)
+    return f"{shares} ({ends_text([cell.difference for _, cell in found if cell.difference], scale)})"
+
+
+def _beyond(table: PruningTable, sweep: Sweep, variant: str, scale: Scale) -> str:
+    """Whether the gaps of pruned networks are others than the gap that the same networks have unpruned."""
+    plain = table.paired(table.unpruned, variant) if table.unpruned else Compared(variant)
+    if plain.difference is None or not plain.bracketed:
+        return ""
+    cells = _cells(table, sweep, variant, ACCURACY)
+    changed = {}
+    for each, cell in cells:
+        gap, resolved = contrast(cell.gap, plain.gap)
+        if gap is not None and resolved:
+            changed[each] = gap
+    shares = _shares(list(changed), [each for each, _ in cells]) if changed else ""
+    where = f"at {shares} ({ends_text(list(changed.values()), scale)})" if changed else "nowhere"
+    told = (
+        f" Unpruned its gap is {interval_text(plain.difference, scale)}{'' if plain.resolved else ', not resolved'}; "
+    )
+    how = " with fine-tuning" if _tuned(sweep) else ""
+    return told + f"pruning{how} changes that gap resolvedly {where}."
+
+
+def _losses(table: PruningTable, sweep: Sweep) -> str:
+    """Up to which sparsity no loss shows, for each variant against its own networks that are not pruned."""
+    scale = table_scale(table)
+    reference = sweep.control.step if sweep.control else table.unpruned
+    if not reference:
+        return ""
+    free: dict[str, list[str]] = {}
+    for variant in table.variants:
+        cells = [(each, table.against(each.step, reference, variant)) for each in sweep.treatments]
+        tested = [(each, cell) for each, cell in cells if cell.bracketed]
+        if not tested:
+            continue
+        lost = next((i for i, (_, cell) in enumerate(tested) if cell.tone == "worse"), len(tested))
+        if lost == 0:
+            first = tested[0][1].difference
+            told = f"one is resolved at {tested[0][0].share} already"
+            free.setdefault(told, []).append(f"{variant} ({interval_text(first, scale)})" if first else variant)
+            continue
+        each, cell = tested[lost - 1]
+        bound = "" if cell.difference is None or cell.difference.low is None else (
+            f" (a loss of {scale.number(max(0.0, -cell.difference.low))} {scale.difference_unit} is not excluded there)"
+        )  # fmt: skip
+        free.setdefault(f"none is resolved up to {each.share}", []).append(variant + bound)
+    if not free:
+        return ""
+    than = (
+        "its own networks that were fine-tuned alike and not pruned" if sweep.control else "its own unpruned networks"
+    )
+    return f"Loss of each variant against {than}: " + "; ".join(
+        f"{told} for {listed(names)}" for told, names in free.items()
+    ) + "."  # fmt: skip
+
+
+def _area_sentence(table: PruningTable, sweep: Sweep, areas: Sequence[SweepArea]) -> str:
+    own = [each for each in areas if each.method == sweep.method and each.estimate is not None]
+    if not own:
+        return ""
+    parts = []
+    for axis in dict.fromkeys(each.axis for each in own):
+        told = ", ".join(f"{each.variant} {area_text(each)}" for each in own if each.axis == axis)
+        parts.append(f"over {axis.label}{' (timing)' if axis.timing else ''} {told}")
+    resolved = [each for each in own if each.tone]
+    verdict = "none resolved" if not resolved else listed(
+        [f"{each.variant} {each.tone} over {each.axis.label}" for each in resolved]
+    )  # fmt: skip
+    return f"Mean height above {table.baseline}'s curve, {'; '.join(parts)}: {verdict}."
+
+
+def _random_sentences(table: PruningTable) -> list[str]:
+    """Whether each importance beats random channels of the same sparsity, method and budget."""
+    scale = table_scale(table)
+    found = []
+    for group in equals(table):
+        for control in (each for each in group if each.importance == RANDOM):
+            for each in group:
+                if each.importance == RANDOM or _without(each) != _without(control):
+                    continue
+                parts = []
+                for metric, told in ((ACCURACY, "after fine-tuning"), (BEFORE, "before it")):
+                    if metric == BEFORE and not each.tuned:
+                        continue
+                    parts.append(
+                        f"{told if each.tuned else 'not fine-tuned'}, {_versus(table, each, control, metric, scale)}"
+                    )
+                found.append(f"{each.importance} against random channels at {each.share}: {'; '.join(parts)}.")
+    return found
+
+
+def _without(treatment: Treatment) -> dict[str, str]:
+    return {name: value for name, value in treatment.key if name != "importance"}
+
+
+def _versus(table: PruningTable, one: Treatment, other: Treatment, metric: str, scale: Scale) -> str:
+    groups: dict[str, dict[str, Estimate]] = {}
+    for variant in table.variants:
+        cell = table.against(one.step, other.step, variant, metric)
+        if cell.bracketed and cell.difference is not None:
+            groups.setdefault(cell.tone, {})[variant] = cell.difference
+    if not groups:
+        return "not compared"
+    texts = []
+    for tone in ("better", "worse"):
+        if tone in groups:
+            texts.append(f"{tone} for {listed(groups[tone])} ({ends_text(list(groups[tone].values()), scale)})")
+    return ", ".join([*texts, *([f"not resolved for {listed(groups[''])}"] if "" in groups else [])])
+
+
+def _equality_sentence(table: PruningTable) -> list[str]:
+    errors = [
+        value
+        for each in table.treatments
+        if not each.control
+        for name in table.variants
+        for value in table.values(each.step, name, "equality_error").values()
+    ]
+    if not errors:
+        return []
+    return [
+        f"Removing channels gives the outputs of zeroing them: the largest error of {len(errors)} networks is "
+        f"{max(errors):.1e}."
+    ]

@@ -1,0 +1,109 @@
+"""Removal of units that changes no output: how many could go, of which kind, and what proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from evalsuite import Grid, GridCell, Measured, estimate_columns, mean_interval, parse_setting, percent_text, scale_of
+from pipelines.prune.report.tables import ACCURACY, EXACT
+
+EXACT_NOTE = (
+    "Units that can go without changing any output: constant ones fold into the next bias, unused ones reach nothing, "
+    "those proven off over all inputs vanish, those proven on merge where they depend on others, duplicates become "
+    "one. GELU gets the same folding; off and merged units are ReLU's. Means over seeds, with the least and the "
+    "greatest where they differ; error and proven bound are the largest of all seeds, verdicts of equality are counted "
+    "over seeds. Accuracy lost is against the network as it was given, before any training for the removal."
+)
+_EXACT = (
+    ("constant_units", "constant"), ("unused_units", "unused"), ("off_units", "proven off"),
+    ("merged_units", "proven on, merged"), ("duplicate_units", "duplicate"), ("removed_units", "removed in all"),
+    ("hidden_units", "of hidden units"), ("removed_share", "share removed"),
+)  # fmt: skip
+_CHECKED = ("largest error", "proven bound", "equality", "accuracy", "accuracy lost")
+_ERROR, _BOUND, _VERDICT = "equality_error", "equality_bound", "equality"
+
+
+def exact_grid(measured: Measured, workload: str, baseline: str) -> Grid | None:
+    """A row per variant: what could go by its kind, and whether the outputs are equal; None without such a step."""
+    import pandas as pd
+
+    rows, lines = [], []
+    steps = measured.steps(workload, EXACT)
+    for step in steps:
+        for variant in sorted(measured.variants, key=lambda name: name != baseline):
+            name = f"{variant}, {step}" if len(steps) > 1 else variant
+            found = {metric: measured.values(workload, variant, step, metric) for metric, _ in _EXACT}
+            error, bound = (measured.values(workload, variant, step, each) for each in (_ERROR, _BOUND))
+            accuracy, drop = (measured.values(workload, variant, step, each) for each in (ACCURACY, "accuracy_drop"))
+            verdicts = _verdicts(measured, workload, variant, step)
+            if not any([*found.values(), error, accuracy, verdicts]):
+                reason = measured.reason(workload, variant, step, "removed_units")
+                rows.append((GridCell(name), GridCell(reason, tone="lack"), *[GridCell("")] * (len(_EXACT) + 4)))
+                continue
+            rows.append(
+                (GridCell(name), *(_count(found[metric], share=metric == "removed_share") for metric, _ in _EXACT),
+                 _greatest(error), _greatest(bound), GridCell(_told(verdicts)),
+                 _share(accuracy), _share(drop))
+            )  # fmt: skip
+            lines.append(
+                {"workload": workload, "step": step, "variant": variant,
+                 **{key: value for metric, _ in _EXACT for key, value in _columns(metric, found[metric]).items()},
+                 "largest_equality_error": max(error.values()) if error else None,
+                 "proven_bound": max(bound.values()) if bound else None, "equality": _told(verdicts),
+                 **_columns(ACCURACY, accuracy), **_columns("accuracy_drop", drop)}
+            )  # fmt: skip
+    if not rows:
+        return None
+    return Grid(
+        f"{workload}-exact-removal", f"{workload}, removal that changes no output",
+        ("variant", *(title for _, title in _EXACT), *_CHECKED),
+        tuple(rows), EXACT_NOTE, pd.DataFrame(lines),
+    )  # fmt: skip
+
+
+def _columns(name: str, values: Mapping[int, float]) -> dict[str, Any]:
+    return estimate_columns(name, mean_interval(list(values.values())) if values else None)
+
+
+def _count(values: Mapping[int, float], *, share: bool) -> GridCell:
+    if not values:
+        return GridCell("–")
+    every = list(values.values())
+    mean = sum(every) / len(every)
+    low, high = (percent_text(each) if share else f"{each:,.0f}" for each in (min(every), max(every)))
+    text = percent_text(mean) if share else f"{mean:,.1f}".removesuffix(".0")
+    return GridCell(text, "" if low == high else f"({low} to {high})", repr(mean))
+
+
+def _share(values: Mapping[int, float]) -> GridCell:
+    if not values:
+        return GridCell("–")
+    estimate = mean_interval(list(values.values()))
+    scale = scale_of("fraction", [estimate.mean], [each for each in (estimate.half_width, estimate.mean) if each])
+    half = f" ± {scale.number(estimate.half_width)}" if estimate.half_width else ""
+    return GridCell(f"{scale.number(estimate.mean)}{half} %", sort=repr(estimate.mean))
+
+
+def _greatest(values: Mapping[int, float]) -> GridCell:
+    return GridCell(f"{max(values.values()):.1e}", sort=repr(max(values.values()))) if values else GridCell("–")
+
+
+def _verdicts(measured: Measured, workload: str, variant: str, step: str) -> dict[str, dict[str, int]]:
+    """Method -> verdict -> how many networks have it."""
+    rows = measured.frame
+    own = rows[(rows["workload"] == workload) & (rows["variant"] == variant) & (rows["step"] == step)]
+    own = own[(own["metric"] == _VERDICT) & (own["verdict"] != "")]
+    found: dict[str, dict[str, int]] = {}
+    for (setting, verdict), rows_of in own.groupby(["setting", "verdict"]):
+        found.setdefault(parse_setting(str(setting)).get("method", ""), {})[str(verdict)] = len(rows_of)
+    return found
+
+
+def _told(verdicts: Mapping[str, Mapping[str, int]]) -> str:
+    """ "bounds: holds 3; smt: holds 2, timeout 1"."""
+    texts = []
+    for method, counts in verdicts.items():
+        told = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
+        texts.append(f"{method}: {told}" if method else told)
+    return "; ".join(texts)

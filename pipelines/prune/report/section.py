@@ -1,0 +1,79 @@
+"""The report's section on pruning."""
+
+from __future__ import annotations
+
+from evalsuite import Contrast, Direction, Endpoint, Evidence, Grid, Headline, Measure, Part, Run, Section
+from pipelines.prune.report.chains import chain_grid
+from pipelines.prune.report.cost import cost_grid
+from pipelines.prune.report.findings import RULE, finding
+from pipelines.prune.report.pareto import pareto_figures
+from pipelines.prune.report.removal import exact_grid
+from pipelines.prune.report.sweep_areas import FAST, MACS, Axis, areas, sweep_area
+from pipelines.prune.report.tables import ACCURACY, BEFORE, EXACT, STAGE, PruningTable, pruning_tables
+from pipelines.prune.report.text import accuracy_grid, area_grid, treatments_grid
+
+
+def _tables(run: Run) -> list[PruningTable]:
+    return pruning_tables(run.measured, run.baseline, run.record.after)
+
+
+def _part(run: Run) -> Part:
+    """Each workload with a step that prunes."""
+    tables = run.once(_tables)
+    found = areas(tables)
+    grids: list[Grid | None] = []
+    details: list[Grid | None] = []
+    for table in tables:
+        grids += [accuracy_grid(table), cost_grid(table), treatments_grid(table)]
+        if any(each.tuned for each in table.treatments):
+            details += [accuracy_grid(table, BEFORE), treatments_grid(table, BEFORE)]
+    grids.append(area_grid(found, run.baseline))
+    for workload in run.measured.workloads:
+        grids.append(chain_grid(run.measured, workload, run.baseline, run.record.after))
+        details.append(exact_grid(run.measured, workload, run.baseline))
+    return Part(
+        [finding(table, [each for each in found if each.workload == table.workload]) for table in tables],
+        [grid for grid in grids if grid is not None],
+        [grid for grid in details if grid is not None],
+        [drawing for table in tables for drawing in pareto_figures(table)],
+        RULE if tables else "",
+        tables,
+    )
+
+
+def _at_equal(axis: Axis) -> Measure:
+    """How much higher the curve of accuracy over a cost lies, and over MACs each sparsity."""
+
+    def measure(run: Run, workload: str, variant: str) -> Evidence | None:
+        table = next((each for each in run.once(_tables) if each.workload == workload), None)
+        if table is None or not table.sweeps:
+            return None
+        sweep = table.sweeps[0]
+        area = sweep_area(table, sweep, variant, axis)
+        primary = Contrast(f"mean over the {axis.label}", area.heights, dict.fromkeys(area.heights, 0.0), area.reason)
+        # At equal latency variants differ in sparsity: their accuracy at one sparsity says nothing against it.
+        alike = sweep.treatments if axis == MACS else ()
+        cells = [(each.share, table.paired(each.step, variant)) for each in alike]
+        return Evidence(primary, [Contrast(share, each.values, each.other) for share, each in cells if each.difference])
+
+    return measure
+
+
+SECTION = Section(
+    title="Pruning",
+    question="What does removing channels, heads and units cost in accuracy, and buy in speed and size?",
+    stages=(STAGE, EXACT),
+    part=_part,
+    endpoints=(
+        Endpoint("accuracy of pruned networks at equal MACs", _at_equal(MACS), "fraction", Direction.HIGHER, 0.01),
+        Endpoint("accuracy of pruned networks at equal latency", _at_equal(FAST), "fraction", Direction.HIGHER, 0.01),
+    ),
+    headlines=(Headline(STAGE, ACCURACY),),
+    of_task=(STAGE,),
+    terms={
+        "sparsity": "The share of channels that was removed.",
+        "MACs": "Multiply-accumulate operations of one sample.",
+        "fine-tuning": "Training that goes on after channels were removed.",
+    },
+    spelled={"mac": "MAC", "macs": "MACs"},
+)

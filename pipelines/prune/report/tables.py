@@ -1,0 +1,216 @@
+"""What pruning costs each variant: its steps as sweeps and as treatments, each paired with the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evalsuite import Compared, Measured, Values, compare_values
+
+STAGE, EXACT = "prune", "exact-prune"
+ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
+BEFORE = "accuracy_before_tuning"
+_NAMED = ("importance", "scope")  # Told of every treatment; other options where treatments differ in them.
+_NO_METHOD = ("sparsity", "control")
+_ALIKE = "alike"  # Of heads that lose the same share as the channels: a sweep goes over both.
+_OF_CONTROLS = ("fine_tune_epochs", "distill")  # All that matters where no channel is removed.
+Options = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """One prune step. Without recorded options `sparsity` is None and the step's own name stands for all.
+
+    `method` says in words what treatments of one sweep have in common and others have not, `key` all their options
+    but the sparsity. A `control` removes nothing, at sparsity 0: it is only fine-tuned.
+    """
+
+    step: str
+    sparsity: float | None = None
+    method: str = ""
+    importance: str = ""
+    epochs: int | None = None
+    control: bool = False
+    key: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def share(self) -> str:
+        """ "50 %"."""
+        return self.step if self.sparsity is None else f"{100 * self.sparsity:.6g} %"
+
+    @property
+    def label(self) -> str:
+        """ "50 %, l2, local"."""
+        if self.control:
+            return f"{self.share}, only fine-tuned"
+        return ", ".join(part for part in (self.share, self.method) if part)
+
+    @property
+    def tuned(self) -> bool:
+        """Whether it is fine-tuned, as far as is known."""
+        return self.epochs != 0
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The treatments of one method from the least sparsity to the greatest, and the control tuned as they are."""
+
+    method: str
+    treatments: tuple[Treatment, ...]
+    control: Treatment | None = None
+
+
+@dataclass(frozen=True)
+class PruningTable:
+    """The prune steps of one workload that take networks as trained.
+
+    `unpruned` is the step that measured the accuracy of the same networks; empty where there is none. `shared` tells
+    the options that all treatments have. `seeds` is the number of seeds of the run.
+    """
+
+    measured: Measured
+    workload: str
+    baseline: str
+    variants: tuple[str, ...]
+    treatments: tuple[Treatment, ...]
+    sweeps: tuple[Sweep, ...]
+    unpruned: str
+    shared: str
+    seeds: int
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The variants without the baseline."""
+        return self.variants[1:]
+
+    def values(self, step: str, variant: str, metric: str, setting: str = "") -> dict[int, float]:
+        """Seed -> value."""
+        return self.measured.values(self.workload, variant, step, metric, setting)
+
+    def paired(self, step: str, variant: str, metric: str = ACCURACY) -> Compared:
+        """A cell with its difference to the baseline variant."""
+        own = self.values(step, variant, metric)
+        other = self.values(step, self.baseline, metric) if variant != self.baseline else {}
+        return self._paired(own, other, variant, step, metric)
+
+    def against(self, step: str, reference: str, variant: str, metric: str = ACCURACY) -> Compared:
+        """A cell with its difference to another step on networks of the same variant."""
+        own = self.values(step, variant, metric)
+        # The unpruned network has no fine-tuning to be before.
+        other = self.values(reference, variant, ACCURACY if reference == self.unpruned else metric)
+        return self._paired(own, other if step != reference else {}, variant, step, metric)
+
+    def _paired(self, own: Values, other: Values, variant: str, step: str, metric: str) -> Compared:
+        if not own:
+            reason = self.measured.reason(self.workload, variant, step, metric)
+            return Compared(variant, reason=reason)
+        return compare_values(variant, own, other)
+
+
+def pruning_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[PruningTable]:
+    """A table for each workload with a prune step.
+
+    Args:
+        measured: the rows.
+        baseline: the variant to compare with.
+        after: step -> what it follows; steps that follow another are links of chains and left out here.
+    """
+    variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
+    found = []
+    for workload in measured.workloads:
+        steps = [step for step in measured.steps(workload, STAGE) if not after.get(step)]
+        if not steps:
+            continue
+        treatments, shared = _treatments(steps, measured.options)
+        seeds = int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique())
+        found.append(
+            PruningTable(
+                measured, workload, baseline, variants, treatments, _sweeps(treatments),
+                measured.step(workload, ACCURACY), shared, seeds,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _treatments(steps: Sequence[str], options: Options) -> tuple[tuple[Treatment, ...], str]:
+    """The treatments, with methods that tell them apart, and in words what all methods share."""
+    options = {step: _with_heads(options.get(step, {})) for step in steps}
+    made = [_treatment(step, options[step]) for step in steps]
+    known = [options[each.step] for each in made if each.key and not each.control]
+    names = dict.fromkeys(name for each in known for name in each if name not in _NO_METHOD)
+    differing = [name for name in names if len({str(each.get(name)) for each in known}) > 1]
+    told = [name for name in names if name in differing or name in _NAMED]
+    apart = []
+    for each in made:
+        named = told if each.key and not each.control else []
+        words = [_words(name, options[each.step].get(name)) for name in named]
+        apart.append(replace(each, method=", ".join(word for word in words if word)))
+    shared = [_words(name, known[0].get(name)) for name in names if name not in told]
+    labels = [each.label for each in apart]
+    apart = [
+        replace(each, method=f"{each.method}, {each.step}".removeprefix(", ")) if labels.count(each.label) > 1
+        and not each.control and each.key else each
+        for each in apart
+    ]  # fmt: skip
+    return tuple(apart), ", ".join(word for word in shared if word)
+
+
+def _with_heads(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options, with heads that are pruned as sparsely as channels told as such."""
+    alike = number(options.get("heads")) and number(options.get("heads")) == number(options.get("sparsity"))
+    return {**options, "heads": _ALIKE} if alike else options
+
+
+def _treatment(step: str, options: Mapping[str, Any]) -> Treatment:
+    sparsity = number(options.get("sparsity"))
+    if sparsity is None:
+        return Treatment(step)
+    epochs = number(options.get("fine_tune_epochs"))
+    control = str(options.get("control")) == "True" or (sparsity == 0 and not number(options.get("heads")))
+    wanted = _OF_CONTROLS if control else [name for name in options if name not in _NO_METHOD]
+    key = tuple(sorted((name, str(options.get(name))) for name in wanted))
+    importance = "" if control else str(options.get("importance") or "")
+    told = None if epochs is None else int(epochs)
+    return Treatment(step, 0.0 if control else sparsity, "", importance, told, control, key)
+
+
+def _sweeps(treatments: Sequence[Treatment]) -> tuple[Sweep, ...]:
+    """The methods with several sparsities, the longest first; for want of one, that of the first treatment."""
+    methods: dict[tuple[tuple[str, str], ...], list[Treatment]] = {}
+    for each in treatments:
+        if not each.control:
+            methods.setdefault(each.key, []).append(each)
+    found = []
+    for key, own in methods.items():
+        wanted = tuple(sorted((name, str(dict(key).get(name))) for name in _OF_CONTROLS))
+        control = next((each for each in treatments if each.control and each.key == wanted), None)
+        ordered = tuple(sorted(own, key=lambda each: -1.0 if each.sparsity is None else each.sparsity))
+        found.append(Sweep(own[0].method, ordered, control))
+    several = [each for each in found if len({one.share for one in each.treatments}) > 1]
+    return tuple(sorted(several, key=lambda each: -len(each.treatments)) or found[:1])
+
+
+def number(value: object) -> float | None:
+    """A number from an option; None where it is none."""
+    try:
+        return None if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        return None
+
+
+def _words(name: str, value: object) -> str:
+    """An option in words; empty for what the stage does not do."""
+    text, count = str(value), number(value)
+    plural = "s" * (count != 1)
+    if text in ("None", "False", "", "0.0") or name in _NAMED:
+        return text if name in _NAMED and value else ""
+    known = {
+        "distill": "distilled" if text == "True" else f"distilled, {text}",
+        "fine_tune_epochs": f"{text} epoch{plural} of fine-tuning" if count else "no fine-tuning",
+        "rounds": f"in {text} rounds" if plural else "in one shot",
+        "heads": f"{100 * (count or 0.0):.6g} % of heads" if text != _ALIKE else "heads alike",
+        "round_to": f"widths in multiples of {text}" if plural else "any width",
+    }
+    words = name.replace("_", " ")
+    return known.get(name, words if text == "True" else f"{words} {text}")

@@ -1,0 +1,239 @@
+"""What the integer networks do besides their accuracy: coverage, latency, agreement with the simulation, mixed bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evalsuite import (
+    Estimate,
+    Grid,
+    GridCell,
+    Measured,
+    estimate_columns,
+    interval_text,
+    mean_interval,
+    percent_text,
+    scale_of,
+    seed_difference,
+)
+from pipelines.quantize.report.tables import CHOSEN, STAGE, TOLD, QuantizationTable, Treatment
+
+MACS, NODES = "integer_mac_fraction", "integer_node_fraction"
+LATENCY, POLYNOMIAL = "latency_ratio", "activation=polynomial"
+COVERAGE_NOTE = (
+    "Share of multiply-accumulates that ONNX Runtime executed in integers and of the nodes that compute, means over "
+    "seeds; then, with ×, float32 latency over quantized at batch {batches}, with half the 95 % interval: above 1 the "
+    "quantized network is faster than the same one in float. Ratios of two variants say nothing of which is faster "
+    "when quantized: one that is slow in float gains more. Latencies themselves are among all measurements."
+)
+CHECKS_NOTE = (
+    "The integer-only network against Brevitas' simulation of the same integers, and against its ONNX graph: the worst "
+    "seed of each, but means for accuracies. The simulation rounds in float32, which falls to the other side of a tie "
+    "now and then; a difference that no tie explains counts as unexplained. Other logits: those that another rounding "
+    "mode changes. Smooth activations are tables of integers; a polynomial in their place is compared with them. With "
+    "placement post their input is no grid in the simulation, and the integer-only network has one of 8 bits there, at "
+    "every width: another network, whose logits may differ. With pre+post ReLU requantizes, which is counted; a table "
+    "would take one operation there too. Distances to a tie are in steps of the grid."
+)
+MIXED_NOTE = "Bits of a weight that the search chose for each layer: one number where all seeds agree, else by seed."
+
+
+@dataclass(frozen=True)
+class Check:
+    """A column of the checks: a metric with a setting, and how the seeds' values become one number."""
+
+    metric: str
+    title: str
+    worst: Callable[[Any], float] = max
+    percent: bool = True
+    setting: str = ""
+
+
+CHECKS = (
+    Check("integer_agreement", "same class as Brevitas", min),
+    Check("differing_logits", "differing logits"),
+    Check("differing_logits", "the same in float64", setting="precision=float64"),
+    Check("tie_distance", "farthest from a tie", percent=False),
+    Check("unexplained_differences", "unexplained", percent=False),
+    Check("integer_onnx_agreement", "equal bits in ONNX Runtime", min),
+    *(Check("rounding_differing_logits", f"other logits, {mode}", setting=f"rounding={mode}")
+      for mode in ("half-even", "half-up", "gemmlowp")),
+    Check("accumulator_bits", "accumulator bits", percent=False),
+    Check("table_bytes", "table bytes", percent=False, setting="activation=table"),
+    Check("integer_operations", "operations but MACs", percent=False, setting="activation=table"),
+    Check("integer_operations", "the same by polynomial", percent=False, setting=POLYNOMIAL),
+)  # fmt: skip
+
+
+def _mean(measured: Measured, table: QuantizationTable, treatment: Treatment, variant: str, metric: str,
+          setting: str = "") -> Estimate | None:  # fmt: skip
+    values = measured.values(table.workload, variant, treatment.step, metric, setting)
+    return mean_interval(list(values.values())) if values else None
+
+
+def batches(measured: Measured, table: QuantizationTable) -> list[str]:
+    """The settings that latency ratios were taken at, in the order of the rows."""
+    return list(
+        dict.fromkeys(
+            text
+            for each in table.treatments
+            for name in table.variants
+            for text in measured.settings(table.workload, name, each.step, LATENCY)
+        )
+    )
+
+
+def coverage_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
+    """Integer share and latency ratios, in the order of the accuracies; None where neither was measured."""
+    import pandas as pd
+
+    settings = batches(measured, table)
+    rows, lines, found = [], [], False
+    for treatment in table.treatments:
+        row = [GridCell(treatment.label)]
+        for variant in table.variants:
+            macs = _mean(measured, table, treatment, variant, MACS)
+            ratios = {text: _mean(measured, table, treatment, variant, LATENCY, text) for text in settings}
+            found = found or macs is not None or any(ratios.values())
+            nodes = _mean(measured, table, treatment, variant, NODES)
+            reason = measured.reason(table.workload, variant, treatment.step, MACS) if macs is None else ""
+            row.append(_coverage(macs, nodes, ratios, reason))
+            lines.append(
+                {"workload": table.workload, "step": treatment.step, "treatment": treatment.label, "variant": variant,
+                 **estimate_columns(MACS, macs), **estimate_columns(NODES, nodes),
+                 **{key: value for text, each in ratios.items()
+                    for key, value in estimate_columns(f"{LATENCY} {text}".strip(), each).items()}}
+            )  # fmt: skip
+        rows.append(tuple(row))
+    if not found:
+        return None
+    told = ", ".join(text.removeprefix("batch=") for text in settings)
+    return Grid(
+        f"{table.workload}-coverage", f"{table.workload}, in integers in ONNX Runtime, and latency ratio",
+        ("treatment", *table.variants), tuple(rows), COVERAGE_NOTE.format(batches=told or "(not measured)"),
+        pd.DataFrame(lines),
+    )  # fmt: skip
+
+
+def _coverage(
+    macs: Estimate | None, nodes: Estimate | None, ratios: Mapping[str, Estimate | None], reason: str
+) -> GridCell:
+    if macs is None and not any(ratios.values()):
+        return GridCell(reason, tone="lack")
+    parts = []
+    for each in ratios.values():
+        half = f" ± {each.half_width:.2f}" if each and each.half_width else ""
+        parts.append(f"×{each.mean:.2f}{half}" if each else "–")
+    share = "–" if macs is None else percent_text(macs.mean)
+    share += f", nodes {percent_text(nodes.mean)}" if nodes else ""
+    return GridCell(share, ", ".join(parts), repr(macs.mean) if macs else "")
+
+
+def checks_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
+    """A row per treatment and variant with an integer-only network; columns only for what was measured."""
+    import pandas as pd
+
+    found = {
+        (treatment, variant): {
+            check: check.worst(values.values())
+            for check in CHECKS
+            if (values := measured.values(table.workload, variant, treatment.step, check.metric, check.setting))
+        }
+        for treatment in table.treatments
+        for variant in table.variants
+    }
+    found = {place: values for place, values in found.items() if values}
+    every = [values for values in found.values() if values]
+    # Half to even is what the others are compared with, unless a step says otherwise.
+    columns = [
+        check
+        for check in CHECKS
+        if any(check in values for values in every)
+        and not (check.setting == "rounding=half-even" and not any(values.get(check) for values in every))
+    ]
+    if not any(check.metric.startswith("integer") for check in columns):
+        return None
+    polynomials = {place: _polynomial(measured, table, *place) for place in found}
+    treated = treatments_told(measured, table.workload)
+    rows, lines = [], []
+    for (treatment, variant), worst in found.items():
+        cells = [_number(worst.get(check), check) for check in columns]
+        polynomial, told = polynomials[treatment, variant], treated.get((treatment.step, variant), "")
+        cells += [_difference(polynomial)] if any(polynomials.values()) else []
+        cells += [GridCell(told)] if treated else []
+        rows.append((GridCell(treatment.label), GridCell(variant), *cells))
+        lines.append(
+            {"workload": table.workload, "step": treatment.step, "treatment": treatment.label, "variant": variant,
+             **{check.title: worst.get(check) for check in columns},
+             **estimate_columns("polynomial_difference", polynomial), "chosen_treatment": told}
+        )  # fmt: skip
+    titles = [check.title for check in columns]
+    titles += ["polynomial, Δ to the table"] if any(polynomials.values()) else []
+    titles += ["treatment chosen"] if treated else []
+    return Grid(
+        f"{table.workload}-integer-checks", f"{table.workload}, the integer-only network checked",
+        ("treatment", "variant", *titles), tuple(rows), CHECKS_NOTE, pd.DataFrame(lines),
+    )  # fmt: skip
+
+
+def _number(value: float | None, check: Check) -> GridCell:
+    if value is None:
+        return GridCell("")
+    text = percent_text(value) if check.percent else f"{value:,.0f}" if float(value).is_integer() else f"{value:.2g}"
+    return GridCell(text, sort=repr(value))
+
+
+def _polynomial(measured: Measured, table: QuantizationTable, treatment: Treatment, variant: str) -> Estimate | None:
+    place = (table.workload, variant, treatment.step, "integer_accuracy")
+    return seed_difference(measured.values(*place, POLYNOMIAL), measured.values(*place))
+
+
+def _difference(estimate: Estimate | None) -> GridCell:
+    if estimate is None:
+        return GridCell("")
+    head, _, tail = interval_text(estimate, scale_of("fraction", [], [estimate.half_width or estimate.mean])).partition(
+        " pp "
+    )
+    return GridCell(f"{head} pp", tail, repr(estimate.mean))
+
+
+def treatments_told(measured: Measured, workload: str) -> dict[tuple[str, str], str]:
+    """(step, variant) -> what was chosen for it on calibration data, each choice once."""
+    rows = measured.frame
+    rows = rows[(rows["workload"] == workload) & (rows["stage"] == STAGE) & (rows["metric"] == TOLD)]
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for step, variant, reason in rows[["step", "variant", "reason"]].itertuples(index=False, name=None):
+        found.setdefault((step, variant), {})[reason] = None
+    return {place: "; ".join(each) for place, each in found.items()}
+
+
+def mixed_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
+    """Layers by the networks whose weights have mixed widths; None where none have."""
+    import pandas as pd
+
+    chosen = {
+        (each, name): layers
+        for each in table.treatments
+        for name in table.variants
+        if (layers := measured.layers(table.workload, name, CHOSEN, each.step))
+    }
+    if not chosen:
+        return None
+    names = dict.fromkeys(layer for found in chosen.values() for layer in found)
+    rows = [(GridCell(layer), *(_bits(found.get(layer, {})) for found in chosen.values())) for layer in names]
+    frame = pd.DataFrame(
+        {"workload": table.workload, "step": each.step, "treatment": each.label, "variant": name, "layer": layer,
+         "seed": seed, "weight_bits": value}
+        for (each, name), found in chosen.items() for layer, values in found.items() for seed, value in values.items()
+    )  # fmt: skip
+    return Grid(
+        f"{table.workload}-mixed-precision", f"{table.workload}, bits chosen for each layer",
+        ("layer", *(f"{name}: {each.label}" for each, name in chosen)), tuple(rows), MIXED_NOTE, frame,
+    )  # fmt: skip
+
+
+def _bits(values: Mapping[int, float]) -> GridCell:
+    every = [f"{value:g}" for _, value in sorted(values.items())]
+    return GridCell(every[0] if len(set(every)) == 1 else ", ".join(every))

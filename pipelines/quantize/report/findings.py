@@ -1,0 +1,251 @@
+"""What the accuracies of quantized networks say in words: where variants differ, and what of it is the placement's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evalsuite import Estimate, Finding, Measured, Scale, contrast, interval_text, listed, percent_text
+from pipelines.quantize.report.checks import MACS
+from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
+from pipelines.quantize.report.text import table_scale
+
+UNEXPLAINED = "unexplained_differences"
+RULE = (
+    "A gap that shows only with one placement of the quantizers is not counted as the activation's. It is called the "
+    "placement's where the gaps under the two placements differ resolvedly, paired by seed."
+)
+
+
+def finding(measured: Measured, table: QuantizationTable) -> Finding:
+    """At which widths, with which method and placement the variants differ from the baseline, and what survives."""
+    others = [name for name in table.variants if name != table.baseline]
+    tested = [cell for cell in table.cells.values() if cell.difference is not None and cell.difference.low is not None]
+    quiet: list[str] = []
+    sentences: list[str] = []
+    for variant in others:
+        own = [cell for cell in tested if cell.variant == variant]
+        if any(cell.resolved for cell in own):
+            sentences.append(_variant_sentence(table, variant))
+        elif own:
+            quiet.append(variant)
+    if quiet:
+        every = f"at any width, with any method or placement ({SOURCES[table.metric]})"
+        sentences.append(f"{', '.join(quiet)}: no difference is resolved {every}.")
+    elsewhere = _elsewhere(measured, table)
+    if elsewhere:
+        told = "; ".join(f"{source}: {', '.join(each)}" for source, each in elsewhere.items())
+        sentences.append(f"Resolved in other arithmetic, though not there: {told}.")
+    sentences += [text for text in (_stand_ins(table), _coverage(measured, table), _checks(measured, table)) if text]
+    return Finding(table.workload, _headline(table, tested, sum(map(len, elsewhere.values()))), tuple(sentences))
+
+
+def _headline(table: QuantizationTable, tested: Sequence[Quantized], elsewhere: int) -> str:
+    if not tested:
+        paired = any(cell.difference for cell in table.cells.values())
+        return "One seed: no interval, so nothing is claimed." if paired else (
+            f"No quantized network can be compared with {table.baseline}."
+        )  # fmt: skip
+    resolved = [cell for cell in tested if cell.resolved]
+    of = f"of {len(tested)} differences to {table.baseline} ({SOURCES[table.metric]})"
+    more = f"; other arithmetic resolves {elsewhere}{' more' if resolved else ''}" if elsewhere else ""
+    if not resolved:
+        return f"None {of} is resolved{more}."
+    widths = list(dict.fromkeys(each.width for each in table.treatments))
+    found = [width for width in widths if any(cell.treatment.width == width for cell in resolved)]
+    rest = [width for width in widths if width not in found]
+    text = f"{len(resolved)} {of} are resolved, at {listed(found)}"
+    text += f"; none at {listed(rest)}" if rest else ""
+    chance = round(0.05 * len(tested))
+    return f"{text} (about {chance} would be by chance){more}." if chance else f"{text}{more}."
+
+
+def _elsewhere(measured: Measured, table: QuantizationTable) -> dict[str, list[str]]:
+    """What other accuracies of the same networks resolve where the table's own does not, by what they are of."""
+    scale = table_scale(table)
+    found: dict[str, list[str]] = {}
+    for treatment, name in itertools.product(table.treatments, table.variants):
+        own = table.cell(treatment, name)
+        for metric, source in SOURCES.items() if not own.resolved and name != table.baseline else ():
+            for setting in measured.settings(table.workload, name, treatment.step, metric):
+                values, others = (
+                    measured.values(table.workload, each, treatment.step, metric, setting)
+                    for each in (name, table.baseline)
+                )
+                gap, resolved = contrast(values, others)
+                if gap is not None and resolved and (metric, setting) != (own.metric, ""):
+                    what = f"{source}, {setting.replace('=', ' ')}" if setting else source
+                    found.setdefault(what, []).append(f"{name} {treatment.label} {interval_text(gap, scale)}")
+    return found
+
+
+def _variant_sentence(table: QuantizationTable, variant: str) -> str:
+    scale = table_scale(table)
+    places: dict[tuple[str, str], list[Quantized]] = {}
+    for treatment in table.treatments:
+        cell = table.cell(treatment, variant)
+        if cell.difference is not None and cell.difference.low is not None:
+            places.setdefault((treatment.method, treatment.width), []).append(cell)
+    parts: dict[str, list[_Place]] = {}
+    for (method, width), cells in places.items():
+        head, remark = _placements(cells, scale)
+        estimates = [(cell.treatment.placement, cell.difference) for cell in cells if cell.difference]
+        parts.setdefault(head, []).append(_Place(method, width, estimates, remark))
+    quiet = parts.pop("", [])
+    text = f"{variant}: " + "; ".join(f"{head}: {_told(each, scale)}" for head, each in parts.items())
+    text += f"; not resolved: {_told(quiet, scale, numbers=False)}." if quiet else "."
+    return text + _beyond(table, variant, scale)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A width of a method, or of a method and placement, with its estimates by placement."""
+
+    method: str
+    width: str
+    estimates: Sequence[tuple[str, Estimate]]
+    remark: str = ""
+
+
+def _told(places: Sequence[_Place], scale: Scale, *, numbers: bool = True) -> str:
+    """ "PTQ W8A8, W6A6 (−6.0 to −3.1 pp), QAT 5 epochs W3A3 (post −3.0 pp [−4.0, −2.0])": a range for several."""
+    texts = []
+    for method in dict.fromkeys(each.method for each in places):
+        own = [each for each in places if each.method == method]
+        head = f"{method} {', '.join(each.width for each in own)}".strip()
+        if not numbers:
+            texts.append(head)
+        elif len(own) == 1 or any(each.remark for each in own):
+            texts += [f"{method} {each.width} ({_full(each.estimates, scale)}{each.remark})".strip() for each in own]
+        else:
+            every = [estimate for each in own for _, estimate in each.estimates]
+            means = sorted(estimate.mean for estimate in every if estimate.resolved and not estimate.constant)
+            ends = " to ".join(dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1])))
+            texts.append(f"{head} ({ends} {scale.difference_unit})")
+    return ", ".join(texts)
+
+
+def _full(estimates: Sequence[tuple[str, Estimate]], scale: Scale) -> str:
+    return ", ".join(f"{placement} {interval_text(estimate, scale)}".strip() for placement, estimate in estimates)
+
+
+def _placements(cells: Sequence[Quantized], scale: Scale) -> tuple[str, str]:
+    """Of one width and method: what the placements say together, and a remark; two "" where none is resolved."""
+    resolved = [cell for cell in cells if cell.resolved]
+    if not resolved:
+        return "", ""
+    ways = sorted({cell.tone for cell in resolved})
+    if len(cells) == 1:
+        return f"{ways[0]}, measured with {cells[0].treatment.placement or 'one placement'} only", ""
+    if len(resolved) == len(cells):
+        return f"{ways[0]} with every placement" if len(ways) == 1 else "turning with the placement", ""
+    gap, apart = contrast(resolved[0].gap, next(cell for cell in cells if not cell.resolved).gap)
+    head = f"{' and '.join(ways)} with {listed([cell.treatment.placement for cell in resolved])} only"
+    if apart and gap is not None:
+        return f"{head}, the placement's", f"; the gaps differ by {interval_text(gap, scale)}"
+    return head, ""
+
+
+def _beyond(table: QuantizationTable, variant: str, scale: Scale) -> str:
+    """Whether the gaps are other than the gap that the same networks have in float."""
+    plain = table.plain[variant]
+    if plain.difference is None or plain.difference.low is None:
+        return ""
+    told = f"In float its gap is {interval_text(plain.difference, scale)}"
+    if not plain.resolved:
+        return f" {told}, not resolved."
+    found = []
+    for each in table.treatments:
+        gap, resolved = contrast(table.cell(each, variant).gap, plain.gap) if not each.after else (None, False)
+        if gap is not None and resolved:
+            found.append(_Place(each.panel, each.width, [("", gap)]))
+    changed = (
+        f"changes that gap resolvedly by: {_told(found, scale)}" if found else "changes that gap resolvedly nowhere"
+    )
+    return f" {told} already; quantization {changed}."
+
+
+def _stand_ins(table: QuantizationTable) -> str:
+    """Why some accuracies are not of the integer-only network, where a row says so."""
+    reasons: dict[str, dict[str, None]] = {}
+    for cell in table.cells.values():
+        if cell.mean and cell.reason and not cell.reason.startswith(f"{table.baseline}: "):
+            reasons.setdefault(cell.reason, {})[cell.variant] = None
+    told = "; ".join(f"{', '.join(variants)} ({reason})" for reason, variants in reasons.items())
+    return f"No accuracy of the integer-only network everywhere for {told}." if told else ""
+
+
+def _coverage(measured: Measured, table: QuantizationTable) -> str:
+    """The integer share at the widest bits, by placement."""
+    first = table.treatments[0]
+    widest = [each for each in table.treatments if (each.width, each.method) == (first.width, first.method)]
+    told = []
+    for treatment in widest:
+        shares: dict[str, list[str]] = {}
+        for variant in table.variants:
+            values = measured.values(table.workload, variant, treatment.step, MACS)
+            if values:
+                shares.setdefault(percent_text(sum(values.values()) / len(values)), []).append(variant)
+        texts = [f"{share} for {'every variant' if len(shares) == 1 else ', '.join(names)}"
+                 for share, names in shares.items()]  # fmt: skip
+        told += [f"{treatment.label}: {', '.join(texts)}"] if texts else []
+    return f"MACs in integers in ONNX Runtime, {'; '.join(told)}." if told else ""
+
+
+def _checks(measured: Measured, table: QuantizationTable) -> str:
+    """The worst of all integer-only networks against the simulation and against their ONNX graphs.
+
+    A network with grids that the simulation lacks is another one: it has no count of unexplained differences, and what
+    it differs by is told apart.
+    """
+    same, other = _by_grids(measured, table)
+    parts = _agreement(same)
+    if found := list(same.get(UNEXPLAINED, {}).values()):
+        count = sum(found)
+        parts.append(f"leave {count:,.0f} differences unexplained by rounding ties" if count else
+                     "leave no difference unexplained by rounding ties")  # fmt: skip
+    equal = [value for found in (same, other) for value in found.get("integer_onnx_agreement", {}).values()]
+    if equal:
+        parts.append(f"are equal in every bit to their ONNX graphs on {_least(equal)}")
+    text = f"The integer-only networks {listed(parts)}." if parts else ""
+    if told := _agreement(other, "its"):
+        names = dict.fromkeys(variant for found in other.values() for _, variant, _ in found)
+        text += (
+            " Those with a grid more, at the input of a smooth activation, are other networks than Brevitas' "
+            f"({', '.join(names)}): they {listed(told)}."
+        )
+    return text
+
+
+_Found = dict[str, dict[tuple[str, str, int], float]]  # Metric -> step, variant and seed -> value.
+
+
+def _by_grids(measured: Measured, table: QuantizationTable) -> tuple[_Found, _Found]:
+    """What the checks found of networks on the simulation's grids, and of others; all are the first if none is told."""
+    metrics = ("integer_agreement", "differing_logits", UNEXPLAINED, "integer_onnx_agreement")
+    every: _Found = {metric: {} for metric in metrics}
+    for metric in metrics:
+        for each in table.treatments:
+            for name in table.variants:
+                values = measured.values(table.workload, name, each.step, metric)
+                every[metric].update({(each.step, name, seed): value for seed, value in values.items()})
+    counted = every[UNEXPLAINED] or {place for found in every.values() for place in found}
+    same = {metric: {place: value for place, value in found.items() if place in counted}
+            for metric, found in every.items()}  # fmt: skip
+    other = {metric: {place: value for place, value in found.items() if place not in counted}
+             for metric, found in every.items()}  # fmt: skip
+    return same, other
+
+
+def _agreement(found: _Found, whose: str = "Brevitas'") -> list[str]:
+    parts = []
+    if shares := list(found.get("integer_agreement", {}).values()):
+        parts.append(f"give {whose} class on {_least(shares)}")
+    if shares := list(found.get("differing_logits", {}).values()):
+        parts.append(f"differ from it in at most {percent_text(max(shares))} of a network's logits")
+    return parts
+
+
+def _least(shares: Sequence[float]) -> str:
+    return "every sample" if min(shares) == 1 else f"at least {percent_text(min(shares))} of samples"

@@ -1,0 +1,129 @@
+"""The report's section on quantization."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evalsuite import (
+    Contrast,
+    Direction,
+    Drawing,
+    Endpoint,
+    Evidence,
+    Grid,
+    Headline,
+    Measure,
+    Part,
+    Run,
+    Section,
+    mean_test,
+    paired_test,
+    parse_setting,
+)
+from pipelines.quantize.report.checks import MACS, checks_grid, coverage_grid, mixed_grid
+from pipelines.quantize.report.figures import bit_widths
+from pipelines.quantize.report.findings import RULE, finding
+from pipelines.quantize.report.sensitivity import accumulator_figures, sensitivity_figures
+from pipelines.quantize.report.tables import STAGE, TOLD, QuantizationTable, Treatment, quantization_tables
+from pipelines.quantize.report.text import accuracy_grid
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def _tables(run: Run) -> list[QuantizationTable]:
+    return quantization_tables(run.measured, run.baseline, run.record.after)
+
+
+def _part(run: Run) -> Part:
+    """Each workload with a quantize step."""
+    tables, measured = run.once(_tables), run.measured
+    grids: list[Grid | None] = []
+    details: list[Grid | None] = []
+    drawings: list[Drawing] = []
+    for table in tables:
+        grids += [accuracy_grid(table), coverage_grid(measured, table)]
+        details += [checks_grid(measured, table), mixed_grid(measured, table)]
+        drawings += bit_widths(table)
+        drawings += [*sensitivity_figures(measured, table), *accumulator_figures(measured, table)]
+    placements = {each.placement for table in tables for each in table.treatments}
+    return Part(
+        [finding(measured, table) for table in tables],
+        [grid for grid in grids if grid is not None],
+        [grid for grid in details if grid is not None],
+        drawings,
+        RULE if len(placements) > 1 else "",
+        tables,
+    )
+
+
+def _of_width(bits: int, metric: str = "") -> Measure:
+    """Of networks quantized after training to so many bits, the mean over such steps, and each of them.
+
+    Args:
+        bits: of weights and of activations.
+        metric: what is measured; an accuracy for want of a name.
+    """
+
+    def measure(run: Run, workload: str, variant: str) -> Evidence | None:
+        table = next((each for each in run.once(_tables) if each.workload == workload), None)
+        chosen = [each for each in table.treatments if _plain(each, bits)] if table else []
+        if table is None or not chosen:
+            return None
+        tests = []
+        for each in chosen:
+            cell = table.cell(each, variant)
+            reason = (
+                cell.reason if cell.mean is None else f"{table.baseline}: {table.cell(each, table.baseline).reason}"
+            )
+            tests.append(
+                paired_test(run, workload, variant, each.step, (metric,), label=each.label)
+                if metric
+                else Contrast(each.label, cell.values, cell.other, reason)
+            )
+        primary = mean_test(" and ".join(each.label for each in tests), tests)
+        return Evidence(primary, [each for each in tests if each.own and each.other])
+
+    return measure
+
+
+def _plain(treatment: Treatment, bits: int) -> bool:
+    same = treatment.weight_bits == treatment.act_bits == bits
+    return same and not (treatment.epochs or treatment.after or treatment.budget)
+
+
+def _kept(compared: pd.DataFrame) -> pd.Series[bool]:
+    """Lines of single layers, which are drawn, and text."""
+    own = compared["stage"] == STAGE
+    layered = compared["setting"].map(lambda text: "layer" in parse_setting(text)).astype(bool)
+    return own & (layered | (compared["metric"] == TOLD))
+
+
+SECTION = Section(
+    title="Quantization",
+    question="What does computing in integers of few bits cost in accuracy, and how much of a network does so?",
+    stages=(STAGE,),
+    part=_part,
+    endpoints=(
+        Endpoint("accuracy with 8-bit integers", _of_width(8), "fraction", Direction.HIGHER, 0.01),
+        Endpoint("accuracy with 4-bit integers", _of_width(4), "fraction", Direction.HIGHER, 0.01),
+        Endpoint("share of MACs in 8-bit integers", _of_width(8, MACS), "share", Direction.HIGHER, 0.01),
+    ),
+    headlines=(
+        Headline(STAGE, "runtime_accuracy"),
+        Headline(STAGE, "float_islands", figure=False),
+        Headline(STAGE, MACS, figure=False),
+        Headline(STAGE, "latency_ratio", wanted=("batch", "1"), figure=False),
+    ),
+    of_task=(STAGE,),
+    terms={
+        "W8A8": "8 bits a weight, 8 bits an activation.",
+        "PTQ, QAT": "Quantization after training, without and with training that goes on in low precision.",
+        "placement": "Where quantizers stand: behind activations (post), or before and behind them (pre+post).",
+        "accumulator": "The integer in which a layer sums its products.",
+        "integer MACs": "Multiply-accumulates that ONNX Runtime executed in integers.",
+    },
+    spelled={"mac": "MAC"},
+    kept=_kept,
+    told=(TOLD,),
+)

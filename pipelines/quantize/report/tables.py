@@ -1,0 +1,210 @@
+"""What quantization costs each variant: accuracy by bit width, method and placement, paired with the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evalsuite import Compared, Measured, compare_values
+
+STAGE = "quantize"
+ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
+# What an accuracy is of, the one wanted most first: arithmetic on integers only, ONNX Runtime's, simulated integers.
+SOURCES = {"integer_accuracy": "integers only", "runtime_accuracy": "ONNX Runtime", "accuracy": "Brevitas"}
+ONE_ALONE, ALL_BUT_ONE = "layer_alone_loss", "layer_spared_loss"
+CHOSEN, ACCUMULATOR = "chosen_weight_bits", "accumulator_bits"
+OBSERVED = "accumulator_bits_observed"
+TOLD = "chosen_treatment"  # Text in the place of a reason, and no measurement.
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """One quantize step. Without recorded bit widths, `weight_bits` is None and the step's own name stands for all.
+
+    `epochs` of quantization-aware training, 0 for post-training quantization. `more` tells the treatment from others
+    of the same widths, method and placement. `budget` is the share of the 8-bit weights' bytes that layers of different
+    widths must keep to, empty where all have the same.
+    """
+
+    step: str
+    weight_bits: int | None = None
+    act_bits: int | None = None
+    epochs: int = 0
+    placement: str = ""
+    after: str = ""
+    budget: str = ""
+    more: str = ""
+
+    @property
+    def width(self) -> str:
+        """ "W8A8"."""
+        if self.weight_bits is None:
+            return self.step
+        if self.budget:
+            return f"mixed A{self.act_bits} (≤ {self.budget})"
+        return f"W{self.weight_bits}A{self.act_bits}"
+
+    @property
+    def method(self) -> str:
+        """ "PTQ" or "QAT, 5 epochs"; with what it is after and what else sets it apart."""
+        if self.weight_bits is None:
+            return ""
+        trained = f"QAT {self.epochs} epoch{'s' * (self.epochs != 1)}" if self.epochs else "PTQ"
+        return ", ".join(part for part in (trained, self.after and f"after {self.after}", self.more) if part)
+
+    @property
+    def panel(self) -> str:
+        """What is the same for all widths of a curve: "PTQ, post"."""
+        return ", ".join(part for part in (self.method, self.placement) if part)
+
+    @property
+    def label(self) -> str:
+        """ "W4A4, PTQ, post"."""
+        return ", ".join(part for part in (self.width, self.panel) if part)
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Wide before narrow, trained after untrained; mixed and unknown widths last, in the recipe's order."""
+        if self.weight_bits is None or self.act_bits is None:
+            return (2, 0, 0, 0, "", "", "")
+        bits = (bool(self.budget), -self.weight_bits, -self.act_bits)
+        return (*bits, self.epochs, self.after, self.more, self.placement)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantized(Compared):
+    """One network under one treatment, of the accuracy `metric`.
+
+    Where there is a value, `reason` says why there is no better `metric`.
+    """
+
+    treatment: Treatment
+    metric: str = ""
+
+
+@dataclass(frozen=True)
+class QuantizationTable:
+    """The quantize steps of one workload: `cells` by step and variant, `plain` the same networks in float.
+
+    `metric` is the accuracy that most cells are of; `seeds` the number of seeds of the run.
+    """
+
+    workload: str
+    baseline: str
+    variants: tuple[str, ...]
+    treatments: tuple[Treatment, ...]
+    cells: Mapping[tuple[str, str], Quantized]
+    plain: Mapping[str, Quantized]
+    metric: str
+    seeds: int
+
+    def cell(self, treatment: Treatment, variant: str) -> Quantized:
+        """One cell."""
+        return self.cells[treatment.step, variant]
+
+    @property
+    def panels(self) -> dict[str, list[Treatment]]:
+        """Method and placement -> its treatments from wide to narrow; those of unknown widths together."""
+        found: dict[str, list[Treatment]] = {}
+        for each in self.treatments:
+            found.setdefault(each.panel, []).append(each)
+        return found
+
+
+def quantization_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[QuantizationTable]:
+    """A table for each workload with a quantize step.
+
+    Args:
+        measured: the rows.
+        baseline: the variant to compare with.
+        after: step -> what it follows, empty for a step that takes the network as trained.
+    """
+    variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
+    found = []
+    for workload in measured.workloads:
+        steps = measured.steps(workload, STAGE)
+        if not steps:
+            continue
+        treatments = _treatments(steps, measured.options, after)
+        cells = {
+            (each.step, name): _cell(measured, workload, name, baseline, each, SOURCES)
+            for each in treatments
+            for name in variants
+        }
+        float_step = Treatment(measured.step(workload, ACCURACY))
+        plain = {name: _cell(measured, workload, name, baseline, float_step, (ACCURACY,)) for name in variants}
+        metrics = [each.metric for each in cells.values() if each.mean]
+        usual = max(SOURCES, key=metrics.count)
+        seeds = int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique())
+        found.append(QuantizationTable(workload, baseline, variants, treatments, cells, plain, usual, seeds))
+    return found
+
+
+def _cell(measured: Measured, workload: str, variant: str, baseline: str, treatment: Treatment,
+          sources: Mapping[str, str] | tuple[str, ...]) -> Quantized:  # fmt: skip
+    step = treatment.step
+    own = {metric: measured.values(workload, variant, step, metric) for metric in sources}
+    other = {metric: measured.values(workload, baseline, step, metric) for metric in sources}
+    valued = [metric for metric in sources if own[metric]]
+    reasons = [measured.reason(workload, variant, step, metric) for metric in sources]
+    told = next((each for each in reasons if not each.startswith("absent")), "")
+    if not valued:
+        return Quantized(variant, reason=told or reasons[0], treatment=treatment)
+    # Both arms in the same arithmetic, or no difference at all.
+    metric = next((each for each in valued if other[each]), valued[0])
+    first = next(iter(sources))
+    if metric != first and not told:
+        lacking = measured.reason(workload, baseline, step, first)
+        told = "" if lacking.startswith("absent") else f"{baseline}: {lacking}"
+    found = compare_values(variant, own[metric], other[metric] if variant != baseline else {})
+    reason = "" if metric == first else told
+    return Quantized(**{**vars(found), "reason": reason}, treatment=treatment, metric=metric)
+
+
+def _treatments(
+    steps: Sequence[str], options: Mapping[str, Mapping[str, Any]], after: Mapping[str, str]
+) -> tuple[Treatment, ...]:
+    made = [_treatment(step, options.get(step, {}), after.get(step, "")) for step in steps]
+    told: dict[str, dict[str, None]] = {}
+    for each in made:
+        alike = [options.get(other.step, {}) for other in made if other.label == each.label]
+        names = dict.fromkeys(name for known in alike for name in known)
+        differing = [name for name in names if len({str(known.get(name)) for known in alike}) > 1]
+        told.setdefault(each.method, {}).update(dict.fromkeys(differing))
+    # What sets two apart is told of all that are trained alike: a curve over widths is of one treatment.
+    apart = [
+        replace(each, more=", ".join(_option_text(name, options[each.step].get(name)) for name in told[each.method]))
+        for each in made
+    ]
+    labels = [each.label for each in apart]
+    apart = [replace(each, more=each.step) if labels.count(each.label) > 1 else each for each in apart]
+    return tuple(sorted(apart, key=lambda each: each.order))
+
+
+def _treatment(step: str, options: Mapping[str, Any], after: str) -> Treatment:
+    weights, activations = (_whole(options.get(name)) for name in ("weight_bits", "act_bits"))
+    if weights is None or activations is None:
+        return Treatment(step)
+    epochs, placement = _whole(options.get("qat_epochs")) or 0, str(options.get("placement") or "")
+    share = _share(options.get("size_budget"))
+    return Treatment(step, weights, activations, epochs, placement, after, f"{100 * share:g} %" if share < 1 else "")
+
+
+def _share(value: object) -> float:
+    """A size budget; 1, which leaves nothing to search, for want of one."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return 1.0
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) and float(value).is_integer() else None
+
+
+def _option_text(name: str, value: object) -> str:
+    words = name.replace("_", " ")
+    if str(value) in ("True", "False"):
+        return words if str(value) == "True" else f"not {words}"
+    return f"{words} {value}"

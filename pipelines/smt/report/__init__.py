@@ -1,0 +1,1 @@
+"""What the stage brings to a report: exact verification."""

@@ -1,0 +1,226 @@
+"""What exact verification costs: what decided each question, seconds, nodes and solver calls; and checked proofs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from evalsuite import Grid, GridCell, common_scale, compared_cell, frame_of, listed, scale_of
+from pipelines.smt.report.tables import (
+    CALLS,
+    NODES,
+    PAR2,
+    PROOF_BYTES,
+    PROOFS,
+    SECONDS,
+    UNSTABLE,
+    ExactTable,
+    mean_of,
+)
+from pipelines.smt.report.text import exact_line, radius_cell, radius_head
+
+COST_NOTE = (
+    "Questions of robustness; all radii, seeds and samples of a variant together. What was decided splits into what "
+    "bounds proved, what the attack broke, and what took a search. PAR-2 is the mean of the seconds of a question, an "
+    "undecided one counting twice its limit; where it was not measured, mean time counts it once. The median is of the "
+    "decided ones. These are clock readings of jobs that ran side by side: no verdicts. Nodes and unstable neurons are "
+    "means over the questions; solver calls are all of a network's at one radius. A neuron of a GELU network is curved "
+    "whether it is unstable or not."
+)
+DETAIL_NOTE = (
+    "Mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed. Nodes of the search and solver "
+    "calls are counted up to where the time was up, so that a variant with more undecided questions looks cheaper than "
+    "it is. Unstable neurons have no better way: a curved activation is relaxed either way. Seconds are clock readings "
+    "of jobs that ran side by side, without verdicts. Mean time is shown where it is not PAR-2, which it is where "
+    "everything is decided."
+)
+PROOFS_NOTE = (
+    "Of the samples that hold, those whose proof was written to a file and checked again by the separate checker, "
+    "which recomputes it in exact arithmetic from the network's ONNX file. What holds without one rests on the prover "
+    "alone: curved activations and integer networks have no proof files."
+)
+_SPLIT = "bounds · attack · search"
+_COLUMNS = ("decided", _SPLIT, "PAR-2", "mean time", "median", "nodes", "unstable", "solver calls")
+
+
+def cost_grids(tables: Sequence[ExactTable]) -> list[Grid]:
+    """A row per workload and variant; a table each for networks as trained, for those after a step, and for integers.
+
+    Columns of which nothing is known are left out.
+    """
+    kinds: dict[str, list[ExactTable]] = {}
+    for table in tables:
+        kinds.setdefault(table.label.removeprefix(table.workload), []).append(table)
+    made = [_cost_grid(own, kind, i) for i, (kind, own) in enumerate(kinds.items())]
+    return [grid for grid in made if grid is not None]
+
+
+def _cost_grid(tables: Sequence[ExactTable], kind: str, place: int) -> Grid | None:
+    rows, lines = [], []
+    for table in tables:
+        for variant in table.variants:
+            if not table.counted(variant).total:
+                continue
+            line = _costs(table, variant)
+            lines.append({"workload": table.workload, "step": table.step, "after": table.after,
+                          "method": table.method, "variant": variant, **line})  # fmt: skip
+            rows.append((GridCell(table.workload), GridCell(variant), *(_told(line, each) for each in _COLUMNS)))
+    if not rows:
+        return None
+    known = [i for i, _ in enumerate(_COLUMNS) if any(row[i + 2].text != "–" for row in rows)]
+    return Grid(
+        "exact-cost" + (f"-{place}" if place else ""),
+        f"What was decided, by what, and what it cost{kind}",
+        ("workload", "variant", *(_COLUMNS[i] for i in known)),
+        tuple((*row[:2], *(row[i + 2] for i in known)) for row in rows),
+        COST_NOTE,
+        frame_of(lines),
+    )
+
+
+def _costs(table: ExactTable, variant: str) -> dict[str, float | None]:
+    count = table.counted(variant)
+    known = bool(count.by)
+    bounds, attack = count.by.get("bounds", 0), count.by.get("falsifier", 0)
+    seconds = [each for each, decided in table.times.get(variant, ()) if decided]
+    par2 = mean_of(table.over_radii(variant, PAR2))
+    return {
+        "questions": count.total,
+        "decided": count.decided,
+        "by bounds": bounds if known else None,
+        "by attack": attack if known else None,
+        "by search": count.decided - bounds - attack if known else None,
+        "PAR-2": par2,
+        "mean time": mean_of(table.over_radii(variant, SECONDS)) if par2 is None else None,
+        "median": median(seconds) if seconds else None,
+        "nodes": mean_of(table.over_radii(variant, NODES)),
+        "unstable": mean_of(table.over_radii(variant, UNSTABLE)),
+        "solver calls": mean_of(table.over_radii(variant, CALLS)),
+    }
+
+
+def _told(line: Mapping[str, float | None], name: str) -> GridCell:
+    if name == _SPLIT:
+        parts = [line[each] for each in ("by bounds", "by attack", "by search")]
+        return GridCell("–" if None in parts else " · ".join(f"{each:,.0f}" for each in parts if each is not None))
+    value = line[name]
+    if value is None:
+        return GridCell("–")
+    if name in ("PAR-2", "mean time", "median"):
+        return GridCell(seconds_text(value), sort=repr(value))
+    text = scale_of("count", [value]).number(value)
+    asked = line["questions"]
+    if name == "decided" and asked:
+        return GridCell(f"{text} of {asked:,.0f}", f"({percent_text(value / asked)})", repr(value / asked))
+    return GridCell(text, sort=repr(value))
+
+
+def seconds_text(seconds: float) -> str:
+    """ "0.21 s" or "3.1 ms"."""
+    scale = scale_of("s", [seconds])
+    return f"{scale.number(seconds)} {scale.unit}"
+
+
+def percent_text(share: float) -> str:
+    """ "83.4 %"; 100 and 0 only where they are exact."""
+    if share in (0.0, 1.0):
+        return f"{100 * share:.0f} %"
+    return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
+
+
+def searches_grid(table: ExactTable) -> Grid | None:
+    """Nodes, calls, unstable neurons and seconds at each radius; None where none was measured."""
+    rows, lines = [], []
+    told = ((UNSTABLE, "unstable neurons", "count"), (NODES, "nodes", "count"), (CALLS, "solver calls", "count"),
+            (PAR2, "PAR-2", "s"), (SECONDS, "mean time", "s"))  # fmt: skip
+    for radius in table.radii:
+        for metric, name, unit in told:
+            cells = [table.compared(each, metric, radius) for each in table.variants]
+            if not any(cell.mean for cell in cells):
+                continue
+            scale = common_scale(cells, unit)
+            lines += [exact_line(table, metric, radius, cell) for cell in cells]
+            if metric == SECONDS and _is_par2(table, radius):
+                continue
+            clock = unit == "s"
+            label = f"{name} ({scale.unit})" if clock else name
+            texts = (compared_cell(cell, table, scale, toned=not clock) for cell in cells)
+            rows.append((radius_cell(table, radius), GridCell(label), *texts))
+    if not rows:
+        return None
+    return Grid(
+        f"{table.name}-search",
+        f"{table.label}, cost of the search by radius",
+        (radius_head(table), "of", *table.variants),
+        tuple(rows),
+        DETAIL_NOTE.format(baseline=table.baseline),
+        frame_of(lines),
+    )
+
+
+def _is_par2(table: ExactTable, radius: float) -> bool:
+    """Whether mean time says what PAR-2 does: everything was decided."""
+    pairs = [(table.values(each, SECONDS, radius), table.values(each, PAR2, radius)) for each in table.variants]
+    return all(
+        own.keys() == other.keys() and all(math.isclose(own[seed], other[seed], rel_tol=1e-9) for seed in own)
+        for own, other in pairs
+    )
+
+
+def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
+    """How many of the samples that hold have a checked proof; None where no proof was asked for."""
+    rows, lines = [], []
+    lacks: dict[str, dict[str, None]] = {}
+    for table in tables:
+        if not table.has(PROOFS):
+            continue
+        cells = []
+        for variant in table.variants:
+            found = checked(table, variant)
+            holds = table.counted(variant).holds
+            if not table.counted(variant).total:
+                cells.append(GridCell(table.reason(variant), tone="lack"))
+                continue
+            if holds and not found and (why := proofs_lack(table, variant)):
+                lacks.setdefault(why, {})[variant] = None
+            size = _bytes(table, variant)
+            told = (f"{found} of {holds}" if found else f"none of {holds}") if holds else "–"
+            cells.append(GridCell(told, f"mean {bytes_text(size / found)}" if found and size else "", repr(found)))
+            lines.append({"workload": table.workload, "step": table.step, "after": table.after, "variant": variant,
+                          "holds": holds, "checked": found, "bytes": size})  # fmt: skip
+        rows.append((GridCell(table.label), *cells))
+    if not rows:
+        return None
+    return Grid(
+        "exact-proofs",
+        "Proofs: samples that hold with a checked proof",
+        ("workload", *tables[0].variants),
+        tuple(rows),
+        " ".join([PROOFS_NOTE, *(f"None of {listed(names)}: {why}." for why, names in lacks.items())]),
+        frame_of(lines),
+    )
+
+
+def checked(table: ExactTable, variant: str) -> int:
+    """How many proofs of a variant were checked, over all seeds and radii."""
+    return round(math.fsum(each for at in (*table.radii, None) for each in table.values(variant, PROOFS, at).values()))
+
+
+def proofs_lack(table: ExactTable, variant: str) -> str:
+    """Why no proof of a variant was checked; empty where no row says so."""
+    return table.reasons.get((variant, PROOFS), "").partition(": ")[2]
+
+
+def _bytes(table: ExactTable, variant: str) -> float:
+    """Of all checked proofs together: a row has the mean of those of one seed and radius."""
+    places = [
+        (table.values(variant, PROOF_BYTES, each), table.values(variant, PROOFS, each)) for each in (*table.radii, None)
+    ]
+    return math.fsum(mean * count.get(seed, 0.0) for means, count in places for seed, mean in means.items())
+
+
+def bytes_text(size: float) -> str:
+    """ "3.06 kB"."""
+    scale = scale_of("bytes", [size])
+    return f"{scale.number(size)} {scale.unit}"

@@ -1,0 +1,154 @@
+"""The figures of exact verification: verified accuracy over the radius, and questions decided over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from evalsuite import (
+    FIGURE_WIDTH,
+    MUTED_COLOUR,
+    Drawing,
+    Look,
+    drawings_by_group,
+    figure_style,
+    is_geometric,
+    looks,
+    mean_interval,
+    new_figure,
+    power_text,
+    radius_text,
+    svg_text,
+    variant_legend,
+)
+from pipelines.smt.report.tables import BOUNDS, UPPER, VERIFIED, ExactTable
+
+LEAST = 1e-4  # Seconds: what is faster is drawn there.
+ACCURACY = (
+    "Verified accuracy: the fraction of test samples proven robust, with 95 % intervals over seeds (points are set "
+    "apart)"
+)
+BY_BOUNDS = "; dashed what bounds alone prove, the exactness gap being between"
+NOT_VIOLATED = "; dotted what is not violated, an upper limit, where anything is undecided"
+CACTUS = (
+    "Time: the decided questions of all seeds, radii and samples in the order of their seconds; a line that goes "
+    "further right decides more, one that lies lower is faster. These are clock readings of jobs that ran side by "
+    "side: no verdicts"
+)
+
+
+def exact_figures(table: ExactTable) -> list[Drawing]:
+    """Verified accuracy over the radius beside the questions decided over time; a panel without data is left out.
+
+    There is none at all where there are not two radii and single questions were not timed.
+    """
+    panels = [_accuracies] * (len(table.radii) > 1 and table.has(VERIFIED))
+    panels += [_cactus] * any(decided for times in table.times.values() for _, decided in times)
+    if not panels:
+        return []
+
+    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
+        with figure_style():
+            figure = new_figure(FIGURE_WIDTH, 2.9)
+            grid = figure.subplots(1, len(panels), squeeze=False)
+            for axes, panel in zip(grid.flat, panels, strict=True):
+                panel(axes, table, looks(variants))
+            variant_legend(figure, variants)
+            svg = svg_text(figure)
+        return Drawing(name, title, _caption(table, panels), f"{title}; the numbers are in the tables.", svg)
+
+    return drawings_by_group(draw, table.variants, f"exact-{table.name}", f"Exact verification, {table.label}")
+
+
+def _caption(table: ExactTable, panels: Sequence[object]) -> str:
+    told = []
+    if _accuracies in panels:
+        bounds = any(table.values(each, BOUNDS, at) for each in table.variants for at in table.radii)
+        left = any(table.counted(each).open for each in table.variants)
+        told.append(ACCURACY + BY_BOUNDS * bounds + NOT_VIOLATED * left)
+        told += ["The radius is on a log scale"] if _log(table) else []
+    told += [CACTUS] if _cactus in panels else []
+    return ". ".join(told) + "."
+
+
+def curve_points(times: Sequence[tuple[float, bool]]) -> tuple[list[int], list[float]]:
+    """How many are decided within each time, and these times in order."""
+    seconds = sorted(max(each, LEAST) for each, decided in times if decided)
+    return list(range(1, len(seconds) + 1)), seconds
+
+
+def _cactus(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axes.set_yscale("log")
+    for variant, look in known.items():
+        counts, seconds = curve_points(table.times.get(variant, ()))
+        if not counts:
+            continue
+        axes.plot(counts, seconds, color=look.colour, linewidth=1.2)
+        axes.plot(counts[-1:], seconds[-1:], color=look.colour, marker=look.marker, markersize=4.5, linestyle="none")
+    asked = max(len(times) for times in table.times.values())
+    axes.axvline(asked, color=MUTED_COLOUR, linewidth=0.7, linestyle=(0, (1, 2)))
+    axes.annotate("all asked", (asked, 0), xycoords=("data", "axes fraction"), xytext=(-3, 3), fontsize=7,
+                  textcoords="offset points", ha="right", va="bottom", color=MUTED_COLOUR, rotation=90)  # fmt: skip
+    if table.limit is not None:
+        axes.axhline(table.limit, color=MUTED_COLOUR, linewidth=0.7, linestyle=(0, (3, 2)))
+        axes.annotate(f"limit {table.limit:g} s", (0, table.limit), xycoords=("axes fraction", "data"), xytext=(3, 2),
+                      textcoords="offset points", fontsize=7, color=MUTED_COLOUR)  # fmt: skip
+    axes.set_xlim(0, asked * 1.02)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.yaxis.set_major_locator(LogLocator(numticks=8))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value >= 0.01 else power_text(value)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(axis="y")
+    axes.set_xlabel("questions decided")
+    axes.set_ylabel("seconds")
+
+
+def _log(table: ExactTable) -> bool:
+    return is_geometric(table.radii)
+
+
+def _accuracies(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
+    from matplotlib.ticker import NullLocator
+
+    log = _log(table)
+    places = [math.log(each) if log else each for each in table.radii]
+    gap = min(after - before for before, after in pairwise(places))
+    for i, (variant, look) in enumerate(known.items()):
+        shift = (i - (len(known) - 1) / 2) * gap / 18
+
+        def course(metric: str, variant: str = variant, shift: float = shift) -> tuple[list[float], ...]:
+            means = _means(table, variant, metric)
+            at = [each * math.exp(shift) if log else each + shift for each, _, _ in means]
+            return at, [mean for _, mean, _ in means], [half for *_, half in means]
+
+        at, means, _ = course(BOUNDS)
+        axes.plot(at, means, color=look.colour, linestyle=(0, (3, 2)), linewidth=0.9)
+        if table.counted(variant).open:
+            at, means, _ = course(UPPER)
+            axes.plot(at, means, color=look.colour, linestyle=(0, (1, 1.5)), linewidth=0.9)
+        at, means, halves = course(VERIFIED)
+        axes.errorbar(at, means, yerr=halves, color=look.colour, marker=look.marker, markersize=3.8, elinewidth=0.8,
+                      linewidth=1.1)  # fmt: skip
+    if log:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(list(table.radii), [f"{each:g}" if table.stepped else radius_text(each) for each in table.radii])
+    axes.set_ylim(-3, 103)
+    axes.grid(axis="y")
+    axes.set_xlabel("radius in grid steps" if table.stepped else "ε")
+    axes.set_ylabel("% of samples")
+
+
+def _means(table: ExactTable, variant: str, metric: str) -> list[tuple[float, float, float]]:
+    """(radius, mean, half the interval), in percent."""
+    found = []
+    for radius in table.radii:
+        values = table.values(variant, metric, radius)
+        if values:
+            mean = mean_interval(list(values.values()), magnitude=1.0)
+            found.append((radius, 100 * mean.mean, 100 * (mean.half_width or 0.0)))
+    return found

@@ -1,0 +1,172 @@
+"""The tables of exact verification from the rows of smt steps."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from evalsuite import Measured, Record, Values, Verdict, number_of, parse_setting
+from pipelines.smt.report.tables import (
+    AGREEMENT,
+    BOUNDS,
+    CALLS,
+    CLASS_OPEN,
+    CLEAN,
+    DISTANCE,
+    DISTANCE_UPPER,
+    GAP,
+    INTEGER,
+    NODES,
+    OTHER,
+    PAR2,
+    PROOF_BYTES,
+    PROOFS,
+    QUERY,
+    SAME,
+    SECONDS,
+    STAGE,
+    UNDECIDED,
+    UNSTABLE,
+    VERIFIED,
+    VIOLATED,
+    Counted,
+    ExactTable,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_METRICS = (VERIFIED, VIOLATED, UNDECIDED, BOUNDS, GAP, UNSTABLE, NODES, CALLS, SECONDS, PAR2, DISTANCE,
+            DISTANCE_UPPER, PROOFS, PROOF_BYTES, CLEAN, SAME, OTHER, CLASS_OPEN)  # fmt: skip
+_STEPPED = (INTEGER, AGREEMENT)
+_DECIDED = (Verdict.HOLDS.value, Verdict.VIOLATED.value)
+
+
+def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record: Record) -> list[ExactTable]:
+    """A table for each method of each smt step of each workload; also of a step of which every job failed.
+
+    Those of the method `AGREEMENT` come last, under the labels of the steps that they are of.
+
+    Args:
+        frame: all rows, those of single samples too.
+        measured: the rows without a sample.
+        baseline: the variant to compare with.
+        record: for what each step follows.
+    """
+    variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
+    samples = _samples(frame)
+    made = []
+    for workload in measured.workloads:
+        seeds = int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique())
+        for step in measured.steps(workload, STAGE):
+            found, sizes = _found(measured, workload, step, variants)
+            own = samples[(samples["workload"] == workload) & (samples["step"] == step)]
+            limits = measured.options.get(step, {})
+            for method in list(dict.fromkeys(method for method, _, _, _ in found)) or [""]:
+                values = {key[1:]: each for key, each in found.items() if key[0] == method}
+                limit = number_of(str(limits.get("integer_time_limit" if method in _STEPPED else "query_time_limit")))
+                rows = own[own["method"] == method]
+                made.append(ExactTable(
+                    workload, step, method, workload, baseline, variants,
+                    tuple(sorted({radius for _, _, radius in values if radius is not None})),
+                    record.after.get(step, ""), seeds, values, _verdicts(rows), _times(rows),
+                    measured.reasons(workload, step, variants, VERIFIED),
+                    sizes if method in _STEPPED else {}, limit if math.isfinite(limit) else None,
+                ))  # fmt: skip
+    agreements = [each for each in made if each.method == AGREEMENT]
+    return [*_labelled([each for each in made if each.method != AGREEMENT]), *_labelled(agreements)]
+
+
+def _labelled(tables: Sequence[ExactTable]) -> list[ExactTable]:
+    """Labels that tell tables apart: workload, integers, what the step follows, and its name and method if needed."""
+    told = [
+        (each.workload, *(["in integers"] if each.stepped else []), *([f"after {each.after}"] if each.after else []))
+        for each in tables
+    ]
+    named = [
+        (*words, *([each.step] if told.count(words) > 1 else [])) for each, words in zip(tables, told, strict=True)
+    ]
+    return [
+        replace(each, label=", ".join([*words, *([each.method] if each.method and named.count(words) > 1 else [])]))
+        for each, words in zip(tables, named, strict=True)
+    ]
+
+
+def _found(
+    measured: Measured, workload: str, step: str, variants: Sequence[str]
+) -> tuple[dict[tuple[str, str, str, float | None], Values], dict[float, tuple[float, float]]]:
+    """(method, variant, metric, radius) -> values, and the least and greatest ε of each radius in grid steps."""
+    found: dict[tuple[str, str, str, float | None], dict[int, float]] = {}
+    sizes: dict[float, list[float]] = {}
+    for variant in variants:
+        for metric in _METRICS:
+            for text, keys in measured.settings(workload, variant, step, metric).items():
+                radius = _radius(keys)
+                place = (keys.get("method", ""), variant, metric, radius)
+                # Two networks may have different ε for one number of steps, and so different settings.
+                found.setdefault(place, {}).update(measured.values(workload, variant, step, metric, text))
+                if "steps" in keys and radius is not None and "eps" in keys:
+                    sizes.setdefault(radius, []).append(number_of(keys["eps"]))
+    # What a step says once, such as the accuracy of the integer network, may name no method: it goes to the only one.
+    named = {method for method, _, _, _ in found if method not in ("", AGREEMENT)}
+    if len(named) == 1:
+        (only,) = named
+        found = {(method or only, variant, metric, at): each for (method, variant, metric, at), each in found.items()}
+    return {**found}, {radius: (min(each), max(each)) for radius, each in sizes.items()}
+
+
+def _radius(keys: Mapping[str, str]) -> float | None:
+    """Steps where the setting has them, else ε."""
+    value = number_of(keys.get("steps", keys.get("eps")))
+    return None if math.isnan(value) else value
+
+
+def _samples(frame: pd.DataFrame) -> pd.DataFrame:
+    """The smt rows of single samples that are verdicts or seconds, with `method` and `radius` as columns."""
+    rows = frame[(frame["stage"] == STAGE) & frame["sample"].notna()]
+    rows = rows[(rows["verdict"] != "") | (rows["metric"] == QUERY)]
+    settings = {text: parse_setting(str(text)) for text in rows["setting"].unique()}
+    return rows.assign(
+        method=[settings[text].get("method", "") for text in rows["setting"]],
+        radius=[number_of(settings[text].get("steps", settings[text].get("eps"))) for text in rows["setting"]],
+    )
+
+
+def _verdicts(rows: pd.DataFrame) -> dict[tuple[str, float], Counted]:
+    said = rows[(rows["verdict"] != "") & rows["radius"].notna()]
+    verdicts: dict[tuple[str, float], Counter[str]] = {}
+    reasons: dict[tuple[str, float], Counter[str]] = {}
+    seeds: dict[tuple[str, float], set[int]] = {}
+    columns = ["variant", "radius", "seed", "verdict", "reason"]
+    every: list[list[Any]] = said[columns].to_numpy().tolist()
+    for variant, radius, seed, verdict, reason in every:
+        place = (str(variant), float(radius))
+        verdicts.setdefault(place, Counter())[verdict] += 1
+        seeds.setdefault(place, set()).add(seed)
+        if verdict in _DECIDED and reason:
+            reasons.setdefault(place, Counter())[reason] += 1
+    return {
+        place: Counted(
+            counts[Verdict.HOLDS.value], counts[Verdict.VIOLATED.value], counts[Verdict.UNKNOWN.value],
+            counts[Verdict.TIMEOUT.value], len(seeds[place]), dict(sorted(reasons.get(place, Counter()).items())),
+            counts[Verdict.UNSUPPORTED.value],
+        )
+        for place, counts in verdicts.items()
+    }  # fmt: skip
+
+
+def _times(rows: pd.DataFrame) -> dict[str, tuple[tuple[float, bool], ...]]:
+    """Variant -> (seconds, decided) of each timed question, all seeds and radii together."""
+    columns = ["variant", "seed", "radius", "sample"]
+    timed = rows[(rows["metric"] == QUERY) & rows["value"].notna()]
+    said = rows[rows["verdict"] != ""]
+    decided = {tuple(key): verdict in _DECIDED for *key, verdict in said[[*columns, "verdict"]].itertuples(index=False)}
+    found: dict[str, list[tuple[float, bool]]] = {}
+    every: list[list[Any]] = timed[[*columns, "value"]].to_numpy().tolist()
+    for *key, seconds in every:
+        if tuple(key) in decided:
+            found.setdefault(str(key[0]), []).append((float(seconds), decided[tuple(key)]))
+    return {variant: tuple(each) for variant, each in found.items()}

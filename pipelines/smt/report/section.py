@@ -1,0 +1,104 @@
+"""The report's section on exact verification."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evalsuite import Contrast, Direction, Endpoint, Evidence, Finding, Grid, Headline, Measure, Part, Run, Section
+from pipelines.smt.report.agreement import agreement_grid, agreement_of
+from pipelines.smt.report.answer import completeness_total, verified_more
+from pipelines.smt.report.cost import cost_grids, proofs_grid, searches_grid
+from pipelines.smt.report.distance import distance_grid, distances
+from pipelines.smt.report.figures import exact_figures
+from pipelines.smt.report.findings import RULE, finding
+from pipelines.smt.report.fractions import gap_grid, verified_grid
+from pipelines.smt.report.reading import exact_tables
+from pipelines.smt.report.tables import AGREEMENT, DISTANCE, STAGE, UNDECIDED, VERIFIED, ExactTable, by_steps, in_steps
+from pipelines.smt.report.text import tested, verdicts_grid
+
+OVERALL = "all workloads"
+
+
+def _tables(run: Run) -> list[ExactTable]:
+    return exact_tables(run.frame, run.measured, run.baseline, run.record)
+
+
+def _part(run: Run) -> Part:
+    """Each method of each smt step of each workload; the tables are of robustness."""
+    every = run.once(_tables)
+    tables = [each for each in every if each.method != AGREEMENT]
+    agreements = [each for each in every if each.method == AGREEMENT]
+    found = distances(tables)
+    grids: list[Grid | None] = [*cost_grids(tables), distance_grid(tables, found), proofs_grid(tables)]
+    for table in tables:
+        grids += [verdicts_grid(table), verified_grid(table), gap_grid(table)]
+        agreement = agreement_of(table, agreements)
+        grids += [agreement_grid(agreement)] if agreement else []
+    findings = [overall(tables), *(finding(table, found, agreements) for table in tables)]
+    return Part(
+        [each for each in findings if each is not None],
+        [grid for grid in grids if grid is not None],
+        [grid for grid in map(searches_grid, tables) if grid is not None],
+        [drawing for table in tables for drawing in exact_figures(table)],
+        RULE if tables else "",
+        tables,
+    )
+
+
+def overall(tables: Sequence[ExactTable]) -> Finding | None:
+    """All workloads together; None where one step says it all."""
+    own = [table for table in tables if any(tested(table, name, VERIFIED) for name in table.others)]
+    if len(own) < 2:
+        return None
+    cells = [cell for table in own for name in table.others for _, cell in tested(table, name, VERIFIED)]
+    total = completeness_total(tables)
+    return Finding(OVERALL, verified_more(cells, own[0].baseline), (total,) if total else ())
+
+
+def _over_radii(metric: str) -> Measure:
+    """The mean over all radii of the first step on networks as trained, and each radius."""
+
+    def measure(run: Run, workload: str, variant: str) -> Evidence | None:
+        own = [
+            each for each in run.once(_tables)
+            if each.workload == workload and not each.after and each.method != AGREEMENT
+        ]  # fmt: skip
+        if not own:
+            return None
+        table, names = own[0], (variant, run.baseline)
+        lacking = next((name for name in names if not table.over_radii(name, metric)), "")
+        reason = f"{lacking}: {table.reason(lacking, metric)}" if lacking else ""
+        own_means, other_means = (table.over_radii(name, metric) for name in names)
+        family = [
+            Contrast(table.radius(at), table.values(variant, metric, at), table.values(run.baseline, metric, at))
+            for at in table.radii
+        ]
+        primary = Contrast("mean over the radii", own_means, other_means, reason)
+        return Evidence(primary, [each for each in family if each.own and each.other])
+
+    return measure
+
+
+SECTION = Section(
+    title="Exact verification",
+    question="For how many samples is it decided, without any gap, whether an input near them is another class?",
+    stages=(STAGE,),
+    part=_part,
+    endpoints=(
+        Endpoint("exactly verified accuracy", _over_radii(VERIFIED), "fraction", Direction.HIGHER, 0.01),
+        Endpoint("questions left undecided", _over_radii(UNDECIDED), "fraction", Direction.LOWER, 0.01),
+    ),
+    headlines=(
+        Headline(STAGE, VERIFIED),
+        Headline(STAGE, UNDECIDED, figure=False),
+        Headline(STAGE, DISTANCE),
+    ),
+    terms={
+        "verified accuracy": "The share of samples whose class is proven for every input of a ball around them.",
+        "exactness gap": "What a search proves beyond what bounds alone prove.",
+        "PAR-2": "Seconds of a question, where one that ran out of time counts twice its limit.",
+        "counterexample": "An input of a ball that the network gives another class.",
+    },
+    kept=in_steps,
+    counted=by_steps,
+)

@@ -1,0 +1,208 @@
+"""Exact verification of each variant: its smt steps by radius, each number paired with the baseline's of its seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from evalsuite import Compared, Values, compare_values, parse_setting, radius_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STAGE = "smt"
+VERIFIED, VIOLATED, UNDECIDED = "verified_accuracy", "violated_fraction", "undecided_fraction"
+UPPER = "not_violated"  # Of no row: 1 less what is violated.
+BOUNDS, GAP = "bounds_accuracy", "exactness_gap"
+UNSTABLE, NODES, CALLS = "unstable_neurons", "nodes", "solver_calls"
+SECONDS, PAR2 = "solve_time", "par2"
+DISTANCE, DISTANCE_UPPER = "adversarial_distance", "adversarial_distance_upper"
+PROOFS, PROOF_BYTES = "proofs_checked", "proof_bytes"
+CLEAN = "clean_accuracy"
+SAME, OTHER, CLASS_OPEN = "same_class_fraction", "other_class_fraction", "class_undecided_fraction"
+QUERY = "query_seconds"
+INTEGER, AGREEMENT = "integer", "float and integer"  # Methods of integer networks.
+_FRACTIONS = (VERIFIED, VIOLATED, UNDECIDED, UPPER, BOUNDS, GAP, CLEAN, SAME, OTHER, CLASS_OPEN)
+_WAYS = {VIOLATED: -1, UNDECIDED: -1, GAP: 0, UNSTABLE: 0, NODES: -1, CALLS: -1, SECONDS: 0, PAR2: 0, PROOFS: 0,
+         PROOF_BYTES: 0, OTHER: -1, CLASS_OPEN: -1}  # fmt: skip
+_CLOCKS = (SECONDS, PAR2)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Verdicts of one variant, all seeds and samples together; `by` is what decided -> how many.
+
+    `unsupported` are single questions that a method cannot be asked: open like the others.
+    """
+
+    holds: int = 0
+    violated: int = 0
+    unknown: int = 0
+    timeout: int = 0
+    seeds: int = 0
+    by: Mapping[str, int] = field(default_factory=dict)
+    unsupported: int = 0
+
+    @property
+    def decided(self) -> int:
+        """Those with an answer."""
+        return self.holds + self.violated
+
+    @property
+    def open(self) -> int:
+        """Those without."""
+        return self.unknown + self.timeout + self.unsupported
+
+    @property
+    def total(self) -> int:
+        """All."""
+        return self.decided + self.open
+
+
+@dataclass(frozen=True)
+class ExactTable:
+    """What one method of one smt step says of one workload.
+
+    `radii` go from small to large: ε, or steps of the input's grid where `stepped`; `sizes` is then radius -> least and
+    greatest ε of it, as networks may have grids of their own. `method` is empty and so are the radii where no job gave
+    a value. `after` names the step whose networks are measured, empty for networks as trained. `label` tells the table
+    from the others of the report. `found` is (variant, metric, radius) -> seed -> value, the radius being None for what
+    is of all radii. `times` is variant -> seconds of each question and whether that was decided; empty where single
+    questions were not timed. `reasons` is (variant, metric) -> why there is no value, an empty metric standing for all.
+    `limit` is the seconds a question may take, where recorded. A table of the method `AGREEMENT` is of the question
+    whether an integer network gives the class of the float network, and has its verdicts and shares only.
+    """
+
+    workload: str
+    step: str
+    method: str
+    label: str
+    baseline: str
+    variants: tuple[str, ...]
+    radii: tuple[float, ...]
+    after: str
+    seeds: int
+    found: Mapping[tuple[str, str, float | None], Values]
+    verdicts: Mapping[tuple[str, float], Counted]
+    times: Mapping[str, tuple[tuple[float, bool], ...]]
+    reasons: Mapping[tuple[str, str], str]
+    sizes: Mapping[float, tuple[float, float]] = field(default_factory=dict)
+    limit: float | None = None
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The variants without the baseline."""
+        return self.variants[1:]
+
+    @property
+    def stepped(self) -> bool:
+        """Whether radii are counted in steps of the input's grid."""
+        return self.method in (INTEGER, AGREEMENT)
+
+    @property
+    def name(self) -> str:
+        """Of files."""
+        return f"{self.workload}-{self.step}" + (f"-{self.method}" if self.method else "")
+
+    def radius(self, value: float) -> str:
+        """ "1/64", or "2 steps (ε = 2/255)"."""
+        if not self.stepped:
+            return radius_text(value)
+        told = f"{value:g} step{'s' * (value != 1)}"
+        size = self.size(value)
+        return f"{told} (ε = {size})" if size else told
+
+    def size(self, value: float) -> str:
+        """The ε of a radius in grid steps, "2/255" or "0.0083 to 0.012"; empty for a radius of 0, which has none."""
+        low, high = self.sizes.get(value, (0.0, 0.0))
+        if not high > 0:
+            return ""
+        same = math.isclose(low, high, rel_tol=1e-6)
+        return radius_text(_plain(low)) if same else f"{low:.2g} to {high:.2g}"
+
+    def has(self, metric: str) -> bool:
+        """Whether anything gave a value of a metric."""
+        return any(self.values(name, metric, at) for name in self.variants for at in (*self.radii, None))
+
+    def values(self, variant: str, metric: str, radius: float | None = None) -> dict[int, float]:
+        """Seed -> value; what follows from other numbers is computed from them where it has no row."""
+        own = self.found.get((variant, metric, radius))
+        if own is None and metric == UPPER:
+            own = {seed: 1 - each for seed, each in self.values(variant, VIOLATED, radius).items()}
+        if own is None and metric == GAP:
+            verified, bounds = self.values(variant, VERIFIED, radius), self.values(variant, BOUNDS, radius)
+            own = {seed: verified[seed] - bounds[seed] for seed in sorted(verified.keys() & bounds.keys())}
+        return dict(own or {})
+
+    def over_radii(self, variant: str, metric: str) -> dict[int, float]:
+        """Seed -> mean over all radii; seeds that lack a radius are left out."""
+        plain = self.values(variant, metric)
+        if plain:
+            return plain
+        every = [self.values(variant, metric, each) for each in self.radii]
+        common = set.intersection(*(set(each) for each in every)) if every else set()
+        return {seed: math.fsum(each[seed] for each in every) / len(every) for seed in sorted(common)}
+
+    def compared(self, variant: str, metric: str, radius: float | None = None) -> Compared:
+        """A number with its difference to the baseline's; a clock's has none."""
+        own, way = self.values(variant, metric, radius), _WAYS.get(metric, 1)
+        if not own:
+            return Compared(variant, way=way, reason=self.reason(variant, metric))
+        paired = variant != self.baseline and metric not in _CLOCKS
+        other = self.values(self.baseline, metric, radius) if paired else {}
+        return compare_values(variant, own, other, way=way, magnitude=1.0 if metric in _FRACTIONS else None)
+
+    def counted(self, variant: str, radius: float | None = None) -> Counted:
+        """Verdicts at a radius, or at all."""
+        if radius is not None:
+            return self.verdicts.get((variant, radius), Counted())
+        every = [self.verdicts[variant, each] for each in self.radii if (variant, each) in self.verdicts]
+        by: dict[str, int] = {}
+        for each in every:
+            for reason, count in each.by.items():
+                by[reason] = by.get(reason, 0) + count
+        return Counted(
+            sum(each.holds for each in every), sum(each.violated for each in every),
+            sum(each.unknown for each in every), sum(each.timeout for each in every),
+            max((each.seeds for each in every), default=0), by, sum(each.unsupported for each in every),
+        )  # fmt: skip
+
+    def reason(self, variant: str, metric: str = "") -> str:
+        """Why there is no value of a metric."""
+        found = self.reasons.get((variant, metric)) or self.reasons.get((variant, ""))
+        return found or "absent: no row of it in this run"
+
+
+def _plain(eps: float) -> float:
+    """The multiple of 1/255 that a grid step in float32 stands for, if it is one."""
+    near = round(255 * eps) / 255
+    return near if math.isclose(near, eps, rel_tol=1e-6) else eps
+
+
+def mean_of(values: Values) -> float | None:
+    """Over seeds; None of none."""
+    return math.fsum(values.values()) / len(values) if values else None
+
+
+def in_steps(compared: pd.DataFrame) -> pd.Series[bool]:
+    """Lines of radii in grid steps, which have tables: their ε is each network's own, so equal ones pair nothing."""
+    own = compared["stage"] == STAGE
+    return own & compared["setting"].map(lambda text: "steps" in parse_setting(str(text))).astype(bool)
+
+
+def by_steps(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose radii in grid steps are named by their steps instead of by each network's own ε, to be counted."""
+    own = frame["setting"].str.contains("steps=", regex=False) & (frame["stage"] == STAGE)
+    if not own.any():
+        return frame
+    told = {text: _by_steps(str(text)) for text in frame.loc[own, "setting"].unique()}
+    return frame.assign(setting=frame["setting"].where(~own, frame["setting"].map(told)))
+
+
+def _by_steps(text: str) -> str:
+    keys = parse_setting(text)
+    if "steps" not in keys:
+        return text
+    return ", ".join(f"{key}={keys['steps'] + ' grid steps' if key == 'eps' else value}" for key, value in keys.items())

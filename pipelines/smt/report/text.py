@@ -1,0 +1,100 @@
+"""Exact verification as text: its cells, what is resolved, and the verdicts at each radius."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evalsuite import Compared, Grid, GridCell, compared_columns, frame_of
+from pipelines.smt.report.tables import Counted, ExactTable
+
+VERDICTS_NOTE = (
+    "Counts of the samples of all seeds: holds (proven for every input of the ball) · violated (an input of it is "
+    "another class) · undecided (the time was up, or the answer is within what rounding or overflow could turn)."
+)
+
+
+def radius_cell(table: ExactTable, radius: float) -> GridCell:
+    """The first cell of a row of one radius."""
+    size = table.size(radius)
+    told = f"{radius:g}" + (f" ({size})" if size else "") if table.stepped else table.radius(radius)
+    return GridCell(told, sort=repr(radius))
+
+
+def radius_head(table: ExactTable) -> str:
+    """The head of such a column."""
+    return "grid steps (ε)" if table.stepped else "ε"
+
+
+def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Compared]]:
+    """The radii whose difference has an interval of some width."""
+    cells = [(radius, table.compared(variant, metric, radius)) for radius in table.radii]
+    return [(radius, cell) for radius, cell in cells if cell.tested]
+
+
+def way(cell: Compared) -> str:
+    """ "higher" or "lower"."""
+    return "higher" if cell.difference and cell.difference.mean > 0 else "lower"
+
+
+def resolved_text(
+    table: ExactTable, metric: str, what: str = "share", words: tuple[str, str] = ("higher", "lower")
+) -> str:
+    """ "3 testable differences to gelu's share 1 higher and 0 lower resolved"; empty where none can be tested."""
+    cells = [cell for name in table.others for _, cell in tested(table, name, metric)]
+    if not cells:
+        return ""
+    more, less = (sum(cell.resolved and way(cell) == each for cell in cells) for each in ("higher", "lower"))
+    told = f"{more} {words[0]} and {less} {words[1]}" if more or less else "none"
+    return f"{len(cells)} testable difference{'s' * (len(cells) != 1)} to {table.baseline}'s {what} {told} resolved"
+
+
+def exact_line(table: ExactTable, metric: str, radius: float | None, cell: Compared) -> dict[str, Any]:
+    """Exact numbers of a cell."""
+    return {
+        "workload": table.workload, "step": table.step, "after": table.after, "method": table.method,
+        "metric": metric, "radius": radius, "radius_unit": "steps" if table.stepped else "eps",
+        "variant": cell.variant, "baseline": table.baseline, **compared_columns(cell),
+    }  # fmt: skip
+
+
+def verdicts_grid(table: ExactTable) -> Grid:
+    """Counts at each radius and of all; where every job failed, why."""
+    rows, lines = [], []
+    for radius in [*table.radii, None] if len(table.radii) > 1 else [*table.radii]:
+        counts = [table.counted(each, radius) for each in table.variants]
+        head = GridCell("all") if radius is None else radius_cell(table, radius)
+        cells = zip(table.variants, counts, strict=True)
+        rows.append((head, *(_count_cell(table, name, each) for name, each in cells)))
+        lines += [_count_line(table, name, radius, each) for name, each in zip(table.variants, counts, strict=True)]
+    if not rows:
+        rows = [(GridCell("–"), *(GridCell(table.reason(each), tone="lack") for each in table.variants))]
+    return Grid(
+        f"{table.name}-verdicts",
+        f"{table.label}, verdicts of the exact {'search' if table.method else 'verifier'}: holds · violated · "
+        f"undecided ({table.seeds} seed{'s' * (table.seeds != 1)})",
+        (radius_head(table), *table.variants),
+        tuple(rows),
+        VERDICTS_NOTE,
+        frame_of(lines),
+    )
+
+
+def _count_cell(table: ExactTable, variant: str, count: Counted) -> GridCell:
+    if not count.total:
+        return GridCell(table.reason(variant), tone="lack")
+    notes = [f"of {count.total}"]
+    notes += [f"{count.timeout} timed out"] if count.timeout else []
+    notes += [f"{count.unsupported} unsupported"] if count.unsupported else []
+    notes += [f"{count.seeds} of {table.seeds} seeds"] if count.seeds < table.seeds else []
+    return GridCell(f"{count.holds} · {count.violated} · {count.open}", ", ".join(notes), repr(count.holds))
+
+
+def _count_line(table: ExactTable, variant: str, radius: float | None, count: Counted) -> dict[str, Any]:
+    return {
+        "workload": table.workload, "step": table.step, "after": table.after, "method": table.method,
+        "radius": radius, "radius_unit": "steps" if table.stepped else "eps", "variant": variant,
+        "holds": count.holds, "violated": count.violated, "unknown": count.unknown, "timeout": count.timeout,
+        "seeds": count.seeds, "by_bounds": count.by.get("bounds", 0), "by_falsifier": count.by.get("falsifier", 0),
+        "by_search": count.decided - count.by.get("bounds", 0) - count.by.get("falsifier", 0),
+        "unsupported": count.unsupported,
+    }  # fmt: skip

@@ -1,0 +1,280 @@
+"""The decision matrix against rows of known truth, its rates in simulation, and what a stranger's section adds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import t, ttest_1samp
+from test_report import Page
+from test_report_sample import write_run
+
+from evalsuite.contract import Direction, Metric
+from evalsuite.plugins import PluginError
+from evalsuite.report import section as section_module
+from evalsuite.report import write_report
+from evalsuite.report.content import Content
+from evalsuite.report.matrix import Matrix, MatrixCell, Reading, matrix_row, read_rows
+from evalsuite.report.ordering import in_order
+from evalsuite.report.pooling import random_effects, seeds_needed
+from evalsuite.report.record import Record, read_record
+from evalsuite.report.section import Contrast, Endpoint, Evidence, in_recipe_order, sections
+from evalsuite.report.statistics import Estimate, mean_interval
+from evalsuite.results import Row, Status, failure_row, read_results, row_of
+
+HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
+BASE = (0.90, 0.91, 0.92, 0.90, 0.91)
+NOISE = (0.001, -0.001, 0.0005, -0.0005, 0.0)
+WIDE = (0.05, -0.05, 0.03, -0.04, 0.01)
+
+
+def endpoint(direction: Direction = HIGHER, unit: str = "fraction") -> Endpoint:
+    return Endpoint("a question", lambda run, workload, variant: None, unit, direction, 0.01)
+
+
+def contrast(gap: float, spread: Sequence[float] = NOISE, label: str = "w") -> Contrast:
+    own = {seed: base + gap + more for seed, (base, more) in enumerate(zip(BASE, spread, strict=False))}
+    return Contrast(label, own, dict(enumerate(BASE[: len(own)])))
+
+
+def cell(evidence: Evidence | None, asked: Endpoint | None = None) -> MatrixCell:
+    (row,) = read_rows([matrix_row("demo", asked or endpoint(), {"w": evidence})])
+    return row.cells["w"]
+
+
+@pytest.mark.parametrize(
+    ("gap", "direction", "reading"),
+    [
+        (0.05, HIGHER, Reading.HELPS), (-0.05, HIGHER, Reading.COSTS), (0.05, LOWER, Reading.COSTS),
+        (-0.05, LOWER, Reading.HELPS), (0.0, HIGHER, Reading.NO_WORSE), (0.0, LOWER, Reading.NO_WORSE),
+    ],
+)  # fmt: skip
+def test_a_difference_is_read_in_the_endpoints_direction(gap: float, direction: Direction, reading: Reading) -> None:
+    assert cell(Evidence(contrast(gap)), endpoint(direction)).reading is reading
+
+
+def test_p_values_and_intervals_are_the_t_tests() -> None:
+    found = cell(Evidence(contrast(0.05)))
+    gaps = [0.05 + each for each in NOISE]
+    assert found.p == pytest.approx(ttest_1samp(gaps, 0.0).pvalue)
+    half = t.ppf(0.975, 4) * np.std(gaps, ddof=1) / math.sqrt(5)
+    assert found.estimate is not None
+    assert (found.estimate.low, found.estimate.high) == pytest.approx((0.05 - half, 0.05 + half))
+
+
+def test_a_member_of_the_family_that_is_resolved_the_other_way_makes_it_mixed() -> None:
+    family = [contrast(0.09, label="8 bits"), contrast(-0.03, label="4 bits")]
+    found = cell(Evidence(contrast(0.05), family))
+    assert (found.reading, found.against) == (Reading.MIXED, ("4 bits",))
+    assert found.words == "mixed: the other way at 4 bits"
+    unresolved = [contrast(0.09), contrast(-0.03, WIDE)]
+    assert cell(Evidence(contrast(0.05), unresolved)).reading is Reading.HELPS
+
+
+def test_too_few_seeds_say_how_many_it_would_take() -> None:
+    found = cell(Evidence(contrast(0.004, WIDE)))
+    assert found.reading is Reading.UNRESOLVED
+    deviation = np.std(WIDE, ddof=1)
+    needed = next(n for n in range(2, 2000) if (t.ppf(0.975, n - 1) + t.ppf(0.8, n - 1)) * deviation / n**0.5 <= 0.01)
+    assert found.words == f"not resolved (would need about {needed} seeds)"
+
+
+def test_what_was_not_measured_says_why() -> None:
+    lacking = Evidence(Contrast("w", {}, dict(enumerate(BASE)), "relu: crashed: signal 11"))
+    assert cell(lacking).words == "not measured: relu: crashed: signal 11"
+    assert cell(None).words == "not measured: not asked"
+    apart = Evidence(Contrast("w", {7: 0.9}, dict(enumerate(BASE))))
+    assert cell(apart).words == "not measured: no seed in common with the baseline"
+
+
+def test_one_seed_claims_nothing() -> None:
+    found = cell(Evidence(contrast(0.5, NOISE[:1])))
+    assert (found.reading, found.words) == (Reading.UNRESOLVED, "not resolved: one seed")
+
+
+def test_values_that_are_no_numbers_are_no_seeds() -> None:
+    pair = contrast(0.05)
+    found = cell(Evidence(Contrast("w", {**pair.own, 0: math.nan}, {**pair.other, 1: math.inf})))
+    assert found.estimate is not None
+    assert found.estimate.n == 3
+
+
+def test_the_same_in_every_seed_resolves_a_property_of_the_network_and_no_share_of_samples() -> None:
+    same = Evidence(contrast(0.05, (0.0,) * 5))
+    assert cell(same).words == "not resolved: the same in every seed"
+    assert cell(same, endpoint(unit="share")).reading is Reading.HELPS
+    assert cell(Evidence(contrast(0.0, (0.0,) * 5)), endpoint(unit="share")).reading is Reading.NO_WORSE
+
+
+def test_holm_counts_the_cells_of_a_row_and_the_rows() -> None:
+    spread = tuple(25 * each for each in NOISE)
+    alone = ttest_1samp([0.02 + each for each in spread], 0.0).pvalue
+    assert 0.025 < alone < 0.1
+    strong = tuple(10 * each for each in NOISE)
+    p = ttest_1samp([0.02 + each for each in strong], 0.0).pvalue
+    assert p < 0.05 / 4
+    one = matrix_row("demo", endpoint(), {"v": Evidence(contrast(0.02, strong))})
+    assert read_rows([one])[0].cells["v"].p_adjusted == pytest.approx(p)
+    quiet = matrix_row("demo", endpoint(), {"v": Evidence(contrast(0.0, WIDE))})
+    first, *_ = read_rows([one, quiet, quiet])
+    assert first.cells["v"].p_adjusted == pytest.approx(3 * p)  # the row's Simes p is p; there are three rows
+    found = {"v": Evidence(contrast(0.02, strong)), "w": None}
+    assert read_rows([matrix_row("demo", endpoint(), found)])[0].cells["v"].p_adjusted == pytest.approx(p)
+
+
+def test_workloads_that_turn_make_all_of_them_mixed() -> None:
+    found = {"v": Evidence(contrast(0.05)), "w": Evidence(contrast(-0.05))}
+    (row,) = read_rows([matrix_row("demo", endpoint(), found)])
+    assert [each.reading for each in row.cells.values()] == [Reading.HELPS, Reading.COSTS]
+    assert row.pooled.reading is Reading.MIXED
+    matrix = Matrix("relu", "gelu", ("v", "w"), (row,))
+    assert matrix.sentence == "relu in the place of gelu helps a question (on v); costs a question (on w)."
+
+
+def test_random_effects_by_hand() -> None:
+    """Effects of equal weight: their mean, and t of k - 1 degrees of freedom over their own spread."""
+    half = t.ppf(0.975, 4) * 0.001
+    effects = [Estimate(each, each - half, each + half, 5) for each in (0.01, 0.02, 0.06)]
+    found = random_effects(effects)
+    assert found is not None
+    spread = t.ppf(0.975, 2) * np.std((0.01, 0.02, 0.06), ddof=1) / math.sqrt(3)
+    assert (found.estimate.mean, found.estimate.low, found.estimate.high) == pytest.approx(
+        (0.03, 0.03 - spread, 0.03 + spread)
+    )
+    assert found.p == pytest.approx(ttest_1samp((0.01, 0.02, 0.06), 0.0).pvalue)
+    assert random_effects(effects[:1]) is None
+
+
+def test_seeds_that_vary_too_much_or_not_at_all_need_no_number() -> None:
+    assert seeds_needed(mean_interval([0.0, 1.0, -1.0]), 0.001) is None
+    assert seeds_needed(mean_interval([0.5, 0.5]), 0.01) is None
+
+
+def test_an_endpoint_without_margin_or_direction_is_refused() -> None:
+    with pytest.raises(ValueError, match="margin of 'q' must be positive"):
+        Endpoint("q", lambda run, workload, variant: None, "fraction", HIGHER, 0.0)
+    with pytest.raises(ValueError, match="'q' has no direction"):
+        Endpoint("q", lambda run, workload, variant: None, "fraction", Direction.NEUTRAL, 0.1)
+
+
+def rows_of(metric: str, stage: str, values: Mapping[str, Sequence[float]], **setting: float) -> list[Row]:
+    return [
+        row_of(Metric(metric, value, "fraction", HIGHER, setting),
+               {"workload": "w", "variant": variant, "seed": seed, "step": stage, "stage": stage,
+                "key": f"{variant}{seed}{stage}"})
+        for variant, every in values.items() for seed, value in enumerate(every)
+    ]  # fmt: skip
+
+
+def test_rows_of_a_failed_job_leave_their_reason_in_the_matrix(tmp_path: Path) -> None:
+    rows = rows_of("accuracy", "accuracy", {"gelu": BASE})
+    failed = {"workload": "w", "variant": "relu", "seed": 0, "step": "accuracy", "stage": "accuracy", "key": "k"}
+    rows.append(failure_row(failed, Status.CRASHED, "signal 11"))
+    content = Content(read_results(write_run(tmp_path, rows)), Record({}), "gelu")
+    (matrix,) = content.matrices
+    (row,) = matrix.rows
+    assert row.cells["w"].words == "not measured: relu: crashed: signal 11"
+
+
+def test_a_strangers_section_is_on_the_page_with_its_figure_term_and_row(
+    tmp_path: Path, demo_site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"gelu": BASE, "relu": [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]}
+    rows = [*rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": BASE}),
+            *rows_of("noisy_accuracy", "input-noise", values, sigma=0.1)]  # fmt: skip
+    folder = write_run(tmp_path / "run", rows, {"baseline": "gelu"})
+    assert "input-noise" not in sections()
+    monkeypatch.syspath_prepend(demo_site)
+    write_report(folder)
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert (
+        "relu in the place of gelu helps accuracy under noise (on w); is not resolved in accuracy in float."
+        in page.text
+    )
+    assert "section-input-noise" in {each.get("id") for _, each in page.tags}
+    assert "Bars of accuracies." in {each["alt"] for each in page.attributes("img")}
+    assert "Gaussian noise that is added to the inputs of a network." in page.text
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "The highest accuracy is relu's." in text
+    assert "✓" not in text.split("## At a glance")[0]
+    assert (folder / "tables" / "input-noise.tex").is_file()
+    assert "accuracy under noise,input-noise,relu,gelu,w," in (folder / "tables" / "matrix.csv").read_text()
+
+
+def test_sections_come_in_the_order_of_the_steps() -> None:
+    names = list(in_recipe_order(["train", "smt", "quantize"]))
+    assert names.index("swap") < names.index("exact") < names.index("quantize") < names.index("bounds")
+
+
+def test_a_broken_section_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "odd-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[evalsuite.sections]\nodd = math:pi\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PluginError, match=r"section 'odd' of odd 1\.0 is a float, not a Section"):
+        section_module.sections()
+
+
+def simulated(draw: np.random.Generator, rows: int, workloads: int, seeds: int, effect: float = 0.0) -> Matrix:
+    made = []
+    for _ in range(rows):
+        found = {}
+        for workload in range(workloads):
+            gaps = draw.normal(effect, 0.01 * (1 + workload), seeds)
+            found[str(workload)] = Evidence(Contrast("", dict(enumerate(gaps)), dict.fromkeys(range(seeds), 0.0)))
+        made.append(matrix_row("demo", endpoint(), found))
+    return Matrix("relu", "gelu", tuple(map(str, range(workloads))), read_rows(made))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "workloads", "seeds"), [(9, 3, 5), (2, 7, 3), (6, 1, 5)])
+def test_where_nothing_differs_a_whole_matrix_says_so(rows: int, workloads: int, seeds: int) -> None:
+    """Any false "helps" or "costs" in at most 5 % of matrices, give or take three standard errors of 1,000 of them."""
+    draw, wrong, covered, count = np.random.default_rng(0), 0, 0, 0
+    for _ in range(1000):
+        matrix = simulated(draw, rows, workloads, seeds)
+        cells = [cell for row in matrix.rows for cell in (row.pooled, *row.cells.values())]
+        wrong += any(cell.reading in (Reading.HELPS, Reading.COSTS) for cell in cells)
+        for row in matrix.rows:
+            for each in row.cells.values():
+                assert each.estimate is not None
+                covered += each.estimate.low <= 0 <= each.estimate.high  # type: ignore[operator]
+                count += 1
+    assert wrong / 1000 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1000)
+    assert abs(covered / count - 0.95) <= 0.015
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("between", [0.0, 0.02])
+def test_intervals_over_workloads_cover_the_mean_effect(between: float) -> None:
+    """Of five workloads with five seeds each: at least 93.5 %; with no spread between them the interval is wider."""
+    draw, covered = np.random.default_rng(1), 0
+    for _ in range(2000):
+        centers = draw.normal(0.03, between, 5) if between else np.full(5, 0.03)
+        found = random_effects([mean_interval(list(draw.normal(center, 0.01, 5))) for center in centers])
+        assert found is not None
+        covered += found.estimate.low <= 0.03 <= found.estimate.high  # type: ignore[operator]
+    assert covered / 2000 >= 0.935
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("study", "question", "wanted"),
+    [
+        ("bounds", "certified accuracy", {"mnist-cnn": Reading.COSTS, "digits-cnn": Reading.HELPS}),
+        ("smt", "exactly verified accuracy", {"moons-mlp": Reading.NO_WORSE, "digits-tiny-mlp": Reading.UNRESOLVED}),
+    ],
+)
+def test_committed_studies_conclude(study: str, question: str, wanted: Mapping[str, Reading]) -> None:
+    folder = Path(__file__).parents[2] / "reports" / study
+    record = read_record(folder)
+    content = Content(in_order(read_results(folder), record), record, "gelu")
+    rows = ((matrix.variant, row) for matrix in content.matrices for row in matrix.rows)
+    found = {variant: row for variant, row in rows if row.endpoint.question == question}
+    assert {name: found["annealed"].cells[name].reading for name in wanted} == wanted
+    if study == "smt":  # none of its distances and shares is resolved for the better
+        assert not any(cell.reading is Reading.HELPS for row in found.values() for cell in row.cells.values())

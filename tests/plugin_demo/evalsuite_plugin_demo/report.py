@@ -1,0 +1,70 @@
+"""A third party's section of the report: what noise on the inputs costs."""
+
+from __future__ import annotations
+
+from evalsuite import (
+    FIGURE_WIDTH,
+    Direction,
+    Drawing,
+    Endpoint,
+    Finding,
+    Grid,
+    GridCell,
+    Part,
+    Run,
+    Section,
+    figure_style,
+    first_step,
+    looks,
+    mean_interval,
+    new_figure,
+    svg_text,
+)
+
+STAGE, METRIC = "input-noise", "noisy_accuracy"
+
+
+def part(run: Run) -> Part:
+    """The accuracy of each variant under noise, as a table and as bars."""
+    means: dict[tuple[str, str], float] = {}
+    for workload in run.measured.workloads:
+        for variant in run.measured.variants:
+            for step in run.measured.steps(workload, STAGE):
+                for setting in run.measured.settings(workload, variant, step, METRIC):
+                    values = run.measured.values(workload, variant, step, METRIC, setting)
+                    means[workload, variant] = mean_interval(list(values.values())).mean
+    if not means:
+        return Part()
+    rows = [
+        (GridCell(workload), GridCell(variant), GridCell(f"{100 * mean:.1f} %", sort=repr(mean)))
+        for (workload, variant), mean in means.items()
+    ]
+    grid = Grid("input-noise", "Accuracy under noise", ("workload", "variant", "accuracy"), tuple(rows))
+    best = max(means, key=lambda place: means[place])
+    finding = Finding("input noise", f"The highest accuracy is {best[1]}'s.", (f"It was measured on {best[0]}.",))
+    return Part([finding], [grid], drawings=[bars(means)])
+
+
+def bars(means: dict[tuple[str, str], float]) -> Drawing:
+    """A bar for each network."""
+    known = looks(list(dict.fromkeys(variant for _, variant in means)))
+    with figure_style():
+        figure = new_figure(FIGURE_WIDTH, 2.0)
+        axes = figure.subplots()
+        for i, ((_, variant), mean) in enumerate(means.items()):
+            axes.barh(i, 100 * mean, color=known[variant].colour)
+        axes.set_yticks(range(len(means)), [f"{variant}, {workload}" for workload, variant in means])
+        svg = svg_text(figure)
+    return Drawing("input-noise", "Accuracy under noise", "Means over seeds, in %.", "Bars of accuracies.", svg)
+
+
+SECTION = Section(
+    title="Noise on the inputs",
+    question="How well does a network do on test inputs under random noise?",
+    stages=(STAGE,),
+    part=part,
+    endpoints=(
+        Endpoint("accuracy under noise", first_step(STAGE, (METRIC,)), "fraction", Direction.HIGHER, margin=0.01),
+    ),
+    terms={"input noise": "Gaussian noise that is added to the inputs of a network."},
+)
