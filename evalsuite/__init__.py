@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from evalsuite.deployment import Latency, compare_latency, export_onnx, run_onnx
+    from evalsuite.graph.layers import in_layers
     from evalsuite.onnx_network import OnnxNetwork, copy_onnx, is_file, open_onnx, output_of, parameters_of, running
     from evalsuite.own.calling import Assessment, assess
     from evalsuite.own.decorated import workload
@@ -207,6 +208,7 @@ _HOME = {
         "TokenClassification",
         "score",
     ),
+    "evalsuite.graph.layers": ("in_layers",),
     "evalsuite.onnx_network": (
         "OnnxNetwork",
         "copy_onnx",
@@ -358,6 +360,7 @@ __all__ = [
     "gated",
     "graph_of_network",
     "harden",
+    "in_layers",
     "interval",
     "is_file",
     "labelled",

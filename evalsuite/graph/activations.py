@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from evalsuite.activations import Activation
 from evalsuite.graph.formulas import (
     TOLERANCE,
     VARIABLE,
@@ -72,7 +71,7 @@ def _origins(graph: Graph, index: int) -> list[int]:
 
 def _number(graph: Graph, index: int) -> float | None:
     operation = graph.nodes[index].operation
-    if isinstance(operation, Constant) and operation.value.numel() == 1 and not operation.value.dtype == torch.bool:
+    if isinstance(operation, Constant) and operation.value.numel() == 1 and operation.value.dtype != torch.bool:
         return float(operation.value)
     return None
 
@@ -102,25 +101,31 @@ def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
     if isinstance(operation, Quotient):
         divisor = given[1].number
         return given[0] * (atom("1 /", given[1]) if divisor is None else constant(1 / divisor))
+    if isinstance(operation, Pair) and operation.name in ("maximum", "minimum"):
+        ends = [each.number for each in given]
+        end = next((each for each in ends if each is not None), None)
+        if end is not None:
+            low, high = (end, math.inf) if operation.name == "maximum" else (-math.inf, end)
+            return atom(clamp(low, high), given[ends.index(None)])
     if isinstance(operation, Power) and operation.exponent in (2.0, 3.0, 4.0):
         product = given[0]
         for _ in range(int(operation.exponent) - 1):
             product = product * given[0]
         return product
-    name = _name(operation, given)
+    name = _name(operation)
     if name is None:
         raise _NotReadError
     variable = next(each for each in given if each.number is None)
     return atom(name, variable)
 
 
-def _name(operation: object, given: list[Polynomial]) -> str | None:
+def _name(operation: object) -> str | None:
     if isinstance(operation, Function):
         return operation.name
     if isinstance(operation, Clamp):
         return clamp(operation.low, operation.high)
     if isinstance(operation, Pointwise) and operation.hardness is None and not operation.traits.parameters:
-        return operation.traits.name
+        return clamp(0, 6) if operation.traits.name == "relu6" else operation.traits.name
     return None
 
 
@@ -132,7 +137,7 @@ def _row(found: Polynomial) -> Pointwise | None:
             return Pointwise(traits, None, apart)
     for traits, formula in formulas():
         hardness = _hardness(found, formula)
-        if hardness is None or traits.hardens_to != "relu":
+        if hardness is None or traits.hardens_to != "relu" or traits.hardened_at != 1:
             continue
         apart = deviation(found, formula.of(hardness).scaled(1 / hardness))
         if apart <= TOLERANCE:
@@ -176,9 +181,3 @@ def _scaled(graph: Graph, node: Node) -> Node | None:
             changed = replace(middle.operation, hardness=hardness)
             return replace(node, operation=changed, sources=(source,))
     return None
-
-
-def row_of(graph: Graph, index: int) -> Activation | None:
-    """The row of an activation's node; None for any other."""
-    operation = graph.nodes[index].operation
-    return operation.traits if isinstance(operation, Pointwise) else None

@@ -15,7 +15,6 @@ from evalsuite.graph.call import Call, Value
 from evalsuite.graph.operations import (
     AveragePool,
     BatchNorm,
-    Cast,
     Clamp,
     Convolution,
     CumulativeSum,
@@ -110,8 +109,10 @@ def _clamp(c: Call, x: Any, low: Any = None, high: Any = None) -> Value:
 def _softplus(c: Call, x: Any, beta: float = 1, threshold: float = 20) -> Value:
     if beta != 1:
         c.refuse(f"beta = {beta}; only 1 is read")
-    # Beyond the threshold torch leaves out what is smaller than 3e-9; what is meant is the function.
-    return activation(c, x, nn.Softplus(threshold=max(threshold, 40)))
+    row = row_of(nn.Softplus(threshold=40))
+    assert row is not None
+    # Beyond the threshold torch leaves out the smaller part of the sum.
+    return c.add(Pointwise(row, None, 0.0 if threshold >= 40 else math.exp(-threshold)), c.as_kind(x, torch.float32))
 
 
 def _reduce(name: str) -> Reader:
@@ -191,7 +192,7 @@ def _batched(c: Call, x: Value, dims: int, make: Callable[[Value], Value]) -> Va
 
 def _batch_norm(c: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, *rest: Any) -> Value:
     # batch_norm(..., training, momentum, eps, cudnn); _native_batch_norm_legit_no_training(..., momentum, eps)
-    if isinstance(rest[0], bool) and rest[0] or mean is None:
+    if (isinstance(rest[0], bool) and rest[0]) or mean is None:
         c.refuse("normalises by its batch: it is no function of one input; train it with track_running_stats=True")
     eps = rest[2] if isinstance(rest[0], bool) else rest[1]
     given = [c.optional(each, "statistics") for each in (mean, variance, weight, bias)]
@@ -213,7 +214,9 @@ def _rms_norm(c: Call, x: Any, shape: Any, weight: Any = None, eps: float | None
     return c.add(RMSNorm(tuple(range(count - len(shape), count)), eps, c.optional(weight, "weight")), x)
 
 
-def _group_norm(c: Call, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Value:
+def _group_norm(
+    c: Call, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> Value:
     shape = c.node(x).shape
     parted = c.reshaped(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
     made = c.reshaped(c.add(LayerNorm(tuple(range(2, len(shape) + 1)), eps), parted), shape)
@@ -246,17 +249,21 @@ def _attention(c: Call, q: Any, k: Any, v: Any, mask: Any = None, dropout: float
             scores = c.add(Where(), mask, scores, -math.inf)
         else:
             scores = c.summed(scores, mask)
-    shares = c.add(Softmax(len(c.node(scores).shape) - 1), scores)
+    shares = c.add(Softmax(len(c.node(scores).shape) - 1, safe=True), scores)
     return c.product(shares, v)
 
 
 def _repeated(c: Call, x: Value, times: int) -> Value:
     shape = c.node(x).shape
     apart = c.reshaped(x, (*shape[:-2], 1, *shape[-2:]))
-    return c.reshaped(c.expanded(apart, (*shape[:-2], times, *shape[-2:])), (*shape[:-3], shape[-3] * times, *shape[-2:]))
+    return c.reshaped(
+        c.expanded(apart, (*shape[:-2], times, *shape[-2:])), (*shape[:-3], shape[-3] * times, *shape[-2:])
+    )
 
 
-def _max_pool(c: Call, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False) -> Value:
+def _max_pool(
+    c: Call, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> Value:
     count = len(c.node(x).shape) - 2
     kernel = tupled(kernel, count)
     window = (kernel, tupled(stride or kernel, count), tupled(padding, count), tupled(dilation, count), ceil)
@@ -296,15 +303,23 @@ def _extreme(name: str) -> Reader:
     return read
 
 
+def _weight_norm(c: Call, direction: Value, length: Any, dim: int = 0) -> Value:
+    """direction * length / |direction|, the norm over all axes but one."""
+    count = len(c.node(direction).shape)
+    axes = tuple(axis for axis in range(count) if axis != dim % count)
+    norm = c.add(Function("sqrt"), c.add(Reduction("sum", axes, True), c.add(Power(2.0), direction)))
+    return c.add(Product(), direction, c.add(Quotient(), length, norm))
+
+
 COMPUTING: dict[str, Reader] = {
-    "_attention": _attention, "_log_softmax": _softmax(True), "_native_batch_norm_legit_no_training":
+    "_log_softmax": _softmax(True), "_native_batch_norm_legit_no_training":
     lambda c, *args: (_batch_norm(c, *args), None, None), "_softmax": _softmax(False), "abs": _function("abs"),
     "adaptive_avg_pool1d": adaptive, "adaptive_avg_pool2d": adaptive, "adaptive_avg_pool3d": adaptive,
     "add": _add(1), "addmm": _addmm, "all": _reduce("all"), "amax": _reduce("maximum"), "amin": _reduce("minimum"),
     "any": _reduce("any"), "avg_pool1d": _average_pool, "avg_pool2d": _average_pool, "avg_pool3d": _average_pool,
     "baddbmm": _addmm, "batch_norm": _batch_norm, "bitwise_and": _logic("and"),
     "bitwise_not": _function("not", torch.bool), "bitwise_or": _logic("or"), "bmm": Call.product, "clamp": _clamp,
-    "clamp_max": lambda c, x, high: _clamp(c, x, None, high), "clamp_min": lambda c, x, low: _clamp(c, x, low),
+    "clamp_max": lambda c, x, high: _clamp(c, x, None, high), "clamp_min": _clamp,
     "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution, "conv_transpose1d": _transposed,
     "conv_transpose2d": _transposed, "conv_transpose3d": _transposed, "cos": _function("cos"), "cumsum": _cumulative,
     "div": _divide, "elu": _acts(lambda alpha=1.0, *_: nn.ELU(alpha)), "eq": _pair("equal"), "erf": _function("erf"),
@@ -329,5 +344,5 @@ COMPUTING: dict[str, Reader] = {
     "upsample_bilinear2d": linear_interpolation, "upsample_linear1d": linear_interpolation,
     "upsample_nearest1d": nearest, "upsample_nearest2d": nearest, "upsample_nearest3d": nearest, "var": _variance,
     "where": _where, "__and__": _logic("and"), "__or__": _logic("or"),
-    "_to_real": lambda c, x: c.add(Cast(torch.float32), x),
+    "_weight_norm": _weight_norm, "_safe_softmax": lambda c, x, dim, *_: c.add(Softmax(c.axis(x, dim), safe=True), x),
 }  # fmt: skip

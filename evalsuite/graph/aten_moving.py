@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from evalsuite.graph.call import Call, Times, Value
-from evalsuite.graph.graph import kind_of
-from evalsuite.graph.moving import Gather, GatherAlong, Pad, Positions, Transpose
+from evalsuite.graph.moving import Gather, GatherAlong, Pad, Positions
 from evalsuite.graph.operations import Product, Where
 
 Reader = Callable[..., Any]
@@ -40,7 +39,7 @@ def _expand(c: Call, x: Value, *args: Any, **kwargs: Any) -> Value:
 
 
 def _permute(c: Call, x: Value, order: list[int]) -> Value:
-    return c.add(Transpose(tuple(c.axis(x, each) for each in order)), x)
+    return c.permuted(x, tuple(c.axis(x, each) for each in order))
 
 
 def _slice(c: Call, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
@@ -172,6 +171,32 @@ def _repeat_interleave(c: Call, x: Value, count: int, dim: int | None = None, **
     return c.reshaped(c.expanded(apart, (*shape[: axis + 1], count, *shape[axis + 1 :])), c.shape)
 
 
+def _moved(c: Call, x: Value, source: Any, target: Any) -> Value:
+    # Sizes that all differ tell where each axis goes.
+    probe = torch.empty(tuple(range(2, 2 + len(c.node(x).shape))), device="meta").movedim(source, target)
+    return c.permuted(x, tuple(each - 2 for each in probe.shape))
+
+
+def _written(c: Call, x: Value, part: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+    """x with a slice of it replaced by `part`: entries of one behind the other."""
+    axis = c.axis(x, dim)
+    size = c.node(x).shape[axis]
+    if c.node(x).shape == c.node(part).shape:
+        return c.as_kind(part, c.dtype)
+    if size < 0:
+        c.refuse("writes into a part of the batch")
+    index = torch.arange(size)
+    places = index[slice(start, end, step)]
+    index[places.clone()] = size + torch.arange(len(places))
+    return c.gathered(c.joined([x, part], axis), axis, index)
+
+
+def _written_at(c: Call, x: Value, part: Value, dim: int, index: int) -> Value:
+    axis = c.axis(x, dim)
+    shape, place = c.node(x).shape, index % max(c.node(x).shape[axis], 1)
+    return _written(c, x, c.reshaped(part, (*shape[:axis], 1, *shape[axis + 1 :])), axis, place, place + 1)
+
+
 def _outer(c: Call, x: Value, y: Value) -> Value:
     return c.add(Product(), c.reshaped(x, (*c.node(x).shape, 1)), y)
 
@@ -186,15 +211,19 @@ MOVING: dict[str, Reader] = {
         _reshape,
     ),
     "arange": _arange, "broadcast_to": _expand, "cat": lambda c, parts, dim=0: c.joined(parts, dim), "chunk": _chunk,
+    "copy": lambda c, x, source, *args: c.expanded(c.as_kind(source, c.dtype), c.shape),
     "concat": lambda c, parts, dim=0: c.joined(parts, dim), "constant_pad_nd": _pad, "diff": _difference,
     "dropout": _dropout, "dropout_": _dropout, "embedding": _embedding, "expand": _expand, "expand_as": _expand,
-    "feature_dropout": _dropout, "flip": _flipped, "full": lambda c, size, fill, **kwargs: _full(c, fill),
+    "feature_dropout": _dropout, "flip": _flipped, "fill": lambda c, x, fill: _full(c, fill),
+    "full": lambda c, size, fill, **kwargs: _full(c, fill),
     "full_like": lambda c, x, fill, **kwargs: _full(c, fill), "gather": _gather, "index": _index,
-    "index_select": lambda c, x, dim, index: c.gathered(x, dim, index), "new_full":
-    lambda c, x, size, fill, **kwargs: _full(c, fill), "new_ones": _filled(1), "new_zeros": _filled(0),
+    "index_select": lambda c, x, dim, index: c.gathered(x, dim, index), "movedim": _moved, "moveaxis": _moved,
+    "new_full": lambda c, x, size, fill, **kwargs: _full(c, fill), "new_ones": _filled(1), "new_zeros": _filled(0),
     "numpy_T": lambda c, x: c.transposed(x, 0, 1), "ones": _filled(1), "ones_like": _filled(1), "outer": _outer,
     "pad": _pad, "permute": _permute, "repeat": _repeat, "repeat_interleave": _repeat_interleave, "roll": _rolled,
-    "scalar_tensor": lambda c, fill, **kwargs: _full(c, fill), "select": lambda c, x, dim, index: c.picked(x, dim, index),
+    "scalar_tensor": lambda c, fill, **kwargs: _full(c, fill),
+    "select": lambda c, x, dim, index: c.picked(x, dim, index),
+    "select_scatter": _written_at, "slice_scatter": _written,
     "slice": _slice, "split": _split, "split_with_sizes": _split, "stack": _stack,
     "swapaxes": lambda c, x, one, two: c.transposed(x, one, two), "t": lambda c, x: c.transposed(x, 0, 1),
     "transpose": lambda c, x, one, two: c.transposed(x, one, two), "tril": _triangle(False), "triu": _triangle(True),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any, NoReturn
 
 import torch
 
 from evalsuite.contract import Unsupported
 from evalsuite.graph.graph import Builder, Node
-from evalsuite.graph.moving import Concat, Expand, Gather, Moving, Reshape, Slice, Transpose
+from evalsuite.graph.moving import Concat, Expand, Gather, Reshape, Slice, Transpose
 from evalsuite.graph.operations import Cast, Linear, MatMul, Operation, Sum
 from evalsuite.graph.sizes import Shape
 
@@ -116,9 +115,15 @@ class Call:
         order = list(range(len(self.node(source).shape)))
         first, second = self.axis(source, first), self.axis(source, second)
         order[first], order[second] = order[second], order[first]
-        return self.add(Transpose(tuple(order)), source)
+        return self.permuted(source, tuple(order))
 
-    def sliced(self, source: Value, axis: int, start: int | Times | None, stop: int | Times | None, step: int = 1) -> Value:
+    def permuted(self, source: Value, order: tuple[int, ...]) -> Value:
+        """Axis i of the result is axis order[i]."""
+        return source if order == tuple(range(len(order))) else self.add(Transpose(order), source)
+
+    def sliced(
+        self, source: Value, axis: int, start: int | Times | None, stop: int | Times | None, step: int = 1
+    ) -> Value:
         """As Python slices; an end beyond the axis, or a multiple of the batch that is its size, is the end."""
         axis = self.axis(source, axis)
         size = self.node(source).shape[axis]
@@ -164,16 +169,3 @@ class Call:
         """Entries of one axis; the index's axes take its place."""
         value = self.value(source)
         return self.add(Gather((self.axis(value, axis),)), value, self.as_kind(index, torch.int64))
-
-    def moving_of(self, value: Value) -> Moving | None:
-        """What moves entries into `value`, if that is what computes it."""
-        operation = self.node(value).operation
-        return operation if isinstance(operation, Moving) else None
-
-
-def flat(shape: Shape, first: int, last: int) -> Shape:
-    """The shape with the axes from `first` to `last` as one."""
-    sizes = shape[first : last + 1]
-    if sum(each < 0 for each in sizes) > 1:
-        raise Unsupported("an axis would be the batch times the batch")
-    return (*shape[:first], prod(sizes), *shape[last + 1 :])

@@ -24,7 +24,7 @@ from evalsuite.samples import Inputs, leaves, mapped
 
 _READERS = MOVING | COMPUTING
 # Checks of types and sizes that held when the program was traced, and hold for every batch.
-_SKIPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size", "sym_size")
+_SKIPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
 
 
 def graph_of_module(module: nn.Module, example: Inputs) -> Graph:
@@ -35,9 +35,13 @@ def graph_of_module(module: nn.Module, example: Inputs) -> Graph:
     """
     program = _program(copy.deepcopy(module).eval(), example)
     if any(_changes(node) for node in program.graph.nodes):
-        with _quiet():
-            # Operators that write into their operands become such that do not.
-            program = program.run_decompositions({})
+        try:
+            with _quiet():
+                # Operators that write into their operands become such that do not.
+                program = program.run_decompositions({})
+        except Exception as error:  # torch's errors share no base class
+            said = f"{type(error).__name__}: {_first_lines(str(error))}"
+            raise Unsupported(f"torch cannot rewrite what is computed in place: {said}") from error
     return _Reader(program, example).graph()
 
 
@@ -61,7 +65,11 @@ def _program(module: nn.Module, example: Inputs) -> ExportedProgram:
     for strict in (False, True):
         try:
             with _quiet(), torch.no_grad():
-                return torch.export.export(module, (pair,), dynamic_shapes=(dynamic,), strict=strict)
+                # A guard on the batch, as that it is not the number of features, would be refused at once.
+                return torch.export.export(
+                    module, (pair,), dynamic_shapes=(dynamic,), strict=strict,
+                    prefer_deferred_runtime_asserts_over_guards=True,
+                )  # fmt: skip
         except Exception as error:  # torch's errors share no base class
             said = said or f"{type(error).__name__}: {_first_lines(str(error))}"
     raise Unsupported(
@@ -95,7 +103,9 @@ class _Reader:
         signature = self.program.graph_signature
         changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
         if changed:
-            raise Unsupported(f"its forward pass changes {', '.join(map(repr, changed))}: it is no function of its input")
+            raise Unsupported(
+                f"its forward pass changes {', '.join(map(repr, changed))}: it is no function of its input"
+            )
         self._inputs()
         for node in self.program.graph.nodes:
             if node.op == "call_function":
@@ -121,27 +131,32 @@ class _Reader:
             self.found[nodes[name]] = Value(self.builder.constant(weights[each]))
 
     def _read(self, node: fx.Node) -> Any:
-        if isinstance(node.meta.get("val"), torch.SymInt | int):
-            return _number(node.meta["val"])
-        target = str(getattr(node.target, "_schema", None) and node.target._schema.name.split("::")[-1])  # type: ignore[union-attr]
-        if getattr(node.target, "__name__", "") == "getitem":
-            return self.found[node.args[0]][node.args[1]]  # type: ignore[index]
-        if target in _SKIPPED:
+        schema = getattr(node.target, "_schema", None)
+        target = schema.name.split("::")[-1] if schema is not None else getattr(node.target, "__name__", "")
+        if target in _SKIPPED or isinstance(node.meta.get("val"), torch.SymBool | bool):
             return None
         self.builder.name = path = _path(node)
         where = f"{path or 'the network'} ({target})"
-        if target not in _READERS:
-            raise Unsupported(f"{where}: no reader for torch's operator {node.target}: write it with others, or ask for it")
-        values = [each for each in _listed(node.meta.get("val")) if isinstance(each, torch.Tensor)]
         try:
-            args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
-            call = Call(self.builder, where, *(_described(values[0]) if values else ()))
-            return _READERS[target](call, *args, **kwargs)
+            return self._value(node, target, where)
         except Unsupported as error:
             raise Unsupported(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
         except Exception as error:  # what torch raises of operands that its meta functions do not take
             said = _first_lines(str(error))
             raise Unsupported(f"{where}: not read: {type(error).__name__}: {said}") from error
+
+    def _value(self, node: fx.Node, target: str, where: str) -> Any:
+        known = node.meta.get("val")
+        if isinstance(known, torch.SymInt | int):
+            return _number(known)
+        args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
+        if target == "getitem":
+            return args[0][args[1]]
+        if target not in _READERS:
+            raise Unsupported(f"no reader for torch's operator {node.target}: write it with others, or ask for it")
+        values = [each for each in _listed(known) if isinstance(each, torch.Tensor)]
+        call = Call(self.builder, where, *(_described(values[0]) if values else ()))
+        return _READERS[target](call, *args, **kwargs)
 
     def _resolved(self, given: Any) -> Any:
         if isinstance(given, fx.Node):

@@ -1,8 +1,9 @@
 """Scalar formulas as sums of products, so that activations are known whatever way they are written.
 
-An expression of one variable is a polynomial in it and in functions of such polynomials: 0.5 x (1 + erf(x / sqrt 2)) and
-x * 0.5 + x * 0.5 * erf(0.70710677 x) are the same one. Two are the same function where they are the same polynomial:
-nothing is concluded from values. Only constants are compared up to a tolerance, that of numbers rounded to float32.
+An expression of one variable is a polynomial in it and in functions of such polynomials: 0.5 x (1 + erf(x / sqrt 2))
+and x * 0.5 + x * 0.5 * erf(0.70710677 x) are the same one. Two are the same function where they are the same
+polynomial: nothing is concluded from values. Only constants are compared up to a tolerance, that of numbers rounded to
+float32.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def _collected(terms: list[tuple[Monomial, float]]) -> Polynomial:
         found[monomial] = found.get(monomial, 0.0) + value
     if len(found) > _MOST_TERMS:
         raise OverflowError(f"an expression of {len(found)} terms")
-    return Polynomial(tuple(sorted(((key, each) for key, each in found.items() if each), key=lambda each: repr(each[0]))))
+    return Polynomial(
+        tuple(sorted(((key, each) for key, each in found.items() if each), key=lambda each: repr(each[0])))
+    )
 
 
 def deviation(found: Polynomial, wanted: Polynomial) -> float:
@@ -148,7 +151,11 @@ def formulas() -> tuple[tuple[Activation, Polynomial], ...]:
         "gelu": [x * half * (constant(1.0) + atom("erf", x.scaled(math.sqrt(0.5))))],
         "gelu-tanh": [x * half * (constant(1.0) + atom("tanh", cubed))],
         "hard-sigmoid": [six.scaled(1 / 6), atom(clamp(0, 1), x.scaled(1 / 6) + half)],
-        "hard-swish": [x * six.scaled(1 / 6), x * atom("hard-sigmoid", x), x * atom(clamp(0, 1), x.scaled(1 / 6) + half)],
+        "hard-swish": [
+            x * six.scaled(1 / 6),
+            x * atom("hard-sigmoid", x),
+            x * atom(clamp(0, 1), x.scaled(1 / 6) + half),
+        ],
         "mish": [x * atom("tanh", atom("softplus", x)), x * atom("tanh", atom("log", constant(1.0) + atom("exp", x)))],
         "quick-gelu": [x * sigmoid.of(1.702)],
         "relu6": [atom(clamp(0, 6), x)],

@@ -21,7 +21,8 @@ Tensor = torch.Tensor
 Some = TypeVar("Some", bound="Operation")
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "abs": torch.abs, "cos": torch.cos, "erf": torch.erf, "exp": torch.exp, "floor": torch.floor, "log": torch.log,
-    "not": torch.logical_not, "rsqrt": torch.rsqrt, "sign": torch.sign, "sin": torch.sin, "sqrt": torch.sqrt,
+    "nan": torch.isnan, "not": torch.logical_not, "rsqrt": torch.rsqrt, "sign": torch.sign, "sin": torch.sin,
+    "sqrt": torch.sqrt,
 }  # fmt: skip
 PAIRS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "and": torch.logical_and, "equal": torch.eq, "greater": torch.gt, "greater-equal": torch.ge, "less": torch.lt,
@@ -343,14 +344,18 @@ class Resample(Operation):
 
 @dataclass(frozen=True)
 class Softmax(Operation):
-    """exp(x) / sum exp(x) along an axis, or its logarithm."""
+    """exp(x) / sum exp(x) along an axis, or its logarithm; `safe`: where all entries are -inf, 0 and not NaN."""
 
     axis: int
     log: bool = False
+    safe: bool = False
 
     def __call__(self, *operands: Tensor) -> Tensor:
         """See `Operation`."""
-        return operands[0].log_softmax(self.axis) if self.log else operands[0].softmax(self.axis)
+        result = operands[0].log_softmax(self.axis) if self.log else operands[0].softmax(self.axis)
+        if not self.safe:
+            return result
+        return result.masked_fill((operands[0] == -torch.inf).all(self.axis, keepdim=True), 0.0)
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
+import onnx
 import torch
 from torch import nn
 
 from evalsuite.contract import Unsupported
 from evalsuite.graph.exported import graph_of_module
 from evalsuite.graph.graph import Graph
+from evalsuite.graph.onnx_file import graph_of_model
+from evalsuite.graph.operations import Input
+from evalsuite.graph.patterns import recognised
+from evalsuite.graph.sizes import at
+from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.samples import Inputs, leaves, mapped
 
 _BATCHES = (1, 3)
@@ -28,15 +35,50 @@ def read(module: nn.Module, example: Inputs) -> Graph:
         Unsupported: torch.export cannot capture it, an operator has no reader, or what was read computes something
             else; the text names the module's path.
     """
-    graph = graph_of_module(module, example)
+    graph = recognised(graph_of_module(module, example))
     compare(graph, copy.deepcopy(module).eval(), example)
     return graph
 
 
+def read_onnx(path: Path, example: Inputs | None = None, *, output: str | None = None) -> Graph:
+    """The graph of an ONNX file, compared with ONNX Runtime.
+
+    Args:
+        path: the file.
+        example: a batch of real inputs; by default random numbers, where the file takes nothing else.
+        output: which of its outputs; needed where there are several.
+
+    Raises:
+        Unsupported: an operator has no reader, or the graph computes something else than ONNX Runtime; the text names
+            the node.
+        OwnError: it is no ONNX file, or not one that ONNX Runtime runs.
+    """
+    module = OnnxNetwork(path, output)
+    graph = recognised(graph_of_model(onnx.load(str(path)), module.output))
+    if example is None:
+        example = _random(graph)
+    if module.batch is not None:
+        size = module.batch
+        example = mapped(example, lambda each: each[torch.arange(size) % len(each)])
+    compare(graph, module, example, dynamic=module.batch is None)
+    return graph
+
+
+def _random(graph: Graph) -> Inputs:
+    inputs = [node for node in graph.nodes if isinstance(node.operation, Input)]
+    if any(node.dtype != torch.float32 for node in inputs):
+        raise Unsupported("it takes integers: give an example of its inputs")
+    generator = torch.Generator().manual_seed(0)
+    return {node.name: torch.randn(at(node.shape, _BATCHES[-1]), generator=generator) for node in inputs}
+
+
 @torch.no_grad()
-def compare(graph: Graph, module: nn.Module, example: Inputs) -> None:
-    """Raise Unsupported where the graph computes something else than the module, or another shape."""
-    for inputs in _trials(example):
+def compare(graph: Graph, module: nn.Module, example: Inputs, *, dynamic: bool = True) -> None:
+    """Raise Unsupported where the graph computes something else than the module, or another shape.
+
+    Compared are the example and, if `dynamic`, batches of other sizes, and random numbers in the place of real ones.
+    """
+    for inputs in _trials(example) if dynamic else [example]:
         wanted = module(inputs)
         dtype = wanted.dtype
         if not isinstance(wanted, torch.Tensor) or not wanted.is_floating_point():

@@ -22,8 +22,8 @@ def size(first: int, second: int) -> int:
         return first
     times, rest = divmod(first, BATCHES[0])
     if rest or times < 1 or times * BATCHES[1] != second:
-        raise Unsupported(f"a size is {first} for a batch of {BATCHES[0]} and {second} for one of {BATCHES[1]}: neither "
-                          "fixed nor a multiple of the batch")  # fmt: skip
+        given = f"{first} for a batch of {BATCHES[0]} and {second} for one of {BATCHES[1]}"
+        raise Unsupported(f"a size is {given}: neither fixed nor a multiple of the batch")
     return -times
 
 

@@ -244,8 +244,8 @@ KINDS: dict[str, Kind] = {
     "mobilenet": Kind(_mobilenet, {"hard-swish": 3, "hard-sigmoid": 1, "relu": 1, "BatchNorm": 4}),
     "efficientnet": Kind(_efficientnet, {"silu": 4, "sigmoid": 1, "BatchNorm": 4}),
     "mixer": Kind(lambda: (_Mixer(), torch.rand(2, 3, 16, 16)), {"gelu": 1, "gelu-tanh": 1, "LayerNorm": 2}),
-    "resnet": Kind(_resnet, {"relu": 3, "BatchNorm": 3, "Pool": 1}),
-    "unet": Kind(lambda: (_UNet(), torch.rand(2, 3, 16, 16)), {"relu": 4, "Pool": 2, "Concat": 1}),
+    "resnet": Kind(_resnet, {"relu": 3, "BatchNorm": 3, "MaxPool": 1}),
+    "unet": Kind(lambda: (_UNet(), torch.rand(2, 3, 16, 16)), {"relu": 4, "MaxPool": 1, "AveragePool": 1, "Concat": 1}),
     "hand-written": Kind(lambda: (HandWritten(), torch.rand(2, 6)), {"relu": 1, "Linear": 2}),
 }
 
