@@ -52,7 +52,7 @@ class _NotReadError(Exception):
 
 def _origins(graph: Graph, index: int) -> list[int]:
     """The values that this one is a function of entry by entry, with numbers only: the nearest first."""
-    frontier, found, steps = {index}, [], 0
+    frontier, found, steps = {index}, list[int](), 0
     while steps < _MOST_NODES:
         latest = max(frontier)
         node = graph.nodes[latest]

@@ -179,8 +179,8 @@ def _transposed(c: Call, x: Any, weight: Any, bias: Any = None, stride: Any = 1,
                 groups: int = 1, dilation: Any = 1) -> Value:  # fmt: skip
     kernel = c.known(weight, "weight")
     count = kernel.ndim - 2
-    window = (tupled(each, count) for each in (stride, padding, dilation))
-    made = Convolution(kernel, c.optional(bias, "bias"), *window, groups, True, tupled(extra, count))
+    steps, pads, wide, more = (tupled(each, count) for each in (stride, padding, dilation, extra))
+    made = Convolution(kernel, c.optional(bias, "bias"), steps, pads, wide, groups, True, more)
     return _batched(c, x, count + 1, lambda y: c.add(made, y))
 
 

@@ -66,7 +66,8 @@ def _attention(graph: Graph, index: int) -> Attention | None:
             at = sources[1] if _leads(graph, sources[1]) else sources[2]
         else:
             return None
-    return Attention(*graph.nodes[at].sources, values, at, shares, index, scale, tuple(masks))
+    query, keys = graph.nodes[at].sources
+    return Attention(query, keys, values, at, shares, index, scale, tuple(masks))
 
 
 def _leads(graph: Graph, index: int) -> bool:

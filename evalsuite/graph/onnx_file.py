@@ -19,7 +19,7 @@ from evalsuite.graph.onnx_table import COMPUTING
 from evalsuite.graph.sizes import BATCHES, Shape, at
 
 _READERS = MOVING | COMPUTING
-_TYPES = {
+_TYPES: dict[int, torch.dtype] = {
     onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.DOUBLE: torch.float64,
     onnx.TensorProto.INT64: torch.int64, onnx.TensorProto.INT32: torch.int32, onnx.TensorProto.BOOL: torch.bool,
 }  # fmt: skip

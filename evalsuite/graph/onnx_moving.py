@@ -105,8 +105,8 @@ def _transpose(c: OnnxCall, x: Any) -> Value:
     return c.permuted(x, tuple(order))
 
 
-def _slice(c: OnnxCall, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Value:
-    x = c.value(x)
+def _slice(c: OnnxCall, given: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Value:
+    x = c.value(given)
     if starts is None:
         firsts, lasts = [list(c.attributes[each]) for each in ("starts", "ends")]
     else:
@@ -199,9 +199,9 @@ def _positions(c: OnnxCall, start: Any, stop: Any, step: Any) -> Value:
     return c.add(Positions(-c.sizes(stop)[0]), *c.batch((-1,)))
 
 
-def _resize(c: OnnxCall, x: Any, region: Any = None, scales: Any = None, sizes: Any = None) -> Value:
+def _resize(c: OnnxCall, given: Any, region: Any = None, scales: Any = None, sizes: Any = None) -> Value:
     """Of spatial axes, as torch exports its interpolation."""
-    x, mode = c.value(x), c.attributes.get("mode", b"nearest")
+    x, mode = c.value(given), c.attributes.get("mode", b"nearest")
     way = c.attributes.get("coordinate_transformation_mode", b"half_pixel")
     c.expect(antialias=0, exclude_outside=0)
     shape = c.node(x).shape

@@ -182,8 +182,8 @@ def _average_pool(c: OnnxCall, x: Any) -> Value:
 
 
 def _reduce(name: str, *, squared: bool = False) -> Reader:
-    def read(c: OnnxCall, x: Any, axes: Any = None) -> Value:
-        x = c.value(x)
+    def read(c: OnnxCall, given: Any, axes: Any = None) -> Value:
+        x = c.value(given)
         x = c.add(Power(2.0), x) if squared else x
         found = c.axes_of(axes, x)
         if not found and c.attributes.get("noop_with_empty_axes", 0):

@@ -33,8 +33,10 @@ REDUCTIONS: dict[str, Callable[..., Tensor]] = {
     "all": torch.all, "any": torch.any, "maximum": torch.amax, "mean": torch.mean, "minimum": torch.amin,
     "sum": torch.sum,
 }  # fmt: skip
-_CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-_TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+_CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSED: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d,
+}  # fmt: skip
 _MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 
 
@@ -105,11 +107,10 @@ class Convolution(Operation):
 
     def __call__(self, *operands: Tensor) -> Tensor:
         """See `Operation`."""
-        dims, window = len(self.stride), (self.stride, self.padding)
+        dims, given = len(self.stride), (operands[0], self.weight, self.bias, self.stride, self.padding)
         if self.transposed:
-            more = (self.extra or (0,) * dims, self.groups, self.dilation)
-            return _TRANSPOSED[dims](operands[0], self.weight, self.bias, *window, *more)  # type: ignore[no-any-return]
-        return _CONVOLUTIONS[dims](operands[0], self.weight, self.bias, *window, self.dilation, self.groups)
+            return _TRANSPOSED[dims](*given, self.extra or (0,) * dims, self.groups, self.dilation)
+        return _CONVOLUTIONS[dims](*given, self.dilation, self.groups)
 
 
 @dataclass(frozen=True)
