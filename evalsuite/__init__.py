@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from evalsuite.deployment import Latency, compare_latency, export_onnx, run_onnx
+    from evalsuite.graph.layers import in_layers
     from evalsuite.onnx_network import OnnxNetwork, copy_onnx, is_file, open_onnx, output_of, parameters_of, running
     from evalsuite.own.calling import Assessment, assess
     from evalsuite.own.decorated import workload
@@ -169,6 +170,7 @@ if TYPE_CHECKING:
     from evalsuite.verification.proofs import ProofError, Statement, check_proof
     from evalsuite.verification.propagation import Propagation
     from evalsuite.verification.specification import specification_of
+    from evalsuite.workloads.folders import data_folder
     from evalsuite.workloads.layers import convolution, mlp
     from evalsuite.workloads.options import Budget
     from evalsuite.workloads.workload import Workload, labelled, packaged_file, partition, sha256, split
@@ -351,6 +353,7 @@ _HOME = {
         "TokenClassification",
         "score",
     ),
+    "evalsuite.graph.layers": ("in_layers",),
     "evalsuite.onnx_network": (
         "OnnxNetwork",
         "copy_onnx",
@@ -399,6 +402,7 @@ _HOME = {
         "verify",
     ),
     "evalsuite.verification.proofs": ("ProofError", "Statement", "check_proof"),
+    "evalsuite.workloads.folders": ("data_folder",),
     "evalsuite.workloads.layers": ("convolution", "mlp"),
     "evalsuite.workloads.options": ("Budget",),
     "evalsuite.workloads.workload": ("Workload", "labelled", "packaged_file", "partition", "sha256", "split"),
@@ -525,6 +529,7 @@ __all__ = [
     "contrast",
     "convolution",
     "copy_onnx",
+    "data_folder",
     "decide",
     "distill_loss",
     "drawings_by_group",
@@ -545,6 +550,7 @@ __all__ = [
     "harden",
     "holm",
     "holm_areas",
+    "in_layers",
     "interval",
     "interval_text",
     "is_file",

@@ -19,6 +19,7 @@ from evalsuite.activations import Activation, census
 from evalsuite.certificate.layers import rule_of
 from evalsuite.certificate.refusals import refuse_look_alike, refuse_module, refuse_scale
 from evalsuite.contract import Unsupported
+from evalsuite.graph.layers import in_layers
 
 _MATRIX_LIMIT = 2**25
 
@@ -88,14 +89,14 @@ class Chain:
 
 
 def read_chain(module: nn.Module, input_shape: tuple[int, ...]) -> Chain:
-    """The chain of an nn.Sequential, nested or not.
+    """The chain of a network whose layers follow one another, in an nn.Sequential or in a `forward` of its own.
 
     Raises:
         Unsupported: a layer without a rule, named by its dotted path; parameters that are not finite; a matrix of more
             than 2^25 entries; a forward pass that computes something else than its layers, or is hooked.
     """
     refuse_module(module)
-    exact = copy.deepcopy(module).double().eval().requires_grad_(False)
+    exact = copy.deepcopy(in_layers(module, input_shape)).double().eval().requires_grad_(False)
     known = {id(found.module): found.traits for found in census(exact)}
     maps: list[Affine] = []
     places: list[Place] = []

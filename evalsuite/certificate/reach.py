@@ -38,7 +38,7 @@ def preactivation_bounds(module: nn.Module, lower: torch.Tensor, upper: torch.Te
     tighter one. The statement is about the real functions of the float32 parameters; rounding here is accounted for.
 
     Args:
-        module: an nn.Sequential, nested or not, of affine layers and activations, in any mode: eval mode is meant.
+        module: affine layers and activations, one behind the other, in any mode: eval mode is meant.
         lower: (boxes, *input_shape), float32 or float64.
         upper: of the same shape, >= lower.
 

@@ -67,7 +67,7 @@ def certify_swap(
     The statement is about the real functions of the float32 parameters; float64 rounding here is accounted for.
 
     Args:
-        module: an nn.Sequential, nested or not, of affine layers and activations, in any mode: eval mode is meant.
+        module: affine layers and activations, one behind the other, in any mode: eval mode is meant.
         lower: (boxes, *input_shape), float32 or float64.
         upper: of the same shape, >= lower.
         swapped: the network after the swap; by default the same weights with ReLU in each activation's place.

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer
 
-from evalsuite.workloads.folders import data_folder
+from evalsuite import data_folder
 
 LENGTH = 64  # tokens
 TESTED = 1000  # sentences

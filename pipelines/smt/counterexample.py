@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 
 from evalsuite import Network, Property, Replay, falsify, float32_box
-from pipelines.smt.exact_network import ExactNetwork, reach
+from pipelines.smt.exact_network import ExactNetwork, layered, reach
 
 # How far around a solver's input, as a part of eps, gradient descent looks for a float32 one.
 _REACHES = (1 / 64, 1 / 8)
@@ -20,6 +20,7 @@ class Judge:
 
     def __init__(self, network: Network, exact: ExactNetwork, seed: int) -> None:
         self._network = network
+        self._layers = layered(network)
         self._exact = exact
         self._seed = seed
         self._replay = Replay(network)
@@ -30,7 +31,7 @@ class Judge:
 
     def may_overflow(self, property_: Property) -> bool:
         """Whether a float32 evaluation could leave its range in the box."""
-        return not reach(self._network, property_) < torch.finfo(torch.float32).max
+        return not reach(self._layers, property_) < torch.finfo(torch.float32).max
 
     def accepts(self, property_: Property, point: torch.Tensor) -> bool:
         """Whether the float32 `point` is a counterexample in every sense."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 import torch
 from torch import nn
 
-from evalsuite import LambdaGELU, Network, Property, Unsupported
+from evalsuite import LambdaGELU, Network, Property, Unsupported, in_layers
 from pipelines.smt.dyadic import Dyadic
 
 
@@ -65,13 +65,24 @@ def read(network: Network) -> ExactNetwork:
     Raises:
         Unsupported: a layer without exact encoding, named.
     """
-    return ExactNetwork(read_maps(network, lambda layer: type(layer) is nn.ReLU)[0])
+    return ExactNetwork(read_maps(layered(network), lambda layer: type(layer) is nn.ReLU)[0])
+
+
+def layered(network: Network) -> Network:
+    """The network as an nn.Sequential of its layers, where its own `forward` calls them one behind the other.
+
+    Raises:
+        Unsupported: it does something else, named.
+    """
+    return replace(network, module=in_layers(network.module, network.input_shape))
 
 
 def read_maps(
     network: Network, takes: Callable[[nn.Module], bool]
 ) -> tuple[tuple[Affine, ...], tuple[tuple[str, nn.Module], ...]]:
     """The affine maps, and the activations between them with their paths: the layers that `takes` says are some.
+
+    The network is one of `layered`.
 
     Raises:
         Unsupported: a layer that is neither, named.
@@ -103,7 +114,7 @@ def read_maps(
 
 @torch.no_grad()
 def reach(network: Network, property_: Property) -> float:
-    """More than any value, and any partial sum, that the network's layers compute in the box; rough."""
+    """More than any value, and any partial sum, that a `layered` network's layers compute in the box; rough."""
     assert isinstance(network.module, nn.Sequential)
     size = torch.maximum(property_.lower.abs(), property_.upper.abs()).flatten()
     greatest = size.max().item()

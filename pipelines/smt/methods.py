@@ -18,7 +18,7 @@ from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import CRASHED, JOB_ENDS, OVERFLOW, ROUNDING_ONLY, Decider
 from pipelines.smt.dyadic import nearest
 from pipelines.smt.encoding import BEST, Encoding
-from pipelines.smt.exact_network import Affine, ExactNetwork, reach, read
+from pipelines.smt.exact_network import Affine, ExactNetwork, layered, reach, read
 from pipelines.smt.search import CurvedDecider, Decided, decide
 from pipelines.smt.search.curved_network import read_curved
 
@@ -212,11 +212,11 @@ def _check_size(options: Smt, maps: Sequence[Affine], kind: str) -> None:
 @torch.no_grad()
 def _check_reading(exact: ExactNetwork, network: Network, boxes: Sequence[Property]) -> None:
     """Compare the reading with the module before believing anything, in the middle and at two corners of each box."""
-    module = copy.deepcopy(network.module).double()
+    module, layers = copy.deepcopy(network.module).double(), layered(network)
     for each in boxes:
         for point in (each.lower, each.lower / 2 + each.upper / 2, each.upper):
             computed = module(point[None])[0]
             inputs = [Fraction(value) for value in point.flatten().tolist()]
             expected = torch.tensor([nearest(value) for value in exact.logits(inputs)], dtype=torch.float64)
-            if not torch.allclose(computed, expected, rtol=1e-9, atol=1e-12 * reach(network, each)):
+            if not torch.allclose(computed, expected, rtol=1e-9, atol=1e-12 * reach(layers, each)):
                 raise Unsupported("the network computes something else than its layers in order")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from evalsuite import Bench, Direction, Metric, Network, Property, SwapBounds, Unsupported, census
+from evalsuite import Bench, Direction, Metric, Network, Property, SwapBounds, Unsupported, census, in_layers
 
 # What is left of the time limit is for the rest of the job.
 _SHARE = 0.8
@@ -46,7 +46,7 @@ def before_swap(network: Network) -> nn.Module:
     Raises:
         Unsupported: there is no activation but ReLU.
     """
-    module = network.unswapped if network.unswapped is not None else network.module
+    module = in_layers(network.module if network.unswapped is None else network.unswapped, network.input_shape)
     if not [found for found in census(module) if found.traits.name != "relu"]:
         raise Unsupported("nothing to swap: the network has no activation module but ReLU")
     return module

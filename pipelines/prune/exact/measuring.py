@@ -24,6 +24,7 @@ from evalsuite import (
     Unsupported,
     Verdict,
     fold_hardness,
+    in_layers,
     pieces,
     preactivation_bounds,
     scores,
@@ -50,7 +51,7 @@ _VERDICTS = (Verdict.HOLDS, Verdict.VIOLATED, Verdict.TIMEOUT, Verdict.UNSUPPORT
 def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
     """See `ExactPrune.run`."""
     deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
-    given = fold_hardness(network.module, network.example(2))
+    given = fold_hardness(in_layers(network.module, network.input_shape), network.example(2))
     original = _trained(options, given, bench)
     removed = remove_all(original, network.input_shape, bench.data.domain)
     error, size = _compare(original, removed.module, _inputs(bench))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from evalsuite import Activation, Network, Unsupported, census, relax
-from pipelines.smt.exact_network import Affine, read_maps
+from pipelines.smt.exact_network import Affine, layered, read_maps
 from pipelines.smt.search.program import Floats
 
 # Intercepts are rounded outward to multiples of this: a slack of 1e-300 would make every number a thousand bits long.
@@ -81,8 +81,9 @@ def read_curved(network: Network) -> CurvedNetwork:
         Unsupported: a layer is neither affine nor a known scalar activation with sound lines, named; or the network
             computes something else than its layers in order.
     """
-    found = {id(each.module): each.traits for each in census(network.module, gates=True)}
-    maps, activations = read_maps(network, lambda layer: id(layer) in found)
+    layers = layered(network)
+    found = {id(each.module): each.traits for each in census(layers.module, gates=True)}
+    maps, activations = read_maps(layers, lambda layer: id(layer) in found)
     curves = tuple(_curve(path, found[id(module)], module) for path, module in activations)
     read = CurvedNetwork(maps, curves)
     _check(read, network)

@@ -1,0 +1,183 @@
+"""Activations that a network writes out as several operators, recognised by their formulas."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from evalsuite.graph.formulas import (
+    TOLERANCE,
+    VARIABLE,
+    Polynomial,
+    atom,
+    clamp,
+    constant,
+    deviation,
+    formulas,
+)
+from evalsuite.graph.graph import Graph, Node, rewritten
+from evalsuite.graph.operations import Clamp, Constant, Function, Pair, Pointwise, Power, Product, Quotient, Sum
+
+_MOST_NODES = 16
+
+
+def with_activations(graph: Graph) -> Graph:
+    """The graph in which each formula of a known row is one node."""
+    return rewritten(graph, _known)
+
+
+def _known(graph: Graph, index: int) -> Node | None:
+    """The node's formula as a row of traits, of the farthest value that it is a scalar function of."""
+    node = graph.nodes[index]
+    if not isinstance(node.operation, Product | Quotient | Sum | Function | Clamp | Pair):
+        return None
+    scaled = _scaled(graph, node)
+    if scaled is not None:
+        return scaled
+    for source in reversed(_origins(graph, index)):
+        try:
+            found = _row(_polynomial(graph, index, source, {}))
+        except (OverflowError, _NotReadError):
+            continue
+        if found is not None:
+            return replace(node, operation=found, sources=(source,))
+    return None
+
+
+class _NotReadError(Exception):
+    """An operation has no place in a formula."""
+
+
+def _origins(graph: Graph, index: int) -> list[int]:
+    """The values that this one is a function of entry by entry, with numbers only: the nearest first."""
+    frontier, found, steps = {index}, list[int](), 0
+    while steps < _MOST_NODES:
+        latest = max(frontier)
+        node = graph.nodes[latest]
+        if not node.operation.elementwise or isinstance(node.operation, Constant):
+            return found
+        frontier.remove(latest)
+        frontier.update(each for each in node.sources if _number(graph, each) is None)
+        steps += 1
+        if not frontier:
+            return found
+        (first, *more) = frontier
+        if not more and graph.nodes[first].shape == graph.nodes[index].shape:
+            found.append(first)
+    return found
+
+
+def _number(graph: Graph, index: int) -> float | None:
+    operation = graph.nodes[index].operation
+    if isinstance(operation, Constant) and operation.value.numel() == 1 and operation.value.dtype != torch.bool:
+        return float(operation.value)
+    return None
+
+
+def _polynomial(graph: Graph, index: int, source: int, known: dict[int, Polynomial]) -> Polynomial:
+    if index == source:
+        return VARIABLE
+    number = _number(graph, index)
+    if number is not None:
+        return constant(number)
+    if index not in known:
+        node = graph.nodes[index]
+        given = [_polynomial(graph, each, source, known) for each in node.sources]
+        known[index] = _applied(node, given)
+    return known[index]
+
+
+def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
+    operation = node.operation
+    if isinstance(operation, Sum):
+        total = constant(0.0)
+        for sign, each in zip(operation.signs, given, strict=True):
+            total = total + each.scaled(float(sign))
+        return total
+    if isinstance(operation, Product):
+        return given[0] * given[1]
+    if isinstance(operation, Quotient):
+        divisor = given[1].number
+        return given[0] * (atom("1 /", given[1]) if divisor is None else constant(1 / divisor))
+    if isinstance(operation, Pair) and operation.name in ("maximum", "minimum"):
+        ends = [each.number for each in given]
+        end = next((each for each in ends if each is not None), None)
+        if end is not None:
+            low, high = (end, math.inf) if operation.name == "maximum" else (-math.inf, end)
+            return atom(clamp(low, high), given[ends.index(None)])
+    if isinstance(operation, Power) and operation.exponent in (2.0, 3.0, 4.0):
+        product = given[0]
+        for _ in range(int(operation.exponent) - 1):
+            product = product * given[0]
+        return product
+    name = _name(operation)
+    if name is None:
+        raise _NotReadError
+    variable = next(each for each in given if each.number is None)
+    return atom(name, variable)
+
+
+def _name(operation: object) -> str | None:
+    if isinstance(operation, Function):
+        return operation.name
+    if isinstance(operation, Clamp):
+        return clamp(operation.low, operation.high)
+    if isinstance(operation, Pointwise) and operation.hardness is None and not operation.traits.parameters:
+        return clamp(0, 6) if operation.traits.name == "relu6" else operation.traits.name
+    return None
+
+
+def _row(found: Polynomial) -> Pointwise | None:
+    """The row that computes the expression, at its hardness, which a formula without its own scale tells."""
+    for traits, formula in formulas():
+        apart = deviation(found, formula)
+        if apart <= TOLERANCE:
+            return Pointwise(traits, None, apart)
+    for traits, formula in formulas():
+        hardness = _hardness(found, formula)
+        if hardness is None or traits.hardens_to != "relu" or traits.hardened_at != 1:
+            continue
+        apart = deviation(found, formula.of(hardness).scaled(1 / hardness))
+        if apart <= TOLERANCE:
+            return Pointwise(traits, torch.tensor(hardness, dtype=torch.float64), apart)
+    return None
+
+
+def _hardness(found: Polynomial, formula: Polynomial) -> float | None:
+    """What the variable is multiplied by in a function that both contain."""
+    pairs = zip(_linear(found), _linear(formula), strict=False)
+    ratio = next((one / other for (name, one), (like, other) in pairs if name == like), None)
+    return ratio if ratio is not None and math.isfinite(ratio) and ratio > 0 else None
+
+
+def _linear(formula: Polynomial) -> list[tuple[str, float]]:
+    """The functions in an expression, with the coefficient of the variable in what they are of."""
+    found = []
+    for monomial, _ in formula.terms:
+        for symbol, _power in monomial:
+            if symbol is not None:
+                slope = dict(symbol.argument.terms).get(VARIABLE.terms[0][0])
+                found += [(symbol.name, slope)] if slope else []
+    return found
+
+
+def _scaled(graph: Graph, node: Node) -> Node | None:
+    """g(lambda x) / lambda with the same constant, one number or one per channel."""
+    if not isinstance(node.operation, Quotient):
+        return None
+    middle, divisor = (graph.nodes[each] for each in node.sources)
+    if not isinstance(middle.operation, Pointwise) or middle.operation.hardness is not None:
+        return None
+    product = graph.nodes[middle.sources[0]]
+    if not isinstance(product.operation, Product) or not isinstance(divisor.operation, Constant):
+        return None
+    hardness = divisor.operation.value
+    for factor, source in (product.sources, product.sources[::-1]):
+        operation = graph.nodes[factor].operation
+        same = isinstance(operation, Constant) and torch.equal(operation.value, hardness)
+        if same and bool((hardness > 0).all()) and graph.nodes[source].shape == node.shape:
+            changed = replace(middle.operation, hardness=hardness)
+            return replace(node, operation=changed, sources=(source,))
+    return None

@@ -1,0 +1,348 @@
+"""What torch's operators mean, one row each: those that compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from evalsuite.activations import Activation
+from evalsuite.activations.recognition import known
+from evalsuite.graph.call import Call, Value
+from evalsuite.graph.operations import (
+    AveragePool,
+    BatchNorm,
+    Clamp,
+    Convolution,
+    CumulativeSum,
+    Function,
+    LayerNorm,
+    Linear,
+    MaxPool,
+    Pair,
+    Pointwise,
+    Power,
+    Product,
+    Quotient,
+    Reduction,
+    RMSNorm,
+    Softmax,
+    Sum,
+    Where,
+)
+from evalsuite.graph.pooling import adaptive, linear_interpolation, nearest
+
+Reader = Callable[..., Any]
+
+
+def row_of(module: nn.Module) -> Activation | None:
+    """The registered row that torch's own module computes."""
+    found = next((each for each in known() if each.matches(module)), None)
+    return None if found is None else found.of(module)
+
+
+def activation(c: Call, x: Any, module: nn.Module) -> Value:
+    """The activation that `module` is of, by its row."""
+    traits = row_of(module)
+    if traits is None:
+        c.refuse(f"there is no row of traits for {module}: register one, or choose a known activation")
+    return c.add(Pointwise(traits), c.as_kind(x, torch.float32))
+
+
+def _acts(make: Callable[..., nn.Module]) -> Reader:
+    return lambda c, x, *args, **kwargs: activation(c, x, make(*args, **kwargs))
+
+
+def _function(name: str, kind: torch.dtype = torch.float32) -> Reader:
+    return lambda c, x: c.add(Function(name), c.as_kind(x, kind))
+
+
+def _pair(name: str, kind: torch.dtype | None = None) -> Reader:
+    def read(c: Call, first: Any, second: Any) -> Value:
+        given = c.alike(first, second) if kind is None else [c.as_kind(each, kind) for each in (first, second)]
+        return c.add(Pair(name), *given)
+
+    return read
+
+
+def _logic(name: str) -> Reader:
+    def read(c: Call, first: Any, second: Any) -> Value:
+        if any(c.node(c.value(each)).dtype != torch.bool for each in (first, second)):
+            c.refuse("works on the bits of numbers; only truth values are read")
+        return c.add(Pair(name), first, second)
+
+    return read
+
+
+def _add(sign: int) -> Reader:
+    def read(c: Call, x: Any, y: Any, *, alpha: float = 1) -> Value:
+        return c.summed(x, y if alpha == 1 else c.add(Product(), *c.alike(y, alpha)), sign)
+
+    return read
+
+
+def _divide(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
+    if rounding_mode == "floor" and c.dtype == torch.int64:
+        return c.add(Quotient(), *c.alike(x, y))
+    if rounding_mode is not None:
+        c.refuse(f"divides with rounding_mode {rounding_mode!r}")
+    return c.add(Quotient(), *(c.as_kind(each, torch.float32) for each in (x, y)))
+
+
+def _power(c: Call, x: Any, exponent: Any) -> Value:
+    return c.add(Power(float(c.known(exponent, "exponent"))), c.as_kind(x, torch.float32))
+
+
+def _clamp(c: Call, x: Any, low: Any = None, high: Any = None) -> Value:
+    low, high = (
+        end if each is None else float(c.known(each, "bound"))
+        for each, end in zip((low, high), (-math.inf, math.inf), strict=True)
+    )
+    if (low, high) == (0.0, math.inf):
+        return activation(c, x, nn.ReLU())
+    return c.add(Clamp(low, high), x)
+
+
+def _softplus(c: Call, x: Any, beta: float = 1, threshold: float = 20) -> Value:
+    if beta != 1:
+        c.refuse(f"beta = {beta}; only 1 is read")
+    row = row_of(nn.Softplus(threshold=40))
+    assert row is not None
+    # Beyond the threshold torch leaves out the smaller part of the sum.
+    return c.add(Pointwise(row, None, 0.0 if threshold >= 40 else math.exp(-threshold)), c.as_kind(x, torch.float32))
+
+
+def _reduce(name: str) -> Reader:
+    def read(c: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+        del dtype
+        kind = {"any": torch.bool, "all": torch.bool, "mean": torch.float32}.get(name)
+        if name == "sum" and c.node(x).dtype == torch.bool:
+            kind = torch.int64
+        x = x if kind is None else c.as_kind(x, kind)
+        return c.as_kind(c.add(Reduction(name, c.axes(x, dim), keepdim), x), c.dtype)
+
+    return read
+
+
+def _variance(c: Call, x: Value, dim: Any = None, *args: Any, **kwargs: Any) -> Value:
+    given = dict(zip(("correction", "keepdim") if args and not isinstance(args[0], bool) else ("unbiased", "keepdim"),
+                     args, strict=False)) | kwargs  # fmt: skip
+    correction = given.get("correction", 1 if given.get("unbiased", True) else 0)
+    if correction != 0:
+        c.refuse("takes the variance of a sample (unbiased); only correction=0 is read")
+    axes = c.axes(x, dim)
+    centered = c.summed(x, c.add(Reduction("mean", axes, True), x), -1)
+    return c.add(Reduction("mean", axes, bool(given.get("keepdim", False))), c.add(Power(2.0), centered))
+
+
+def _linear(c: Call, x: Any, weight: Any, bias: Any = None) -> Value:
+    known_weight = c.builder.known(c.value(weight))
+    if known_weight is not None and (bias is None or c.builder.known(c.value(bias)) is not None):
+        return c.add(Linear(known_weight, c.optional(bias, "bias")), x)
+    made = c.product(x, c.transposed(c.value(weight), -1, -2))
+    return made if bias is None else c.summed(made, bias)
+
+
+def _addmm(c: Call, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1) -> Value:
+    if beta != 1 or alpha != 1:
+        c.refuse(f"beta = {beta}, alpha = {alpha}; only 1 is read")
+    matrix, shift = c.builder.known(c.value(weight)), c.builder.known(c.value(bias))
+    if matrix is not None and shift is not None and shift.ndim == 1 and len(shift) == matrix.shape[1]:
+        return c.add(Linear(matrix.T, shift), x)
+    return c.summed(c.product(x, weight), bias)
+
+
+def tupled(value: Any, count: int) -> tuple[int, ...]:
+    """A number for each dimension."""
+    given = [value] if isinstance(value, int) else list(value)
+    return tuple(given * count if len(given) == 1 else given)
+
+
+def _convolution(c: Call, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+                 groups: int = 1) -> Value:  # fmt: skip
+    kernel = c.known(weight, "weight")
+    count = kernel.ndim - 2
+    dilation = tupled(dilation, count)
+    if isinstance(padding, str):
+        reach = [step * (size - 1) for step, size in zip(dilation, kernel.shape[2:], strict=True)]
+        if padding == "same" and any(each % 2 for each in reach):
+            c.refuse("padding 'same' of a kernel of even size is not the same on both sides: pad before it")
+        padding = [each // 2 if padding == "same" else 0 for each in reach]
+    window = (tupled(stride, count), tupled(padding, count), dilation, groups)
+    return _batched(c, x, count + 1, lambda y: c.add(Convolution(kernel, c.optional(bias, "bias"), *window), y))
+
+
+def _transposed(c: Call, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, extra: Any = 0,
+                groups: int = 1, dilation: Any = 1) -> Value:  # fmt: skip
+    kernel = c.known(weight, "weight")
+    count = kernel.ndim - 2
+    steps, pads, wide, more = (tupled(each, count) for each in (stride, padding, dilation, extra))
+    made = Convolution(kernel, c.optional(bias, "bias"), steps, pads, wide, groups, True, more)
+    return _batched(c, x, count + 1, lambda y: c.add(made, y))
+
+
+def _batched(c: Call, x: Value, dims: int, make: Callable[[Value], Value]) -> Value:
+    if len(c.node(x).shape) != dims + 1:
+        c.refuse(f"takes an input of {len(c.node(x).shape)} dimensions; only batches of {dims} are read")
+    return make(x)
+
+
+def _batch_norm(c: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, *rest: Any) -> Value:
+    # batch_norm(..., training, momentum, eps, cudnn); _native_batch_norm_legit_no_training(..., momentum, eps)
+    if (isinstance(rest[0], bool) and rest[0]) or mean is None:
+        c.refuse("normalises by its batch: it is no function of one input; train it with track_running_stats=True")
+    eps = rest[2] if isinstance(rest[0], bool) else rest[1]
+    given = [c.optional(each, "statistics") for each in (mean, variance, weight, bias)]
+    assert given[0] is not None
+    assert given[1] is not None
+    return c.add(BatchNorm(given[0], given[1], given[2], given[3], float(eps)), x)
+
+
+def _layer_norm(c: Call, x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Value:
+    count = len(c.node(x).shape)
+    axes = tuple(range(count - len(shape), count))
+    return c.add(LayerNorm(axes, eps, c.optional(weight, "weight"), c.optional(bias, "bias")), x)
+
+
+def _rms_norm(c: Call, x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Value:
+    count = len(c.node(x).shape)
+    # Without one torch takes that of the input's type.
+    eps = torch.finfo(torch.float32).eps if eps is None else eps
+    return c.add(RMSNorm(tuple(range(count - len(shape), count)), eps, c.optional(weight, "weight")), x)
+
+
+def _group_norm(
+    c: Call, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> Value:
+    shape = c.node(x).shape
+    parted = c.reshaped(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    made = c.reshaped(c.add(LayerNorm(tuple(range(2, len(shape) + 1)), eps), parted), shape)
+    column = (-1, *[1] * (len(shape) - 2))
+    if weight is not None:
+        made = c.add(Product(), made, c.known(weight, "weight").reshape(column))
+    return made if bias is None else c.summed(made, c.known(bias, "bias").reshape(column))
+
+
+def _softmax(log: bool) -> Reader:
+    return lambda c, x, dim, *_: c.add(Softmax(c.axis(x, dim), log), x)
+
+
+def _attention(c: Call, q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, is_causal: bool = False, *,
+               scale: float | None = None, enable_gqa: bool = False) -> Value:  # fmt: skip
+    """softmax(q k^T scale + mask) v, written out."""
+    if dropout:
+        c.refuse("has dropout in evaluation mode, so that it is no function of its input: pass dropout_p=0.0 there")
+    sizes = c.node(q).shape
+    if enable_gqa:
+        k, v = (_repeated(c, each, sizes[-3] // c.node(each).shape[-3]) for each in (k, v))
+    scale = 1 / math.sqrt(sizes[-1]) if scale is None else scale
+    scores = c.add(Product(), c.product(q, c.transposed(k, -1, -2)), scale)
+    if is_causal:
+        rows, columns = sizes[-2], c.node(k).shape[-2]
+        mask = torch.ones(rows, columns, dtype=torch.bool).tril()
+    if mask is not None:
+        mask = c.value(mask)
+        if c.node(mask).dtype == torch.bool:
+            scores = c.add(Where(), mask, scores, -math.inf)
+        else:
+            scores = c.summed(scores, mask)
+    shares = c.add(Softmax(len(c.node(scores).shape) - 1, safe=True), scores)
+    return c.product(shares, v)
+
+
+def _repeated(c: Call, x: Value, times: int) -> Value:
+    shape = c.node(x).shape
+    apart = c.reshaped(x, (*shape[:-2], 1, *shape[-2:]))
+    return c.reshaped(
+        c.expanded(apart, (*shape[:-2], times, *shape[-2:])), (*shape[:-3], shape[-3] * times, *shape[-2:])
+    )
+
+
+def _max_pool(
+    c: Call, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> Value:
+    count = len(c.node(x).shape) - 2
+    kernel = tupled(kernel, count)
+    window = (kernel, tupled(stride or kernel, count), tupled(padding, count), tupled(dilation, count), ceil)
+    return _batched(c, x, count + 1, lambda y: c.add(MaxPool(*window), y))
+
+
+def _average_pool(c: Call, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False,
+                  counts: bool = True, divisor: int | None = None) -> Value:  # fmt: skip
+    count = len(c.node(x).shape) - 2
+    kernel = tupled(kernel, count)
+    return c.add(AveragePool(kernel, tupled(stride or kernel, count), tupled(padding, count), ceil, counts, divisor), x)
+
+
+def _masked(c: Call, x: Any, mask: Any, fill: Any) -> Value:
+    return c.add(Where(), mask, *reversed(c.alike(x, fill)))
+
+
+def _where(c: Call, mask: Any, first: Any, second: Any) -> Value:
+    return c.add(Where(), mask, *c.alike(first, second))
+
+
+def _negative(c: Call, x: Any) -> Value:
+    return c.add(Sum((-1,)), x)
+
+
+def _cumulative(c: Call, x: Any, dim: int, *, dtype: Any = None) -> Value:
+    del dtype
+    x = c.as_kind(x, torch.int64) if c.node(x).dtype == torch.bool else x
+    return c.add(CumulativeSum(c.axis(x, dim)), x)
+
+
+def _extreme(name: str) -> Reader:
+    def read(c: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        made = c.add(Reduction(name, c.axes(x, dim), keepdim), x)
+        return made if dim is None else (made, None)
+
+    return read
+
+
+def _weight_norm(c: Call, direction: Value, length: Any, dim: int = 0) -> Value:
+    """direction * length / |direction|, the norm over all axes but one."""
+    count = len(c.node(direction).shape)
+    axes = tuple(axis for axis in range(count) if axis != dim % count)
+    norm = c.add(Function("sqrt"), c.add(Reduction("sum", axes, True), c.add(Power(2.0), direction)))
+    return c.add(Product(), direction, c.add(Quotient(), length, norm))
+
+
+COMPUTING: dict[str, Reader] = {
+    "_log_softmax": _softmax(True), "_native_batch_norm_legit_no_training":
+    lambda c, *args: (_batch_norm(c, *args), None, None), "_softmax": _softmax(False), "abs": _function("abs"),
+    "adaptive_avg_pool1d": adaptive, "adaptive_avg_pool2d": adaptive, "adaptive_avg_pool3d": adaptive,
+    "add": _add(1), "addmm": _addmm, "all": _reduce("all"), "amax": _reduce("maximum"), "amin": _reduce("minimum"),
+    "any": _reduce("any"), "avg_pool1d": _average_pool, "avg_pool2d": _average_pool, "avg_pool3d": _average_pool,
+    "baddbmm": _addmm, "batch_norm": _batch_norm, "bitwise_and": _logic("and"),
+    "bitwise_not": _function("not", torch.bool), "bitwise_or": _logic("or"), "bmm": Call.product, "clamp": _clamp,
+    "clamp_max": lambda c, x, high: _clamp(c, x, None, high), "clamp_min": _clamp,
+    "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution, "conv_transpose1d": _transposed,
+    "conv_transpose2d": _transposed, "conv_transpose3d": _transposed, "cos": _function("cos"), "cumsum": _cumulative,
+    "div": _divide, "elu": _acts(lambda alpha=1.0, *_: nn.ELU(alpha)), "eq": _pair("equal"), "erf": _function("erf"),
+    "exp": _function("exp"), "floor": _function("floor"),
+    "floor_divide": lambda c, x, y: _divide(c, x, y, rounding_mode="floor"), "ge": _pair("greater-equal"),
+    "gelu": _acts(lambda approximate="none": nn.GELU(approximate)), "group_norm": _group_norm, "gt": _pair("greater"),
+    "hardsigmoid": _acts(nn.Hardsigmoid), "hardswish": _acts(nn.Hardswish),
+    "hardtanh": lambda c, x, low=-1.0, high=1.0: c.add(Clamp(float(low), float(high)), x),
+    "layer_norm": _layer_norm, "le": _pair("less-equal"), "leaky_relu": _acts(nn.LeakyReLU), "linear": _linear,
+    "log": _function("log"), "log_softmax": _softmax(True), "logical_and": _pair("and", torch.bool),
+    "logical_not": _function("not", torch.bool), "logical_or": _pair("or", torch.bool), "lt": _pair("less"),
+    "masked_fill": _masked, "matmul": Call.product, "max": _extreme("maximum"), "max_pool1d": _max_pool,
+    "max_pool2d": _max_pool, "max_pool3d": _max_pool, "maximum": _pair("maximum"), "mean": _reduce("mean"),
+    "min": _extreme("minimum"), "minimum": _pair("minimum"), "mish": _acts(nn.Mish), "mm": Call.product,
+    "mul": lambda c, x, y: c.add(Product(), *c.alike(x, y)), "ne": _pair("unequal"), "neg": _negative, "pow": _power,
+    "reciprocal": lambda c, x: c.add(Quotient(), 1.0, c.as_kind(x, torch.float32)), "relu": _acts(nn.ReLU),
+    "relu6": _acts(nn.ReLU6), "remainder": _pair("modulo"), "rms_norm": _rms_norm, "rsqrt": _function("rsqrt"),
+    "rsub": lambda c, x, y, **more: _add(-1)(c, y, x, **more), "scaled_dot_product_attention": _attention,
+    "sigmoid": _acts(nn.Sigmoid), "sign": _function("sign"), "silu": _acts(nn.SiLU), "sin": _function("sin"),
+    "softmax": _softmax(False), "softplus": _softplus, "sqrt": _function("sqrt"),
+    "square": lambda c, x: _power(c, x, 2.0), "sub": _add(-1), "sum": _reduce("sum"), "tanh": _acts(nn.Tanh),
+    "upsample_bilinear2d": linear_interpolation, "upsample_linear1d": linear_interpolation,
+    "upsample_nearest1d": nearest, "upsample_nearest2d": nearest, "upsample_nearest3d": nearest, "var": _variance,
+    "where": _where, "__and__": _logic("and"), "__or__": _logic("or"),
+    "_weight_norm": _weight_norm, "_safe_softmax": lambda c, x, dim, *_: c.add(Softmax(c.axis(x, dim), safe=True), x),
+}  # fmt: skip

@@ -1,0 +1,231 @@
+"""What torch's operators mean, one row each: those that move entries, make constants, or do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+
+from evalsuite.graph.call import Call, Times, Value
+from evalsuite.graph.moving import Gather, GatherAlong, Pad, Positions
+from evalsuite.graph.operations import Product, Where
+
+Reader = Callable[..., Any]
+
+
+def _same(c: Call, x: Value, *args: Any, **kwargs: Any) -> Value:
+    return x
+
+
+def _dropout(c: Call, x: Value, share: float, train: bool) -> Value:
+    if train and share:
+        c.refuse("has dropout in evaluation mode, so that it is no function of its input: pass training=self.training")
+    return x
+
+
+def _cast(c: Call, x: Value, *args: Any, **kwargs: Any) -> Value:
+    """To the kind of the result; to another precision of real numbers is nothing."""
+    return c.as_kind(x, c.dtype)
+
+
+def _reshape(c: Call, x: Value, *args: Any, **kwargs: Any) -> Value:
+    return c.reshaped(x, c.shape)
+
+
+def _expand(c: Call, x: Value, *args: Any, **kwargs: Any) -> Value:
+    return c.expanded(x, c.shape)
+
+
+def _permute(c: Call, x: Value, order: list[int]) -> Value:
+    return c.permuted(x, tuple(c.axis(x, each) for each in order))
+
+
+def _slice(c: Call, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+    return c.sliced(x, dim, start, end, step)
+
+
+def _split(c: Call, x: Value, size: Any, dim: int = 0) -> tuple[Value, ...]:
+    whole = c.node(x).shape[c.axis(x, dim)]
+    if whole < 0:
+        c.refuse("splits the batch")
+    sizes = [size] * -(-whole // size) if isinstance(size, int) else list(size)
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    return tuple(c.sliced(x, dim, at, at + each) for at, each in zip(starts, sizes, strict=True))
+
+
+def _chunk(c: Call, x: Value, count: int, dim: int = 0) -> tuple[Value, ...]:
+    return _split(c, x, -(-c.node(x).shape[c.axis(x, dim)] // count), dim)
+
+
+def _unbind(c: Call, x: Value, dim: int = 0) -> tuple[Value, ...]:
+    return tuple(c.picked(x, dim, place) for place in range(c.node(x).shape[c.axis(x, dim)]))
+
+
+def _stack(c: Call, parts: list[Any], dim: int = 0) -> Value:
+    axis = dim % len(c.shape)
+    each = (*c.shape[:axis], 1, *c.shape[axis + 1 :])
+    return c.joined([c.reshaped(part, each) for part in c.alike(*parts)], axis)
+
+
+def _pad(c: Call, x: Value, pad: list[int], mode: Any = 0.0, value: float | None = None) -> Value:
+    """constant_pad_nd(x, pad, value), or pad(x, pad, mode, value)."""
+    fill = mode if isinstance(mode, (int, float)) else (value or 0.0)
+    if isinstance(mode, str) and mode != "constant":
+        c.refuse(f"pads with mode {mode!r}; only constant padding is read")
+    count = len(c.node(x).shape)
+    pairs = [(pad[place], pad[place + 1]) for place in range(0, len(pad), 2)]
+    widths = ([(0, 0)] * (count - len(pairs)) + pairs[::-1]) if pairs else []
+    for axis, (before, behind) in enumerate(widths):
+        if before < 0 or behind < 0:
+            size = c.node(x).shape[axis]
+            x = c.sliced(x, axis, max(-before, 0), size - max(-behind, 0) if behind < 0 else None)
+    kept = tuple((max(before, 0), max(behind, 0)) for before, behind in widths)
+    return c.add(Pad(kept, float(fill)), x) if any(map(any, kept)) else x
+
+
+def _index(c: Call, x: Value, indices: list[Any]) -> Value:
+    axes = tuple(axis for axis, each in enumerate(indices) if each is not None)
+    given = [c.value(each) for each in indices if each is not None]
+    if any(c.node(each).dtype == torch.bool for each in given):
+        c.refuse("indexes by truth values, so that the number of entries depends on the input: use torch.where")
+    return c.add(Gather(axes), x, *given)
+
+
+def _embedding(c: Call, weight: Value, index: Value, *args: Any, **kwargs: Any) -> Value:
+    return c.add(Gather((0,)), weight, index)
+
+
+def _gather(c: Call, x: Value, dim: int, index: Value, **kwargs: Any) -> Value:
+    return c.add(GatherAlong(c.axis(x, dim)), x, index)
+
+
+def _filled(number: float) -> Reader:
+    return lambda c, *args, **kwargs: _full(c, number)
+
+
+def _full(c: Call, fill: Any) -> Value:
+    value = c.known(fill, "fill")
+    return c.expanded(value.to(torch.float64 if c.dtype == torch.float32 else c.dtype), c.shape)
+
+
+def _arange(c: Call, *ends: Any, **kwargs: Any) -> Value:
+    start, stop, step = (0, *ends, 1) if len(ends) == 1 else (*ends, 1)[:3]
+    if isinstance(stop, Times) and (start, step) == (0, 1):
+        return c.as_kind(c.add(Positions(stop.times), *c.batch((-1,))), c.dtype)
+    if any(isinstance(each, Times) for each in (start, stop, step)):
+        c.refuse(f"counts from {start} to {stop} by {step}, which depends on the batch")
+    return c.as_kind(torch.arange(start, stop, step), c.dtype)
+
+
+def _triangle(upper: bool) -> Reader:
+    def read(c: Call, x: Value, diagonal: int = 0) -> Value:
+        rows, columns = c.node(x).shape[-2:]
+        kept = torch.ones(rows, columns, dtype=torch.bool)
+        kept = kept.triu(diagonal) if upper else kept.tril(diagonal)
+        return c.add(Where(), kept, *c.alike(x, 0))
+
+    return read
+
+
+def _flipped(c: Call, x: Value, dims: list[int]) -> Value:
+    for dim in dims:
+        axis = c.axis(x, dim)
+        size = c.node(x).shape[axis]
+        x = c.gathered(x, axis, torch.arange(size - 1, -1, -1))
+    return x
+
+
+def _rolled(c: Call, x: Value, shifts: list[int], dims: Any = ()) -> Value:
+    for shift, dim in zip(shifts, dims or c.refuse("rolls the flattened tensor"), strict=True):
+        axis = c.axis(x, dim)
+        x = c.gathered(x, axis, torch.arange(c.node(x).shape[axis]).roll(shift))
+    return x
+
+
+def _difference(c: Call, x: Value, n: int = 1, dim: int = -1, before: Any = None, behind: Any = None) -> Value:
+    """The entries minus those before them."""
+    if n != 1:
+        c.refuse("takes differences of differences")
+    x = c.joined([each for each in (before, x, behind) if each is not None], c.axis(x, dim))
+    return c.summed(c.sliced(x, dim, 1, None), c.sliced(x, dim, 0, c.node(x).shape[c.axis(x, dim)] - 1), -1)
+
+
+def _repeat(c: Call, x: Value, times: list[int]) -> Value:
+    """Tiled: by new axes, which are joined with the old."""
+    shape = (1,) * (len(times) - len(c.node(x).shape)) + c.node(x).shape
+    apart = tuple(each for size in shape for each in (1, size))
+    wide = tuple(each for count, size in zip(times, shape, strict=True) for each in (count, size))
+    if any(isinstance(each, Times) for each in times):
+        # Only what has no batch of its own is repeated along one.
+        return c.expanded(c.reshaped(x, shape), c.shape)
+    return c.reshaped(c.expanded(c.reshaped(x, apart), wide), c.shape)
+
+
+def _repeat_interleave(c: Call, x: Value, count: int, dim: int | None = None, **kwargs: Any) -> Value:
+    if dim is None:
+        x, dim = c.reshaped(x, (prod(c.node(x).shape),)), 0
+    axis, shape = c.axis(x, dim), c.node(x).shape
+    apart = c.reshaped(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    return c.reshaped(c.expanded(apart, (*shape[: axis + 1], count, *shape[axis + 1 :])), c.shape)
+
+
+def _moved(c: Call, x: Value, source: Any, target: Any) -> Value:
+    # Sizes that all differ tell where each axis goes.
+    probe = torch.empty(tuple(range(2, 2 + len(c.node(x).shape))), device="meta").movedim(source, target)
+    return c.permuted(x, tuple(each - 2 for each in probe.shape))
+
+
+def _written(c: Call, x: Value, part: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+    """x with a slice of it replaced by `part`: entries of one behind the other."""
+    axis = c.axis(x, dim)
+    size = c.node(x).shape[axis]
+    if c.node(x).shape == c.node(part).shape:
+        return c.as_kind(part, c.dtype)
+    if size < 0:
+        c.refuse("writes into a part of the batch")
+    index = torch.arange(size)
+    places = index[slice(start, end, step)]
+    index[places.clone()] = size + torch.arange(len(places))
+    return c.gathered(c.joined([x, part], axis), axis, index)
+
+
+def _written_at(c: Call, x: Value, part: Value, dim: int, index: int) -> Value:
+    axis = c.axis(x, dim)
+    shape, place = c.node(x).shape, index % max(c.node(x).shape[axis], 1)
+    return _written(c, x, c.reshaped(part, (*shape[:axis], 1, *shape[axis + 1 :])), axis, place, place + 1)
+
+
+def _outer(c: Call, x: Value, y: Value) -> Value:
+    return c.add(Product(), c.reshaped(x, (*c.node(x).shape, 1)), y)
+
+
+MOVING: dict[str, Reader] = {
+    **dict.fromkeys(
+        ("alias", "clone", "contiguous", "detach", "detach_", "lift_fresh_copy"), _same
+    ),
+    **dict.fromkeys(("_to_copy", "to", "type_as", "float"), _cast),
+    **dict.fromkeys(
+        ("_unsafe_view", "flatten", "reshape", "squeeze", "unflatten", "unsqueeze", "view", "view_as", "reshape_as"),
+        _reshape,
+    ),
+    "arange": _arange, "broadcast_to": _expand, "cat": lambda c, parts, dim=0: c.joined(parts, dim), "chunk": _chunk,
+    "copy": lambda c, x, source, *args: c.expanded(c.as_kind(source, c.dtype), c.shape),
+    "concat": lambda c, parts, dim=0: c.joined(parts, dim), "constant_pad_nd": _pad, "diff": _difference,
+    "dropout": _dropout, "dropout_": _dropout, "embedding": _embedding, "expand": _expand, "expand_as": _expand,
+    "feature_dropout": _dropout, "flip": _flipped, "fill": lambda c, x, fill: _full(c, fill),
+    "full": lambda c, size, fill, **kwargs: _full(c, fill),
+    "full_like": lambda c, x, fill, **kwargs: _full(c, fill), "gather": _gather, "index": _index,
+    "index_select": lambda c, x, dim, index: c.gathered(x, dim, index), "movedim": _moved, "moveaxis": _moved,
+    "new_full": lambda c, x, size, fill, **kwargs: _full(c, fill), "new_ones": _filled(1), "new_zeros": _filled(0),
+    "numpy_T": lambda c, x: c.transposed(x, 0, 1), "ones": _filled(1), "ones_like": _filled(1), "outer": _outer,
+    "pad": _pad, "permute": _permute, "repeat": _repeat, "repeat_interleave": _repeat_interleave, "roll": _rolled,
+    "scalar_tensor": lambda c, fill, **kwargs: _full(c, fill),
+    "select": lambda c, x, dim, index: c.picked(x, dim, index),
+    "select_scatter": _written_at, "slice_scatter": _written,
+    "slice": _slice, "split": _split, "split_with_sizes": _split, "stack": _stack,
+    "swapaxes": lambda c, x, one, two: c.transposed(x, one, two), "t": lambda c, x: c.transposed(x, 0, 1),
+    "transpose": lambda c, x, one, two: c.transposed(x, one, two), "tril": _triangle(False), "triu": _triangle(True),
+    "unbind": _unbind, "zeros": _filled(0), "zeros_like": _filled(0),
+}  # fmt: skip

@@ -1,0 +1,171 @@
+"""One call of an exported program or one node of a file: what its reader may ask, and how it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from evalsuite.contract import Unsupported
+from evalsuite.graph.graph import Builder, Node
+from evalsuite.graph.moving import Concat, Expand, Gather, Reshape, Slice, Transpose
+from evalsuite.graph.operations import Cast, Linear, MatMul, Operation, Sum
+from evalsuite.graph.sizes import Shape
+
+
+class Value(int):
+    """A value of the graph, by its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A number that is `times` the batch, where a program computes with sizes."""
+
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Where it is, for errors; the shape of its result and its kind, where those are known."""
+
+    builder: Builder
+    where: str
+    shape: Shape = ()
+    dtype: torch.dtype = torch.float32
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise Unsupported, naming the place."""
+        raise Unsupported(f"{self.where}: {why}")
+
+    def add(self, operation: Operation, *sources: Any) -> Value:
+        """A new value; sources are values, or numbers that are constants."""
+        return Value(self.builder.add(operation, *(self.value(each) for each in sources)))
+
+    def value(self, source: Any) -> Value:
+        """A value as it is; a number or a tensor as a constant."""
+        if isinstance(source, Value):
+            return source
+        if isinstance(source, float):
+            source = torch.tensor(source, dtype=torch.float64)
+        if isinstance(source, bool | int):
+            source = torch.tensor(source)
+        if not isinstance(source, torch.Tensor):
+            self.refuse(f"takes {source!r}, which is neither a tensor nor a number that is known beforehand")
+        return Value(self.builder.constant(source))
+
+    def node(self, value: Value) -> Node:
+        """The node of a value."""
+        return self.builder.nodes[value]
+
+    def known(self, source: Any, what: str) -> torch.Tensor:
+        """The value of a constant. Refused where it depends on the input."""
+        found = self.builder.known(self.value(source))
+        if found is None:
+            self.refuse(f"its {what} depends on the input; only constant ones are read")
+        return found
+
+    def optional(self, source: Any, what: str) -> torch.Tensor | None:
+        """The same, or None."""
+        return None if source is None else self.known(source, what)
+
+    def axis(self, source: Value, axis: int) -> int:
+        """The axis, counted from 0."""
+        return axis % max(len(self.node(source).shape), 1)
+
+    def axes(self, source: Value, axes: Any) -> tuple[int, ...]:
+        """Axes, counted from 0, in order; none, or an empty list, are all."""
+        given = [axes] if isinstance(axes, int) else list(axes or range(len(self.node(source).shape)))
+        return tuple(sorted(self.axis(source, each) for each in given))
+
+    def as_kind(self, source: Any, dtype: torch.dtype) -> Value:
+        """Cast to a kind, where it is not of that already."""
+        value = self.value(source)
+        return value if self.node(value).dtype == dtype else self.add(Cast(dtype), value)
+
+    def alike(self, *sources: Any) -> list[Value]:
+        """Of one kind: real where any is, else integers where any is."""
+        values = [self.value(each) for each in sources]
+        kinds = {self.node(each).dtype for each in values}
+        wanted = next(each for each in (torch.float32, torch.int64, torch.bool) if each in kinds)
+        return [self.as_kind(each, wanted) for each in values]
+
+    def reshaped(self, source: Value, shape: Shape) -> Value:
+        """In another shape; nothing is done where it is the same, or where the reshape before is passed over."""
+        node = self.node(source)
+        if node.shape == shape:
+            return source
+        if isinstance(node.operation, Reshape):
+            return self.reshaped(Value(node.sources[0]), shape)
+        return self.add(Reshape(shape), source)
+
+    def expanded(self, source: Any, shape: Shape) -> Value:
+        """Repeated to the shape."""
+        value = self.value(source)
+        if self.node(value).shape == shape:
+            return value
+        return self.add(Expand(shape), value, *self.batch(shape))
+
+    def batch(self, shape: Shape) -> tuple[Value, ...]:
+        """An input that tells the batch, where the shape names it."""
+        return (Value(0),) if any(each < 0 for each in shape) else ()
+
+    def transposed(self, source: Value, first: int, second: int) -> Value:
+        """Two axes exchanged."""
+        order = list(range(len(self.node(source).shape)))
+        first, second = self.axis(source, first), self.axis(source, second)
+        order[first], order[second] = order[second], order[first]
+        return self.permuted(source, tuple(order))
+
+    def permuted(self, source: Value, order: tuple[int, ...]) -> Value:
+        """Axis i of the result is axis order[i]."""
+        return source if order == tuple(range(len(order))) else self.add(Transpose(order), source)
+
+    def sliced(
+        self, source: Value, axis: int, start: int | Times | None, stop: int | Times | None, step: int = 1
+    ) -> Value:
+        """As Python slices; an end beyond the axis, or a multiple of the batch that is its size, is the end."""
+        axis = self.axis(source, axis)
+        size = self.node(source).shape[axis]
+        if isinstance(stop, Times) and stop.times == -size:
+            stop = None
+        if isinstance(start, Times) or isinstance(stop, Times) or step < 1:
+            self.refuse(f"takes {start}:{stop}:{step} of axis {axis}; only fixed ends and positive steps are read")
+        start, stop = start or 0, None if stop is not None and stop >= 2**31 else stop
+        if size >= 0:
+            start, stop, step = slice(start, stop, step).indices(size)
+        if start == 0 and step == 1 and stop in (None, size):
+            return source
+        return self.add(Slice(axis, start, stop, step), source)
+
+    def picked(self, source: Value, axis: int, index: int) -> Value:
+        """One entry of an axis, which goes."""
+        axis = self.axis(source, axis)
+        size = self.node(source).shape[axis]
+        if size < 0:
+            self.refuse(f"takes entry {index} of an axis along the batch")
+        part = self.sliced(source, axis, index % size, index % size + 1)
+        shape = self.node(part).shape
+        return self.reshaped(part, shape[:axis] + shape[axis + 1 :])
+
+    def joined(self, sources: Any, axis: int) -> Value:
+        """One behind the other. Empty vectors, as torch allows them, are left out."""
+        values = [each for each in self.alike(*sources) if self.node(each).shape != (0,)]
+        return values[0] if len(values) == 1 else self.add(Concat(self.axis(values[0], axis)), *values)
+
+    def product(self, left: Any, right: Any) -> Value:
+        """The matrix product: a linear map where the right one is a constant matrix."""
+        left, right = self.alike(left, right)
+        weight = self.builder.known(right)
+        if weight is not None and weight.ndim == 2 and self.builder.known(left) is None:
+            return self.add(Linear(weight.T), left)
+        return self.add(MatMul(), left, right)
+
+    def summed(self, first: Any, second: Any, sign: int = 1) -> Value:
+        """first + sign * second."""
+        return self.add(Sum((1, sign)), *self.alike(first, second))
+
+    def gathered(self, source: Any, axis: int, index: Any) -> Value:
+        """Entries of one axis; the index's axes take its place."""
+        value = self.value(source)
+        return self.add(Gather((self.axis(value, axis),)), value, self.as_kind(index, torch.int64))

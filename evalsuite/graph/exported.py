@@ -1,0 +1,206 @@
+"""Reading any module by torch.export: its program, operator by operator."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import Dim, ExportedProgram
+
+from evalsuite.contract import Unsupported
+from evalsuite.graph.aten import COMPUTING
+from evalsuite.graph.aten_moving import MOVING
+from evalsuite.graph.call import Call, Times, Value
+from evalsuite.graph.graph import Builder, Graph, kind_of
+from evalsuite.graph.sizes import BATCHES, Shape, shape, size
+from evalsuite.samples import Inputs, leaves, mapped
+
+_READERS = MOVING | COMPUTING
+# Checks of types and sizes that held when the program was traced, and hold for every batch.
+_SKIPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
+
+
+def graph_of_module(module: nn.Module, example: Inputs) -> Graph:
+    """The graph of a module in evaluation mode, called with one argument, a batch; not yet compared with it.
+
+    Raises:
+        Unsupported: torch.export cannot capture it, or an operator has no reader; the text names the module's path.
+    """
+    program = _program(copy.deepcopy(module).eval(), example)
+    if any(_changes(node) for node in program.graph.nodes):
+        try:
+            with _quiet():
+                # Operators that write into their operands become such that do not.
+                program = program.run_decompositions({})
+        except Exception as error:  # torch's errors share no base class
+            said = f"{type(error).__name__}: {_first_lines(str(error))}"
+            raise Unsupported(f"torch cannot rewrite what is computed in place: {said}") from error
+    return _Reader(program, example).graph()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("torch.export")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logger.setLevel(level)
+
+
+def _program(module: nn.Module, example: Inputs) -> ExportedProgram:
+    # A batch of one would be taken for a constant.
+    pair = mapped(example, lambda each: each[torch.arange(2) % len(each)])
+    batch = Dim("batch")
+    dynamic = mapped(pair, lambda _: {0: batch})  # type: ignore[arg-type, return-value]
+    said = ""
+    for strict in (False, True):
+        try:
+            with _quiet(), torch.no_grad():
+                # A guard on the batch, as that it is not the number of features, would be refused at once.
+                return torch.export.export(
+                    module, (pair,), dynamic_shapes=(dynamic,), strict=strict,
+                    prefer_deferred_runtime_asserts_over_guards=True,
+                )  # fmt: skip
+        except Exception as error:  # torch's errors share no base class
+            said = said or f"{type(error).__name__}: {_first_lines(str(error))}"
+    raise Unsupported(
+        f"torch.export cannot capture {type(module).__name__}: {said}; its forward must take batches of any size, and "
+        "must not choose by the values of its input"
+    )
+
+
+def _first_lines(text: str) -> str:
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())[:300]
+
+
+def _changes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return True
+    return schema is not None and schema.is_mutable and not schema.name.startswith("aten::dropout_")
+
+
+class _Reader:
+    """Reads a program node by node."""
+
+    def __init__(self, program: ExportedProgram, example: Inputs) -> None:
+        self.program = program
+        self.builder = Builder()
+        self.found: dict[fx.Node, Any] = {}
+        self.names = list(example) if isinstance(example, dict) else _positions(len(leaves(example)))
+
+    def graph(self) -> Graph:
+        """See `graph_of_module`."""
+        signature = self.program.graph_signature
+        changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+        if changed:
+            raise Unsupported(
+                f"its forward pass changes {', '.join(map(repr, changed))}: it is no function of its input"
+            )
+        self._inputs()
+        for node in self.program.graph.nodes:
+            if node.op == "call_function":
+                self.found[node] = self._read(node)
+        if len(signature.user_outputs) != 1:
+            raise Unsupported(f"it gives {len(signature.user_outputs)} outputs; wrap it, so that it gives one tensor")
+        (output,) = (node for node in self.program.graph.nodes if node.name == signature.user_outputs[0])
+        return self.builder.graph(self.found[output])
+
+    def _inputs(self) -> None:
+        signature, weights = self.program.graph_signature, self.program.state_dict | self.program.constants
+        held = {
+            **signature.inputs_to_parameters, **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants,
+        }  # fmt: skip
+        nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
+        for name, each in zip(signature.user_inputs, self.names, strict=True):
+            node = nodes[str(name)]
+            self.builder.name = each
+            self.found[node] = Value(self.builder.input(each, *_described(node.meta["val"])))
+        for name, each in held.items():
+            self.builder.name = each
+            self.found[nodes[name]] = Value(self.builder.constant(weights[each]))
+
+    def _read(self, node: fx.Node) -> Any:
+        schema = getattr(node.target, "_schema", None)
+        target = schema.name.split("::")[-1] if schema is not None else getattr(node.target, "__name__", "")
+        if target in _SKIPPED or isinstance(node.meta.get("val"), torch.SymBool | bool):
+            return None
+        self.builder.name = path = _path(node)
+        where = f"{path or 'the network'} ({target})"
+        try:
+            return self._value(node, target, where)
+        except Unsupported as error:
+            raise Unsupported(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
+        except Exception as error:  # what torch raises of operands that its meta functions do not take
+            said = _first_lines(str(error))
+            raise Unsupported(f"{where}: not read: {type(error).__name__}: {said}") from error
+
+    def _value(self, node: fx.Node, target: str, where: str) -> Any:
+        known = node.meta.get("val")
+        if isinstance(known, torch.SymInt | int):
+            return _number(known)
+        args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
+        if target == "getitem":
+            return args[0][args[1]]
+        if target not in _READERS:
+            raise Unsupported(f"no reader for torch's operator {node.target}: write it with others, or ask for it")
+        values = [each for each in _listed(known) if isinstance(each, torch.Tensor)]
+        call = Call(self.builder, where, *(_described(values[0]) if values else ()))
+        return _READERS[target](call, *args, **kwargs)
+
+    def _resolved(self, given: Any) -> Any:
+        if isinstance(given, fx.Node):
+            return self.found[given]
+        if isinstance(given, dict):
+            return {key: self._resolved(each) for key, each in given.items() if key not in _OF_MEMORY}
+        if isinstance(given, list | tuple):
+            return [self._resolved(each) for each in given]
+        return given
+
+
+# Where and how a result lies in memory.
+_OF_MEMORY = ("device", "layout", "memory_format", "pin_memory", "implicit", "non_blocking", "copy")
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _number(value: Any) -> int | Times:
+    """A size that a program computes: a number, or a multiple of the batch."""
+    found = size(*(_at(value, batch) for batch in BATCHES))
+    return Times(-found) if found < 0 else found
+
+
+def _at(value: Any, batch: int) -> int:
+    """A size for a batch of this size."""
+    if isinstance(value, int):
+        return value
+    expression = value.node.expr
+    return int(expression.subs(dict.fromkeys(expression.free_symbols, batch)))
+
+
+def _described(value: torch.Tensor) -> tuple[Shape, torch.dtype]:
+    sizes = ([_at(each, batch) for each in value.shape] for batch in BATCHES)
+    return shape(*sizes), kind_of(value.dtype)
+
+
+def _positions(count: int) -> list[str]:
+    return ["input"] if count == 1 else [f"input_{place}" for place in range(count)]
+
+
+def _path(node: fx.Node) -> str:
+    """The dotted path of the module in whose forward the operator is; "" for the network's own."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    return re.sub(r"^L\['self'\]\.?", "", path)

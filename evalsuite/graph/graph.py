@@ -1,0 +1,178 @@
+"""A network as a graph of typed operations on tensors with a batch of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from evalsuite.contract import Unsupported
+from evalsuite.graph.operations import Constant, Input, Operation, converted
+from evalsuite.graph.sizes import BATCHES, Shape, at, shape
+from evalsuite.samples import Inputs, leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value of a graph.
+
+    Args:
+        name: the dotted path of the module that computes it, or the name of the file's node.
+        operation: what computes it.
+        sources: of which earlier values.
+        shape: of the result; see `sizes`.
+        dtype: float32 for real numbers, whatever the precision; int64 for integers; bool.
+    """
+
+    name: str
+    operation: Operation
+    sources: tuple[int, ...]
+    shape: Shape
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Value i is that of `nodes[i]`, which takes earlier values only; `output` is the network's.
+
+    `inputs` are the names of the network's inputs, in the order of `Input.place`.
+    """
+
+    nodes: tuple[Node, ...]
+    output: int
+    inputs: tuple[str, ...]
+
+    def values(self, inputs: Inputs, dtype: torch.dtype = torch.float64) -> Iterator[tuple[int, torch.Tensor]]:
+        """Each value in turn, computed plainly in `dtype`; differentiable. A value no longer needed is let go."""
+        given = [each.to(dtype) if each.is_floating_point() else each for each in leaves(inputs)]
+        last = {source: index for index, node in enumerate(self.nodes) for source in node.sources}
+        found: dict[int, torch.Tensor] = {}
+        for index, node in enumerate(self.nodes):
+            operation = converted(node.operation, dtype)
+            if isinstance(operation, Input):
+                value = given[operation.place]
+                found[index] = value if value.is_floating_point() else value.to(node.dtype)
+            elif isinstance(operation, Constant):
+                found[index] = operation.value
+            else:
+                found[index] = operation(*(found[source] for source in node.sources))
+            yield index, found[index]
+            for source in node.sources:
+                if last[source] == index:
+                    found.pop(source, None)
+
+    def __call__(self, inputs: Inputs, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The output for a batch of inputs, computed plainly in `dtype`; differentiable."""
+        return next(value for index, value in self.values(inputs, dtype) if index == self.output)
+
+    def users(self) -> list[list[int]]:
+        """Of each value, the nodes that take it."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for index, node in enumerate(self.nodes):
+            for source in dict.fromkeys(node.sources):
+                found[source].append(index)
+        return found
+
+    def with_changed(self, changed: dict[int, Node]) -> Graph:
+        """The graph with other nodes in some places; what the output no longer depends on is left out.
+
+        Inputs stay, so that their places keep their meaning.
+        """
+        nodes = [changed.get(index, node) for index, node in enumerate(self.nodes)]
+        needed = {self.output, *(index for index, node in enumerate(nodes) if isinstance(node.operation, Input))}
+        for index in range(len(nodes) - 1, -1, -1):
+            if index in needed:
+                needed.update(nodes[index].sources)
+        place = {index: number for number, index in enumerate(sorted(needed))}
+        kept = tuple(
+            replace(nodes[index], sources=tuple(place[source] for source in nodes[index].sources))
+            for index in sorted(needed)
+        )
+        return Graph(kept, place[self.output], self.inputs)
+
+
+_KINDS = {torch.int64: torch.int64, torch.int32: torch.int64, torch.bool: torch.bool}
+
+
+def kind_of(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that stands for all of its kind. Raises Unsupported where its arithmetic is another."""
+    if dtype in (torch.float32, torch.float64):
+        return torch.float32
+    if dtype not in _KINDS:
+        raise Unsupported(f"its values are {dtype}, and only float32, float64, int64, int32 and bool are read")
+    return _KINDS[dtype]
+
+
+class Builder:
+    """Makes a graph node by node: finds shapes, and computes what depends on constants alone."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.inputs: list[str] = []
+        self.name = ""
+        """Given to the nodes that are added."""
+
+    def input(self, name: str, shape: Shape, dtype: torch.dtype) -> int:
+        """The next input."""
+        self.inputs.append(name)
+        return self._added(Node(name, Input(len(self.inputs) - 1), (), shape, kind_of(dtype)))
+
+    def constant(self, value: torch.Tensor, *, exact: bool = True) -> int:
+        """A constant; integers become int64."""
+        kind = kind_of(value.dtype)
+        value = value.detach() if value.is_floating_point() else value.detach().to(kind)
+        return self._added(Node(self.name, Constant(value, exact), (), tuple(value.shape), kind))
+
+    def known(self, value: int) -> torch.Tensor | None:
+        """The constant's value; None for what depends on the input or the batch."""
+        operation = self.nodes[value].operation
+        return operation.value if isinstance(operation, Constant) else None
+
+    def add(self, operation: Operation, *sources: int) -> int:
+        """A new value, of earlier ones. Raises Unsupported where its shape depends on the batch in an unknown way."""
+        constants = [self.nodes[source].operation for source in sources]
+        if all(isinstance(each, Constant) for each in constants):
+            return self._folded(operation, [each for each in constants if isinstance(each, Constant)])
+        found = [self._tried(operation, sources, batch) for batch in BATCHES]
+        sizes = shape(found[0].shape, found[1].shape)
+        return self._added(Node(self.name, operation, sources, sizes, kind_of(found[0].dtype)))
+
+    def graph(self, output: int) -> Graph:
+        """The finished graph."""
+        return Graph(tuple(self.nodes), output, tuple(self.inputs)).with_changed({})
+
+    def _added(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def _folded(self, operation: Operation, constants: list[Constant]) -> int:
+        if operation.moves:
+            value = operation(*(each.value for each in constants))
+            # A view would keep the whole of what it is a part of.
+            return self.constant(value.contiguous(), exact=all(each.exact for each in constants))
+        # In the best precision there is: what is meant are the real numbers.
+        widened = [each.value.double() if each.value.is_floating_point() else each.value for each in constants]
+        value = converted(operation, torch.float64)(*widened)
+        return self.constant(value, exact=not value.is_floating_point())
+
+    def _tried(self, operation: Operation, sources: tuple[int, ...], batch: int) -> torch.Tensor:
+        """The result's shape and type, without its values."""
+        operands = [
+            torch.empty(at(self.nodes[each].shape, batch), dtype=self.nodes[each].dtype, device="meta")
+            for each in sources
+        ]
+        return converted(operation, torch.float32, "meta")(*operands)
+
+
+def rewritten(graph: Graph, rule: Callable[[Graph, int], Node | None]) -> Graph:
+    """The graph in which `rule`, asked of each value from the last to the first, has put other nodes in place.
+
+    What is changed is seen by the questions that follow; a new node takes earlier values only.
+    """
+    for index in range(len(graph.nodes) - 1, -1, -1):
+        node = rule(graph, index)
+        if node is not None:
+            nodes = (*graph.nodes[:index], node, *graph.nodes[index + 1 :])
+            graph = replace(graph, nodes=nodes)
+    return graph.with_changed({})

@@ -1,0 +1,133 @@
+"""Reading ONNX files: node after node, sizes followed for two batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from evalsuite.contract import Unsupported
+from evalsuite.graph.call import Value
+from evalsuite.graph.graph import Builder, Graph
+from evalsuite.graph.onnx_call import Array, Known, OnnxCall
+from evalsuite.graph.onnx_moving import MOVING
+from evalsuite.graph.onnx_table import COMPUTING
+from evalsuite.graph.sizes import BATCHES, Shape, at
+
+_READERS = MOVING | COMPUTING
+_TYPES: dict[int, torch.dtype] = {
+    onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.DOUBLE: torch.float64,
+    onnx.TensorProto.INT64: torch.int64, onnx.TensorProto.INT32: torch.int32, onnx.TensorProto.BOOL: torch.bool,
+}  # fmt: skip
+
+
+def graph_of_model(model: onnx.ModelProto, output: str | None = None) -> Graph:
+    """The graph of a file, by default of its only output; not yet compared with it.
+
+    Raises:
+        Unsupported: an operator or attribute without a reader, named with its node; inputs of other types.
+    """
+    return _Reader(model).graph(output)
+
+
+class _Reader:
+    """Reads node after node; what is known does not depend on the input."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        self.builder = Builder()
+        self.found: dict[str, Value | Known | None] = {"": None}
+        held = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        inputs = [each for each in model.graph.input if each.name not in held]
+        for each in inputs:
+            self._input(each)
+        for name, array in held.items():
+            self.builder.name = name
+            self.found[name] = self._held(name, array)
+
+    def graph(self, output: str | None) -> Graph:
+        """See `graph_of_model`."""
+        names = [each.name for each in self.model.graph.output]
+        if output is None and len(names) != 1:
+            raise Unsupported(f"the file has {len(names)} outputs, {names}: choose one")
+        for position, node in enumerate(self.model.graph.node):
+            self._read(node, f"node {node.name or f'#{position}'!r} ({node.op_type})")
+        found = self.found[names[0] if output is None else output]
+        if not isinstance(found, Value):
+            raise Unsupported(f"the output {output or names[0]!r} does not depend on the input")
+        return self.builder.graph(found)
+
+    def _input(self, given: onnx.ValueInfoProto) -> None:
+        kind = given.type.tensor_type
+        if kind.elem_type not in _TYPES:
+            raise Unsupported(f"input {given.name!r} is of the type {kind.elem_type} of ONNX: make it float32 or int64")
+        sizes: list[int] = []
+        for place, each in enumerate(kind.shape.dim):
+            if not each.HasField("dim_value") and place:
+                raise Unsupported(
+                    f"dimension {place} of input {given.name!r} is not fixed: export it with a fixed size"
+                )
+            sizes.append(each.dim_value if each.HasField("dim_value") else -1)
+        self.found[given.name] = Value(self.builder.input(given.name, tuple(sizes), _TYPES[kind.elem_type]))
+
+    def _held(self, name: str, array: Array) -> Value | Known:
+        """Numbers with a fraction are constants of the graph, all others may be sizes."""
+        if array.dtype.kind != "f":
+            return Known(array, array)
+        try:
+            return Value(self.builder.constant(torch.from_numpy(np.array(array))))
+        except Unsupported as error:
+            raise Unsupported(f"constant {name!r}: {error}") from None
+
+    def _read(self, node: onnx.NodeProto, where: str) -> None:
+        if node.domain not in ("", "ai.onnx"):
+            raise Unsupported(f"{where}: operators of domain {node.domain!r} are not read")
+        self.builder.name = node.name
+        missing = [each for each in node.input if each not in self.found]
+        if missing:
+            raise Unsupported(f"{where}: its input {missing[0]!r} is no output of a node before it")
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        inputs = [self.found[each] for each in node.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        try:
+            results = self._results(node, inputs, OnnxCall(self.builder, where, (), torch.float32, attributes,
+                                                           len(node.output)))  # fmt: skip
+        except Unsupported as error:
+            raise Unsupported(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
+        except Exception as error:  # what a malformed file makes onnx, numpy or torch raise
+            raise Unsupported(f"{where}: malformed, or not read: {type(error).__name__}: {error}") from error
+        # Outputs that no reader gives, as a mask of Dropout, are missed where they are taken.
+        self.found.update(zip(node.output, results, strict=False))
+
+    def _results(self, node: onnx.NodeProto, inputs: list[Any], call: OnnxCall) -> list[Value | Known]:
+        if node.op_type in ("Shape", "Size") and isinstance(inputs[0], Value):
+            return [_sizes(node.op_type, self.builder.nodes[inputs[0]].shape, call)]
+        if all(isinstance(each, Known) or each is None for each in inputs):
+            return [self._held(node.name, each.first) if each.fixed and each.first.dtype.kind == "f" else each
+                    for each in _evaluated(node, inputs, list(self.model.opset_import))]  # fmt: skip
+        if node.op_type not in _READERS:
+            call.refuse("no reader for this operator; there are " + ", ".join(sorted(_READERS)))
+        made = _READERS[node.op_type](call, *inputs)
+        return list(made) if isinstance(made, tuple) else [made]
+
+
+def _sizes(kind: str, shape: Shape, call: OnnxCall) -> Known:
+    part = shape[slice(call.attributes.get("start", 0), call.attributes.get("end"))]
+    arrays = [np.array(at(part, batch), dtype=np.int64) for batch in BATCHES]
+    return Known(*arrays) if kind == "Shape" else Known(*(np.array(each.prod()) for each in arrays))
+
+
+def _evaluated(node: onnx.NodeProto, inputs: list[Known | None], opsets: list[Any]) -> list[Known]:
+    """The results of a node whose inputs are all known, by ONNX's own reference."""
+    names = [onnx.ValueInfoProto(name=each) for each in node.input if each]
+    graph = onnx.helper.make_graph([node], "known", names, [onnx.ValueInfoProto(name=each) for each in node.output])
+    evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets))
+    given = [(name, each) for name, each in zip(node.input, inputs, strict=False) if each is not None]
+    first = evaluator.run(None, {name: each.first for name, each in given})
+    second = evaluator.run(None, {name: each.second for name, each in given})
+    return [Known(np.asarray(one), np.asarray(two)) for one, two in zip(first, second, strict=True)]

@@ -1,0 +1,390 @@
+"""The operations of a graph: what they are, and the plain way to compute them.
+
+Each is called with its operands, in the order of its node's sources. Where an operation has weights, they are of the
+dtype in which the graph is run (`converted`); axes count from 0.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch.nn import functional
+
+from evalsuite.activations import Activation
+
+Tensor = torch.Tensor
+Some = TypeVar("Some", bound="Operation")
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "abs": torch.abs, "cos": torch.cos, "erf": torch.erf, "exp": torch.exp, "floor": torch.floor, "log": torch.log,
+    "nan": torch.isnan, "not": torch.logical_not, "rsqrt": torch.rsqrt, "sign": torch.sign, "sin": torch.sin,
+    "sqrt": torch.sqrt,
+}  # fmt: skip
+PAIRS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "and": torch.logical_and, "equal": torch.eq, "greater": torch.gt, "greater-equal": torch.ge, "less": torch.lt,
+    "less-equal": torch.le, "maximum": torch.maximum, "minimum": torch.minimum, "modulo": torch.remainder,
+    "or": torch.logical_or, "unequal": torch.ne, "xor": torch.logical_xor,
+}  # fmt: skip
+REDUCTIONS: dict[str, Callable[..., Tensor]] = {
+    "all": torch.all, "any": torch.any, "maximum": torch.amax, "mean": torch.mean, "minimum": torch.amin,
+    "sum": torch.sum,
+}  # fmt: skip
+_CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSED: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d,
+}  # fmt: skip
+_MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a node computes of its operands."""
+
+    elementwise: ClassVar[bool] = False
+    """Whether each entry depends on the operands' entries at its place alone (operands are broadcast)."""
+    moves: ClassVar[bool] = False
+    """Whether it moves, repeats or leaves out entries and computes nothing."""
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """The result."""
+        raise NotImplementedError
+
+
+def converted(operation: Some, dtype: torch.dtype, device: str | None = None) -> Some:
+    """The operation with real weights, and real results of casts, of another dtype."""
+
+    def change(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+        return dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+    return replace(operation, **{each.name: change(getattr(operation, each.name)) for each in fields(operation)})
+
+
+@dataclass(frozen=True)
+class Input(Operation):
+    """The network's input `place`."""
+
+    place: int
+
+
+@dataclass(frozen=True)
+class Constant(Operation):
+    """`value`; `exact` is whether no arithmetic rounded it since it was read."""
+
+    value: Tensor
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class Linear(Operation):
+    """weight (outputs, inputs) applied to the last axis, and bias (outputs,) added."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return functional.linear(operands[0], self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class Convolution(Operation):
+    """A convolution of (batch, channels, *spatial), as torch.nn.functional's; `transposed` with its extra output."""
+
+    weight: Tensor
+    bias: Tensor | None
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    transposed: bool = False
+    extra: tuple[int, ...] = ()
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        dims, given = len(self.stride), (operands[0], self.weight, self.bias, self.stride, self.padding)
+        if self.transposed:
+            return _TRANSPOSED[dims](*given, self.extra or (0,) * dims, self.groups, self.dilation)
+        return _CONVOLUTIONS[dims](*given, self.dilation, self.groups)
+
+
+@dataclass(frozen=True)
+class BatchNorm(Operation):
+    """(x - mean) / sqrt(variance + eps) * weight + bias, per channel of axis 1, by fixed statistics."""
+
+    mean: Tensor
+    variance: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return functional.batch_norm(operands[0], self.mean, self.variance, self.weight, self.bias, eps=self.eps)
+
+
+@dataclass(frozen=True)
+class Pointwise(Operation):
+    """g(hardness x) / hardness, g by its row of traits; `hardness` is broadcast, None for 1.
+
+    `deviation` is how far a constant of the formula that was recognised is from the row's, relatively; 0 where the
+    activation was an operator of its own.
+    """
+
+    elementwise = True
+    traits: Activation
+    hardness: Tensor | None = None
+    deviation: float = 0.0
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        if self.hardness is None:
+            return self.traits.value(operands[0])
+        return self.traits.value(self.hardness * operands[0]) / self.hardness
+
+
+@dataclass(frozen=True)
+class Function(Operation):
+    """One of `FUNCTIONS`, of each entry."""
+
+    elementwise = True
+    name: str
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return FUNCTIONS[self.name](operands[0])
+
+
+@dataclass(frozen=True)
+class Power(Operation):
+    """x to a fixed power."""
+
+    elementwise = True
+    exponent: float
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return torch.pow(operands[0], self.exponent)
+
+
+@dataclass(frozen=True)
+class Clamp(Operation):
+    """The nearest of [low, high]."""
+
+    elementwise = True
+    low: float
+    high: float
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return operands[0].clamp(self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Sum(Operation):
+    """The operands, each times its sign, added up."""
+
+    elementwise = True
+    signs: tuple[int, ...] = (1, 1)
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        total = operands[0] if self.signs[0] > 0 else -operands[0]
+        for sign, each in zip(self.signs[1:], operands[1:], strict=True):
+            total = total + each if sign > 0 else total - each
+        return total
+
+
+@dataclass(frozen=True)
+class Product(Operation):
+    """The operands multiplied, entry by entry."""
+
+    elementwise = True
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return reduce(operator.mul, operands)
+
+
+@dataclass(frozen=True)
+class Quotient(Operation):
+    """The first divided by the second; of integers the floor."""
+
+    elementwise = True
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        if operands[0].is_floating_point() or operands[1].is_floating_point():
+            return operands[0] / operands[1]
+        return operands[0] // operands[1]
+
+
+@dataclass(frozen=True)
+class Pair(Operation):
+    """One of `PAIRS`, of each two entries."""
+
+    elementwise = True
+    name: str
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return PAIRS[self.name](operands[0], operands[1])
+
+
+@dataclass(frozen=True)
+class Where(Operation):
+    """The second where the first is true, else the third."""
+
+    elementwise = True
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return torch.where(operands[0], operands[1], operands[2])
+
+
+@dataclass(frozen=True)
+class Cast(Operation):
+    """Of another kind: float32 stands for real numbers, int64 for integers, bool for truth."""
+
+    elementwise = True
+    dtype: torch.dtype
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return operands[0].to(self.dtype)
+
+
+@dataclass(frozen=True)
+class MatMul(Operation):
+    """The matrix product of two tensors that both depend on the input, as torch.matmul broadcasts it."""
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return operands[0] @ operands[1]
+
+
+@dataclass(frozen=True)
+class Reduction(Operation):
+    """One of `REDUCTIONS` over axes, which stay with size 1 if `keeps`."""
+
+    name: str
+    axes: tuple[int, ...]
+    keeps: bool
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return REDUCTIONS[self.name](operands[0], dim=self.axes, keepdim=self.keeps)
+
+
+@dataclass(frozen=True)
+class CumulativeSum(Operation):
+    """Of the entries up to each place of an axis."""
+
+    axis: int
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        return operands[0].cumsum(self.axis)
+
+
+@dataclass(frozen=True)
+class MaxPool(Operation):
+    """The greatest entry of each window of (batch, channels, *spatial)."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    ceil: bool = False
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        window = (self.kernel, self.stride, self.padding, self.dilation)
+        return _MAXIMA[len(self.kernel)](operands[0], *window, ceil_mode=self.ceil)
+
+
+@dataclass(frozen=True)
+class AveragePool(Operation):
+    """The mean of each window; `counts` says whether padding counts; `divisor`, if any, is what sums are divided by."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    ceil: bool = False
+    counts: bool = True
+    divisor: int | None = None
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        window = (self.kernel, self.stride, self.padding, self.ceil, self.counts)
+        if len(self.kernel) == 1:
+            return functional.avg_pool1d(operands[0], *window)
+        pool = functional.avg_pool2d if len(self.kernel) == 2 else functional.avg_pool3d
+        return pool(operands[0], *window, self.divisor)
+
+
+@dataclass(frozen=True)
+class Resample(Operation):
+    """matrices[i] (outputs, inputs) applied along the last axes: interpolation, adaptive means. Rows sum to 1."""
+
+    matrices: tuple[Tensor, ...]
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        result = operands[0]
+        for place, matrix in enumerate(reversed(self.matrices), start=1):
+            moved = functional.linear(result.movedim(-place, -1), matrix.to(result))
+            result = moved.movedim(-1, -place)
+        return result
+
+
+@dataclass(frozen=True)
+class Softmax(Operation):
+    """exp(x) / sum exp(x) along an axis, or its logarithm; `safe`: where all entries are -inf, 0 and not NaN."""
+
+    axis: int
+    log: bool = False
+    safe: bool = False
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        result = operands[0].log_softmax(self.axis) if self.log else operands[0].softmax(self.axis)
+        if not self.safe:
+            return result
+        return result.masked_fill((operands[0] == -torch.inf).all(self.axis, keepdim=True), 0.0)
+
+
+@dataclass(frozen=True)
+class LayerNorm(Operation):
+    """(x - mean) / sqrt(variance + eps) over axes, the variance of all entries; weight and bias are broadcast."""
+
+    axes: tuple[int, ...]
+    eps: float
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        centered = operands[0] - operands[0].mean(self.axes, keepdim=True)
+        result = centered * torch.rsqrt(centered.square().mean(self.axes, keepdim=True) + self.eps)
+        result = result if self.weight is None else result * self.weight
+        return result if self.bias is None else result + self.bias
+
+
+@dataclass(frozen=True)
+class RMSNorm(Operation):
+    """x / sqrt(mean of x^2 + eps) over axes (arXiv 1910.07467, with eps); weight is broadcast."""
+
+    axes: tuple[int, ...]
+    eps: float
+    weight: Tensor | None = None
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        result = operands[0] * torch.rsqrt(operands[0].square().mean(self.axes, keepdim=True) + self.eps)
+        return result if self.weight is None else result * self.weight

@@ -1,0 +1,291 @@
+"""The graph against the networks that it is read from, and its patterns against what they must not take."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from graph_networks import KINDS, HandWritten, made
+from graph_networks import LayerNorm as WrittenLayerNorm
+from graph_networks import RMSNorm as WrittenRMSNorm
+from torch import nn
+from torch.nn import functional
+
+from evalsuite.activations import LambdaGELU
+from evalsuite.contract import Unsupported
+from evalsuite.deployment import export_onnx
+from evalsuite.graph import Graph, read, read_onnx
+from evalsuite.graph.attention import attentions
+from evalsuite.graph.folding import folded
+from evalsuite.graph.operations import BatchNorm, LayerNorm, Operation, Pointwise, RMSNorm
+from evalsuite.samples import Inputs, mapped
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+_QUICK = ("hand-written", "mixer", "unet", "resnet")
+_EVERY = [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in KINDS]
+
+
+def counted(graph: Graph) -> Counter[str]:
+    """How many of each operation, activations by their rows."""
+    operations = [node.operation for node in graph.nodes]
+    return Counter(each.traits.name if isinstance(each, Pointwise) else type(each).__name__ for each in operations)
+
+
+def resized(inputs: Inputs, batch: int) -> Inputs:
+    """So many samples."""
+    return mapped(inputs, lambda each: each[torch.arange(batch) % 2])
+
+
+def only(graph: Graph, kind: type[Operation]) -> list[Operation]:
+    """The operations of one kind."""
+    return [node.operation for node in graph.nodes if isinstance(node.operation, kind)]
+
+
+def written_out(act: Function) -> Pointwise:
+    """The one activation of a network that has `act` between two layers."""
+    torch.manual_seed(0)
+    (found,) = only(read(HandWritten(act), torch.randn(2, 6)), Pointwise)
+    assert isinstance(found, Pointwise)
+    return found
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", _EVERY)
+def test_reads_each_kind_of_network_with_its_patterns(name: str) -> None:
+    module, inputs = made(name)
+    graph = read(module, inputs)
+    assert {key: counted(graph)[key] for key in KINDS[name].found} == KINDS[name].found
+    assert len(attentions(graph)) == KINDS[name].attentions
+    for batch in (1, 2, 5):
+        some = resized(inputs, batch)
+        wanted = module(some)
+        torch.testing.assert_close(graph(some, torch.float32), wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(graph(some).float(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", _EVERY)
+def test_reads_the_file_of_each_kind_with_its_patterns(name: str, tmp_path: Path) -> None:
+    module, inputs = made(name)
+    path = tmp_path / "network.onnx"
+    export_onnx(module, (), path, example=inputs)
+    graph = read_onnx(path, inputs)
+    expected = {key: count for key, count in KINDS[name].found.items() if key != "BatchNorm"}  # the exporter folds it
+    assert {key: counted(graph)[key] for key in expected} == expected
+    assert len(attentions(graph)) == KINDS[name].attentions
+    for batch in (1, 5):
+        some = resized(inputs, batch)
+        torch.testing.assert_close(graph(some).float(), module(some), rtol=1e-4, atol=1e-5)
+
+
+_ROOT = math.sqrt(2 / math.pi)
+
+
+@pytest.mark.parametrize(
+    ("act", "name"),
+    [
+        (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))), "gelu"),
+        (lambda x: 0.5 * x + 0.5 * x * torch.erf(x * 0.70710677), "gelu"),
+        (lambda x: 0.5 * x * (1 + torch.tanh(_ROOT * (x + 0.044715 * x**3))), "gelu-tanh"),
+        (lambda x: 0.5 * x * (1 + torch.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x))), "gelu-tanh"),
+        (lambda x: x * torch.sigmoid(x), "silu"),
+        (lambda x: x / (1 + torch.exp(-x)), "silu"),
+        (lambda x: x * torch.sigmoid(1.702 * x), "quick-gelu"),
+        (lambda x: x * functional.relu6(x + 3) / 6, "hard-swish"),
+        (lambda x: x * (x / 6 + 0.5).clamp(0, 1), "hard-swish"),
+        (lambda x: (x + 3).clamp(0, 6) / 6, "hard-sigmoid"),
+        (lambda x: x * torch.tanh(torch.log(1 + torch.exp(x))), "mish"),
+    ],
+)
+def test_formulas_are_known_however_they_are_written(act: Function, name: str) -> None:
+    found = written_out(act)
+    assert (found.traits.name, found.hardness) == (name, None)
+    assert found.deviation < 1e-7
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda x: 0.5 * x * (1 + torch.tanh(_ROOT * (x + 0.0447 * x**3))),
+        lambda x: 0.501 * x * (1.0 + torch.erf(x / math.sqrt(2.0))),
+        lambda x: x * functional.relu6(x + 3) / 6.001,
+        lambda x: x * (torch.sigmoid(x) + 1e-5),
+        lambda x: x * 0.5 * (1.0 + torch.erf(x.roll(1, -1) / math.sqrt(2.0))),
+    ],
+)
+def test_near_formulas_are_not_taken_for_them(act: Function) -> None:
+    found = counted(read(HandWritten(act), torch.randn(2, 6)))
+    assert not {"gelu", "gelu-tanh", "silu", "hard-swish"} & set(found)
+
+
+def test_a_kink_far_away_is_not_lost() -> None:
+    # By values on any usual grid this is GELU.
+    far = HandWritten(lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))) + torch.relu(x - 2e4))
+    graph = read(far, torch.randn(2, 6))
+    assert counted(graph)["relu"] == counted(graph)["gelu"] == 1
+
+
+def test_the_hardness_of_a_formula_and_of_lambda_gelu() -> None:
+    silu = written_out(lambda x: x * torch.sigmoid(3 * x))
+    assert silu.traits.name == "silu"
+    assert silu.hardness is not None
+    assert float(silu.hardness) == pytest.approx(3, rel=1e-12)
+    hard = LambdaGELU(channels=9, dimension=-1)
+    nn.init.normal_(hard.s, std=0.1)
+    found = written_out(hard)
+    assert found.traits.name == "gelu"
+    assert found.hardness is not None
+    torch.testing.assert_close(found.hardness.float(), hard.hardness.detach(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_norms_written_out_keep_eps_and_axes(axis: int) -> None:
+    size = (5,) if axis == -1 else (4, 1)
+    (norm,) = only(read(nn.Sequential(WrittenLayerNorm(size, axis, eps=1e-3)), torch.randn(2, 4, 5)), LayerNorm)
+    assert isinstance(norm, LayerNorm)
+    assert (norm.axes, norm.eps) == ((axis % 3,), 1e-3)
+    assert norm.weight is not None
+    assert norm.bias is not None
+
+
+def test_rms_norm_written_out() -> None:
+    (norm,) = only(read(nn.Sequential(WrittenRMSNorm(5, eps=1e-4)), torch.randn(2, 4, 5)), RMSNorm)
+    assert isinstance(norm, RMSNorm)
+    assert (norm.axes, norm.eps) == ((2,), 1e-4)
+
+
+class _OtherNorms(nn.Module):
+    """Each is a norm but for one thing."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        centered = x - x.mean(-1, keepdim=True)
+        if self.kind == "eps outside":
+            return centered / (torch.sqrt((centered**2).mean(-1, keepdim=True)) + 1e-3)
+        if self.kind == "other axis":
+            return centered / torch.sqrt((centered**2).mean(1, keepdim=True) + 1e-3)
+        return centered / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-3)
+
+
+@pytest.mark.parametrize("kind", ["eps outside", "of another value"])
+def test_what_is_nearly_a_norm_is_none(kind: str) -> None:
+    found = counted(read(_OtherNorms(kind), torch.randn(2, 4, 5)))
+    assert not found["LayerNorm"] + found["RMSNorm"]
+
+
+def test_what_is_divided_over_another_axis_is_an_rms_norm_of_it() -> None:
+    graph = read(_OtherNorms("other axis"), torch.randn(2, 4, 5))
+    (norm,) = only(graph, RMSNorm)
+    assert isinstance(norm, RMSNorm)
+    assert norm.axes == (1,)
+    assert counted(graph)["Reduction"] == 1
+
+
+class _InPlace(nn.Module):
+    """Writes into views of its own values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[:, 1:3] += 1
+        y[:, 0].relu_()
+        first = y.view(-1, 2, 3)
+        y.mul_(3)
+        return first.flatten(1) + functional.dropout(x, 0.5, self.training)
+
+
+def test_what_is_written_in_place_shows_in_all_views() -> None:
+    module = _InPlace().train()
+    inputs = torch.randn(4, 6)
+    torch.testing.assert_close(read(module, inputs)(inputs).float(), copy.deepcopy(module).eval()(inputs))
+    assert module.training
+
+
+_DOES: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "half": lambda own, x: own.layer(x).to(torch.float16).float(),
+    "fft": lambda own, x: torch.fft.fft(own.layer(x)).real,
+    "values": lambda own, x: own.layer(x) if bool(x.sum() > 0) else x,
+    "statistics": lambda own, x: own.norm(x),
+    "dropout": lambda own, x: functional.dropout(x, 0.5),
+    "state": lambda own, x: x + own.calls.add_(1),
+    "size": lambda own, x: own.layer(x)[: len(x) - 1],
+}
+
+
+class _Refused(nn.Module):
+    """Does one thing that no graph has."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.layer, self.norm = kind, nn.Linear(6, 6), nn.BatchNorm1d(6, track_running_stats=False)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _DOES[self.kind](self, x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("half", "float16"), ("fft", "no reader"), ("values", "must not choose by the values"),
+        ("statistics", "normalises by its batch"), ("dropout", "training=self.training"), ("state", "changes 'calls'"),
+        ("size", "multiple of the batch|any size"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_cure(kind: str, said: str) -> None:
+    with pytest.raises(Unsupported, match=said):
+        read(_Refused(kind), torch.randn(3, 6))
+
+
+def test_a_refusal_names_the_path() -> None:
+    class Strange(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.special.bessel_j0(x)
+
+    with pytest.raises(Unsupported, match=r"^0\.act \(special_bessel_j0\)"):
+        read(nn.Sequential(HandWritten(Strange())), torch.randn(2, 6))
+
+
+def test_a_choice_by_the_batch_is_seen() -> None:
+    class Alone(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if torch.compiler.is_exporting() else 2 * x
+
+    with pytest.raises(Unsupported, match="differs from the network"):
+        read(Alone(), torch.randn(2, 6))
+
+
+def test_two_named_inputs_keep_their_places() -> None:
+    class Difference(nn.Module):
+        def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            return batch["first"] - 2 * batch["second"]
+
+    example = {"second": torch.randn(2, 3), "first": torch.randn(2, 3)}
+    graph = read(Difference(), example)
+    assert graph.inputs == ("second", "first")
+    torch.testing.assert_close(graph(example).float(), Difference()(example))
+
+
+def test_folding_keeps_the_function() -> None:
+    module, inputs = made("resnet")
+    graph = read(module, inputs)
+    merged = folded(graph)
+    assert not only(merged, BatchNorm)
+    assert len(merged.nodes) == len(graph.nodes) - 3
+    torch.testing.assert_close(merged(inputs), graph(inputs), rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_reach_the_input() -> None:
+    module, inputs = made("hand-written")
+    given = inputs.double().requires_grad_()
+    (ours,) = torch.autograd.grad(read(module, inputs)(given).sum(), given)
+    (theirs,) = torch.autograd.grad(copy.deepcopy(module).double()(given).sum(), given)
+    torch.testing.assert_close(ours, theirs)

@@ -1,0 +1,69 @@
+"""A class with a `forward` of its own, and activations that are functions, through the stages that read layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evalsuite import Bench, Network, Unsupported
+from pipelines.prune.exact import ExactPrune
+from pipelines.smt.exact_network import read
+from pipelines.smt.search.curved_network import read_curved
+from pipelines.swap_certificate import Certificate
+
+MakeNetwork = Callable[..., Network]
+MakeBench = Callable[..., Bench]
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Class(nn.Module):
+    """The layers of a digits-mlp, called in `forward`."""
+
+    def __init__(self, layers: nn.Module, act: Function) -> None:
+        super().__init__()
+        self.dense = nn.ModuleList(each for each in layers.modules() if isinstance(each, nn.Linear))
+        self.act = act
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        for layer in self.dense[:-1]:
+            x = self.act(layer(x))
+        return self.dense[-1](x)  # type: ignore[no-any-return]
+
+
+def _as_class(network: Network, act: Function) -> Network:
+    return dataclasses.replace(network, module=_Class(network.module, act).eval())
+
+
+def test_smt_reads_the_same_numbers(network: MakeNetwork) -> None:
+    given = network("digits-mlp", "annealed", epochs=4)
+    ours, theirs = read(_as_class(given, functional.relu)), read(given)
+    assert len(ours.maps) == len(theirs.maps) == 3
+    for one, other in zip(ours.maps, theirs.maps, strict=True):
+        assert one.weight.fractions() == other.weight.fractions()
+        assert one.bias.fractions() == other.bias.fractions()
+
+
+def test_smt_reads_a_functional_gelu(network: MakeNetwork) -> None:
+    found = read_curved(_as_class(network("digits-mlp", "gelu", epochs=4), functional.gelu))
+    assert [each.traits.name for each in found.curves] == ["gelu", "gelu"]
+
+
+def test_smt_refuses_a_residual_by_name(network: MakeNetwork) -> None:
+    given = _as_class(network("digits-mlp", "annealed", epochs=4), lambda x: x + functional.relu(x))
+    with pytest.raises(Unsupported, match=r"the network \(sum\) takes other values"):
+        read(given)
+
+
+def test_exact_prune_and_the_certificate_give_equal_rows(network: MakeNetwork, bench: MakeBench) -> None:
+    given = network("digits-mlp", "gelu", epochs=4)
+    pair = given, _as_class(given, functional.gelu)
+    stages = ExactPrune(query_time_limit=0.1), Certificate(eps=(0.01,), samples=3, hardness=(2.0,), sweep_samples=2)
+    for stage in stages:
+        theirs, ours = (stage.run(each, bench("digits-mlp", epochs=4)).metrics for each in pair)
+        assert [(each.name, each.value) for each in ours] == [(each.name, each.value) for each in theirs]
