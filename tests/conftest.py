@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,6 +20,9 @@ from evalsuite.plugins import load
 from evalsuite.run.making import make_bench, make_network
 from evalsuite.variants import standing
 from evalsuite.workloads import Workload
+
+if TYPE_CHECKING:
+    from workshop import Workshop
 
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
@@ -104,3 +108,13 @@ def demo_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*install, "--target", site, Path(__file__).parent / "plugin_demo"], check=True, capture_output=True)
     return site
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    """A folder with a recipe, a cache and a run folder, and the command line to use on them."""
+    from workshop import TROUBLE, Workshop
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(TROUBLE)
+    return Workshop(tmp_path)
