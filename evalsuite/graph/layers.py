@@ -197,7 +197,7 @@ def _linear(made: Linear) -> nn.Module:
     weight, bias = made.weight, made.bias
     if weight.ndim != 2 or (bias is not None and (bias.ndim > 1 or bias.numel() not in (1, len(weight)))):
         shapes = tuple(weight.shape), None if bias is None else tuple(bias.shape)
-        raise Unsupported(f"a linear map of weight and bias of the shapes {shapes}: only (outputs, inputs) and (outputs)")
+        raise Unsupported(f"a linear map of the shapes {shapes}: only (outputs, inputs) and (outputs) are read")
     bias = None if bias is None else bias.reshape(-1).expand(len(weight)).contiguous()
     return _with(nn.Linear, weight.shape[::-1], weight, bias)
 

@@ -1,7 +1,7 @@
 """Which layer of a network computes some values of its graph, and how often: asked of the layer itself, not its name.
 
-A value bears the path of the module that its last operation comes from. A formula may begin in front of that module, and
-a module that is applied twice in a row bears one path: so the layer is run beside the operations that bear its path.
+A value bears the path of the module that its last operation comes from. A formula may begin in front of that module,
+and one that is applied twice in a row bears one path: so the layer is run beside the operations that bear its path.
 """
 
 from __future__ import annotations

@@ -134,6 +134,10 @@ def _scaled_twice(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m["two"](functional.relu(m["one"](x)) * 1.0000000000000004)
 
 
+def _written_mish(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.tanh(functional.softplus(x, threshold=20))
+
+
 def _linears(*names: str) -> dict[str, nn.Module]:
     return {name: nn.Linear(4, 4) for name in names}
 
@@ -161,7 +165,7 @@ _CASES: dict[str, tuple[_Call, dict[str, nn.Module]]] = {
     "a softplus with a low threshold":
     (lambda m, x: m["one"](x) * torch.tanh(functional.softplus(m["one"](x), threshold=5)), {}),
     "a formula with a softplus":
-    (lambda m, x: (lambda y: y * torch.tanh(functional.softplus(y, threshold=6)))(m["one"](x)), {}),
+    (lambda m, x: _written_mish(m["one"](x)), {}),
     "nearly a relu6": (lambda m, x: m["one"](x).clamp(0.0, 6.000004), {}),
     "a norm with a bias alone": (_biased_norm, {}),
     "outputs that are small":
