@@ -20,6 +20,7 @@ from evalsuite.certificate.layers import rule_of
 from evalsuite.certificate.refusals import refuse_look_alike, refuse_module, refuse_scale
 from evalsuite.contract import Unsupported
 from evalsuite.graph.layers import in_layers
+from evalsuite.graph.owned import close
 
 _MATRIX_LIMIT = 2**25
 
@@ -116,7 +117,7 @@ def read_chain(module: nn.Module, input_shape: tuple[int, ...]) -> Chain:
     map_, pattern, shape = _composed(layers, shape)
     parts.append([each for _, each in layers])
     chain = Chain([*maps, map_], places, [*patterns, pattern], parts, input_shape)
-    _compare(chain, exact)
+    _compare(chain, copy.deepcopy(module).double().eval())
     return chain
 
 
@@ -170,7 +171,9 @@ def _composed(
 def _compare(chain: Chain, exact: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     points = torch.rand((4, *chain.input_shape), generator=generator, dtype=torch.float64)
-    logits: torch.Tensor = exact(points)
-    known = chain.value(points)
-    if logits.numel() != known.numel() or not torch.allclose(known, logits.reshape(known.shape), rtol=1e-9, atol=1e-9):
-        raise Unsupported("the network computes something else than its layers in order")
+    normal = torch.randn((16, *chain.input_shape), generator=generator, dtype=torch.float64)
+    for inputs in (points, normal, 10 * normal, 100 * normal):
+        known = chain.value(inputs)
+        logits: torch.Tensor = exact(inputs.clone())
+        if logits.numel() != known.numel() or not close(known, logits.reshape(known.shape), 1e-9):
+            raise Unsupported("the network computes something else than its layers in order")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from evalsuite.activations.recognition import known as known_rows
 from evalsuite.graph.formulas import (
     TOLERANCE,
     VARIABLE,
@@ -84,6 +85,8 @@ def _polynomial(graph: Graph, index: int, source: int, known: dict[int, Polynomi
         return constant(number)
     if index not in known:
         node = graph.nodes[index]
+        if node.dtype != torch.float32:  # integers are divided and wrap around otherwise than real numbers
+            raise _NotReadError
         given = [_polynomial(graph, each, source, known) for each in node.sources]
         known[index] = _applied(node, given)
     return known[index]
@@ -100,11 +103,13 @@ def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
         return given[0] * given[1]
     if isinstance(operation, Quotient):
         divisor = given[1].number
+        if divisor == 0:
+            raise _NotReadError
         return given[0] * (atom("1 /", given[1]) if divisor is None else constant(1 / divisor))
     if isinstance(operation, Pair) and operation.name in ("maximum", "minimum"):
         ends = [each.number for each in given]
         end = next((each for each in ends if each is not None), None)
-        if end is not None:
+        if end is not None and None in ends:
             low, high = (end, math.inf) if operation.name == "maximum" else (-math.inf, end)
             return atom(clamp(low, high), given[ends.index(None)])
     if isinstance(operation, Power) and operation.exponent in (2.0, 3.0, 4.0):
@@ -113,9 +118,9 @@ def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
             product = product * given[0]
         return product
     name = _name(operation)
-    if name is None:
+    variable = next((each for each in given if each.number is None), None)
+    if name is None or variable is None:
         raise _NotReadError
-    variable = next(each for each in given if each.number is None)
     return atom(name, variable)
 
 
@@ -124,9 +129,15 @@ def _name(operation: object) -> str | None:
         return operation.name
     if isinstance(operation, Clamp):
         return clamp(operation.low, operation.high)
-    if isinstance(operation, Pointwise) and operation.hardness is None and not operation.traits.parameters:
+    if isinstance(operation, Pointwise) and _is_row(operation):
         return clamp(0, 6) if operation.traits.name == "relu6" else operation.traits.name
     return None
+
+
+def _is_row(operation: Pointwise) -> bool:
+    """Whether it is exactly a registered row: one of a module's own parameters has the name alone of its row."""
+    exact = operation.hardness is None and operation.deviation == 0
+    return exact and any(operation.traits is each for each in known_rows() if not each.parameters)
 
 
 def _row(found: Polynomial) -> Pointwise | None:

@@ -106,9 +106,23 @@ def _clamp(c: Call, x: Any, low: Any = None, high: Any = None) -> Value:
     return c.add(Clamp(low, high), x)
 
 
+def _elu(c: Call, x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
+    if scale != 1 or input_scale != 1:
+        c.refuse(f"scale = {scale}, input_scale = {input_scale}; only 1 is read")
+    return activation(c, x, nn.ELU(alpha))
+
+
+def _bitwise_not(c: Call, x: Any) -> Value:
+    if c.node(c.value(x)).dtype != torch.bool:
+        c.refuse("works on the bits of numbers; only truth values are read")
+    return c.add(Function("not"), x)
+
+
 def _softplus(c: Call, x: Any, beta: float = 1, threshold: float = 20) -> Value:
     if beta != 1:
         c.refuse(f"beta = {beta}; only 1 is read")
+    if threshold < 20:
+        c.refuse(f"threshold = {threshold}: it is another function below 20; leave it at 20 or above")
     row = row_of(nn.Softplus(threshold=40))
     assert row is not None
     # Beyond the threshold torch leaves out the smaller part of the sum.
@@ -297,6 +311,8 @@ def _cumulative(c: Call, x: Any, dim: int, *, dtype: Any = None) -> Value:
 
 def _extreme(name: str) -> Reader:
     def read(c: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        if isinstance(dim, Value):  # torch.max(x, y)
+            return _pair(name)(c, x, dim)
         made = c.add(Reduction(name, c.axes(x, dim), keepdim), x)
         return made if dim is None else (made, None)
 
@@ -318,11 +334,11 @@ COMPUTING: dict[str, Reader] = {
     "add": _add(1), "addmm": _addmm, "all": _reduce("all"), "amax": _reduce("maximum"), "amin": _reduce("minimum"),
     "any": _reduce("any"), "avg_pool1d": _average_pool, "avg_pool2d": _average_pool, "avg_pool3d": _average_pool,
     "baddbmm": _addmm, "batch_norm": _batch_norm, "bitwise_and": _logic("and"),
-    "bitwise_not": _function("not", torch.bool), "bitwise_or": _logic("or"), "bmm": Call.product, "clamp": _clamp,
+    "bitwise_not": _bitwise_not, "bitwise_or": _logic("or"), "bmm": Call.product, "clamp": _clamp,
     "clamp_max": lambda c, x, high: _clamp(c, x, None, high), "clamp_min": _clamp,
     "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution, "conv_transpose1d": _transposed,
     "conv_transpose2d": _transposed, "conv_transpose3d": _transposed, "cos": _function("cos"), "cumsum": _cumulative,
-    "div": _divide, "elu": _acts(lambda alpha=1.0, *_: nn.ELU(alpha)), "eq": _pair("equal"), "erf": _function("erf"),
+    "div": _divide, "elu": _elu, "eq": _pair("equal"), "erf": _function("erf"),
     "exp": _function("exp"), "floor": _function("floor"),
     "floor_divide": lambda c, x, y: _divide(c, x, y, rounding_mode="floor"), "ge": _pair("greater-equal"),
     "gelu": _acts(lambda approximate="none": nn.GELU(approximate)), "group_norm": _group_norm, "gt": _pair("greater"),

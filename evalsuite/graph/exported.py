@@ -155,6 +155,9 @@ class _Reader:
         if target not in _READERS:
             raise Unsupported(f"no reader for torch's operator {node.target}: write it with others, or ask for it")
         values = [each for each in _listed(known) if isinstance(each, torch.Tensor)]
+        eps = args[3] if len(args) > 3 else kwargs.get("eps")
+        if target == "rms_norm" and eps is None and values[0].dtype == torch.float64:
+            raise Unsupported("in float64 its eps is that of the type: give it one")
         call = Call(self.builder, where, *(_described(values[0]) if values else ()))
         return _READERS[target](call, *args, **kwargs)
 
@@ -187,7 +190,15 @@ def _at(value: Any, batch: int) -> int:
     if isinstance(value, int):
         return value
     expression = value.node.expr
+    if expression.free_symbols and not _is_multiple(expression):
+        raise Unsupported(f"it computes with the size {expression}, which is no multiple of the batch")
     return int(expression.subs(dict.fromkeys(expression.free_symbols, batch)))
+
+
+def _is_multiple(expression: Any) -> bool:
+    """Whether it is a number times the batch."""
+    factor, symbol = expression.as_coeff_Mul()
+    return bool(symbol.is_Symbol and factor.is_Integer)
 
 
 def _described(value: torch.Tensor) -> tuple[Shape, torch.dtype]:

@@ -102,7 +102,7 @@ def _collected(terms: list[tuple[Monomial, float]]) -> Polynomial:
 
 def deviation(found: Polynomial, wanted: Polynomial) -> float:
     """The greatest relative difference of two constants of the same expression; infinity where it is not the same."""
-    if len(found.terms) != len(wanted.terms):
+    if len(found.terms) != len(wanted.terms) or not all(math.isfinite(each) for _, each in found.terms):
         return math.inf
     # Atoms whose constants differ are different keys: the terms are matched by what they are made of.
     best = math.inf
@@ -136,7 +136,7 @@ def _apart(one: Monomial, two: Monomial) -> float:
 
 def clamp(low: float, high: float) -> str:
     """The name of the function that takes the nearest of [low, high]."""
-    return f"clamp {low:g} {high:g}"
+    return f"clamp {float(low)!r} {float(high)!r}"
 
 
 @cache

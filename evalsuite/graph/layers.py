@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import chain, count, groupby
 
 import torch
 from torch import nn
@@ -23,10 +24,10 @@ from evalsuite.graph.operations import (
     Pointwise,
     Reduction,
 )
+from evalsuite.graph.owned import close, is_exact, times_applied
 from evalsuite.graph.reading import read
 
-# A constant of a formula that is no further off than float64 rounds it.
-_EXACT = 4 * torch.finfo(torch.float64).eps
+Placed = tuple[str, nn.Module]
 _CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _AVERAGES = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
 _MAXIMA = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
@@ -48,21 +49,31 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
     for path, layer in module.named_modules():
         if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
             raise Unsupported(f"{path or 'the network'} has forward hooks, or a forward of its own: remove them")
-    dtype = next((each.dtype for each in module.parameters() if each.is_floating_point()), torch.float32)
-    example = torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(0)).to(dtype)
-    graph = read(module, example)
-    made = nn.Sequential()
-    for path, layer in _layers(graph, module):
-        _place(made, path, layer)
+    for name, each in (*module.named_parameters(), *module.named_buffers()):
+        if each.is_floating_point() and each.dtype != torch.float32:
+            raise Unsupported(f"{name} is {each.dtype}: a forward of its own is read exactly in float32 alone")
+    example = torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(0))
+    layers = list(_layers(read(module, example), module))
+    made = _nested([((path.replace("-", "_") or "layer").split("."), layer) for path, layer in layers])
+    if sum(1 for _ in _leaves(made)) != len(layers):
+        raise Unsupported("its layers have names under which they cannot be put in a row: rename them")
     _compare(made, module, example)
     return made.train(module.training)
 
 
 @torch.no_grad()
 def _compare(made: nn.Module, module: nn.Module, example: torch.Tensor) -> None:
-    ours, theirs = (copy.deepcopy(each).double().eval()(example.double()) for each in (made, module))
-    if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=1e-9, atol=1e-9):
-        raise Unsupported("the network computes something else than its layers in order")
+    """Raise Unsupported where the two differ in float64, at the example or at random inputs of three magnitudes."""
+    ours, theirs = (copy.deepcopy(each).double().eval() for each in (made, module))
+    generator = torch.Generator().manual_seed(1)
+    points = torch.randn((16, *example.shape[1:]), generator=generator, dtype=torch.float64)
+    for inputs in (example.double(), points, 10 * points, 100 * points):
+        try:
+            same = close(ours(inputs.clone()), theirs(inputs.clone()), 1e-9)
+        except (RuntimeError, ValueError) as error:
+            raise Unsupported(f"the network fails in float64, in which its layers are compared: {error}") from error
+        if not same:
+            raise Unsupported("the network computes something else than its layers in order")
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
@@ -81,26 +92,23 @@ def _is_foreign(layer: nn.Module) -> bool:
     return identify(layer, gates=True) is None
 
 
-def _layers(graph: Graph, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _layers(graph: Graph, module: nn.Module) -> Iterator[Placed]:
     """The layers in order: modules of the network where they are torch's or known, else what computes the same."""
-    within = ""
-    for node in _chain(graph):
-        owner = _owner(module, node.name)
-        if owner is None:
-            within = ""
-            _refuse_computed(node, next(module.parameters(), torch.ones(())).dtype)
+    for path, group in groupby(_chain(graph), key=lambda node: node.name):
+        nodes, owner = list(group), _owner(module, path)
+        if owner is not None:
+            yield from [(path, owner)] * times_applied(owner, graph, nodes)
+            continue
+        for node in nodes:
+            _refuse_computed(node)
             for kind, layer in _made(node):
-                yield f"{node.name}.{kind}" if node.name else kind, layer
-        elif node.name != within or isinstance(node.operation, Linear | Convolution | BatchNorm | Pointwise):
-            # Of a module that is applied twice in a row each of these is one application.
-            within = node.name
-            yield node.name, owner
+                yield f"{path}.{kind}" if path else kind, layer
 
 
-def _refuse_computed(node: Node, dtype: torch.dtype) -> None:
+def _refuse_computed(node: Node) -> None:
     """What is computed from parameters, in float64, is rounded: it is not what they say exactly."""
     for each in vars(node.operation).values():
-        if isinstance(each, torch.Tensor) and each.dtype != dtype:
+        if isinstance(each, torch.Tensor) and each.dtype != torch.float32:
             where = f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"
             raise Unsupported(f"{where}: its weights are computed from others: remove the parametrization before")
 
@@ -117,6 +125,8 @@ def _chain(graph: Graph) -> Iterator[Node]:
             raise Unsupported(f"{where} takes other values than the one before it: only layers in a row are read here")
         yield node
         before = index
+    if before != graph.output:
+        raise Unsupported("its output does not depend on its input")
 
 
 def _owner(module: nn.Module, path: str) -> nn.Module | None:
@@ -125,17 +135,17 @@ def _owner(module: nn.Module, path: str) -> nn.Module | None:
     return None if _is_foreign(owner) or type(owner) is nn.Sequential else owner
 
 
-def _made(node: Node) -> list[tuple[str, nn.Module]]:
+def _made(node: Node) -> list[Placed]:
     """Modules that compute the node's operation, with the same numbers."""
     operation = node.operation
-    made: list[tuple[str, nn.Module]] = []
+    made: list[Placed] = []
     if isinstance(operation, Linear):
-        made = [("linear", _with(nn.Linear, operation.weight.shape[::-1], operation.weight, operation.bias))]
+        made = [("linear", _linear(operation))]
     elif isinstance(operation, Convolution) and not operation.transposed:
         made = [("conv", _convolution(operation))]
     elif isinstance(operation, BatchNorm):
         made = [("norm", _norm(operation, len(node.shape) - 2))]
-    elif isinstance(operation, Pointwise) and operation.hardness is None and operation.deviation <= _EXACT:
+    elif isinstance(operation, Pointwise) and operation.hardness is None and is_exact(operation):
         layer = operation.traits.make(1)
         made = [(operation.traits.name, layer.eval())] if operation.traits.of(layer) == operation.traits else []
     elif isinstance(operation, Reshape):
@@ -148,7 +158,7 @@ def _made(node: Node) -> list[tuple[str, nn.Module]]:
     return made
 
 
-def _pooled(node: Node) -> list[tuple[str, nn.Module]]:
+def _pooled(node: Node) -> list[Placed]:
     operation = node.operation
     if isinstance(operation, AveragePool) and operation.divisor is None:
         window = (operation.kernel, operation.stride, operation.padding, operation.ceil, operation.counts)
@@ -164,11 +174,11 @@ def _pooled(node: Node) -> list[tuple[str, nn.Module]]:
     return []
 
 
-def _reshaped(node: Node) -> list[tuple[str, nn.Module]]:
+def _reshaped(node: Node) -> list[Placed]:
     shape = node.shape[1:]
     if node.shape[0] != -1:
         raise Unsupported(f"{node.name or 'the network'} (reshape): the batch is not its first dimension")
-    flat: list[tuple[str, nn.Module]] = [("flatten", nn.Flatten())]
+    flat: list[Placed] = [("flatten", nn.Flatten())]
     return flat if len(shape) == 1 else [*flat, ("unflatten", nn.Unflatten(1, shape))]
 
 
@@ -182,6 +192,16 @@ def _with(kind: type[nn.Module], sizes: tuple[int, ...], weight: torch.Tensor, b
     return layer
 
 
+def _linear(made: Linear) -> nn.Module:
+    """One that adds a number to all outputs becomes one of as many biases."""
+    weight, bias = made.weight, made.bias
+    if weight.ndim != 2 or (bias is not None and (bias.ndim > 1 or bias.numel() not in (1, len(weight)))):
+        shapes = tuple(weight.shape), None if bias is None else tuple(bias.shape)
+        raise Unsupported(f"a linear map of the shapes {shapes}: only (outputs, inputs) and (outputs) are read")
+    bias = None if bias is None else bias.reshape(-1).expand(len(weight)).contiguous()
+    return _with(nn.Linear, weight.shape[::-1], weight, bias)
+
+
 def _convolution(made: Convolution) -> nn.Module:
     channels = (made.weight.shape[1] * made.groups, made.weight.shape[0])
     window = {"kernel_size": tuple(made.weight.shape[2:]), "stride": made.stride, "padding": made.padding,
@@ -191,27 +211,28 @@ def _convolution(made: Convolution) -> nn.Module:
 
 def _norm(made: BatchNorm, spatial: int) -> nn.Module:
     kind = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}[spatial]
-    norm = kind(len(made.mean), eps=made.eps, affine=made.weight is not None).to(made.mean.dtype)
+    affine = made.weight is not None or made.bias is not None
+    norm = kind(len(made.mean), eps=made.eps, affine=affine).to(made.mean.dtype)
     norm.running_mean, norm.running_var = made.mean.detach().clone(), made.variance.detach().clone()
-    if made.weight is not None:
-        norm.weight = nn.Parameter(made.weight.detach())
+    if affine:
+        norm.weight = nn.Parameter(torch.ones_like(made.mean) if made.weight is None else made.weight.detach())
         norm.bias = nn.Parameter(torch.zeros_like(made.mean) if made.bias is None else made.bias.detach())
     return norm.eval()
 
 
-def _place(whole: nn.Sequential, path: str, layer: nn.Module) -> None:
-    """At the dotted path; under another name where that would change the order, or is taken."""
-    *containers, name = path.replace("-", "_").split(".") if path else ["layer"]
-    for each in containers:
-        last = next(reversed(whole._modules), None)
-        child = whole._modules[last] if last is not None and last.split("__")[0] == each else None
-        if type(child) is not nn.Sequential:
-            child = nn.Sequential()
-            whole.add_module(_free(whole, each), child)
-        whole = child
-    whole.add_module(_free(whole, name), layer)
+def _nested(placed: list[tuple[list[str], nn.Module]]) -> nn.Sequential:
+    """The layers at their paths; under another name where that would change the order, or is taken."""
+    whole = nn.Sequential()
+    for (name, inside), group in groupby(placed, key=lambda each: (each[0][0], len(each[0]) > 1)):
+        if inside:
+            whole.add_module(_free(whole, name), _nested([(path[1:], layer) for path, layer in group]))
+            continue
+        for _, layer in group:
+            whole.add_module(_free(whole, name), layer)
+    return whole
 
 
 def _free(whole: nn.Sequential, name: str) -> str:
-    taken = sum(each.split("__")[0] == name for each in whole._modules)
-    return f"{name}__{taken}" if taken else name
+    """The name, with the first number behind it that makes it neither a layer's nor an attribute of any Sequential."""
+    numbered = (f"{name}__{number}" for number in count(1))
+    return next(each for each in chain([name], numbered) if each not in whole._modules and not hasattr(whole, each))

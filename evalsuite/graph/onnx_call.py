@@ -35,6 +35,7 @@ class OnnxCall(Call):
 
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1
+    opset: int = 20
 
     def value(self, source: Any) -> Value:
         """See `Call`; what is known becomes a constant, or is repeated along the batch."""

@@ -40,6 +40,7 @@ class _Reader:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
         self.builder = Builder()
+        self.opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
         self.found: dict[str, Value | Known | None] = {"": None}
         held = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
         inputs = [each for each in model.graph.input if each.name not in held]
@@ -96,7 +97,7 @@ class _Reader:
             inputs.pop()
         try:
             results = self._results(node, inputs, OnnxCall(self.builder, where, (), torch.float32, attributes,
-                                                           len(node.output)))  # fmt: skip
+                                                           len(node.output), self.opset))  # fmt: skip
         except Unsupported as error:
             raise Unsupported(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
         except Exception as error:  # what a malformed file makes onnx, numpy or torch raise

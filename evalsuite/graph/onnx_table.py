@@ -85,8 +85,16 @@ def _clip(c: OnnxCall, x: Any, low: Any = None, high: Any = None) -> Value:
     return activation(c, x, nn.ReLU()) if (low, high) == (0, math.inf) else c.add(Clamp(low, high), x)
 
 
+def _swish(c: OnnxCall, x: Any) -> Value:
+    c.expect(alpha=1.0)
+    return activation(c, x, nn.SiLU())
+
+
 def _divide(c: OnnxCall, x: Any, y: Any) -> Value:
-    return c.add(Quotient(), *c.alike(x, y))
+    given = c.alike(x, y)
+    if c.node(given[0]).dtype != torch.float32:
+        c.refuse("divides integers and rounds towards zero; only real numbers are divided here")
+    return c.add(Quotient(), *given)
 
 
 def _power(c: OnnxCall, x: Any, exponent: Any) -> Value:
@@ -119,7 +127,9 @@ def _window(c: OnnxCall, kernel: tuple[int, ...], x: Value) -> tuple[list[tuple[
             total = max((-(-size // strides[place]) - 1) * strides[place] + reach - size, 0)
             ends = (total // 2, total - total // 2)
             pads[place], pads[place + count] = ends if auto == b"SAME_UPPER" else ends[::-1]
-    elif auto not in (b"NOTSET", b"VALID", b""):
+    elif auto == b"VALID":
+        pads = [0] * 2 * count
+    elif auto not in (b"NOTSET", b""):
         c.refuse(f"auto_pad = {auto!r} is not read")
     return [strides, dilations], pads
 
@@ -199,6 +209,8 @@ def _over_space(name: str) -> Reader:
 
 def _softmax(log: bool) -> Reader:
     def read(c: OnnxCall, x: Any) -> Value:
+        if c.opset < 13:
+            c.refuse(f"it flattens in opset {c.opset}; only 13 and above are read: convert the file")
         return c.add(Softmax(c.axis(x, int(c.attributes.get("axis", -1))), log), x)
 
     return read
@@ -264,6 +276,6 @@ COMPUTING: dict[str, Reader] = {
     "Sigmoid": _act(lambda _: nn.Sigmoid()), "Sign": _function("sign"), "Sin": _function("sin"),
     "Softmax": _softmax(False),
     "Softplus": _act(lambda _: nn.Softplus(threshold=40)), "Sqrt": _function("sqrt"),
-    "Sub": lambda c, x, y: c.summed(x, y, -1), "Sum": _sum, "Swish": _act(lambda _: nn.SiLU()),
+    "Sub": lambda c, x, y: c.summed(x, y, -1), "Sum": _sum, "Swish": _swish,
     "Tanh": _act(lambda _: nn.Tanh()), "Where": _where, "Xor": _pair("xor"),
 }  # fmt: skip

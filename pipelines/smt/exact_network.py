@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from evalsuite import LambdaGELU, Network, Property, Unsupported, in_layers
+from evalsuite import Activation, LambdaGELU, Network, Property, Unsupported, census, in_layers
 from pipelines.smt.dyadic import Dyadic
 
 
@@ -114,11 +114,17 @@ def read_maps(
 
 @torch.no_grad()
 def reach(network: Network, property_: Property) -> float:
-    """More than any value, and any partial sum, that a `layered` network's layers compute in the box; rough."""
-    assert isinstance(network.module, nn.Sequential)
+    """More than any value, and any partial sum, that a `layered` network's layers compute in the box; rough.
+
+    Raises:
+        Unsupported: a layer of which no bound is known, named.
+    """
+    if not isinstance(network.module, nn.Sequential):
+        raise Unsupported(f"only nn.Sequential is bounded, not {type(network.module).__name__}")
+    known = {id(each.module): each.traits for each in census(network.module, gates=True)}
     size = torch.maximum(property_.lower.abs(), property_.upper.abs()).flatten()
     greatest = size.max().item()
-    for _, layer in _layers(network.module, ""):
+    for path, layer in _layers(network.module, ""):
         if isinstance(layer, nn.Linear):
             size = layer.weight.double().abs() @ size
         elif isinstance(layer, nn.BatchNorm1d) and layer.running_mean is not None and layer.running_var is not None:
@@ -126,11 +132,25 @@ def reach(network: Network, property_: Property) -> float:
             scale = scale if layer.weight is None else scale * layer.weight.double().abs()
             greatest = max(greatest, scale.max().item())
             size = scale * (size + layer.running_mean.double().abs())
-        else:
+        elif id(layer) in known:
+            size = _activated(known[id(layer)], layer, size)
+            greatest = max(greatest, size.max().item())
             continue
+        elif type(layer) in (nn.Flatten, nn.Dropout, nn.Identity):
+            continue
+        else:
+            raise Unsupported(f"layer '{path}' ({type(layer).__name__}): no bound of its values is known")
         size = size if layer.bias is None else size + layer.bias.double().abs()
         greatest = max(greatest, size.max().item())
     return greatest * 1.001
+
+
+def _activated(traits: Activation, layer: nn.Module, size: torch.Tensor) -> torch.Tensor:
+    """A bound of |g(h x) / h| where |x| <= size: the steeper of g's asymptotes, and what g exceeds it by near 0."""
+    near = torch.linspace(-50, 50, 2001, dtype=torch.float64)
+    steep = max(abs(each) for each in traits.limits)
+    above = (traits.value(near).abs() - steep * near.abs()).max().clamp(min=0)
+    return steep * size + above / traits.hardness(layer).detach().double().min()
 
 
 def _refuse_changed(module: nn.Module) -> None:

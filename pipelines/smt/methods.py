@@ -138,7 +138,7 @@ class CurvedSearch(Method):
     """The same of networks with curved activations, under the `name` that ReLU networks' method has."""
 
     def __init__(self, network: Network, limits: Limits, name: str = "search") -> None:
-        self._network, self.limits, self.name = network, limits, name
+        self._layers, self.limits, self.name = layered(network), limits, name
         self._replay = Replay(network)
         self._decider = CurvedDecider(network, self._replay)
 
@@ -150,7 +150,7 @@ class CurvedSearch(Method):
             reason = self.undecided(found.nodes, found.neurons, found.margin)
         elif verdict is Verdict.HOLDS and suspect is not None and self._replay.confirms(property_, suspect):
             verdict, reason = Verdict.UNKNOWN, ROUNDING_ONLY
-        elif verdict is Verdict.HOLDS and not reach(self._network, property_) < torch.finfo(torch.float32).max:
+        elif verdict is Verdict.HOLDS and not reach(self._layers, property_) < torch.finfo(torch.float32).max:
             verdict, reason = Verdict.UNKNOWN, OVERFLOW
         return Settled(verdict, reason, found.neurons, found.nodes, found.programs, found.counterexample)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from graph_networks import KINDS, HandWritten, made
@@ -23,6 +24,7 @@ from evalsuite.deployment import export_onnx
 from evalsuite.graph import Graph, read, read_onnx
 from evalsuite.graph.attention import attentions
 from evalsuite.graph.folding import folded
+from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.operations import BatchNorm, LayerNorm, Operation, Pointwise, RMSNorm
 from evalsuite.samples import Inputs, mapped
 
@@ -289,3 +291,24 @@ def test_gradients_reach_the_input() -> None:
     (ours,) = torch.autograd.grad(read(module, inputs)(given).sum(), given)
     (theirs,) = torch.autograd.grad(copy.deepcopy(module).double()(given).sum(), given)
     torch.testing.assert_close(ours, theirs)
+
+
+def test_in_float64_less_rounding_is_explained() -> None:
+    class Hidden(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if torch.compiler.is_exporting() else x * (1 + 1e-7)
+
+    with pytest.raises(Unsupported, match="differs from the network"):
+        read(Hidden(), torch.randn(2, 6, dtype=torch.float64))
+
+
+def test_an_rms_norm_in_float64_needs_its_eps() -> None:
+    with pytest.raises(Unsupported, match="its eps is that of the type"):
+        read(nn.Sequential(nn.RMSNorm(6)).double(), torch.randn(2, 6, dtype=torch.float64))
+
+
+def test_onnx_softmax_of_old_opsets_is_refused() -> None:
+    sizes = [onnx.helper.make_tensor_value_info(each, 1, ["n", 2, 3]) for each in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Softmax", ["x"], ["y"])], "old", sizes[:1], sizes[1:])
+    with pytest.raises(Unsupported, match="flattens in opset 12"):
+        graph_of_model(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 12)]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -108,3 +110,118 @@ def test_hooks_are_refused() -> None:
     module.fc1.register_forward_hook(lambda _, __, output: 2 * output)
     with pytest.raises(Unsupported, match="fc1 has forward hooks"):
         in_layers(module, (6,))
+
+
+class _Calls(nn.Module):
+    """Layers by their names, and what is called of them."""
+
+    def __init__(self, call: Callable[[Any, torch.Tensor], torch.Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        self.call = call
+        for name, layer in layers.items():
+            self._modules[name] = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(self._modules, x)
+
+
+def _biased_norm(m: Any, x: torch.Tensor) -> torch.Tensor:
+    mean, variance, bias = torch.zeros(4), torch.ones(4), torch.arange(4.0)
+    return functional.batch_norm(m["one"](x), mean, variance, None, bias)
+
+
+def _scaled_twice(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return m["two"](functional.relu(m["one"](x)) * 1.0000000000000004)
+
+
+def _written_mish(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.tanh(functional.softplus(x, threshold=20))
+
+
+def _linears(*names: str) -> dict[str, nn.Module]:
+    return {name: nn.Linear(4, 4) for name in names}
+
+
+_Call = Callable[[Any, torch.Tensor], torch.Tensor]
+_CASES: dict[str, tuple[_Call, dict[str, nn.Module]]] = {
+    "a slope and a factor 1": (lambda m, x: 1.0 * functional.leaky_relu(m["one"](x), 0.3), {}),
+    "an alpha and a factor 1": (lambda m, x: functional.elu(m["one"](x), 2.0) * 1.0, {}),
+    "an alpha and a divisor 1": (lambda m, x: functional.elu(m["one"](x), 2.0) / 1, {}),
+    "names with two underscores":
+    (lambda m, x: m["fc2"](m["act__1"](m["fc3"](m["act__1"](m["one"](x))))),
+     {**_linears("fc2", "fc3"), "act__1": nn.ReLU()}),
+    "a name that another layer gets":
+    (lambda m, x: m["relu"](m["two"](m["relu__1"](m["fc"](m["relu"](m["one"](x)))))),
+     {**_linears("two", "fc"), "relu": nn.ReLU(), "relu__1": nn.Tanh()}),
+    "names of a list's methods":
+    (lambda m, x: m["pop"](m["append"](m["extend"](m["insert"](x)))), _linears("pop", "append", "extend", "insert")),
+    "a pool twice":
+    (lambda m, x: m["pool"](m["pool"](m["one"](x)[:, None])).flatten(1), {"pool": nn.AvgPool1d(3, 1, 1)}),
+    "a pool twice, unflattened":
+    (lambda m, x: m["pool"](m["pool"](m["unflatten"](x))),
+     {"pool": nn.AvgPool1d(3, 1, 1), "unflatten": nn.Unflatten(1, (1, 4))}),
+    "a formula that begins before its layer":
+    (lambda m, x: m["act"](m["one"](x) / 6 + 0.5), {"act": nn.Hardtanh(0.0, 1.0)}),
+    "a softplus with a low threshold":
+    (lambda m, x: m["one"](x) * torch.tanh(functional.softplus(m["one"](x), threshold=5)), {}),
+    "a formula with a softplus":
+    (lambda m, x: _written_mish(m["one"](x)), {}),
+    "nearly a relu6": (lambda m, x: m["one"](x).clamp(0.0, 6.000004), {}),
+    "a norm with a bias alone": (_biased_norm, {}),
+    "outputs that are small":
+    (lambda m, x: m["two"](functional.relu(m["one"](x))), {"two": nn.Linear(4, 2)}),
+    "a bias for all": (lambda m, x: functional.linear(x, m["one"].weight, m["one"].bias[:1]), {}),
+    "a weight that is a vector": (lambda m, x: functional.linear(x, m["one"].weight[0]), {}),
+    "the greatest of numbers": (lambda m, x: torch.maximum(x - x, torch.zeros(4)), {}),
+    "a relu of zero": (lambda m, x: functional.relu(m["one"](x) * 0.0), {}),
+    "a relu of nothing": (lambda m, x: functional.relu(x - x), {}),
+    "divided by zero": (lambda m, x: m["one"](x) / 0.0, {}),
+    "a cast": (lambda m, x: m["one"](functional.relu(x.float())), {}),
+    "the greater": (lambda m, x: torch.max(m["one"](x), torch.zeros(4)), {}),
+    "a size that is computed": (lambda m, x: functional.relu(m["one"](x)) * (1 + x.shape[0] // 8), {}),
+    "nearly a relu": (_scaled_twice, _linears("two")),
+    "a scaled elu": (lambda m, x: torch.ops.aten.elu(m["one"](x), 1.0, 2.0, 1.0), {}),
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", _CASES)
+def test_layers_compute_what_the_network_computes_or_are_refused(kind: str) -> None:
+    torch.manual_seed(0)
+    call, layers = _CASES[kind]
+    module = _Calls(call, one=nn.Linear(4, 4), **layers).eval()
+    try:
+        made = in_layers(module, (4,))
+    except Unsupported:
+        return
+    made, exact = copy.deepcopy(made).double(), copy.deepcopy(module).double()
+    for scale in (1, 10, 100):
+        inputs = torch.randn(16, 4, dtype=torch.float64) * scale
+        torch.testing.assert_close(made(inputs), exact(inputs), rtol=1e-12, atol=1e-14)
+
+
+_READ = ("names with two underscores", "a name that another layer gets", "names of a list's methods",
+         "a pool twice, unflattened", "a bias for all")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _READ)
+def test_names_and_repeated_layers_are_read(kind: str) -> None:
+    call, layers = _CASES[kind]
+    in_layers(_Calls(call, one=nn.Linear(4, 4), **layers), (4,))
+
+
+_NOT_EXACT = ("nearly a relu", "a scaled elu", "a size that is computed", "a formula with a softplus",
+              "nearly a relu6", "a formula that begins before its layer")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _NOT_EXACT)
+def test_what_is_no_known_activation_exactly_is_refused(kind: str) -> None:
+    call, layers = _CASES[kind]
+    with pytest.raises(Unsupported):
+        in_layers(_Calls(call, one=nn.Linear(4, 4), **layers), (4,))
+
+
+def test_weights_in_float64_are_refused_by_name() -> None:
+    module = _Calls(lambda m, x: functional.relu(m["one"](x)), one=nn.Linear(4, 4)).double()
+    with pytest.raises(Unsupported, match=r"one\.weight is torch\.float64"):
+        in_layers(module, (4,))

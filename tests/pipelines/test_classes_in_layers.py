@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import Bench, Network, Unsupported
+from evalsuite import Bench, Network, Property, Unsupported
 from pipelines.prune.exact import ExactPrune
-from pipelines.smt.exact_network import read
+from pipelines.smt.exact_network import layered, reach, read
 from pipelines.smt.search.curved_network import read_curved
 from pipelines.swap_certificate import Certificate
 
@@ -67,3 +67,16 @@ def test_exact_prune_and_the_certificate_give_equal_rows(network: MakeNetwork, b
     for stage in stages:
         theirs, ours = (stage.run(each, bench("digits-mlp", epochs=4)).metrics for each in pair)
         assert [(each.name, each.value) for each in ours] == [(each.name, each.value) for each in theirs]
+
+
+def test_smt_bounds_the_values_of_a_class(network: MakeNetwork) -> None:
+    given = network("digits-mlp", "gelu", epochs=4)
+    low = torch.zeros(given.input_shape, dtype=torch.float64)
+    box = Property(0, 0, 1.0, low, low + 1)
+    ours = _as_class(given, functional.gelu)
+    assert reach(layered(ours), box) == pytest.approx(reach(given, box), rel=1e-12)
+    with pytest.raises(Unsupported, match="_Class"):
+        reach(ours, box)
+    unknown = dataclasses.replace(given, module=nn.Sequential(nn.Flatten(), nn.Softmax(-1)))
+    with pytest.raises(Unsupported, match="no bound of its values"):
+        reach(unknown, box)
