@@ -12,21 +12,23 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evalsuite import plan
-from evalsuite.plan import Job, inputs_of, jobs_of
+from evalsuite.plan import Job, inputs_of, jobs_of, key_of
 from evalsuite.recipe import parse_recipe
-from evalsuite.results import Row, Status
-from evalsuite.run import claims, runner
+from evalsuite.results import Row, Status, read_results
+from evalsuite.run import claims, results, runner
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import NETWORK, OUTCOME, Assignment, Found, read_outcome
 from evalsuite.run.executor import Serial
-from evalsuite.run.journal import Entry, read_journal
+from evalsuite.run.journal import Entry, Journal, read_journal
 from evalsuite.run.progress import Estimate, Rich, Silent
 from evalsuite.run.record import RunRecord
 from evalsuite.run.runner import run_recipe
+from evalsuite.workloads.workload import DataError
 
 SEEDS = 30
 RECIPE = f"""\
@@ -196,3 +198,63 @@ def test_seeds_come_one_after_the_other(tmp_path: Path) -> None:
     _, ran = run(tmp_path)
     seeds = [int(job.split("/")[2]) for job in ran]
     assert all(seed >= max(seeds[: place + 1]) - 1 for place, seed in enumerate(seeds))  # two run at a time
+
+
+def unfinished(out: Path) -> dict[str, Entry]:
+    """Have its record say that the run was stopped; its journal's entries."""
+    (out / "run.json").write_text(json.dumps({**json.loads((out / "run.json").read_text()), "finished": ""}))
+    return read_journal(out / "journal.jsonl")
+
+
+def reported(out: Path) -> set[str]:
+    """Of which jobs a report has rows."""
+    results.catch_up(out)
+    frame = read_results(out)
+    return set(frame["workload"] + "/" + frame["variant"] + "/" + frame["seed"].astype(str) + "/" + frame["step"])
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_report_of_a_stopped_run_has_no_rows_of_other_source_or_networks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readable: bool
+) -> None:
+    out = tmp_path / "out"
+    run(tmp_path)
+    entries = unfinished(out)
+    mine = "digits-mlp/gelu"
+    journal = Journal(out / "journal.jsonl")
+    for each in (entries[f"{mine}/3/train"], entries[f"{mine}/4/export"]):
+        inputs = {**each.inputs, "code": "of before"}
+        journal.append(replace(each, inputs=inputs, key=key_of(inputs)))
+    journal.append(replace(entries[f"{mine}/5/train"], network="another"))
+    for name in (f"{mine}/6/export", f"{mine}/3/accuracy"):
+        journal.append(replace(entries[name], key="", inputs={}, status=Status.SKIPPED))
+    journal.append(replace(entries[f"{mine}/7/train"], inputs={**entries[f"{mine}/7/train"].inputs, "processor": "p"}))
+    journal.close()
+    if not readable:
+        monkeypatch.setattr(results, "inputs_of", unreadable_data)
+    swapped = {f"{mine}-swap/{seed}/{step}" for seed in (3, 5) for step in ("train", "accuracy", "export")}
+    lost = {f"{mine}/{each}" for each in ("3/train", "3/accuracy", "3/export", "4/export", "5/accuracy", "5/export")}
+    assert set(entries) - reported(out) == {*swapped, *lost, f"{mine}/6/export"}
+
+
+def unreadable_data(*_: object) -> dict[str, str]:
+    raise DataError("not here")
+
+
+def test_a_report_does_not_replace_the_results_of_a_run_that_ends_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path)
+    out = tmp_path / "out"
+    whole = unfinished(out)
+    journal = out / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-5]))
+    write = results.write_results
+
+    def ends_meanwhile(*given: Any) -> None:
+        write(*given)
+        run(tmp_path)
+
+    monkeypatch.setattr(results, "write_results", ends_meanwhile)
+    assert reported(out) == set(whole)
+    assert [path.name for path in out.glob("*.parquet")] == ["results.parquet"]
