@@ -85,7 +85,7 @@ class Cache:
 
 def is_abandoned(place: Path) -> bool:
     """Whether the process whose place this is was one of this machine and is gone: nobody holds its lock."""
-    if not place.name.startswith(_mark()):
+    if place.name.rpartition("-")[0] != platform.node():
         return False
     try:
         with (place / LOCK).open() as lock:
@@ -95,19 +95,18 @@ def is_abandoned(place: Path) -> bool:
     return True
 
 
-def _mark() -> str:
-    return f"{platform.node()}-"
-
-
 @cache
 def _own_place(folder: Path) -> Path:
     """This process's folder for scratch, locked for as long as it lives, on whatever machine."""
     partial = folder / PARTIAL
     partial.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(dir=partial, prefix=_mark()))
-    descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)  # held open on purpose: it is the lock
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return place
+    while True:
+        place = Path(tempfile.mkdtemp(dir=partial, prefix=f"{platform.node()}-"))
+        descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)  # held open on purpose: it is the lock
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if (place / LOCK).exists():  # else another run swept it before it was locked
+            return place
+        os.close(descriptor)
 
 
 def _digest(file: Path) -> str:

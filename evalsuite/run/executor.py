@@ -135,6 +135,7 @@ class Processes:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self._workers = workers
         self._running: list[_Child] = []
+        self._no_room: OSError | None = None  # met beside jobs that ended well, which are told first
         for name in _ONE_THREAD:
             os.environ.setdefault(name, "1")
         self._context = multiprocessing.get_context("forkserver")
@@ -172,14 +173,24 @@ class Processes:
             return
 
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
-        """See `Executor`."""
+        """See `Executor`.
+
+        Raises:
+            OSError: the run's own disk has no room; what ended beside it has been told.
+        """
+        if self._no_room is not None:
+            raise self._no_room
         lines = connection.wait([child.line for child in self._running], seconds) if self._running else []
         ended = []
         for child in [each for each in self._running if each.line in lines]:
             self._running.remove(child)
-            found = self._outcome(child, _last_word(child))
+            try:
+                ended.append((child.assignment, self._outcome(child, _last_word(child))))
+            except OSError as error:
+                self._no_room = error
             child.process.join(_PATIENCE)
-            ended.append((child.assignment, found))
+        if self._no_room is not None and not ended:
+            raise self._no_room
         return ended
 
     def _outcome(self, child: _Child, ended: Ended) -> Found:

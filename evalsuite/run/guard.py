@@ -2,7 +2,8 @@
 
 A job may crash, hang in C, fill the memory or start processes of its own in other sessions. Its guard does none of
 that, so it can say what became of the job, and it adopts what the job leaves. When the driver dies, in whatever way,
-the guard hears it on their line and ends the job; when the guard dies, the kernel ends the job.
+the guard hears it on their line and ends the job; when the guard dies, the kernel ends the job. A SIGKILL to the guard
+alone leaves what the job has started in other sessions: nobody is left to end that.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from evalsuite.run import tree
 from evalsuite.run.child import NO_ROOM, Assignment, perform
 from evalsuite.run.log import Log
 
-_TICK = 0.1  # seconds between two looks at the memory
+_TICK = 0.1  # seconds between two looks at the memory, at least
+_PACE = 10  # times what a look takes is the time to the next
 _PATIENCE = 5.0  # seconds for killed processes to be gone: one that waits for a disk cannot be killed
 PAUSE, RESUME = b"pause", b"resume"
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ def guarded(assignment: Assignment, line: Connection, memory_limit: int) -> None
     """The entry point of the guard's process; it runs the job in one below it and tells the driver how that ended."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in _ENDING:
+        signal.signal(each, _end)
     tree.adopt()
     guard = _Guard(assignment, line, memory_limit)
     try:
@@ -55,6 +60,10 @@ def guarded(assignment: Assignment, line: Connection, memory_limit: int) -> None
     if ended is not None:
         with suppress(OSError):
             line.send(ended)
+
+
+def _end(*_: object) -> None:
+    raise EOFError("a signal ends the guard, as the driver's death does")
 
 
 class _Guard:
@@ -81,6 +90,8 @@ class _Guard:
         self._begun = time.monotonic()
         self._paused = 0.0  # since when; 0 while the job runs
         self._code: int | None = None
+        self._look = 0.0  # when to look at the memory next
+        self._seen: set[int] = set()  # at the last look
 
     def watch(self) -> Ended:
         """Wait for the end of the job or of what it may take.
@@ -104,9 +115,18 @@ class _Guard:
                 continue
             if time.monotonic() - self._begun > self._limit:
                 return Ended(-signal.SIGKILL, "timeout")
-            held = tree.memory_of(tree.descendants(os.getpid()))
-            if held > self._memory_limit:
-                return Ended(-signal.SIGKILL, "memory", held)
+            if (begun := time.monotonic()) >= self._look:
+                held = self._held()
+                if held > self._memory_limit:
+                    return Ended(-signal.SIGKILL, "memory", held)
+                self._look = time.monotonic() + max(_TICK, _PACE * (time.monotonic() - begun))
+
+    def _held(self) -> int:
+        """What the job's processes hold; one that has just been forked seems to hold all that its parent does."""
+        seen = set(tree.descendants(os.getpid()))
+        stayed, self._seen = seen & self._seen, seen
+        held = tree.memory_of(stayed)
+        return tree.memory_of(stayed, shared_once=True) if held > self._memory_limit else held
 
     def _told(self, code: int) -> Ended:
         with suppress(BlockingIOError):
@@ -133,6 +153,8 @@ class _Guard:
 
     def clear(self) -> None:
         """Kill all that is left below, adopted processes too, and keep what they had printed."""
+        for each in _ENDING:
+            signal.signal(each, signal.SIG_IGN)
         deadline = time.monotonic() + _PATIENCE
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
@@ -153,7 +175,8 @@ def _work(assignment: Assignment, guard: int, out: int, note: int) -> None:
     try:
         os.setsid()
         tree.die_with(guard)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for each in (signal.SIGCHLD, *_ENDING):
+            signal.signal(each, signal.SIG_DFL)
         with suppress(OSError):  # Where memory runs out, the kernel is to take the job, not the run.
             Path("/proc/self/oom_score_adj").write_text("1000")
         for stream in (1, 2):

@@ -127,6 +127,7 @@ class _Run:
         self._inputs: dict[str, dict[str, str]] = {}  # of the jobs that are lined up or run
         self._left = Counter(map(_kind, self._state.jobs))
         self._running: list[str] = []
+        self._outdated: set[str] = set()  # of those that run: what takes a network that is another by now
         for code in {code_of(job) for job in self._state.jobs}:
             digest(*code)  # before the jobs' server loads the source that these are of
         self._record = RunRecord.begin(recipe, self._state.jobs, workers, command)
@@ -153,8 +154,6 @@ class _Run:
             finished = True
         finally:
             self._executor.stop()
-            for job in self._running:
-                self._claims.release(key_of(self._inputs[job]))
             self._claims.close()
             self._journal.close()
             self._record = self._compact(known, finished=finished)
@@ -205,14 +204,15 @@ class _Run:
         heappush(self._lined_up, self._places[job.id])
 
     def _start(self, job: Job) -> None:
-        network = self._state.network_of(job) if job.needs else None
-        if job.needs and network is None:
-            heappush(self._lined_up, self._places[job.id])
-            self._make_again(job.needs)
-            return
         key = key_of(self._inputs[job.id])
         if not self._claims.take(key):
             self._elsewhere.append(self._places[job.id])
+            return
+        network = self._state.network_of(job) if job.needs else None
+        if job.needs and network is None:
+            self._claims.release(key)
+            heappush(self._lined_up, self._places[job.id])
+            self._make_again(job.needs)
             return
         entry = None if job.id in self._state.forced else self._state.settle(job, self._inputs[job.id])
         if entry is not None:  # another run has just done it
@@ -231,14 +231,18 @@ class _Run:
         """The journal knows the job, but the cache has lost its network: run it once more, and then what takes it."""
         if needed in self._state.forced:
             raise RunError(f"the network of {needed} cannot be stored in {self._state.cache.folder}")
-        self._state.forced.add(needed)
+        self._state.forced[needed] = self._state.entries[needed].network
         self._forget(needed)
-        waiting = {place for place in (*self._lined_up, *self._elsewhere) if self._queue[place].needs == needed}
+        self._take_back({each.id for each in self._state.followers[needed]})
+        heappush(self._ready, self._places[needed])
+
+    def _take_back(self, jobs: set[str]) -> None:
+        """Of these jobs, those that are lined up wait for what they need once more."""
+        waiting = {place for place in (*self._lined_up, *self._elsewhere) if self._queue[place].id in jobs}
         for place in waiting:
             del self._inputs[self._queue[place].id]
         self._lined_up = sorted({*self._lined_up, *self._elsewhere} - waiting)
         self._elsewhere = []
-        heappush(self._ready, self._places[needed])
 
     def _forget(self, job: str) -> None:
         del self._state.entries[job]
@@ -248,6 +252,11 @@ class _Run:
         job, inputs = assignment.job, self._inputs.pop(assignment.job.id)
         self._running.remove(job.id)
         try:
+            if job.id in self._outdated:
+                self._outdated.remove(job.id)
+                shutil.rmtree(assignment.scratch, ignore_errors=True)
+                heappush(self._ready, self._places[job.id])
+                return
             found = self._stored(assignment, found)
         finally:
             self._claims.release(assignment.key)
@@ -270,11 +279,13 @@ class _Run:
 
     def _drop_dependents(self, entry: Entry) -> None:
         """A network made again may differ: what was settled with the one before must not stand beside it."""
-        before = self._state.before.get(entry.job)
-        if entry.job not in self._state.forced or before is None or before.network == entry.network:
+        if self._state.forced.get(entry.job, entry.network) == entry.network:
             return
-        for job in self._state.dependents(entry.job) & set(self._state.entries):
+        dependents = self._state.dependents(entry.job)
+        for job in dependents & set(self._state.entries):
             self._forget(job)
+        self._take_back(dependents)
+        self._outdated |= dependents & set(self._running)
 
     def _keep(self, job: Job, entry: Entry) -> None:
         self._state.entries[job.id] = entry

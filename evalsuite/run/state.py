@@ -28,13 +28,16 @@ class Planned:
 
 @dataclass(slots=True)
 class State:
-    """What is known of the jobs of a run: the entries that hold, by id; those that are under way or to be run."""
+    """What is known of the jobs of a run: the entries that hold, by id; what must be run again.
+
+    `forced` has the ids of jobs whose networks the cache has lost, each with the digest of the lost one.
+    """
 
     jobs: list[Job]
     before: dict[str, Entry]
     cache: Cache
     entries: dict[str, Entry] = field(default_factory=dict)
-    forced: set[str] = field(default_factory=set)
+    forced: dict[str, str] = field(default_factory=dict)
     followers: dict[str, list[Job]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _SUBREAPER, _DEATH_SIGNAL = 36, 1  # of prctl(2)
-_HELD = ("RssAnon:", "RssShmem:", "VmSwap:")  # Of files that are mapped, such as libraries, the system can let go.
+_HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:")  # Of files that are mapped, such as libraries, the system can let go.
+_SHARES = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")  # the same
 _SHARE = 0.9  # of the machine's memory: what a job may take where nothing else is said
 
 
@@ -69,17 +70,28 @@ def kill(pids: Iterable[int], name: signal.Signals = signal.SIGKILL) -> None:
             os.kill(pid, name)
 
 
-def memory_of(pids: Iterable[int]) -> int:
-    """Bytes that the processes hold and the system cannot drop."""
-    return sum(_held(pid) for pid in pids)
+def memory_of(pids: Iterable[int], *, shared_once: bool = False) -> int:
+    """Bytes that the processes hold and the system cannot drop.
+
+    Args:
+        shared_once: share what several hold, as after a fork, among them, where the kernel can tell. It walks all their
+            pages, which may take a second; else each process counts whole.
+    """
+    return sum(_held(pid, shared_once=shared_once) for pid in pids)
 
 
-def _held(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_HELD))
+def _held(pid: int, *, shared_once: bool) -> int:
+    if shared_once and (shares := _sizes(f"/proc/{pid}/smaps_rollup", _SHARES)):
+        return sum(shares)
+    return sum(_sizes(f"/proc/{pid}/status", _HELD))
+
+
+def _sizes(file: str, names: tuple[bytes, ...]) -> list[int]:
+    """In bytes. The file is read as bytes: a process may have any name."""
+    with suppress(OSError):
+        lines = Path(file).read_bytes().split(b"\n")
+        return [int(line.split()[1]) * 1024 for line in lines if line.startswith(names)]
+    return []
 
 
 def machine_limit() -> int:

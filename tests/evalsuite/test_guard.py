@@ -17,6 +17,7 @@ from workshop import HEAD, Workshop, lines, wait_until
 from evalsuite.plan import jobs_of
 from evalsuite.plugins import load
 from evalsuite.recipe import parse_recipe
+from evalsuite.run import tree
 from evalsuite.run.child import Assignment
 from evalsuite.run.executor import Processes, _with_submodules
 
@@ -96,13 +97,13 @@ def gone(pid: int) -> bool:
 
 def test_limits_of_memory_and_log_hold_and_nothing_is_left_behind(workshop: Workshop) -> None:
     file = workshop.folder / "pid"
-    steps = f"  - allocates\n  - chatty\n  - {{use: deserter, file: {file}}}\n"
+    steps = f"  - allocates\n  - chatty\n  - forks\n  - {{use: deserter, file: {file}}}\n"
     said = outcomes(workshop, steps, ONE + "memory_limit: 1.5\n")
     assert said["allocates"][0] == "oom"
     assert "since it may hold 1.5 GiB: raise `memory_limit` in the recipe" in said["allocates"][1]
     held = float(said["allocates"][1].split()[2])
     assert 1.5 < held < 3.5  # of the 4 that it asks for
-    assert (said["chatty"][0], said["deserter"][0]) == ("ok", "ok")
+    assert (said["chatty"][0], said["deserter"][0], said["forks"]) == ("ok", "ok", ("ok", ""))
     log = (workshop.out / "logs/digits-mlp/gelu/0/chatty.log").read_bytes()
     assert 2**22 < len(log) < 2**23
     assert (log.startswith(b"begins"), log.endswith(b"ends\n"), b" bytes are left out here]" in log) == (True,) * 3
@@ -124,16 +125,34 @@ def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
     assert [found for _, found in ended if found.status.value == "timeout"] == []
 
 
+def written(file: Path) -> bool:
+    return file.exists() and file.read_text().endswith(" ")
+
+
+def test_a_process_may_have_any_name() -> None:
+    code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'caf\\xe9', 0, 0, 0); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        held = tree.memory_of([process.pid]), tree.memory_of([process.pid], shared_once=True)
+        process.kill()
+    assert 0 < held[1] <= held[0]
+
+
 def test_what_a_killed_driver_or_guard_leaves_dies(workshop: Workshop) -> None:
-    file = workshop.folder / "pid"
+    file, other = (workshop.folder / name for name in ("pid", "other"))
     steps = f"  - hang\n  - {{use: deserter, file: {file}, seconds: 600}}\n"
-    process = workshop.start("run", workshop.recipe(steps, ONE), "--out", workshop.out, "--jobs", 2)
+    steps += f"  - {{use: deserter, name: other, file: {other}, seconds: 600}}\n"
+    process = workshop.start("run", workshop.recipe(steps, ONE), "--out", workshop.out, "--jobs", 3)
     logs = [workshop.out / "logs/digits-mlp/gelu/0" / f"{step}.log" for step in ("hang", "deserter")]
-    wait_until(lambda: all(log.exists() for log in logs) and file.exists() and file.read_text().endswith(" "), 250)
+    wait_until(lambda: all(log.exists() for log in logs) and written(file) and written(other), 250)
     deserter = psutil.Process(int(file.read_text()))
     assert os.getsid(deserter.pid) == deserter.pid
     below = psutil.Process(process.pid).children(recursive=True)
     (hung,) = [each for each in below if not each.children() and "forkserver" in str(each.cmdline())]
+    left = psutil.Process(int(other.read_text()))
+    left.parent().parent().terminate()
+    wait_until(lambda: gone(left.pid))
     hung.parent().kill()
     wait_until(lambda: gone(hung.pid))
     process.kill()

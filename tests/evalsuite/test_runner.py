@@ -12,21 +12,23 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evalsuite import plan
-from evalsuite.plan import Job, inputs_of, jobs_of
+from evalsuite.plan import Job, inputs_of, jobs_of, key_of
 from evalsuite.recipe import parse_recipe
-from evalsuite.results import Row, Status
-from evalsuite.run import claims, runner
-from evalsuite.run.cache import Cache
+from evalsuite.results import Row, Status, read_results
+from evalsuite.run import claims, results, runner
+from evalsuite.run.cache import Cache, is_abandoned
 from evalsuite.run.child import NETWORK, OUTCOME, Assignment, Found, read_outcome
 from evalsuite.run.executor import Serial
-from evalsuite.run.journal import Entry, read_journal
+from evalsuite.run.journal import Entry, Journal, read_journal
 from evalsuite.run.progress import Estimate, Rich, Silent
 from evalsuite.run.record import RunRecord
 from evalsuite.run.runner import run_recipe
+from evalsuite.workloads.workload import DataError
 
 SEEDS = 30
 RECIPE = f"""\
@@ -41,10 +43,10 @@ steps: [accuracy, export]
 class AtOnce(Serial):
     """Leaves what a job would leave, without doing it; at most two at a time."""
 
-    def __init__(self, slow: float) -> None:
+    def __init__(self, slow: float, workers: int = 2, made: str = "") -> None:
         super().__init__()
         self.ran: list[str] = []
-        self._slow = slow
+        self._slow, self._workers, self._made = slow, workers, made
 
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
         time.sleep(self._slow)
@@ -52,7 +54,7 @@ class AtOnce(Serial):
 
     @property
     def free(self) -> int:
-        return 2 - len(self._done)
+        return self._workers - len(self._done)
 
     def start(self, assignment: Assignment) -> None:
         job = assignment.job
@@ -63,9 +65,12 @@ class AtOnce(Serial):
         )  # fmt: skip
         found = Found(Status.OK, (row,), network="" if job.step else f"network of {job.id}")
         found = replace(found, conditions=assignment.conditions)
-        if job.step is None:
+        if self._made:  # as a step that hands on a network, another each time; `handover` is the one that it took
+            taken = (assignment.network / "file").read_text() if assignment.network else ""
+            found = replace(found, network=f"{job.id} {self._made}", handover=taken)
+        if found.network:
             (assignment.scratch / NETWORK).mkdir()
-            (assignment.scratch / NETWORK / "file").write_text(job.id)
+            (assignment.scratch / NETWORK / "file").write_text(found.network)
         (assignment.scratch / OUTCOME).write_text(json.dumps(asdict(found)))
         self.ran.append(job.id)
         self._done.append((assignment, read_outcome(assignment.scratch)))
@@ -110,6 +115,27 @@ def test_lost_networks_are_made_again_with_what_waits_for_them_alone(tmp_path: P
     assert record.jobs["ok"] == 6 * SEEDS
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_network_that_is_another_when_made_again_takes_back_all_that_follows(tmp_path: Path, workers: int) -> None:
+    text = RECIPE.replace("steps: [accuracy,", "steps: [accuracy, {use: export, name: late, after: accuracy},")
+    recipe = parse_recipe(text.replace(RECIPE[RECIPE.index("seeds:") : RECIPE.index("\nsteps")], "seeds: [0]"))
+    out, cache = tmp_path / "out", Cache(tmp_path / "cache")
+    run_recipe(recipe, out, cache, AtOnce(0, workers, "first"), Silent(), workers=workers)
+    journal = out / "journal.jsonl"
+    for name, each in read_journal(journal).items():
+        if not name.endswith("/accuracy"):
+            (cache.folder / each.key[:2] / each.key / OUTCOME).unlink()
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(each for each in lines if b"/accuracy" in each or b"/train" in each))
+    record = run_recipe(recipe, out, cache, AtOnce(0, workers, "second"), Silent(), workers=workers)
+    assert record.jobs["ok"] == 8
+    entries = read_journal(journal)
+    needs = {job.id: job.needs for job in jobs_of(recipe)}
+    for name, each in entries.items():
+        needed = entries[needs[name]].network if needs[name] else ""
+        assert (each.handover, each.inputs["network"]) == (needed, needed), name
+
+
 def test_what_was_measured_keeps_its_conditions_and_a_cached_run_claims_none(tmp_path: Path) -> None:
     first, _ = run(tmp_path, workers=1)
     assert (first.machine["jobs_at_a_time"], first.machine["host"]) == (1, platform.node())
@@ -152,6 +178,7 @@ def test_claims_of_the_dead_are_void(tmp_path: Path, monkeypatch: pytest.MonkeyP
     code += "assert claims.Claims(c).take('a' * 64); print(c.place())"
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True, capture_output=True)
     mine = claims.Claims(cache)
+    assert len(list((tmp_path / "partial").iterdir())) == 1  # its own place is not made before it claims something
     assert mine.take("a" * 64)  # its process is gone
     assert not mine.take("a" * 64)  # alive: for two jobs of one run, too
     foreign = tmp_path / "partial" / "another-machine-1"
@@ -164,7 +191,40 @@ def test_claims_of_the_dead_are_void(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     mine.release("b" * 64)
     assert mine.take("b" * 64)
+    (tmp_path / "claims" / ("a" * 64)).unlink()
+    (tmp_path / "claims" / ("a" * 64)).write_text(foreign.name)  # which took this one for dead
     mine.close()
+    assert [each.name for each in (tmp_path / "claims").iterdir()] == ["a" * 64]
+
+
+def test_claims_that_are_damaged_or_whose_answer_was_lost_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = claims.Claims(Cache(tmp_path)), claims.Claims(Cache(tmp_path))
+    for key, told in (("a", b""), ("b", b"caf\xe9"), ("c", b"a\0b"), ("d", b"/etc"), ("e", b"x" * 999)):
+        (tmp_path / "claims").mkdir(exist_ok=True)
+        (tmp_path / "claims" / key).write_bytes(told)
+        assert mine.take(key)
+        assert not other.take(key)
+    link = claims.os.link
+
+    def told_twice(*given: Any) -> None:
+        link(*given)
+        link(*given)  # as when the answer to the first was lost
+
+    monkeypatch.setattr(claims.os, "link", told_twice)
+    assert mine.take("f")
+    monkeypatch.undo()
+    assert not other.take("f")
+    mine.close()
+    assert not list((tmp_path / "claims").iterdir())
+
+
+def test_a_machine_whose_name_begins_with_this_one_is_another(tmp_path: Path) -> None:
+    twin = tmp_path / f"{platform.node()}-gpu-12345678"
+    twin.mkdir()
+    (twin / ".lock").touch()
+    assert not is_abandoned(twin)
 
 
 def entry(job: str, seconds: float, *, cached: bool = False) -> Entry:
@@ -196,3 +256,63 @@ def test_seeds_come_one_after_the_other(tmp_path: Path) -> None:
     _, ran = run(tmp_path)
     seeds = [int(job.split("/")[2]) for job in ran]
     assert all(seed >= max(seeds[: place + 1]) - 1 for place, seed in enumerate(seeds))  # two run at a time
+
+
+def unfinished(out: Path) -> dict[str, Entry]:
+    """Have its record say that the run was stopped; its journal's entries."""
+    (out / "run.json").write_text(json.dumps({**json.loads((out / "run.json").read_text()), "finished": ""}))
+    return read_journal(out / "journal.jsonl")
+
+
+def reported(out: Path) -> set[str]:
+    """Of which jobs a report has rows."""
+    results.catch_up(out)
+    frame = read_results(out)
+    return set(frame["workload"] + "/" + frame["variant"] + "/" + frame["seed"].astype(str) + "/" + frame["step"])
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_report_of_a_stopped_run_has_no_rows_of_other_source_or_networks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readable: bool
+) -> None:
+    out = tmp_path / "out"
+    run(tmp_path)
+    entries = unfinished(out)
+    mine = "digits-mlp/gelu"
+    journal = Journal(out / "journal.jsonl")
+    for each in (entries[f"{mine}/3/train"], entries[f"{mine}/4/export"]):
+        inputs = {**each.inputs, "code": "of before"}
+        journal.append(replace(each, inputs=inputs, key=key_of(inputs)))
+    journal.append(replace(entries[f"{mine}/5/train"], network="another"))
+    for name in (f"{mine}/6/export", f"{mine}/3/accuracy"):
+        journal.append(replace(entries[name], key="", inputs={}, status=Status.SKIPPED))
+    journal.append(replace(entries[f"{mine}/7/train"], inputs={**entries[f"{mine}/7/train"].inputs, "processor": "p"}))
+    journal.close()
+    if not readable:
+        monkeypatch.setattr(results, "inputs_of", unreadable_data)
+    swapped = {f"{mine}-swap/{seed}/{step}" for seed in (3, 5) for step in ("train", "accuracy", "export")}
+    lost = {f"{mine}/{each}" for each in ("3/train", "3/accuracy", "3/export", "4/export", "5/accuracy", "5/export")}
+    assert set(entries) - reported(out) == {*swapped, *lost, f"{mine}/6/export"}
+
+
+def unreadable_data(*_: object) -> dict[str, str]:
+    raise DataError("not here")
+
+
+def test_a_report_does_not_replace_the_results_of_a_run_that_ends_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path)
+    out = tmp_path / "out"
+    whole = unfinished(out)
+    journal = out / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-5]))
+    write = results.write_results
+
+    def ends_meanwhile(*given: Any) -> None:
+        write(*given)
+        run(tmp_path)
+
+    monkeypatch.setattr(results, "write_results", ends_meanwhile)
+    assert reported(out) == set(whole)
+    assert [path.name for path in out.glob("*.parquet")] == ["results.parquet"]

@@ -90,6 +90,20 @@ class Allocates(_Stage):
 
 
 @dataclass(frozen=True)
+class Forks(_Stage):
+    """Holds half a GiB and shares it with five forks, which count as little as one process that takes it."""
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        held = np.ones(2**26)
+        for _ in range(5):
+            if os.fork() == 0:
+                time.sleep(10)
+                os._exit(0)
+        time.sleep(1)
+        return Outcome([Metric("fine", float(held[0]), "count", Direction.HIGHER)])
+
+
+@dataclass(frozen=True)
 class Deserter(_Stage):
     """Starts a process in a session of its own that writes its number to `file`, and hangs if asked."""
 
