@@ -11,7 +11,7 @@ from evalsuite.report.comparison import ABSENT, comparison
 from evalsuite.report.figures import draw_all
 from evalsuite.report.findings import Tally, VariantFinding, chance_text, findings, tallies
 from evalsuite.report.headlines import headline_lines, optional_metrics
-from evalsuite.report.matrix import Matrix, decision_matrix
+from evalsuite.report.matrix import Matrix, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.section import Part, Run, Section, in_recipe_order
@@ -31,8 +31,8 @@ GUIDE = (
 )
 ANSWER_GUIDE = (
     "Differences to {baseline}, paired by seed, with 95 % intervals; all workloads: a random-effects mean over them. "
-    "Helps and costs: p at most 5 % after Holm within the row and over the rows, so that where nothing differs such a "
-    "word stands here in at most 5 % of runs. Mixed: single settings, or workloads, are resolved either way. No worse: "
+    "Helps and costs: p at most 5 % after Holm over all tests of all variants here, so that a false such word stands "
+    "here in at most 5 % of runs. Mixed: single settings, or workloads, are resolved either way. No worse: "
     "the interval excludes a loss of the margin. The seeds needed would resolve a difference of the margin in four of "
     "five runs."
 )
@@ -75,7 +75,7 @@ class Content:
         """The decision matrix of each variant but the baseline, the one that is shown first in front."""
         first = [name for section in self.sections.values() for name in section.subjects if name in self.run.others]
         names = dict.fromkeys([*first[:1], *self.run.others])
-        return [decision_matrix(self.run, self.sections, name) for name in names]
+        return decision_matrices(self.run, self.sections, list(names))
 
     @cached_property
     def compared(self) -> pd.DataFrame:

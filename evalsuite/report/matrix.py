@@ -6,7 +6,7 @@ It is the one object that concludes: the page's first screen, the Markdown and `
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ class MatrixCell:
     """One question on one workload, or on all.
 
     `estimate` is the difference to the baseline in the endpoint's unit, over seeds or, of all workloads, over
-    workloads. `p_adjusted` is what the reading goes by, see `decision_matrix`. `against` are members of the family that
+    workloads. `p_adjusted` is what the reading goes by, see `decision_matrices`. `against` are members of the family that
     are resolved the other way. `needed` seeds would resolve a difference of the margin.
     """
 
@@ -151,22 +151,27 @@ def _told(row: MatrixRow) -> Reading:
     return Reading.UNRESOLVED if Reading.UNRESOLVED in every else next(iter(every), Reading.UNMEASURED)
 
 
-def decision_matrix(run: Run, sections: Mapping[str, Section], variant: str) -> Matrix:
-    """What the run says of a variant.
+def decision_matrices(run: Run, sections: Mapping[str, Section], variants: Sequence[str]) -> list[Matrix]:
+    """What the run says of each variant.
 
-    A cell is read as helping or costing only where its p value is at most 5 % after two adjustments: Holm's over the
-    cells of its row, which ask one question, and Holm's over the rows, of which each counts by Simes' p value of its
-    cells. So where nothing differs, any cell of the whole matrix says so in at most 5 % of runs. A resolved cell is
-    mixed where a member of its family, such as a single setting, is resolved the other way (Holm's within the family).
+    A cell is read as helping or costing only where its p value is at most 5 % after Holm's adjustment for all tests of
+    the screen: of every variant, question and workload. So whatever is true of the others, a false word stands on the
+    screen in at most 5 % of runs. A resolved cell is mixed where a member of its family, such as a single setting, is
+    resolved the other way (Holm's within the family).
     """
     workloads = tuple(run.measured.workloads)
-    rows = []
-    for name, section in sections.items():
-        for endpoint in section.endpoints:
-            found = {each: endpoint.measure(run, each, variant) for each in workloads}
-            if any(found.values()):
-                rows.append(matrix_row(name, endpoint, found))
-    return Matrix(variant, run.baseline, workloads, read_rows(rows))
+    made = []
+    for variant in variants:
+        for name, section in sections.items():
+            for endpoint in section.endpoints:
+                found = {each: endpoint.measure(run, each, variant) for each in workloads}
+                if any(found.values()):
+                    made.append((variant, matrix_row(name, endpoint, found)))
+    read = list(zip((variant for variant, _ in made), read_rows([row for _, row in made]), strict=True))
+    return [
+        Matrix(variant, run.baseline, workloads, tuple(row for name, row in read if name == variant))
+        for variant in variants
+    ]
 
 
 def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | None]) -> MatrixRow:
@@ -233,22 +238,16 @@ def _against(endpoint: Endpoint, evidence: Evidence, way: int) -> tuple[str, ...
 
 
 def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
-    """The rows with what their cells say: see `decision_matrix`."""
-    every = [[cell.p for cell in (*row.cells.values(), row.pooled) if cell.p is not None] for row in rows]
-    tested = [i for i, ps in enumerate(every) if ps]
-    gates = dict(zip(tested, holm([_simes(every[i]) for i in tested]), strict=True))
-    return tuple(_read(row, gates.get(i, 1.0)) for i, row in enumerate(rows))
+    """All rows of a screen, of every variant, with what their cells say: see `decision_matrices`."""
+    every = [cell for row in rows for cell in (*row.cells.values(), row.pooled)]
+    adjusted = iter(holm([cell.p for cell in every if cell.p is not None]))
+    return tuple(_read(row, adjusted) for row in rows)
 
 
-def _simes(ps: Sequence[float]) -> float:
-    """Of the hypothesis that all are null (Simes 1986)."""
-    return min(1.0, *(len(ps) * p / rank for rank, p in enumerate(sorted(ps), 1)))
-
-
-def _read(row: MatrixRow, gate: float) -> MatrixRow:
+def _read(row: MatrixRow, adjusted: Iterator[float]) -> MatrixRow:
+    """A row whose tests have the next of the adjusted p values."""
     cells = [*row.cells.values(), row.pooled]
-    adjusted = iter(holm([cell.p for cell in cells if cell.p is not None]))
-    cells = [cell if cell.p is None else replace(cell, p_adjusted=max(next(adjusted), gate)) for cell in cells]
+    cells = [cell if cell.p is None else replace(cell, p_adjusted=next(adjusted)) for cell in cells]
     *single, pooled = [_said(cell, _reading(cell, row.endpoint)) for cell in cells]
     said = {cell.reading for cell in single}
     if {Reading.HELPS, Reading.COSTS} <= said and pooled.estimate is not None:

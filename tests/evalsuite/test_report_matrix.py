@@ -109,20 +109,27 @@ def test_the_same_in_every_seed_resolves_a_property_of_the_network_and_no_share_
     assert cell(Evidence(contrast(0.0, (0.0,) * 5)), endpoint(unit="share")).reading is Reading.NO_WORSE
 
 
-def test_holm_counts_the_cells_of_a_row_and_the_rows() -> None:
-    spread = tuple(25 * each for each in NOISE)
-    alone = ttest_1samp([0.02 + each for each in spread], 0.0).pvalue
-    assert 0.025 < alone < 0.1
-    strong = tuple(10 * each for each in NOISE)
-    p = ttest_1samp([0.02 + each for each in strong], 0.0).pvalue
-    assert p < 0.05 / 4
-    one = matrix_row("demo", endpoint(), {"v": Evidence(contrast(0.02, strong))})
+def test_holm_counts_every_test_of_the_screen() -> None:
+    strong = Evidence(contrast(0.02, tuple(10 * each for each in NOISE)))
+    one = matrix_row("demo", endpoint(), {"v": strong, "w": None})
+    p = one.cells["v"].p
+    assert p is not None
+    assert p < 0.05 / 7
     assert read_rows([one])[0].cells["v"].p_adjusted == pytest.approx(p)
-    quiet = matrix_row("demo", endpoint(), {"v": Evidence(contrast(0.0, WIDE))})
+    quiet = matrix_row("demo", endpoint(), {"v": Evidence(contrast(0.0, WIDE)), "w": Evidence(contrast(0.0, WIDE))})
     first, *_ = read_rows([one, quiet, quiet])
-    assert first.cells["v"].p_adjusted == pytest.approx(3 * p)  # the row's Simes p is p; there are three rows
-    found = {"v": Evidence(contrast(0.02, strong)), "w": None}
-    assert read_rows([matrix_row("demo", endpoint(), found)])[0].cells["v"].p_adjusted == pytest.approx(p)
+    assert first.cells["v"].p_adjusted == pytest.approx(7 * p)  # two cells and a pooled one in each quiet row
+
+
+def test_holm_counts_every_variant_of_the_page(tmp_path: Path) -> None:
+    better = [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]
+    quiet = [each + more for each, more in zip(BASE, WIDE, strict=True)]
+    rows = rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": better, "silu": quiet, "tanh": quiet})
+    content = Content(read_results(write_run(tmp_path, rows)), Record({}), "gelu")
+    cells = {matrix.variant: matrix.rows[0].cells["w"] for matrix in content.matrices}
+    assert cells.keys() == {"relu", "silu", "tanh"}
+    assert cells["relu"].p is not None
+    assert cells["relu"].p_adjusted == pytest.approx(3 * cells["relu"].p)
 
 
 def test_workloads_that_turn_make_all_of_them_mixed() -> None:
@@ -246,6 +253,27 @@ def test_where_nothing_differs_a_whole_matrix_says_so(rows: int, workloads: int,
                 count += 1
     assert wrong / 1000 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1000)
     assert abs(covered / count - 0.95) <= 0.015
+
+
+@pytest.mark.slow
+def test_no_false_word_stands_on_a_screen_of_true_ones() -> None:
+    """Four variants share a baseline and each row has one true effect: false words on 5 % of screens at the most."""
+    draw, wrong, screens = np.random.default_rng(2), 0, 250
+    workloads = tuple(map(str, range(3)))
+    for _ in range(screens):
+        level = draw.normal(0.0, 0.01, (4, 3, 5))
+        made = []
+        for _ in range(4):
+            own = draw.normal(0.0, 0.01, level.shape)
+            own[:, 0] += 0.5
+            for theirs, base in zip(own, level, strict=True):
+                arms = zip(theirs, base, strict=True)
+                pairs = [Contrast("", dict(enumerate(one)), dict(enumerate(other))) for one, other in arms]
+                found = dict(zip(workloads, map(Evidence, pairs), strict=True))
+                made.append(matrix_row("demo", endpoint(), found))
+        null = [row.cells[name] for row in read_rows(made) for name in workloads[1:]]
+        wrong += any(each.reading in (Reading.HELPS, Reading.COSTS) for each in null)
+    assert wrong / screens <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / screens)
 
 
 @pytest.mark.slow
