@@ -15,7 +15,7 @@ from evalsuite.contract import Direction
 from evalsuite.report.grids import estimate_columns, frame_of
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.paired import difference_unit, interval_text, seed_difference
-from evalsuite.report.pooling import random_effects, seeds_needed
+from evalsuite.report.pooling import mean_over_workloads, seeds_needed
 from evalsuite.report.ranks import holm
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Run, Section
 from evalsuite.report.sentences import listed
@@ -178,7 +178,7 @@ def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | 
     """A row with its differences and p values, not yet read."""
     cells = {name: _cell(endpoint, evidence) for name, evidence in found.items()}
     effects = [each.estimate for each in cells.values() if each.estimate is not None and each.estimate.n > 1]
-    pooled = random_effects(effects)
+    pooled = mean_over_workloads(effects)
     if pooled is None:
         lack = "one workload has two seeds or more" if effects else ""
         return MatrixRow(section, endpoint, cells, MatrixCell(Reading.UNMEASURED, reason=lack))
@@ -213,7 +213,8 @@ def _gaps(contrast: Contrast) -> tuple[list[float], Estimate | None]:
     own, other = (
         {seed: value for seed, value in arm.items() if math.isfinite(value)} for arm in (contrast.own, contrast.other)
     )
-    return [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())], seed_difference(own, other)
+    gaps = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
+    return gaps, seed_difference(own, other, contrast.magnitude)
 
 
 def _p(endpoint: Endpoint, gaps: Sequence[float], estimate: Estimate) -> float | None:
