@@ -53,23 +53,28 @@ def _variance(estimate: Estimate) -> float:
     return (half / t_quantile(0.975, estimate.n - 1)) ** 2 if estimate.n > 1 else 0.0
 
 
-def seeds_needed(estimate: Estimate, margin: float) -> int | None:
+def seeds_needed(estimate: Estimate, margin: float, level: float = 0.05) -> int | None:
     """How many seeds would resolve a difference of the margin in four of five runs, if seeds go on to vary so.
 
-    None: more than `MOST_SEEDS`, or the seeds so far say nothing of how they vary.
+    None: more than `MOST_SEEDS`, no more than there are, or the seeds so far say nothing of how they vary.
+
+    Args:
+        estimate: over the seeds so far.
+        margin: the difference to resolve.
+        level: of the two-sided test.
     """
     if estimate.n < 2 or estimate.constant:
         return None
     deviation = math.sqrt(_variance(estimate) * estimate.n)
     low, high = 2, MOST_SEEDS
-    if not _enough(high, deviation, margin):
+    if not _enough(high, deviation, margin, level):
         return None
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _enough(middle, deviation, margin) else (middle + 1, high)
-    return low
+        low, high = (low, middle) if _enough(middle, deviation, margin, level) else (middle + 1, high)
+    return low if low > estimate.n else None
 
 
-def _enough(seeds: int, deviation: float, margin: float) -> bool:
-    quantiles = t_quantile(0.975, seeds - 1) + t_quantile(0.8, seeds - 1)
+def _enough(seeds: int, deviation: float, margin: float, level: float) -> bool:
+    quantiles = t_quantile(1 - level / 2, seeds - 1) + t_quantile(0.8, seeds - 1)
     return quantiles * deviation / math.sqrt(seeds) <= margin

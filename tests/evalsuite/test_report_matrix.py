@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,7 @@ def test_too_few_seeds_say_how_many_it_would_take() -> None:
     assert found.reading is Reading.UNRESOLVED
     deviation = np.std(WIDE, ddof=1)
     needed = next(n for n in range(2, 2000) if (t.ppf(0.975, n - 1) + t.ppf(0.8, n - 1)) * deviation / n**0.5 <= 0.01)
-    assert found.words == f"not resolved (would need about {needed} seeds)"
+    assert found.words == f"not resolved (a difference of the margin would take about {needed} seeds)"
 
 
 def test_what_was_not_measured_says_why() -> None:
@@ -176,6 +177,44 @@ def test_rounding_of_what_a_difference_was_made_from_is_no_effect() -> None:
         assert found.estimate is not None
         assert (found.estimate.mean, found.estimate.constant) == (0.0, True)
         assert found.reading not in (Reading.HELPS, Reading.COSTS)
+
+
+def test_seeds_are_counted_at_the_level_of_the_screen_and_beyond_those_there_are() -> None:
+    quiet = matrix_row("demo", endpoint(), {"w": Evidence(contrast(0.004, WIDE))})
+    alone, among = (read_rows([quiet] * count)[0].cells["w"].needed for count in (1, 20))
+    assert alone is not None
+    assert among is not None
+    assert among > alone
+    assert seeds_needed(mean_interval(NOISE), 0.01) is None  # five are there, and three would do
+
+
+def test_missing_seeds_and_workloads_are_said() -> None:
+    found = {"v": Evidence(contrast(0.05, NOISE[:3])), "w": Evidence(contrast(0.05)), "x": None}
+    (row,) = read_rows([matrix_row("demo", endpoint(), found, {"v": 5, "w": 5, "x": 5})])
+    assert row.cells["v"].difference(row.scale).endswith("n = 3 of 5 seeds")
+    assert row.pooled.difference(row.scale).endswith("2 of 3 workloads")
+    assert "of" not in row.cells["w"].difference(row.scale)
+    together = replace(row, pooled=replace(row.pooled, reading=Reading.HELPS))
+    matrix = Matrix("relu", "gelu", ("v", "w", "x"), (together,))
+    assert matrix.sentence.endswith("helps a question (2 of 3 workloads together, not measured on x).")
+
+
+def test_no_worse_on_average_names_the_workloads_that_do_not_say_so() -> None:
+    found = {name: Evidence(contrast(0.0, NOISE)) for name in "abcd"} | {"w": Evidence(contrast(0.0, WIDE))}
+    (row,) = read_rows([matrix_row("demo", endpoint(), found)])
+    assert row.cells["w"].reading is Reading.UNRESOLVED
+    row = replace(row, pooled=replace(row.pooled, reading=Reading.NO_WORSE))
+    told = Matrix("relu", "gelu", tuple(found), (row,)).sentence
+    assert told.endswith("in a question (on average over 5 workloads, not resolved on w).")
+
+
+def test_an_effect_within_the_margin_says_so() -> None:
+    found = cell(Evidence(contrast(-0.004)))
+    assert (found.reading, found.words) == (Reading.COSTS, "costs, less than the margin")
+    (row,) = read_rows([matrix_row("demo", endpoint(), {"w": Evidence(contrast(-0.004))})])
+    told = Matrix("relu", "gelu", ("w",), (row,)).sentence
+    assert told.endswith("costs a question (on w by less than the margin).")
+    assert cell(Evidence(contrast(-0.05))).words == "costs"
 
 
 def test_seeds_that_vary_too_much_or_not_at_all_need_no_number() -> None:
