@@ -15,7 +15,7 @@ from evalsuite.contract import Direction
 from evalsuite.report.grids import estimate_columns, frame_of
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.paired import difference_unit, interval_text, seed_difference
-from evalsuite.report.pooling import random_effects, seeds_needed
+from evalsuite.report.pooling import mean_over_workloads, seeds_needed
 from evalsuite.report.ranks import holm
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Run, Section
 from evalsuite.report.sentences import listed
@@ -45,8 +45,9 @@ class MatrixCell:
     """One question on one workload, or on all.
 
     `estimate` is the difference to the baseline in the endpoint's unit, over seeds or, of all workloads, over
-    workloads. `p_adjusted` is what the reading goes by, see `decision_matrices`. `against` are members of the family that
-    are resolved the other way. `needed` seeds would resolve a difference of the margin.
+    workloads. `p_adjusted` is what the reading goes by, see `decision_matrices`. `against` are members of the family
+    that are resolved the other way. `needed` seeds would resolve a difference of the margin. `asked` are the seeds, or
+    of all workloads the workloads, that the run has. `small`: the whole interval lies within the margin.
     """
 
     reading: Reading
@@ -58,24 +59,38 @@ class MatrixCell:
     label: str = ""
     reason: str = ""
     pooled: bool = False
+    asked: int = 0
+    small: bool = False
 
     def difference(self, scale: Scale) -> str:
         """ "+2.4 pp [0.7, 3.7]"; empty without one."""
         if self.estimate is None:
             return ""
         text = interval_text(self.estimate, scale)
-        return text.replace("seeds", "workloads") if self.pooled else text
+        text = text.replace("seeds", "workloads") if self.pooled else text
+        return f"{text}, {self.lacking}" if self.lacking else text
+
+    @property
+    def lacking(self) -> str:
+        """ "n = 3 of 5 seeds", or "2 of 5 workloads"; empty where none is missing."""
+        if self.estimate is None or self.estimate.n >= self.asked:
+            return ""
+        return (
+            f"{self.estimate.n} of {self.asked} workloads"
+            if self.pooled
+            else f"n = {self.estimate.n} of {self.asked} seeds"
+        )
 
     @property
     def words(self) -> str:
         """The reading, with the seeds that it would take or the reason why there is none."""
         if self.reading is Reading.UNRESOLVED and self.needed is not None:
-            return f"{self.reading.value} (would need about {self.needed} seeds)"
+            return f"{self.reading.value} (a difference of the margin would take about {self.needed} seeds)"
         if self.reading in (Reading.UNRESOLVED, Reading.UNMEASURED) and self.reason:
             return f"{self.reading.value}: {self.reason}"
         if self.reading is Reading.MIXED and self.against:
             return f"{self.reading.value}: the other way at {listed(self.against)}"
-        return self.reading.value
+        return self.reading.value + ", less than the margin" * self.small
 
 
 @dataclass(frozen=True)
@@ -121,12 +136,13 @@ class Matrix:
             parts += [f"{_VERBS.get(reading, reading.value)} {listed(found)}"] if found else []
         quiet = [row for row in self.rows if not any(_where(row, each) for each in _SAID)]
         for reading in (Reading.NO_WORSE, Reading.UNRESOLVED, Reading.UNMEASURED):
-            names = [row.endpoint.question for row in quiet if _told(row) is reading]
+            names = [_quiet(row) for row in quiet if _told(row) is reading]
             parts += [f"{_VERBS[reading]} {listed(names)}"] if names else []
         return f"{self.variant} in the place of {self.baseline} {'; '.join(parts)}."
 
 
 _SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
+_BY = " by less than the margin"
 _VERBS = {
     Reading.MIXED: "is mixed in",
     Reading.NO_WORSE: "is no worse than the margin in",
@@ -137,10 +153,26 @@ _VERBS = {
 
 def _where(row: MatrixRow, reading: Reading) -> str:
     """ "certified accuracy (on digits-cnn)"; empty where the row says nothing like it."""
-    names = [name for name, cell in row.cells.items() if cell.reading is reading]
+    names = [f"{name}{_BY * cell.small}" for name, cell in row.cells.items() if cell.reading is reading]
     if row.pooled.reading is reading and reading is not Reading.MIXED:
-        return f"{row.endpoint.question} (all workloads together)"
+        together = f"{row.pooled.lacking or 'all workloads'} together{_BY * row.pooled.small}"
+        return f"{row.endpoint.question} ({', '.join([together, *_open(row, Reading.UNMEASURED)])})"
     return f"{row.endpoint.question} (on {listed(names)})" if names else ""
+
+
+def _open(row: MatrixRow, reading: Reading) -> list[str]:
+    """ "not measured on moons-mlp", if anywhere."""
+    names = [name for name, cell in row.cells.items() if cell.reading is reading]
+    return [f"{reading.value} on {listed(names)}"] if names else []
+
+
+def _quiet(row: MatrixRow) -> str:
+    """The question; of a mean that is no worse, which single workloads do not say so."""
+    told = _open(row, Reading.UNMEASURED) if row.pooled.estimate is not None else []
+    unresolved = _open(row, Reading.UNRESOLVED) if row.pooled.reading is Reading.NO_WORSE else []
+    if unresolved and row.pooled.estimate is not None:
+        told = [f"on average over {row.pooled.estimate.n} workloads", *unresolved, *told]
+    return row.endpoint.question + (f" ({', '.join(told)})" if told else "")
 
 
 def _told(row: MatrixRow) -> Reading:
@@ -160,13 +192,14 @@ def decision_matrices(run: Run, sections: Mapping[str, Section], variants: Seque
     resolved the other way (Holm's within the family).
     """
     workloads = tuple(run.measured.workloads)
+    seeds = {str(name): int(count) for name, count in run.frame.groupby("workload")["seed"].nunique().items()}
     made = []
     for variant in variants:
         for name, section in sections.items():
             for endpoint in section.endpoints:
                 found = {each: endpoint.measure(run, each, variant) for each in workloads}
                 if any(found.values()):
-                    made.append((variant, matrix_row(name, endpoint, found)))
+                    made.append((variant, matrix_row(name, endpoint, found, seeds)))
     read = list(zip((variant for variant, _ in made), read_rows([row for _, row in made]), strict=True))
     return [
         Matrix(variant, run.baseline, workloads, tuple(row for name, row in read if name == variant))
@@ -174,20 +207,22 @@ def decision_matrices(run: Run, sections: Mapping[str, Section], variants: Seque
     ]
 
 
-def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | None]) -> MatrixRow:
-    """A row with its differences and p values, not yet read."""
-    cells = {name: _cell(endpoint, evidence) for name, evidence in found.items()}
+def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | None],
+               seeds: Mapping[str, int] | None = None) -> MatrixRow:  # fmt: skip
+    """A row with its differences and p values, not yet read; `seeds` counts those of each workload."""
+    cells = {name: _cell(endpoint, evidence, (seeds or {}).get(name, 0)) for name, evidence in found.items()}
     effects = [each.estimate for each in cells.values() if each.estimate is not None and each.estimate.n > 1]
-    pooled = random_effects(effects)
+    pooled = mean_over_workloads(effects)
     if pooled is None:
         lack = "one workload has two seeds or more" if effects else ""
         return MatrixRow(section, endpoint, cells, MatrixCell(Reading.UNMEASURED, reason=lack))
     p = _p(endpoint, [each.mean for each in effects], pooled.estimate) if pooled.estimate.constant else pooled.p
-    whole = MatrixCell(Reading.UNRESOLVED, pooled.estimate, p, label=f"{len(effects)} workloads", pooled=True)
+    whole = MatrixCell(Reading.UNRESOLVED, pooled.estimate, p, label=f"{len(effects)} workloads", pooled=True,
+                       asked=len(cells))  # fmt: skip
     return MatrixRow(section, endpoint, cells, whole)
 
 
-def _cell(endpoint: Endpoint, evidence: Evidence | None) -> MatrixCell:
+def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCell:
     if evidence is None:
         return MatrixCell(Reading.UNMEASURED, reason="not asked")
     primary = evidence.primary
@@ -198,7 +233,7 @@ def _cell(endpoint: Endpoint, evidence: Evidence | None) -> MatrixCell:
     way = 1 if estimate.mean > 0 else -1
     return MatrixCell(
         Reading.UNRESOLVED, estimate, _p(endpoint, gaps, estimate), None, _against(endpoint, evidence, way),
-        seeds_needed(estimate, endpoint.margin), primary.label, _why(endpoint, estimate),
+        label=primary.label, reason=_why(endpoint, estimate), asked=seeds,
     )  # fmt: skip
 
 
@@ -213,7 +248,8 @@ def _gaps(contrast: Contrast) -> tuple[list[float], Estimate | None]:
     own, other = (
         {seed: value for seed, value in arm.items() if math.isfinite(value)} for arm in (contrast.own, contrast.other)
     )
-    return [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())], seed_difference(own, other)
+    gaps = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
+    return gaps, seed_difference(own, other, contrast.magnitude)
 
 
 def _p(endpoint: Endpoint, gaps: Sequence[float], estimate: Estimate) -> float | None:
@@ -240,24 +276,29 @@ def _against(endpoint: Endpoint, evidence: Evidence, way: int) -> tuple[str, ...
 def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     """All rows of a screen, of every variant, with what their cells say: see `decision_matrices`."""
     every = [cell for row in rows for cell in (*row.cells.values(), row.pooled)]
-    adjusted = iter(holm([cell.p for cell in every if cell.p is not None]))
-    return tuple(_read(row, adjusted) for row in rows)
+    adjusted = holm([cell.p for cell in every if cell.p is not None])
+    level, each = LEVEL / max(1, len(adjusted)), iter(adjusted)
+    return tuple(_read(row, each, level) for row in rows)
 
 
-def _read(row: MatrixRow, adjusted: Iterator[float]) -> MatrixRow:
-    """A row whose tests have the next of the adjusted p values."""
+def _read(row: MatrixRow, adjusted: Iterator[float], level: float) -> MatrixRow:
+    """A row whose tests have the next of the adjusted p values; `level` is that of the strictest test."""
     cells = [*row.cells.values(), row.pooled]
     cells = [cell if cell.p is None else replace(cell, p_adjusted=next(adjusted)) for cell in cells]
-    *single, pooled = [_said(cell, _reading(cell, row.endpoint)) for cell in cells]
+    *single, pooled = [_said(cell, row.endpoint, level) for cell in cells]
     said = {cell.reading for cell in single}
     if {Reading.HELPS, Reading.COSTS} <= said and pooled.estimate is not None:
         pooled = replace(pooled, reading=Reading.MIXED)
     return replace(row, cells=dict(zip(row.cells, single, strict=True)), pooled=pooled)
 
 
-def _said(cell: MatrixCell, reading: Reading) -> MatrixCell:
-    unresolved = reading in (Reading.UNRESOLVED, Reading.UNMEASURED)
-    return replace(cell, reading=reading, reason=cell.reason if unresolved else "")
+def _said(cell: MatrixCell, endpoint: Endpoint, level: float) -> MatrixCell:
+    reading, found = _reading(cell, endpoint), cell.estimate
+    needed = None if found is None or cell.pooled else seeds_needed(found, endpoint.margin, level)
+    ends = [abs(end) for end in (found.low, found.high) if end is not None] if found is not None else []
+    small = reading in (Reading.HELPS, Reading.COSTS) and bool(ends) and max(ends) < endpoint.margin
+    reason = cell.reason if reading in (Reading.UNRESOLVED, Reading.UNMEASURED) else ""
+    return replace(cell, reading=reading, reason=reason, needed=needed, small=small)
 
 
 def _reading(cell: MatrixCell, endpoint: Endpoint) -> Reading:

@@ -97,12 +97,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two arms of one question, paired by seed; `reason` says why there is nothing to pair."""
+    """Two arms of one question, paired by seed; `reason` says why there is nothing to pair.
+
+    `magnitude` is of the numbers that the arms were computed from, where they are differences themselves: what is
+    smaller than its rounding is none.
+    """
 
     label: str
     own: Values = field(default_factory=dict)
     other: Values = field(default_factory=dict)
     reason: str = ""
+    magnitude: float | None = None
 
 
 @dataclass(frozen=True)
