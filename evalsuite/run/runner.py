@@ -23,7 +23,7 @@ from evalsuite.run.executor import Executor, ServerLost
 from evalsuite.run.journal import Entry, Journal, read_journal
 from evalsuite.run.progress import Progress
 from evalsuite.run.record import MEASURED, RunRecord, checkout, conditions, now, read_record, write_record
-from evalsuite.run.results import JOURNAL, RESULTS, write_results
+from evalsuite.run.results import JOURNAL, RESULTS, alone_at_results, write_results
 from evalsuite.run.state import State, entry_of
 from evalsuite.sources import digest, edited
 
@@ -318,7 +318,8 @@ class _Run:
             partial.rename(target)
 
     def _compact(self, known: RunRecord | None, *, finished: bool) -> RunRecord:
-        write_results(self._state.jobs, self._state.entries, self._out / RESULTS)
         record = self._record.end(self._state.entries.values(), known, finished=finished)
-        write_record(record, self._out)
+        with alone_at_results(self._out):
+            write_results(self._state.jobs, self._state.entries, self._out / RESULTS)
+            write_record(record, self._out)
         return record
