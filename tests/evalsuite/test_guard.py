@@ -77,6 +77,7 @@ def test_a_fork_server_that_never_stays_is_named(workshop: Workshop, monkeypatch
     assert "Aborted" not in done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_stage_says_of_other_disks_and_with_odd_values_is_its_own_row(workshop: Workshop) -> None:
     said = outcomes(workshop, "".join(f"  - {name}\n" for name in (
         "full-elsewhere", "leaves-at-once", "huge-sample", "half-a-character", "slow",
@@ -139,6 +140,7 @@ def test_a_process_may_have_any_name() -> None:
     assert 0 < held[1] <= held[0]
 
 
+@pytest.mark.slow
 def test_what_a_killed_driver_or_guard_leaves_dies(workshop: Workshop) -> None:
     file, other = (workshop.folder / name for name in ("pid", "other"))
     steps = f"  - hang\n  - {{use: deserter, file: {file}, seconds: 600}}\n"
@@ -161,6 +163,7 @@ def test_what_a_killed_driver_or_guard_leaves_dies(workshop: Workshop) -> None:
     assert not alive
 
 
+@pytest.mark.slow
 def test_a_terminated_run_keeps_its_rows_and_a_running_one_is_reported(workshop: Workshop) -> None:
     steps = "  - {use: slow, seconds: 0.1}\n  - {use: slow, name: long, seconds: 600, time_limit: 900}\n"
     process = workshop.start("run", workshop.recipe(steps, ONE), "--out", workshop.out, "--jobs", 1)

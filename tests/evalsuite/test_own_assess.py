@@ -261,6 +261,7 @@ def test_check_says_stage_by_stage_what_will_run(tmp_path: Path) -> None:
     assert "gelu-swap" in lines
 
 
+@pytest.mark.slow
 def test_init_prints_a_recipe_that_runs(tmp_path: Path) -> None:
     text = _in(tmp_path, "init", *functional_gelu(tmp_path), "--stages", "accuracy", "--quick")
     (tmp_path / "recipe.yaml").write_text(text)
