@@ -109,16 +109,24 @@ def read_chain(module: nn.Module, input_shape: tuple[int, ...]) -> Chain:
         if id(layer) not in known:
             layers.append((path, layer))
             continue
-        refuse_look_alike(path, layer, known[id(layer)])
+        traits = _row(path, layer, known[id(layer)])
         map_, pattern, shape = _composed(layers, shape)
         maps, patterns, parts = [*maps, map_], [*patterns, pattern], [*parts, [each for _, each in layers]]
         layers = []
-        places.append(Place(path, known[id(layer)], _per_unit(known[id(layer)].hardness(layer), shape)))
+        places.append(Place(path, traits, _per_unit(traits.hardness(layer), shape)))
     map_, pattern, shape = _composed(layers, shape)
     parts.append([each for _, each in layers])
     chain = Chain([*maps, map_], places, [*patterns, pattern], parts, input_shape)
     _compare(chain, copy.deepcopy(module).double().eval())
     return chain
+
+
+def _row(path: str, layer: nn.Module, traits: Activation) -> Activation:
+    refuse_look_alike(path, layer, traits)
+    try:
+        return traits.of(layer)
+    except ValueError as error:  # parameters per channel
+        raise Unsupported(f"no certificate for {path or 'the network'}: {error}") from error
 
 
 def _leaves(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
