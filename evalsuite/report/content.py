@@ -32,8 +32,9 @@ GUIDE = (
 ANSWER_GUIDE = (
     "Differences to {baseline}, paired by seed, with 95 % intervals; all workloads: the unweighted mean over them. "
     "Helps and costs: p at most 5 % after Holm over all tests of all variants here, so that a false such word stands "
-    "here in at most 5 % of runs. Mixed: single settings, or workloads, are resolved either way. No worse: "
-    "the interval excludes a loss of the margin; these intervals are not adjusted for their number. The seeds named "
+    "here in at most 5 % of runs. Mixed: single settings, or workloads, are resolved either way, or a single setting "
+    "costs the margin or more. No worse: the interval excludes a loss of the margin; "
+    "these intervals are not adjusted for their number. The seeds named "
     "would resolve a difference of the margin in four of five runs, at the level of the strictest test here."
 )
 MOST_COLUMNS = 6

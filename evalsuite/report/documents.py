@@ -117,7 +117,7 @@ def _answers(content: Content) -> list[str]:
     for matrix in content.matrices:
         head = ["question", ALL, *matrix.workloads]
         rows = [
-            [f"{row.endpoint.question} (margin {row.margin})",
+            [f"{row.endpoint.question} ({row.measured + ', ' if row.measured else ''}margin {row.margin})",
              *(" ".join(part for part in (cell.words, cell.difference(row.scale) and f"({cell.difference(row.scale)})")
                         if part) for cell in (row.pooled, *row.cells.values()))]
             for row in matrix.rows

@@ -46,8 +46,9 @@ class MatrixCell:
 
     `estimate` is the difference to the baseline in the endpoint's unit, over seeds or, of all workloads, over
     workloads. `p_adjusted` is what the reading goes by, see `decision_matrices`. `against` are members of the family
-    that are resolved the other way. `needed` seeds would resolve a difference of the margin. `asked` are the seeds, or
-    of all workloads the workloads, that the run has. `small`: the whole interval lies within the margin.
+    that are resolved the other way, `losses` those that are resolved as a loss of the margin or more. `needed` seeds
+    would resolve a difference of the margin. `asked` are the seeds, or of all workloads the workloads, that the run
+    has. `small`: the whole interval lies within the margin.
     """
 
     reading: Reading
@@ -55,6 +56,7 @@ class MatrixCell:
     p: float | None = None
     p_adjusted: float | None = None
     against: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     needed: int | None = None
     label: str = ""
     reason: str = ""
@@ -90,6 +92,8 @@ class MatrixCell:
             return f"{self.reading.value}: {self.reason}"
         if self.reading is Reading.MIXED and self.against:
             return f"{self.reading.value}: the other way at {listed(self.against)}"
+        if self.reading is Reading.MIXED and self.losses:
+            return f"{self.reading.value}: no worse on the mean, and costs at {listed(self.losses)}"
         return self.reading.value + ", less than the margin" * self.small
 
 
@@ -108,6 +112,11 @@ class MatrixRow:
         found = [each.estimate for each in (*self.cells.values(), self.pooled) if each.estimate]
         halves = [each.half_width for each in found if each.half_width]
         return scale_of(self.endpoint.unit, [self.endpoint.margin], [*halves, *(each.mean for each in found)])
+
+    @property
+    def measured(self) -> str:
+        """What the numbers are: "mean over ε, alpha-crown"; of several workloads each way to measure it once."""
+        return "; ".join(dict.fromkeys(each.label for each in self.cells.values() if each.label))
 
     @property
     def margin(self) -> str:
@@ -189,7 +198,8 @@ def decision_matrices(run: Run, sections: Mapping[str, Section], variants: Seque
     A cell is read as helping or costing only where its p value is at most 5 % after Holm's adjustment for all tests of
     the screen: of every variant, question and workload. So whatever is true of the others, a false word stands on the
     screen in at most 5 % of runs. A resolved cell is mixed where a member of its family, such as a single setting, is
-    resolved the other way (Holm's within the family).
+    resolved the other way (Holm's within the family), and so is one that is no worse on the mean while such a member
+    costs the margin or more.
     """
     workloads = tuple(run.measured.workloads)
     seeds = {str(name): int(count) for name, count in run.frame.groupby("workload")["seed"].nunique().items()}
@@ -214,7 +224,7 @@ def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | 
     effects = [each.estimate for each in cells.values() if each.estimate is not None and each.estimate.n > 1]
     pooled = mean_over_workloads(effects)
     if pooled is None:
-        lack = "one workload has two seeds or more" if effects else ""
+        lack = ("only one workload" if len(cells) == 1 else "one workload has two seeds or more") if effects else ""
         return MatrixRow(section, endpoint, cells, MatrixCell(Reading.UNMEASURED, reason=lack))
     p = _p(endpoint, [each.mean for each in effects], pooled.estimate) if pooled.estimate.constant else pooled.p
     whole = MatrixCell(Reading.UNRESOLVED, pooled.estimate, p, label=f"{len(effects)} workloads", pooled=True,
@@ -230,11 +240,18 @@ def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCe
     if estimate is None:
         reason = primary.reason or "no seed in common with the baseline"
         return MatrixCell(Reading.UNMEASURED, label=primary.label, reason=reason)
-    way = 1 if estimate.mean > 0 else -1
+    way = 1 if endpoint.direction is Direction.HIGHER else -1
+    resolved = _resolved(endpoint, evidence)
     return MatrixCell(
-        Reading.UNRESOLVED, estimate, _p(endpoint, gaps, estimate), None, _against(endpoint, evidence, way),
-        label=primary.label, reason=_why(endpoint, estimate), asked=seeds,
-    )  # fmt: skip
+        Reading.UNRESOLVED,
+        estimate,
+        _p(endpoint, gaps, estimate),
+        against=tuple(label for label, mean in resolved if mean * estimate.mean < 0),
+        losses=tuple(label for label, mean in resolved if way * mean <= -endpoint.margin),
+        label=primary.label,
+        reason=_why(endpoint, estimate),
+        asked=seeds,
+    )
 
 
 def _why(endpoint: Endpoint, estimate: Estimate) -> str:
@@ -259,8 +276,8 @@ def _p(endpoint: Endpoint, gaps: Sequence[float], estimate: Estimate) -> float |
     return p_value(gaps, estimate)
 
 
-def _against(endpoint: Endpoint, evidence: Evidence, way: int) -> tuple[str, ...]:
-    """The members of the family that are resolved the other way than the primary number lies."""
+def _resolved(endpoint: Endpoint, evidence: Evidence) -> list[tuple[str, float]]:
+    """The members of the family that are resolved (Holm's within it), with their differences."""
     tested = []
     for each in evidence.family:
         gaps, estimate = _gaps(each)
@@ -268,9 +285,7 @@ def _against(endpoint: Endpoint, evidence: Evidence, way: int) -> tuple[str, ...
         if estimate is not None and p is not None:
             tested.append((each.label, estimate.mean, p))
     adjusted = holm([p for *_, p in tested])
-    return tuple(
-        label for (label, mean, _), p in zip(tested, adjusted, strict=True) if p <= LEVEL and mean * way < 0
-    )  # fmt: skip
+    return [(label, mean) for (label, mean, _), p in zip(tested, adjusted, strict=True) if p <= LEVEL]
 
 
 def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
@@ -313,7 +328,9 @@ def _reading(cell: MatrixCell, endpoint: Endpoint) -> Reading:
     if estimate.low is None or estimate.high is None or (estimate.constant and endpoint.unit == SAMPLED):
         return Reading.UNRESOLVED
     loss = -estimate.low if way > 0 else estimate.high
-    return Reading.NO_WORSE if loss < endpoint.margin else Reading.UNRESOLVED
+    if loss >= endpoint.margin:
+        return Reading.UNRESOLVED
+    return Reading.MIXED if cell.losses else Reading.NO_WORSE
 
 
 def matrix_frame(matrices: Sequence[Matrix]) -> pd.DataFrame:
@@ -333,5 +350,6 @@ def _line(matrix: Matrix, row: MatrixRow, workload: str, cell: MatrixCell) -> di
         "direction": row.endpoint.direction.value, "margin": row.endpoint.margin,
         **estimate_columns("difference", cell.estimate), "n": cell.estimate.n if cell.estimate else 0,
         "p": cell.p, "p_adjusted": cell.p_adjusted, "reading": cell.reading.value,
-        "against": "; ".join(cell.against), "seeds_needed": cell.needed, "reason": cell.reason,
+        "against": "; ".join(cell.against), "losses": "; ".join(cell.losses),
+        "seeds_needed": cell.needed, "reason": cell.reason,
     }  # fmt: skip

@@ -315,11 +315,14 @@ def paired_test(run: Run, workload: str, variant: str, step: str, metrics: Seque
     return Contrast(label, reason="the two arms were measured by different metrics")
 
 
-def mean_test(label: str, tests: Sequence[Contrast]) -> Contrast:
-    """The mean over tests, by seeds that both arms have in all of them."""
+def mean_test(tests: Sequence[Contrast]) -> Contrast:
+    """The mean over those tests that both arms have, by seeds that have all of these; its label says what it lacks."""
     whole = [each for each in tests if each.own and each.other]
     if not whole:
+        label = " and ".join(each.label for each in tests)
         return Contrast(label, reason=next((each.reason for each in tests if each.reason), "not measured"))
+    lacking = [f"without {each.label}: {each.reason or 'not measured'}" for each in tests if each not in whole]
+    label = " and ".join(each.label for each in whole) + (f" ({'; '.join(lacking)})" if lacking else "")
     seeds = set.intersection(*({*each.own} & {*each.other} for each in whole))
     if not seeds:
         return Contrast(label, reason="no seed has all of it")

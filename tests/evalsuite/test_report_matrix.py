@@ -22,7 +22,7 @@ from evalsuite.report.matrix import Matrix, MatrixCell, Reading, matrix_row, rea
 from evalsuite.report.ordering import in_order
 from evalsuite.report.pooling import mean_over_workloads, seeds_needed
 from evalsuite.report.record import Record, read_record
-from evalsuite.report.section import Contrast, Endpoint, Evidence, in_recipe_order, sections
+from evalsuite.report.section import Contrast, Endpoint, Evidence, in_recipe_order, mean_test, sections
 from evalsuite.report.statistics import Estimate, mean_interval
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 
@@ -73,6 +73,22 @@ def test_a_member_of_the_family_that_is_resolved_the_other_way_makes_it_mixed() 
     assert found.words == "mixed: the other way at 4 bits"
     unresolved = [contrast(0.09), contrast(-0.03, WIDE)]
     assert cell(Evidence(contrast(0.05), unresolved)).reading is Reading.HELPS
+
+
+def test_no_worse_on_the_mean_does_not_hide_a_setting_that_costs_the_margin() -> None:
+    lost = [contrast(0.03, label="8 bits"), contrast(-0.03, label="4 bits")]
+    found = cell(Evidence(contrast(0.0), lost))
+    assert (found.reading, found.words) == (Reading.MIXED, "mixed: no worse on the mean, and costs at 4 bits")
+    slight = [contrast(0.005, label="8 bits"), contrast(-0.005, label="4 bits")]
+    assert cell(Evidence(contrast(0.0), slight)).reading is Reading.NO_WORSE
+
+
+def test_the_label_of_a_mean_names_what_it_lacks() -> None:
+    eight, four = contrast(0.01, label="8 bits"), contrast(0.03, label="4 bits")
+    assert mean_test([eight, four]).label == "8 bits and 4 bits"
+    lacking = mean_test([eight, Contrast("4 bits", reason="ran out of time")])
+    assert lacking.label == "8 bits (without 4 bits: ran out of time)"
+    assert lacking.own == eight.own
 
 
 def test_too_few_seeds_say_how_many_it_would_take() -> None:
@@ -360,7 +376,11 @@ def test_intervals_over_workloads_cover_the_mean_effect(between: float, seeds: i
     ("study", "question", "wanted"),
     [
         ("bounds", "certified accuracy", {"mnist-cnn": Reading.COSTS, "digits-cnn": Reading.HELPS}),
-        ("smt", "exactly verified accuracy", {"moons-mlp": Reading.NO_WORSE, "digits-tiny-mlp": Reading.UNRESOLVED}),
+        (
+            "smt",
+            "accuracy verified exactly within the time limit",
+            {"moons-mlp": Reading.NO_WORSE, "digits-tiny-mlp": Reading.UNRESOLVED},
+        ),
     ],
 )
 def test_committed_studies_conclude(study: str, question: str, wanted: Mapping[str, Reading]) -> None:

@@ -81,7 +81,7 @@ def _of_width(bits: int, metric: str = "") -> Measure:
                 if metric
                 else Contrast(each.label, cell.values, cell.other, reason)
             )
-        primary = mean_test(" and ".join(each.label for each in tests), tests)
+        primary = mean_test(tests)
         return Evidence(primary, [each for each in tests if each.own and each.other])
 
     return measure

@@ -85,7 +85,9 @@ SECTION = Section(
     stages=(STAGE,),
     part=_part,
     endpoints=(
-        Endpoint("exactly verified accuracy", _over_radii(VERIFIED), "fraction", Direction.HIGHER, 0.01),
+        Endpoint(
+            "accuracy verified exactly within the time limit", _over_radii(VERIFIED), "fraction", Direction.HIGHER, 0.01
+        ),
         Endpoint("questions left undecided", _over_radii(UNDECIDED), "fraction", Direction.LOWER, 0.01),
     ),
     headlines=(
