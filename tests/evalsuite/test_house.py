@@ -189,10 +189,12 @@ def test_every_public_name_loads_and_is_declared_twice_alike() -> None:
         evalsuite.nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize("document", ["README.md", "reports/README.md"])
-def test_what_the_documents_point_to_exists(document: str) -> None:
-    text = (ROOT / document).read_text()
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not link.startswith("http")]
-    assert (document != "README.md") or links
-    for link in links:
-        assert ((ROOT / document).parent / link).exists(), link
+DOCUMENTS = [ROOT / "README.md", ROOT / "reports/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_the_documents_point_to_exists(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", document.read_text())
+    assert (document.name == "README.md" and document.parent != ROOT) or links
+    for link in (each for each in links if not each.startswith("http")):
+        assert (document.parent / link).exists(), link
