@@ -77,6 +77,7 @@ def test_what_can_not_be_loaded_is_listed_with_the_reason() -> None:
     assert lines[-2:] == ["mish: broken: ImportError: no module", "tanh: broken: no row of traits"]
 
 
+@pytest.mark.slow
 def test_the_figure_has_a_panel_for_each_activation_and_the_same_bytes_each_time(tmp_path: Path) -> None:
     first, alone, again = (tmp_path / f"{name}.svg" for name in ("all", "alone", "again"))
     done = command("--plot", str(first))

@@ -21,6 +21,7 @@ def lambdas(module: nn.Module) -> list[float]:
     return [each.hardness.item() for each in module.modules() if isinstance(each, LambdaGELU)]
 
 
+@pytest.mark.slow
 def test_without_the_library_the_import_says_what_to_install() -> None:
     code = """
 import importlib, sys

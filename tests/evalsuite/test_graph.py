@@ -73,6 +73,7 @@ def test_reads_each_kind_of_network_with_its_patterns(name: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", _EVERY)
+@pytest.mark.slow
 def test_reads_the_file_of_each_kind_with_its_patterns(name: str, tmp_path: Path) -> None:
     module, inputs = made(name)
     path = tmp_path / "network.onnx"

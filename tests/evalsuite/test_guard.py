@@ -55,6 +55,7 @@ def test_no_package_is_run_ahead_and_one_that_exits_stops_nothing(
     assert (done.returncode, done.stderr) == (0, "evalsuite: leaving.exits is not loaded ahead: SystemExit: 4\n")
 
 
+@pytest.mark.slow
 def test_a_killed_fork_server_costs_nothing(workshop: Workshop) -> None:
     said = outcomes(workshop, "  - kills-server\n  - {use: kills-server, name: again}\n  - slow\n")
     assert said == dict.fromkeys(("train", "kills-server", "again", "slow"), ("ok", ""))
@@ -96,6 +97,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_limits_of_memory_and_log_hold_and_nothing_is_left_behind(workshop: Workshop) -> None:
     file = workshop.folder / "pid"
     steps = f"  - allocates\n  - chatty\n  - forks\n  - {{use: deserter, file: {file}}}\n"
@@ -111,6 +113,7 @@ def test_limits_of_memory_and_log_hold_and_nothing_is_left_behind(workshop: Work
     assert gone(int(file.read_text()))
 
 
+@pytest.mark.slow
 def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
     recipe = parse_recipe(f"{ONE}time_limit: 4\nsteps: [slow]\n")
     scratch = workshop.folder / "scratch"
@@ -190,6 +193,7 @@ def test_plan_downloads_nothing(workshop: Workshop) -> None:
     assert "plan downloads nothing; `evalsuite run` does" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_stage_says_moves_no_cursor_and_jobs_share_no_log(workshop: Workshop) -> None:
     head = ONE.replace("[gelu]", "[{use: gelu, name: a_0}, {use: relu, name: a}]") + "baseline: a_0\n"
     steps = "  - {use: paints, name: b}\n  - {use: paints, name: 0_b}\n"

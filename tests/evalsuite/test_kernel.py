@@ -69,6 +69,7 @@ def test_float64_is_exact_to_1e_12_relative_down_to_the_underflow(hardness: floa
 
 @needs_numba
 @pytest.mark.parametrize("hardness", HARDNESSES)
+@pytest.mark.slow
 def test_compiled_float32_is_exact_to_1e_6_relative_down_to_the_underflow(hardness: float) -> None:
     x = points(hardness, torch.float32, 13.0)
     for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, True)), strict=True):

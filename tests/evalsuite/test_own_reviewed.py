@@ -54,6 +54,7 @@ def regression() -> Data:
     return Data(part, part, part, part, (0.0, 1.0), 1, "")
 
 
+@pytest.mark.slow
 def test_bounds_are_of_the_network_that_is_deployed(bench: MakeBench, tmp_path: Path) -> None:
     export_onnx(constant(5), (3,), tmp_path / "five.onnx")
     of = bench("digits-mlp")
@@ -88,6 +89,7 @@ def externally(path: Path, value: float) -> None:
     onnx.save_model(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
 
 
+@pytest.mark.slow
 def test_weights_beside_an_onnx_file_go_with_it_and_count(tmp_path: Path) -> None:
     externally(tmp_path / "net.onnx", 5)
     np.savez("data.npz", x=vectors(), y=np.zeros((60, 1), np.float32))

@@ -73,6 +73,7 @@ PLAIN: dict[str, tuple[Make, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", PLAIN)
+@pytest.mark.slow
 def test_a_plain_model_keeps_its_own_layout(case: str, tmp_path: Path) -> None:
     treated = Treated(*PLAIN[case])
     assert treated.save(tmp_path) == Saved("own")
@@ -193,6 +194,7 @@ class Building:
 
 @pytest.mark.parametrize("case", [*PLAIN, "gpt2"])
 @pytest.mark.parametrize("activation", ["lambda-gelu", "relu"])
+@pytest.mark.slow
 def test_a_network_of_a_users_workload_is_saved_between_stages(case: str, activation: str, tmp_path: Path) -> None:
     cases = {**PLAIN, "gpt2": (hugging("gpt2", "GPT2LMHeadModel"), text(), "")}
     treated = Treated(*cases[case])

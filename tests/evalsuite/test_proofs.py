@@ -437,6 +437,7 @@ def test_deep_and_circular_trees_end() -> None:
         check_proof({**proof, "box": nested}, net.onnx())
 
 
+@pytest.mark.slow
 def test_any_damage_is_a_proof_error(real: list[tuple[Net, Json]]) -> None:
     """Random values at random places, and the digest made to fit: no other exception, whatever is refused."""
     rng = random.Random(0)

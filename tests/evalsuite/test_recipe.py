@@ -176,6 +176,7 @@ def test_a_recipe_is_a_file(tmp_path: Path, kind: str) -> None:
         read_recipe(path)
 
 
+@pytest.mark.slow
 def test_absurd_sizes_are_errors_like_others() -> None:
     assert (
         "time_limit is a number of seconds" in problems(GOOD.replace("time_limit: 30", f"time_limit: 1{'0' * 400}"))[0]

@@ -337,6 +337,7 @@ def _waves(heights: list[float], widths: list[float], start: float, first_slope:
     slope=st.floats(-2, 2),
     seed=st.integers(0, 10**6),
 )
+@pytest.mark.slow
 def test_any_sequence_of_pieces(heights: list[float], width: float, start: float, slope: float, seed: int) -> None:
     widths = [width * (1 + index % 2) for index in range(len(heights))]
     row, case = _waves(heights, widths, start, slope)

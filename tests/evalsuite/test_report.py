@@ -159,6 +159,7 @@ def test_csv_holds_exact_numbers(run: Path) -> None:
     assert all(each["mean"] != "nan" for each in rows)
 
 
+@pytest.mark.slow
 def test_malicious_text_stays_text(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script> \"' 50% $x_1$ \\input{/etc/passwd} & #~^ {a} | [b](http://example.org)"
     rows = [replace(row, reason=evil) if row.reason else row for row in sample_rows(**FEW, seeds=(0, 1))]

@@ -218,6 +218,7 @@ def test_undecided_as_measured_comes_first(tmp_path: Path) -> None:
     assert table.values("gelu", Place("undecided_fraction", 0.25, "crown")) == {0: 0, 1: 0, 2: 0}
 
 
+@pytest.mark.slow
 def test_ratios_of_widths_against_scipy(tmp_path: Path) -> None:
     own, other = (2.0, 3.0, 5.0), (4.0, 5.0, 11.0)
     rows = certified({"gelu": GELU, "relu": UP})
@@ -325,6 +326,7 @@ def test_what_is_said_of_differences(tmp_path: Path) -> None:
     assert gap.startswith("What neither PGD nor crown decides is most at ε = 1/2: gelu 75.3 %")
 
 
+@pytest.mark.slow
 def test_all_workloads_are_told_together(tmp_path: Path) -> None:
     rows = [*certified({"gelu": GELU, "relu": HIGH, "annealed": NEAR}),
             *certified({"gelu": GELU, "relu": LOW, "annealed": NEAR}, workload="v")]  # fmt: skip
@@ -442,6 +444,7 @@ def many() -> list[Row]:
     return [*rows, *attacked({"gelu": curve, "relu": curve}), *layered()]
 
 
+@pytest.mark.slow
 def test_many_radii_do_not_flood_the_headlines_and_figures(tmp_path: Path) -> None:
     content = content_of(tmp_path, many())
     assert [line.setting for line in content.glance("w")] == [
@@ -456,6 +459,7 @@ def test_many_radii_do_not_flood_the_headlines_and_figures(tmp_path: Path) -> No
     assert "The last panel: what PGD did not break and alpha-crown did not prove." in drawing.caption
 
 
+@pytest.mark.slow
 def test_the_section_is_in_every_document_and_the_same_each_time(tmp_path: Path) -> None:
     curves: dict[str, Curve] = {"gelu": GELU, "relu": UP}
     rows = [*certified(curves), *certified(curves, "ibp"), *attacked(curves), *layered()]

@@ -366,6 +366,7 @@ def test_without_an_exact_step_there_is_nothing(tmp_path: Path) -> None:
     assert "Exact verification" not in (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_committed_rows_without_times_and_nodes_render() -> None:
     content = Content(read_results(SAMPLE), read_record(SAMPLE), "gelu")
     section = content.parts["exact"]
@@ -380,6 +381,7 @@ def test_committed_rows_without_times_and_nodes_render() -> None:
     assert {grid.name for grid in section.grids} >= {"exact-cost", f"{table.name}-verdicts", f"{table.name}-verified"}
 
 
+@pytest.mark.slow
 def test_the_section_is_in_every_document_and_the_same_each_time(tmp_path: Path) -> None:
     rows = [*swapped("relu"), *integer_rows(), *said("gelu", 0, FIVE), *said("relu", 0, FIVE)]
     for eps in (0.125, 0.25):

@@ -130,6 +130,7 @@ def test_classes_are_no_table_of_robustness(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_tables_without_any_difference_are_folded_and_their_files_kept(tmp_path: Path) -> None:
     rows = [row for eps, values in ((0.125, BASE), (0.25, BASE), (0.5, near(BASE, *(-0.3,) * 3)))
             for row in verified({"gelu": values, "relu": values}, eps=eps)]  # fmt: skip

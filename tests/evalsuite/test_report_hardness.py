@@ -228,6 +228,7 @@ def test_the_page_says_how_much_of_the_relations_is_resolved(run: Path) -> None:
     assert "0 of 2 tests resolved, 2 beyond what so few seeds can resolve" in page.text
 
 
+@pytest.mark.slow
 def test_same_bytes_again(run: Path) -> None:
     before = {path: path.read_bytes() for path in write_report(run)}
     assert {path: path.read_bytes() for path in write_report(run)} == before
@@ -258,6 +259,7 @@ def test_certified_against_observed_is_drawn(tmp_path: Path) -> None:
     assert base64.b64decode(image["src"].split(",", 1)[1]).startswith(b"<?xml")
 
 
+@pytest.mark.slow
 def test_many_variants_turn_the_glance_and_split_the_curves(tmp_path: Path) -> None:
     names = [f"variant-{i}" for i in range(14)]
     rows = []

@@ -282,6 +282,7 @@ def test_two_sweeps_are_apart(tmp_path: Path) -> None:
     assert any(each.startswith("random, local: ") for each in content.parts["prune"].findings[0].sentences)
 
 
+@pytest.mark.slow
 def test_the_finding_says_where_and_what_is_not_resolved(tmp_path: Path) -> None:
     rows = [
         *in_full({"gelu": GELU, "relu": SAME, "annealed": SAME}),
@@ -398,6 +399,7 @@ def test_costs_by_hand(tmp_path: Path) -> None:
     assert areas.endswith("annealed worse over share of MACs left and annealed worse over relative latency, batch 64.")
 
 
+@pytest.mark.slow
 def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_path: Path) -> None:
     content = content_of(tmp_path, full_rows(), FULL)
     (table,) = content.parts["prune"].tables

@@ -417,6 +417,7 @@ def test_layers_are_drawn_and_in_the_csv_but_are_no_lines(tmp_path: Path) -> Non
     assert counts.compared == len(wanted)
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
     first, second = (
         [each.svg for each in content_of(tmp_path / name, checked_rows(), STEPS).drawings] for name in ("a", "b")
@@ -424,6 +425,7 @@ def test_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     steps = {**STEPS, "w8": MIXED}
     folder = write_run(tmp_path / "run", checked_rows(), record_of(steps, variants=["gelu", "relu"]), steps)
@@ -445,6 +447,7 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     assert float(lines[0]["accuracy"]) == pytest.approx(0.91)
 
 
+@pytest.mark.slow
 def test_unknown_widths_show_under_the_steps_names(tmp_path: Path) -> None:
     frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",))))
     (table,) = Content(frame, Record(sample_record()), "gelu").parts["quantize"].tables

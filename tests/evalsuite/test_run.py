@@ -92,6 +92,7 @@ def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_second_run_is_all_from_the_cache_and_says_the_same(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n  - slow\n")
     first = workshop.run(recipe)
@@ -540,6 +541,7 @@ def test_options_are_listed_by_name(workshop: Workshop) -> None:
     assert (wrong.returncode, "did you mean 'annealed'?" in wrong.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_doctor_names_what_is_broken_and_the_cure(workshop: Workshop) -> None:
     examined = workshop.call("doctor")
     assert examined.returncode == 1

@@ -140,6 +140,7 @@ def test_a_network_that_is_another_when_made_again_takes_back_all_that_follows(t
         assert (each.handover, each.inputs["network"]) == (needed, needed), name
 
 
+@pytest.mark.slow
 def test_what_was_measured_keeps_its_conditions_and_a_cached_run_claims_none(tmp_path: Path) -> None:
     first, _ = run(tmp_path, workers=1)
     assert (first.machine["jobs_at_a_time"], first.machine["host"]) == (1, platform.node())
@@ -166,6 +167,7 @@ def test_the_key_knows_what_the_processor_can_do(monkeypatch: pytest.MonkeyPatch
     assert {name for name, value in inputs_of(job, "").items() if value != before[name]} == {"processor"}
 
 
+@pytest.mark.slow
 def test_two_runs_that_share_a_cache_do_nothing_twice(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda out: run(tmp_path, out, slow=0.01), ("one", "other")))

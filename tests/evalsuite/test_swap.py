@@ -76,6 +76,7 @@ def names(module: nn.Module) -> list[tuple[str, str]]:
     return [(found.path, found.traits.name) for found in census(module)]
 
 
+@pytest.mark.slow
 def test_bert_of_hugging_face_is_swapped_with_its_pooler_kept() -> None:
     module, example = bert(), tokens()
     swapped = swap_to_relu(module, example)

@@ -75,6 +75,7 @@ def test_what_the_demo_plugin_brings_is_found_and_conforms(demo: None, tmp_path:
     assert check_variant(variant, workload=workload) == list(variants.CHECKS)
 
 
+@pytest.mark.slow
 def test_the_demo_activation_is_exact_and_can_be_exported(demo: None, tmp_path: Path) -> None:
     row = load("activations", "squareplus").target
     z = torch.tensor([-1e30, -1e6, -3.0, 0.0, 2.5, 1e6, 1e30], dtype=torch.float64)

@@ -118,6 +118,7 @@ def random_model(kind: str, seed: int) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("kind", ["Relu", "LeakyRelu", "Gelu", "Sigmoid", "Tanh", "cnn", "residual"])
+@pytest.mark.slow
 def test_no_sampled_point_leaves_the_bounds(kind: str, seed: int) -> None:
     graph = graph_of(random_model(kind, seed), kind)
     generator = torch.Generator().manual_seed(seed)

@@ -49,6 +49,7 @@ def data_of(name: str) -> Data:
 
 
 @pytest.mark.parametrize("name", SIZES)
+@pytest.mark.slow
 def test_parts_are_disjoint_complete_stratified_and_repeatable(name: str) -> None:
     data, again = data_of(name), load("workloads", name).target().data()
     parts = [data.train, data.calibration, data.validation, data.test]

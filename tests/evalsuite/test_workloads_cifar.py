@@ -259,6 +259,7 @@ def test_the_networks_have_the_size_that_is_said(name: str, millions: float, par
 
 
 @pytest.mark.parametrize("kind", [Cifar10ResNet8, Cifar10ResNet18, Cifar100ResNet18])
+@pytest.mark.slow
 def test_the_workloads_conform(tmp_path: Path, kind: type[Cifar10ResNet18], monkeypatch: pytest.MonkeyPatch) -> None:
     many = kind is Cifar100ResNet18
     monkeypatch.setattr(cifar, "_SIZES", (100, 100) if many else (20, 30))

@@ -125,6 +125,7 @@ def test_impossible_widths_are_refused(hidden: str, message: str) -> None:
 
 @pytest.mark.parametrize("variant", ["gelu", "relu"])
 @pytest.mark.parametrize(("name", "least"), [("moons-mlp", 0.97), ("iris-mlp", 0.93), ("digits-tiny-mlp", 0.9)])
+@pytest.mark.slow
 def test_they_learn_in_their_own_budget(network: Callable[..., Network], name: str, variant: str, least: float) -> None:
     workload = load("workloads", name).target()
     test = workload.data().test

@@ -44,6 +44,7 @@ def read(split: Split) -> Split:
 
 
 @pytest.mark.parametrize("name", STAGES)
+@pytest.mark.slow
 def test_no_stage_asks_for_more_than_a_batch(
     name: str, network: Callable[..., Network], bench: Callable[..., Bench]
 ) -> None:

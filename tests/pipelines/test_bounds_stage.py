@@ -219,6 +219,7 @@ def test_time_and_memory_are_told_for_each_method(reported: tuple[Network, Bench
     assert row(metrics, "radius_seconds", method="crown", **norm).timing
 
 
+@pytest.mark.slow
 def test_the_same_numbers_twice_and_nothing_is_left_changed(
     reported: tuple[Network, Bench, Bounds, list[Metric]],
 ) -> None:
@@ -344,6 +345,7 @@ def test_what_does_not_fit_in_the_time_limit_is_told(network: MakeNetwork, bench
     assert "5 of 5 samples not searched to the end" in radius.reason
 
 
+@pytest.mark.slow
 def test_alpha_crown_starts_nothing_after_its_seconds(network: MakeNetwork, bench: MakeBench) -> None:
     subject, data = network("digits-mlp", "gelu"), bench("digits-mlp")
     options = Bounds(eps=(0.0625,), samples=25, methods=("crown", "alpha-crown"), alpha_seconds=1e-6)

@@ -140,6 +140,7 @@ def test_latency_is_marked_as_timing_per_batch(network: Callable[..., Network], 
     assert all(metric.timing and metric.unit == "s" and metric.value > 0 for metric in latencies.values())
 
 
+@pytest.mark.slow
 def test_the_file_says_nothing_of_the_installation(
     network: Callable[..., Network], bench: Callable[..., Bench]
 ) -> None:
@@ -150,6 +151,7 @@ def test_the_file_says_nothing_of_the_installation(
     onnx.checker.check_model(onnx.load(str(path)), full_check=True)
 
 
+@pytest.mark.slow
 def test_the_size_does_not_depend_on_the_activation(
     network: Callable[..., Network], bench: Callable[..., Bench]
 ) -> None:
@@ -161,6 +163,7 @@ def test_the_size_does_not_depend_on_the_activation(
     assert abs(gelu - relu) < 100
 
 
+@pytest.mark.slow
 def test_what_the_exporter_refuses_is_unsupported_in_one_line(bench: Callable[..., Bench]) -> None:
     class Cumulative(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -79,6 +79,7 @@ def test_quantization_is_onnx_runtimes(calibration: str, file: Network, bench: C
         Quantize(weight_bits=4).run(file, there)
 
 
+@pytest.mark.slow
 def test_bounds_and_exact_verdicts_agree_with_those_of_the_module(
     file: Network, network: Callable[..., Network], bench: Callable[..., Bench]
 ) -> None:
@@ -161,6 +162,7 @@ def test_what_asks_nothing_is_not_verified(tmp_path: Path) -> None:
             stage.run(network, there)
 
 
+@pytest.mark.slow
 def test_a_regression_of_torch_is_verified_too(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)).eval()

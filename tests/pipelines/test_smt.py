@@ -149,6 +149,7 @@ def test_the_smallest_boxes(eps: float) -> None:
     assert decide(network, box([-eps, -eps], [eps, eps])).verdict is Verdict.HOLDS
 
 
+@pytest.mark.slow
 def test_numbers_beyond_float64_are_read(tmp_path: Path) -> None:
     layers: list[nn.Module] = []
     for _ in range(9):
@@ -367,6 +368,7 @@ def check_counterexamples(trained: Network, place: Bench, outcome: Outcome) -> N
         assert logits[each["label"]] <= max(value for i, value in enumerate(logits) if i != each["label"])
 
 
+@pytest.mark.slow
 def test_the_limits_of_time_are_honoured(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
     trained, place = network("digits-mlp", "annealed"), bench("digits-mlp")
     exact = read(trained)

@@ -166,6 +166,7 @@ def decider_of(activation: type[nn.Module], *hidden: int) -> CurvedDecider:
 
 
 @pytest.mark.parametrize("activation", [nn.GELU, LambdaGELU])
+@pytest.mark.slow
 def test_trained_digits(activation: type[nn.Module]) -> None:
     network, inputs, targets = trained(activation, 16)
     decider, read = decider_of(activation, 16), read_curved(network)

@@ -114,6 +114,7 @@ def test_a_solver_that_dies_is_an_answer(solver: Solver, number: signal.Signals)
 
 
 @pytest.mark.parametrize(("number", "end"), [(signal.SIGKILL, End.CRASHED), (signal.SIGSTOP, End.OUT_OF_TIME)])
+@pytest.mark.slow
 def test_a_server_that_dies_or_hangs_is_replaced(number: signal.Signals, end: End) -> None:
     solver = Solver()
     ask(solver, NEVER)
@@ -141,6 +142,7 @@ def test_a_server_that_dies_or_hangs_is_replaced(number: signal.Signals, end: En
     solver.close()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_where_the_owner_is_killed() -> None:
     code = (
         "import sys; from pipelines.smt.limits import Limits, Solver; s = Solver();"

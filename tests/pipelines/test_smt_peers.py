@@ -163,6 +163,7 @@ def compare(networks: Iterable[int], count: int) -> Counter[str]:
     return totals
 
 
+@pytest.mark.slow
 def test_no_two_verifiers_contradict_each_other() -> None:
     totals = compare((0, 2, 3, 6), 16)
     assert totals["queries"] == 64

@@ -493,6 +493,7 @@ def test_an_activation_that_is_there_twice_is_read_twice(method: Any, tmp_path: 
         same_outputs(shared, bump(nn.ReLU(), nn.Identity()), asked)
 
 
+@pytest.mark.slow
 def test_curves_that_are_there_twice_are_read_twice() -> None:
     act = nn.GELU()
     asked = Property.robustness(torch.tensor([0.3]), sample=0, label=0, eps=0.2, domain=(0.0, 1.0))
@@ -533,6 +534,7 @@ def floored(z: Any) -> Any:
     return np.clip(z // 1024, 0, 255)
 
 
+@pytest.mark.slow
 def test_the_search_for_integer_counterexamples_ends_in_time() -> None:
     width, classes = 96, 30
     generator = np.random.default_rng(0)

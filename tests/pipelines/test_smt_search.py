@@ -163,6 +163,7 @@ def test_many_odd_networks_against_z3(kind: str) -> None:
         agree(*odd_network(seed, kind))
 
 
+@pytest.mark.slow
 def test_networks_that_need_the_search_against_z3() -> None:
     seen = []
     for seed in (4, 8, 21, 25, 36):

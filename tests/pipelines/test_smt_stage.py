@@ -90,6 +90,7 @@ def test_misclassified_inputs_are_at_distance_zero(tmp_path: Path) -> None:
     assert math.copysign(1, values[0] or 0.0) == 1
 
 
+@pytest.mark.slow
 def test_proofs_in_the_archive_prove_what_the_rows_say(tmp_path: Path) -> None:
     network = random_network([3, 10, 10, 3], 18)
     inputs = torch.rand(6, 3, generator=torch.Generator().manual_seed(1))
@@ -123,6 +124,7 @@ def test_proofs_in_the_archive_prove_what_the_rows_say(tmp_path: Path) -> None:
     assert gap > 0
 
 
+@pytest.mark.slow
 def test_what_the_checker_refuses_does_not_hold(tmp_path: Path) -> None:
     network = absolute(1.0, 0.0, 0.25)
     exact = read(network)
@@ -147,6 +149,7 @@ def test_what_the_checker_refuses_does_not_hold(tmp_path: Path) -> None:
     assert "number by number" in other.metrics(setting_of(0.75, "search"))[0].reason
 
 
+@pytest.mark.slow
 def test_networks_with_batch_normalisation_hold_without_proof_files(tmp_path: Path) -> None:
     torch.manual_seed(0)
     norm = nn.BatchNorm1d(4)
@@ -361,5 +364,6 @@ def test_curved_digits(network: Callable[..., Network], bench: Callable[..., Ben
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_conformance_by_z3_and_with_distances() -> None:
     check_stage(Smt(samples=2, method="z3", distance=True, distance_samples=1, query_time_limit=0.5))

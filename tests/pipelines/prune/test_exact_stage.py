@@ -93,6 +93,7 @@ def test_digits_mlp(network: MakeNetwork, bench: MakeBench, tmp_path: Path, vari
     assert torch.equal(restored.module(test.inputs), outcome.network.module(test.inputs))
 
 
+@pytest.mark.slow
 def test_digits_cnn_and_its_padding(network: MakeNetwork, bench: MakeBench, tmp_path: Path) -> None:
     trained = network("digits-cnn", "relu", epochs=4)
     module = copy.deepcopy(trained.module)
@@ -181,6 +182,7 @@ def test_a_contradiction_of_bounds_and_solver_is_a_bug(network: MakeNetwork) -> 
 
 
 @pytest.mark.parametrize("workload", ["digits-vit", "digits-resnet"])
+@pytest.mark.slow
 def test_networks_without_bounds_are_refused_by_name(network: MakeNetwork, bench: MakeBench, workload: str) -> None:
     trained = network(workload, "gelu", epochs=1)
     for stage in (ExactPrune(), ExactPrune(proximal=1.0, epochs=1)):

@@ -80,6 +80,7 @@ def test_half_of_the_mlp_by_hand(network: MakeNetwork, bench: MakeBench) -> None
     assert found["accuracy"] == found["accuracy_before_tuning"]
 
 
+@pytest.mark.slow
 def test_the_control_is_only_fine_tuned(network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("digits-mlp", "relu"), bench("digits-mlp")
     outcome = Prune(control=True, fine_tune_epochs=1).run(trained, there)
@@ -288,6 +289,7 @@ class Pair(nn.Module):
         return made
 
 
+@pytest.mark.slow
 def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Pair().eval()

@@ -72,6 +72,7 @@ def integer_resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[fx.GraphMo
     return exported(resnet(nn.ReLU), Scheme(Bits(8, 8)), path), path
 
 
+@pytest.mark.slow
 def test_the_kernels_of_an_activation_that_onnx_runtime_inlines_are_counted(tmp_path: Path) -> None:
     exported(resnet(nn.Hardswish), Scheme(Bits(8, 8), before_activations=True), tmp_path / "q.onnx")
     execution = observe(tmp_path / "q.onnx", INPUTS[:1])
@@ -217,6 +218,7 @@ def odd_zero_points(kind: type[nn.Module], path: Path, *, even: bool) -> Agreeme
     return compare_layers(made, path, INPUTS)
 
 
+@pytest.mark.slow
 def test_odd_zero_points_part_the_runtimes_and_even_ones_unite_them(tmp_path: Path) -> None:
     parted = odd_zero_points(nn.ReLU, tmp_path / "odd.onnx", even=False)
     assert parted.equal_logits < 0.97
@@ -281,6 +283,7 @@ def test_impossible_comparisons_are_refused(integer_resnet, tmp_path: Path) -> N
         compare_layers(made, tmp_path / "float.onnx", INPUTS)
 
 
+@pytest.mark.slow
 def test_size_and_latency_are_against_the_float_file(integer_resnet, tmp_path: Path) -> None:
     export_onnx(resnet(nn.ReLU), (1, 8, 8), tmp_path / "float.onnx")
     content = (tmp_path / "float.onnx").read_bytes()

@@ -80,6 +80,7 @@ def test_convolutions_equal_torchs(case: tuple[Convolution, tuple[int, ...], int
 
 @settings(max_examples=80, deadline=None)
 @given(convolutions(), ROUNDINGS, st.booleans(), st.booleans(), st.sampled_from([0, 3, 128]))
+@pytest.mark.slow
 def test_rescaled_convolutions(
     case: tuple[Convolution, tuple[int, ...], int], rounding: Rounding, powers: bool, relu: bool, zero_point: int
 ) -> None:

@@ -195,6 +195,7 @@ def logits(path: Path, inputs: np.ndarray, threads: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("rounding", Rounding)
 @pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.slow
 def test_random_networks_run_bit_exactly(kind, rounding, tmp_path):
     seen: set[type] = set()
     for seed in range(12):

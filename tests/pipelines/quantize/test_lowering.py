@@ -124,6 +124,7 @@ def test_relu_networks_agree_with_brevitas(
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("variant", ["relu", "gelu"])
 @pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.slow
 def test_power_of_two_scales_agree_exactly(
     network: MakeNetwork, bench: MakeBench, workload: str, variant: str, bits: int
 ) -> None:
@@ -190,6 +191,7 @@ class InvertedResidual(nn.Module):
 
 
 @pytest.mark.parametrize("both", [False, True])
+@pytest.mark.slow
 def test_a_mobilenet_is_integers_alone(both: bool) -> None:
     torch.manual_seed(0)
     module = InvertedResidual().eval()
@@ -288,6 +290,7 @@ def test_one_linear_layer_by_hand() -> None:
 
 
 @pytest.mark.parametrize("smooth", ["table", "polynomial"])
+@pytest.mark.slow
 def test_gelu_without_a_grid_of_its_own_gets_one(network: MakeNetwork, bench: MakeBench, smooth: str) -> None:
     made, data = network("digits-cnn", "gelu"), bench("digits-cnn").data
     quantized = of_network(made, data.calibration.inputs, 8, False, "float")
@@ -356,6 +359,7 @@ class Copies:
         return self
 
 
+@pytest.mark.slow
 def test_a_network_with_squeeze_and_excitation_agrees_and_copies_no_layer_that_no_island_takes() -> None:
     torch.manual_seed(0)
     quantized = quantize(mobile(), SHAPE, torch.rand(20, *SHAPE), both=True)

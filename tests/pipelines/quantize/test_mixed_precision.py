@@ -167,6 +167,7 @@ def test_a_narrower_width_that_loses_less_is_not_predicted_to_gain() -> None:
     ("workload", "variant", "budget"),
     [("digits-mlp", "gelu", 0.5), ("digits-mlp", "annealed", 0.3)],
 )
+@pytest.mark.slow
 def test_never_worse_than_one_width_on_trained_networks(
     network: MakeNetwork, bench: MakeBench, workload: str, variant: str, budget: float
 ) -> None:

@@ -70,6 +70,7 @@ def test_eight_bits_keep_the_accuracy_in_both_runtimes(
 
 
 @pytest.mark.parametrize("variant", ["gelu", "annealed"])
+@pytest.mark.slow
 def test_four_bits_run(network: MakeNetwork, bench: MakeBench, variant: str) -> None:
     stage = Quantize(weight_bits=4, act_bits=4)
     outcome = stage.run(network("digits-cnn", variant), bench("digits-cnn"))
@@ -111,6 +112,7 @@ def test_placement_decides_whether_convolutions_before_gelu_are_integer(network:
     assert relu["boundary_nodes"] == values(both)["boundary_nodes"]
 
 
+@pytest.mark.slow
 def test_an_integer_relu_network_has_two_boundaries(network: MakeNetwork, bench: MakeBench) -> None:
     found = values(Quantize().run(network("digits-cnn", "annealed"), bench("digits-cnn")))
     assert (found["integer_nodes"], found["float_nodes"], found["boundary_nodes"]) == (5, 0, 2)
@@ -170,12 +172,14 @@ def test_only_calibration_data_decide(network: MakeNetwork, bench: MakeBench) ->
     assert (room.folder / "quantized.onnx").read_bytes() != first
 
 
+@pytest.mark.slow
 def test_calibration_takes_at_most_what_there_is(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "relu"), bench("digits-mlp")
     assert values(Quantize(calibration_samples=9999).run(made, room))["calibration_samples"] == 120
     assert values(Quantize(calibration_samples=7).run(made, room))["calibration_samples"] == 7
 
 
+@pytest.mark.slow
 def test_same_seed_same_numbers_and_nothing_else_changes(
     network: MakeNetwork, bench: MakeBench, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -194,6 +198,7 @@ def test_same_seed_same_numbers_and_nothing_else_changes(
     assert not recwarn.list
 
 
+@pytest.mark.slow
 def test_latency_is_a_timing_at_two_batch_sizes(network: MakeNetwork, bench: MakeBench) -> None:
     outcome = Quantize().run(network("digits-mlp", "relu"), bench("digits-mlp"))
     timed = [each for each in outcome.metrics if each.timing and each.name.startswith("latency")]
@@ -212,6 +217,7 @@ def test_an_unfoldable_lambda_stays_one_island(bench: MakeBench) -> None:
     assert values(outcome)["runtime_agreement"] >= 0.99
 
 
+@pytest.mark.slow
 def test_pools_and_norms(bench: MakeBench) -> None:
     torch.manual_seed(0)
     norm = nn.BatchNorm1d(16)
@@ -229,6 +235,7 @@ def test_pools_and_norms(bench: MakeBench) -> None:
     assert abs(found["accuracy_drop"]) < 0.05
 
 
+@pytest.mark.slow
 def test_power_of_two_scales_have_every_row(network: MakeNetwork, bench: MakeBench) -> None:
     outcome = Quantize(scales="power-of-two").run(network("digits-mlp", "relu"), bench("digits-mlp"))
     differing = {
@@ -267,6 +274,7 @@ def folded() -> nn.Module:
 
 
 @pytest.mark.parametrize(("make", "islands"), [(folded, 0), (Rows, 2)])
+@pytest.mark.slow
 def test_layers_that_files_must_be_rewritten_for(bench: MakeBench, make: Callable[[], nn.Module], islands: int) -> None:
     torch.manual_seed(0)
     found = values(Quantize().run(digits(make()), bench("digits-cnn")))
@@ -506,6 +514,7 @@ def regression(bench: Bench) -> tuple[Network, Bench]:
     return Network("regression", module, (64,), 2), trained
 
 
+@pytest.mark.slow
 def test_a_regression_is_measured_by_its_own_metric(bench: MakeBench) -> None:
     network, there = regression(bench("digits-mlp"))
     outcome = Quantize(qat_epochs=1, weight_bits=3, act_bits=4).run(network, there)

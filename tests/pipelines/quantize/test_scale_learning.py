@@ -162,6 +162,7 @@ def test_rate_0_keeps_calibrations_scales(network: MakeNetwork, bench: MakeBench
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_learning_is_reproducible_and_changes_nothing_it_was_given(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "relu"), bench("digits-mlp")
     calibrated = placed(made, room)
@@ -173,6 +174,7 @@ def test_learning_is_reproducible_and_changes_nothing_it_was_given(network: Make
         assert each.requires_grad == before[name][1]
 
 
+@pytest.mark.slow
 def test_a_rate_that_diverges_is_not_chosen(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "relu"), bench("digits-mlp")
     calibrated = placed(made, room)
@@ -198,6 +200,7 @@ def test_rates_that_cannot_be(network: MakeNetwork, bench: MakeBench, rates: lis
         train_scales(placed(made, room), room, 1, rates=rates)
 
 
+@pytest.mark.slow
 def test_the_stage_learns_scales_where_bits_are_few_and_says_so(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "gelu"), bench("digits-mlp")
     module, inputs = fold_hardness(made.module), room.data.calibration.inputs

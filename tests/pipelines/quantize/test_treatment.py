@@ -266,6 +266,7 @@ def test_corrected_biases_take_up_the_mean_error() -> None:
 
 
 @pytest.mark.parametrize(("scales", "variant"), [("float", "relu"), ("power-of-two", "gelu")])
+@pytest.mark.slow
 def test_treatments_keep_the_grid_through_training(
     network: MakeNetwork, bench: MakeBench, scales: Scales, variant: str
 ) -> None:
@@ -289,6 +290,7 @@ def test_treatments_keep_the_grid_through_training(
     assert all(torch.equal(a, b) for a, b in zip(scales_before, scales_after, strict=True))
 
 
+@pytest.mark.slow
 def test_low_bits_gain_by_treatment_and_by_training(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "relu"), bench("digits-mlp")
     traced, inputs = trace(made.module, made.input_shape), room.data.calibration.inputs
