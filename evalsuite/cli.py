@@ -287,7 +287,7 @@ def check_proof(
         network = onnx.read_bytes()
         found = proof_files.read_proof(proof)
         proof_files.check_digest(found, network, proof, onnx)
-        statement = proofs.check_proof(found, network)
+        statement = proof_files.checked(found, network)
         specification = None if vnnlib is None else read_vnnlib(vnnlib)
     except proofs.ProofError as error:
         print("not proven")
@@ -301,6 +301,8 @@ def check_proof(
         print(f"not proven of {vnnlib}: {lacking}" if lacking else f"{vnnlib}: unsat, every case is refuted by it")
     contradicted = False
     if z3 is not None:
+        if not isinstance(statement, proofs.Statement):
+            stop("--z3 asks about proofs of ReLU networks over the reals, and this proof is of an integer network")
         told, contradicted = proof_files.told_by_z3(statement, network, z3)
         print(told)
     if lacking or contradicted:

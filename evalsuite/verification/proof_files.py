@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.verification.proofs import ProofError, Statement, read_network
+from evalsuite.verification.integer_proofs import FORMAT, IntegerProofError, IntegerStatement, check_integer_proof
+from evalsuite.verification.proofs import ProofError, Statement, check_proof, read_network
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +61,20 @@ def check_digest(proof: dict[str, Any], network: bytes, path: Path, onnx: Path) 
         )
 
 
+def checked(proof: dict[str, Any], network: bytes) -> Statement | IntegerStatement:
+    """What a proof of either kind proves of the ONNX file with these bytes.
+
+    Raises:
+        ProofError: nothing.
+    """
+    if proof.get("format") != FORMAT:
+        return check_proof(proof, network)
+    try:
+        return check_integer_proof(proof, network)
+    except IntegerProofError as error:
+        raise ProofError(str(error)) from None
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -71,8 +87,10 @@ def _refused(text: str) -> Any:
     raise ValueError(f"{text} is no number of a proof")
 
 
-def described(statement: Statement) -> str:
-    """What is proven, in words; numbers are rounded to be read."""
+def described(statement: Statement | IntegerStatement) -> str:
+    """What is proven, in words; real numbers are rounded to be read."""
+    if isinstance(statement, IntegerStatement):
+        return _described_integers(statement)
     sizes = "-".join(map(str, (len(statement.box), *statement.layers)))
     lines = [
         f"proven: for every real input of the box {_box(statement.box)}",
@@ -87,6 +105,20 @@ def described(statement: Statement) -> str:
     by = f"{_counted(statement.leaves, 'part')} and {_counted(splits, 'split')}"
     lines.append(f"by {by}. Rounding in float32 is not covered.")
     return "\n".join(lines)
+
+
+def _described_integers(statement: IntegerStatement) -> str:
+    box = [(Fraction(low), Fraction(up)) for low, up in zip(statement.lower, statement.upper, strict=True)]
+    lines = [
+        f"proven: for every integer input of the box {_box(box)}",
+        f"the integer network {'-'.join(map(str, statement.sizes))} in the ONNX file with SHA-256 {statement.sha256},",
+        "as it is executed, rounding and clipping included, has outputs y with",
+    ]
+    for coefficients, least in statement.rows:
+        terms = [_term(Fraction(factor), index) for index, factor in sorted(coefficients.items())]
+        lines.append(f"  {' + '.join(terms).replace('+ -', '- ')} >= {least}")
+    splits = statement.parts - len(statement.rows)
+    return "\n".join([*lines, f"by {_counted(statement.parts, 'part')} and {_counted(splits, 'split')}."])
 
 
 def _box(box: Sequence[tuple[Fraction, Fraction]]) -> str:
@@ -108,34 +140,47 @@ def _counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def missing(statement: Statement, specification: Specification) -> str:
+def missing(statement: Statement | IntegerStatement, specification: Specification) -> str:
     """What of a property the proven statement does not refute; empty where it refutes every case.
 
     A case is refuted where its box lies in the proven one and one of its constraints, terms . y <= bound, can't be
-    satisfied there, as terms . y - bound is a positive multiple of a proven row up to a constant, and > 0.
+    satisfied there, as terms . y - bound is a positive multiple of a proven row up to a constant, and > 0. For an
+    integer network only the integers of a case's box are inputs.
     """
-    if specification.inputs != len(statement.box) or specification.outputs != statement.layers[-1]:
-        sizes = f"{len(statement.box)} inputs and {statement.layers[-1]} outputs"
+    if isinstance(statement, IntegerStatement):
+        box = [(Fraction(low), Fraction(up)) for low, up in zip(statement.lower, statement.upper, strict=True)]
+        rows = [({i: Fraction(c) for i, c in row.items()}, Fraction(least)) for row, least in statement.rows]
+        outputs, whole = statement.sizes[-1], True
+    else:
+        box, outputs, whole = statement.box, statement.layers[-1], False
+        rows = [
+            (row, bound - constant) for (row, constant), bound in zip(statement.rows, statement.bounds, strict=True)
+        ]
+    if specification.inputs != len(box) or specification.outputs != outputs:
+        sizes = f"{len(box)} inputs and {outputs} outputs"
         return f"it declares {specification.inputs} X_i and {specification.outputs} Y_i, and the proof is of {sizes}"
     for number, case in enumerate(specification.cases, start=1):
-        ends = enumerate(zip(case.box.lower, case.box.upper, statement.box, strict=True))
-        outside = [i for i, (low, up, (least, greatest)) in ends if low < least or up > greatest]
+        lower = [math.ceil(each) if whole else each for each in case.box.lower]
+        upper = [math.floor(each) if whole else each for each in case.box.upper]
+        ends = enumerate(zip(lower, upper, box, strict=True))
+        outside = [i for i, (low, up, (least, most)) in ends if low < least or up > most]
         if outside:
             return f"the box of case {number} reaches outside of the proven one at X_{outside[0]}"
-        if not any(_refuted(statement, each) for each in case.constraints):
+        if not any(_refuted(rows, each) for each in case.constraints):
             return f"no constraint of case {number} contradicts a proven row"
     return ""
 
 
-def _refuted(statement: Statement, constraint: Constraint) -> bool:
+def _refuted(rows: Sequence[tuple[dict[int, Fraction], Fraction]], constraint: Constraint) -> bool:
+    """Whether a row, coefficients . y >= the number behind them, excludes terms . y <= bound."""
     terms = {index: factor for index, factor in constraint.terms if factor}
-    for (row, constant), bound in zip(statement.rows, statement.bounds, strict=True):
+    for row, least in rows:
         if not terms or row.keys() != terms.keys():
             continue
         scale = terms[min(terms)] / row[min(terms)]
-        # terms . y = scale (row . y) >= scale (bound - constant).
         proportional = scale > 0 and all(terms[i] == scale * row[i] for i in row)
-        if proportional and scale * (bound - constant) > constraint.bound:
+        excluded = scale * least > constraint.bound or (constraint.strict and scale * least == constraint.bound)
+        if proportional and excluded:
             return True
     return False
 

@@ -56,7 +56,7 @@ class Smt:
         max_inputs: networks with more inputs are refused.
     """
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "numpy", "highspy", "z3-solver", "onnx", "onnxruntime")
     takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True

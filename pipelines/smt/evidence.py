@@ -6,6 +6,7 @@ import json
 import statistics
 import time
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,8 @@ from pipelines.smt.search import Decided, proof_of
 from pipelines.smt.search.proof import OtherNetworkError, canonical
 
 ARCHIVE, NETWORK = "proofs.zip", "network.onnx"
+LATE = "the job's time limit was near"
 REFUSED = "the search says it holds, but the checker refuses its proof: {error}"
-_LATE = "the job's time limit was near"
 _PEER = "a peer's word has no proof"
 # Zip files know no time before; the same proofs give the same file.
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -53,7 +54,7 @@ class Evidence:
         if settled.verdict is not Verdict.HOLDS:
             return settled
         if settled.decided is None or time.monotonic() >= self._deadline:
-            self._missing.append(_PEER if settled.decided is None else _LATE)
+            self._missing.append(_PEER if settled.decided is None else LATE)
             return settled
         try:
             text = self._checked(settled.decided)
@@ -66,7 +67,7 @@ class Evidence:
             return self._refused(settled, error)
         self._sizes.append(len(text))
         with zipfile.ZipFile(self.path, "a") as archive:
-            _put(archive, f"eps-{property_.eps!r}/sample-{property_.sample}.json", text)
+            put(archive, f"eps-{property_.eps!r}/sample-{property_.sample}.json", text)
         return settled
 
     @staticmethod
@@ -82,14 +83,7 @@ class Evidence:
         """How many proofs were accepted since the last call, and their mean size."""
         sizes, missing = self._sizes, self._missing
         self._sizes, self._missing = [], []
-        holds = len(sizes) + len(missing)
-        reason = f"{len(missing)} of {holds} without: {'; '.join(sorted(set(missing)))}" if missing else ""
-        mean = statistics.fmean(sizes) if sizes else None
-        none = "" if sizes else reason or "nothing holds"
-        return [
-            Metric("proofs_checked", len(sizes), "count", Direction.HIGHER, setting, reason=reason),
-            Metric("proof_bytes", mean, "bytes", Direction.LOWER, setting, reason=none),
-        ]
+        return proof_metrics(sizes, missing, setting)
 
     @cached_property
     def _content(self) -> bytes:
@@ -99,7 +93,7 @@ class Evidence:
         content = onnx.read_bytes()
         onnx.unlink()
         with zipfile.ZipFile(self.path, "w") as archive:
-            _put(archive, NETWORK, content)
+            put(archive, NETWORK, content)
         return content
 
     def _checked(self, decided: Decided) -> bytes:
@@ -123,5 +117,18 @@ def without_proofs(method: str, setting: Setting) -> list[Metric]:
     ]
 
 
-def _put(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+def proof_metrics(sizes: Sequence[int], missing: Sequence[str], setting: Setting) -> list[Metric]:
+    """How many proofs there are and their mean size in bytes; `missing` says why others that hold have none."""
+    holds = len(sizes) + len(missing)
+    reason = f"{len(missing)} of {holds} without: {'; '.join(sorted(set(missing)))}" if missing else ""
+    mean = statistics.fmean(sizes) if sizes else None
+    none = "" if sizes else reason or "nothing holds"
+    return [
+        Metric("proofs_checked", len(sizes), "count", Direction.HIGHER, setting, reason=reason),
+        Metric("proof_bytes", mean, "bytes", Direction.LOWER, setting, reason=none),
+    ]
+
+
+def put(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    """Add a file, with the same bytes each time."""
     archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED)

@@ -21,6 +21,7 @@ import torch
 from evalsuite import Unsupported, Verdict, read_vnnlib
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.integer.answering import AnsweredIntegers, answer_integers, is_integer
 from pipelines.smt.search import Decided, decide_rows, write_proof
 from pipelines.smt.search.attack import Descent, Relu
 from pipelines.smt.search.chain import read_chain
@@ -77,8 +78,10 @@ def _left(path: Path) -> str:
     return f"; {path} is from before" if path.exists() else ""
 
 
-def answer(onnx: Path, vnnlib: Path, seconds: float) -> Answered:
+def answer(onnx: Path, vnnlib: Path, seconds: float) -> Answered | AnsweredIntegers:
     """Decide whether an input of the property's boxes has outputs that satisfy its constraints.
+
+    Of an integer network, whose file takes uint8, the integers of the boxes are the inputs.
 
     Raises:
         Unsupported: the network is no chain of affine layers and Relu with float32 weights; a disjunct has no
@@ -88,12 +91,17 @@ def answer(onnx: Path, vnnlib: Path, seconds: float) -> Answered:
     """
     started = time.monotonic()
     content = onnx.read_bytes()
-    network = _network(content, onnx)
+    integers = is_integer(content)
+    network = None if integers else _network(content, onnx)
     try:
         specification = read_vnnlib(vnnlib, _checking(started + seconds))
     except _OutOfTimeError:
         reason = "the time limit is reached while the property is read"
+        if network is None:
+            return AnsweredIntegers("timeout", reason, 0, time.monotonic() - started)
         return Answered("timeout", reason, None, (), network, content, 0, time.monotonic() - started)
+    if network is None:
+        return answer_integers(content, onnx, specification, started, seconds)
     has = network.maps[0].weight.shape[1], network.maps[-1].bias.shape[0]
     if (specification.inputs, specification.outputs) != has:
         asked = f"{specification.inputs} X_i and {specification.outputs} Y_i"

@@ -58,7 +58,7 @@ def least_values(layers: Sequence[Layer], region: Region, rows: Integers, prices
     Raises:
         TooWide: the numbers are too large.
     """
-    prices = prices or _lines(region)
+    prices = prices or lines(region)
     # Two sums of each layer and one of the inputs are added, each of which then is within this part of the room.
     share = 4 * (len(layers) + 3)
     total = np.zeros(len(rows), dtype=np.int64)
@@ -76,7 +76,7 @@ def least_values(layers: Sequence[Layer], region: Region, rows: Integers, prices
     return np.asarray(total + np.minimum(rows * region.lower, rows * region.upper).sum(1))
 
 
-def _lines(region: Region) -> Prices:
+def lines(region: Region) -> Prices:
     """CROWN's choice: the slope of the hull's facet below the middle of the interval, or above it."""
 
     def prices(depth: int, rows: Integers) -> Integers:

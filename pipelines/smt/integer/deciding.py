@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +14,7 @@ from evalsuite import Verdict
 from pipelines.smt.integer.bounds import enter, margins
 from pipelines.smt.integer.falsifier import attack
 from pipelines.smt.integer.network import IntegerNetwork
+from pipelines.smt.integer.proof import proof_of, tree_of_bounds
 from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.search import Limits, search
 from pipelines.smt.integer.steps import Integers
@@ -29,6 +33,7 @@ class Decision:
         nodes: regions looked at by branch and bound.
         seconds: taken.
         counterexample: (inputs,) integers, where violated.
+        proof: where it holds, makes the proof for the bytes of the ONNX file; see `proof_of`.
     """
 
     verdict: Verdict
@@ -37,6 +42,7 @@ class Decision:
     nodes: int
     seconds: float
     counterexample: Integers | None = None
+    proof: Callable[[bytes], dict[str, Any]] | None = None
 
 
 def decide(
@@ -56,8 +62,12 @@ def decide(
     lowest, open_ = int(least.min()), np.flatnonzero(least < needed)
 
     def decision(verdict: Verdict, reason: str, nodes: int = 0, found: Integers | None = None) -> Decision:
-        return Decision(verdict, reason, lowest, nodes, time.monotonic() - started, found)
+        holds = verdict is Verdict.HOLDS
+        proof = partial(proof_of, network, query, region, trees) if holds else None
+        return Decision(verdict, reason, lowest, nodes, time.monotonic() - started, found, proof)
 
+    proven = [each for each, is_open in zip(others, least < needed, strict=True) if not is_open]
+    trees = {each: tree_of_bounds(network, region, query.label, each) for each in proven}
     if not len(open_):
         return decision(Verdict.HOLDS, "bounds")
     found = attack(network, query, seed=seed, deadline=started + seconds / 2)
@@ -72,8 +82,10 @@ def decide(
         lowest = int(least.min())
         if searched.verdict is Verdict.VIOLATED:
             return decision(Verdict.VIOLATED, "search", nodes, searched.counterexample)
-        if searched.verdict is not Verdict.HOLDS:
+        if searched.tree is None:
             undecided.append(searched.verdict)
+        else:
+            trees[others[index]] = searched.tree
     if Verdict.TIMEOUT in undecided:
         return decision(
             Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached; the margin is at least {lowest}", nodes

@@ -17,6 +17,7 @@ from evalsuite import Bench, Direction, Metric, Network, Unsupported, Verdict, o
 from pipelines.smt.deciding import JOB_ENDS
 from pipelines.smt.integer.agreement import agreement
 from pipelines.smt.integer.deciding import Decision, decide
+from pipelines.smt.integer.evidence import IntegerEvidence
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import Query, box_of_steps
 from pipelines.smt.integer.reading import read_integer_onnx
@@ -44,7 +45,7 @@ def measure_integer(
     max_neurons: int = 256,
     max_inputs: int = 128,
 ) -> list[Metric]:
-    """Exact verdicts of the integer-only network, and `integer_counterexamples.json` in the bench's folder.
+    """Exact verdicts of the integer-only network; counterexamples and checked proofs go to the bench's folder.
 
     A sample's class holds at a radius if its label's logit is the greatest for every integer input that lies within
     so many steps of the grid around the sample's, clipped to the data's domain: a tie violates. Nothing is rounded on
@@ -79,9 +80,10 @@ def measure_integer(
         raise Unsupported(f"{neurons} neurons; max_neurons is {max_neurons}")
     if (read.inputs, read.classes) != (int(np.prod(network.input_shape)), network.classes):
         raise Unsupported(f"the file has {read.inputs} inputs and {read.classes} logits, unlike the network")
-    study = _Study(read, open_onnx(content), bench, min(samples, len(bench.data.test)), seconds)
-    study.check_reading()
     deadline = time.monotonic() + _SHARE * bench.time_limit
+    evidence = IntegerEvidence(bench.folder, content, deadline)
+    study = _Study(read, open_onnx(content), bench, min(samples, len(bench.data.test)), seconds, evidence)
+    study.check_reading()
     metrics: list[Metric] = [study.accuracy()]
     written: list[dict[str, Any]] = []
     for radius in steps:
@@ -112,6 +114,7 @@ class _Study:
     bench: Bench
     samples: int
     seconds: float
+    evidence: IntegerEvidence
 
     def center(self, sample: int) -> Integers:
         """The sample's integers, (inputs,)."""
@@ -159,7 +162,7 @@ class _Study:
             logits = self.replay(decision.counterexample[None])[0]
             if logits[query.label] > np.delete(logits, query.label).max():
                 raise RuntimeError(f"sample {sample}: ONNX Runtime gives the counterexample the label")
-        return decision
+        return self.evidence.check(decision, f"steps-{radius}/sample-{sample}")
 
     def counterexamples(self, radius: int, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
         """As written to the file."""
@@ -187,4 +190,4 @@ def _metrics(study: _Study, radius: int, decisions: Sequence[Decision]) -> list[
         Settled(each.verdict, each.reason, nodes=None if each.reason == JOB_ENDS else each.nodes, seconds=each.seconds)
         for each in decisions
     ]
-    return rows(range(len(settled)), settled, study.seconds, setting)
+    return [*rows(range(len(settled)), settled, study.seconds, setting), *study.evidence.metrics(setting)]

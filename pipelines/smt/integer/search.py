@@ -11,10 +11,11 @@ from itertools import count
 import numpy as np
 
 from evalsuite import Verdict
-from pipelines.smt.integer.bounds import BITS, Region, TooWide, least_values, margin_rows
+from pipelines.smt.integer.bounds import BITS, Region, TooWide, least_values, lines, margin_rows
 from pipelines.smt.integer.falsifier import descend, first_violation
 from pipelines.smt.integer.guide import Guide, Program
 from pipelines.smt.integer.network import IntegerNetwork
+from pipelines.smt.integer.proof import Chosen, Tree
 from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.rounding import conspire
 from pipelines.smt.integer.steps import Integers, farthest
@@ -33,12 +34,16 @@ _FEW = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Searched:
-    """What a search of one other class found; `least` is a proven lower bound of the margin in the box."""
+    """What a search of one other class found; `least` is a proven lower bound of the margin in the box.
+
+    `tree` is its proof where it holds: the splits, and what proves each part; see `pipelines.smt.integer.proof`.
+    """
 
     verdict: Verdict
     least: int
     nodes: int
     counterexample: Integers | None = None
+    tree: Tree | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ class _Search:
                 found = self._enumerated(node.region)
                 if found is not None:
                     return Searched(Verdict.VIOLATED, proven, self._nodes, found)
+                node.tree["points"] = _points(node.region)
                 continue
             found = None if node.solution is None else self._seeker.seek(node.region, node.solution)
             if found is not None:
@@ -89,7 +95,7 @@ class _Search:
             for child in self._children(node):
                 if _ceiling(child.bound) < self._needed:
                     heapq.heappush(queue, (child.bound, -next(order), child))
-        return Searched(Verdict.HOLDS, self._needed, self._nodes)
+        return Searched(Verdict.HOLDS, self._needed, self._nodes, tree=root.tree)
 
     def _enumerated(self, part: Region) -> Integers | None:
         """An input of the part without the margin that is needed, which violates the query; None if all have it."""
@@ -101,20 +107,25 @@ class _Search:
     def _node(self, part: Region, parent: _Node | None) -> _Node:
         self._nodes += 1
         solution = self._program.solve(part, self._limits.deadline)
-        bound = -_ENDLESS if parent is None else parent.bound
+        bound, tree = -_ENDLESS if parent is None else parent.bound, Tree()
         try:
-            prices = None if solution is None else solution.choose
-            bound = max(bound, int(least_values(self._network.layers, part, self._row, prices)[0]))
+            chosen = Chosen(lines(part) if solution is None else solution.choose)
+            bound = max(bound, int(least_values(self._network.layers, part, self._row, chosen)[0]))
         except TooWide:
             pass
-        return _Node(part, bound, solution)
+        else:
+            if _ceiling(bound) >= self._needed:
+                tree["prices"] = chosen.prices
+        return _Node(part, bound, solution, tree)
 
     def _children(self, node: _Node) -> list[_Node]:
         """Two parts that together hold every input of the node: of the most promising splits the best one."""
         candidates = [] if node.solution is None else self._candidates(node.region, node.solution)
         if not candidates:
-            return [self._node(part, node) for part in _split_input(self._network, node)]
+            index, cut, parts = _split_input(self._network, node)
+            return _joined(node, {"input": [index], "cut": cut}, [self._node(part, node) for part in parts])
         best: list[_Node] = []
+        split: Tree = {}
         for depth, neuron, cut in candidates[:_TRIED]:
             runs = node.region.runs[depth][neuron]
             children = [
@@ -122,10 +133,10 @@ class _Search:
                 self._node(node.region.narrowed(depth, neuron, cut + 1, runs.upper), node),
             ]
             if not best or _gain(node, children) > _gain(node, best):
-                best = children
+                best, split = children, {"neuron": [depth, neuron], "cut": cut}
             if all(_ceiling(each.bound) >= self._needed for each in children):
                 break
-        return best
+        return _joined(node, split, best)
 
     def _candidates(self, part: Region, solution: Guide) -> list[tuple[int, int, int]]:
         """Layer, neuron, and the accumulator behind which to split, the most promising first.
@@ -154,11 +165,18 @@ class _Search:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Node:
-    """A region, an exact bound of the row times 2^BITS, and the program's solution."""
+    """A region, an exact bound of the row times 2^BITS, the program's solution, and the proof as far as it is known."""
 
     region: Region
     bound: int
     solution: Guide | None
+    tree: Tree
+
+
+def _joined(node: _Node, split: Tree, children: list[_Node]) -> list[_Node]:
+    """The children; their proofs, which may still be unknown, are the node's."""
+    node.tree.update(split, low=children[0].tree, high=children[1].tree)
+    return children
 
 
 def _points(part: Region) -> int:
@@ -177,8 +195,11 @@ def _gain(node: _Node, children: list[_Node]) -> float:
     return float((raised[0] + _NEGLIGIBLE) * (raised[1] + _NEGLIGIBLE))
 
 
-def _split_input(network: IntegerNetwork, node: _Node) -> list[Region]:
-    """Halves of the box: across the input whose value in the program is farthest from an integer, else the widest."""
+def _split_input(network: IntegerNetwork, node: _Node) -> tuple[int, int, list[Region]]:
+    """Halves of the box: across the input whose value in the program is farthest from an integer, else the widest.
+
+    The input's index and the last value of the lower half stand before them.
+    """
     part, solution = node.region, node.solution
     widths = part.upper - part.lower
     weights = np.abs(network.layers[0].weight).max(0) + 1
@@ -188,7 +209,7 @@ def _split_input(network: IntegerNetwork, node: _Node) -> list[Region]:
     low, high = int(part.lower[index]), int(part.upper[index])
     middle = int(np.floor(solution.inputs[index])) if solution is not None and inexact else (low + high) // 2
     middle = min(max(middle, low), high - 1)
-    return [part.cut(index, low, middle), part.cut(index, middle + 1, high)]
+    return index, middle, [part.cut(index, low, middle), part.cut(index, middle + 1, high)]
 
 
 @dataclass
