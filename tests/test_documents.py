@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -39,7 +38,7 @@ RUN = {
     "docs/plugins.md", "docs/tutorial.md",
 }  # fmt: skip
 # What shell lines call besides the command line of this project.
-OTHERS = {"source", "pip", "python", "make"}
+OTHERS = {"source", "pip", "pre-commit"}
 
 
 def fences(document: str, language: str) -> list[tuple[str, str]]:
@@ -60,10 +59,13 @@ def commands(document: str) -> list[list[str]]:
     return [each[: each.index(">")] if ">" in each else each for each in words if each]
 
 
-def every(language: str) -> Iterator[Any]:
-    for document in DOCUMENTS:
-        for number, (_, text) in enumerate(fences(document, language)):
-            yield pytest.param(document, text, id=f"{document}-{number}")
+def every(language: str) -> list[Any]:
+    """Of all documents, as cases of a test."""
+    return [
+        pytest.param(document, text, id=f"{document}-{number}")
+        for document in DOCUMENTS
+        for number, (_, text) in enumerate(fences(document, language))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,12 @@ def blocks() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_fenced_part_is_of_a_language_that_is_checked(document: str) -> None:
+    found = {kind for kind, _, _ in FENCE.findall((ROOT / document).read_text(encoding="utf-8"))}
+    assert found <= {"python", "sh", "yaml", "toml", "text"}
 
 
 def test_readme_is_read_in_a_few_minutes() -> None:
