@@ -85,7 +85,7 @@ def file(path: str) -> str:
 
 
 def rooms(_: str) -> str:
-    """What each room of the package is for, and what it may import, as tests/evalsuite/test_house.py holds it."""
+    """What each folder and module of the package is for, and what it may import, as tests/evalsuite/test_house.py holds it."""
     tree = ast.parse((ROOT / "tests/evalsuite/test_house.py").read_text(encoding="utf-8"))
     (rules,) = [
         each.value for each in tree.body
@@ -94,7 +94,7 @@ def rooms(_: str) -> str:
     allowed: dict[str, set[str]] = ast.literal_eval(rules)
     rows = [(f"`{room}`", _purpose(room), ", ".join(f"`{each}`" for each in sorted(uses)) or "nothing")
             for room, uses in allowed.items()]  # fmt: skip
-    return grid(("room", "what it holds", "may import"), *rows)
+    return grid(("folder or module", "what it holds", "may import"), *rows)
 
 
 def _purpose(room: str) -> str:
