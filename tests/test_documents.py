@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import metadata
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -190,6 +191,13 @@ def test_recipes_are_valid(
     assert parse_recipe(written.getvalue(), document).steps
 
 
+def test_the_citation_names_this_version_and_hooks_fetch_nothing() -> None:
+    cited = YAML(typ="safe").load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == metadata.version("evalsuite")
+    hooks = YAML(typ="safe").load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert {each["repo"] for each in hooks["repos"]} == {"local"}
+
+
 @pytest.fixture
 def bert(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The configuration of a small BERT, and the class of models."""
@@ -277,6 +285,15 @@ def _called(words: list[str], folder: Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.slow
+def test_the_check_in_the_plugin_guide_passes(demo_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(demo_site)
+    (text,) = code("docs/plugins.md")
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    scope["test_the_stage_keeps_its_contract"]()
 
 
 @pytest.mark.slow
