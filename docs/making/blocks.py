@@ -85,7 +85,7 @@ def file(path: str) -> str:
 
 
 def rooms(_: str) -> str:
-    """What each folder and module of the package is for, and what it may import, as tests/evalsuite/test_house.py holds it."""
+    """What each folder and module is for, and what it may import, as tests/evalsuite/test_house.py holds it."""
     tree = ast.parse((ROOT / "tests/evalsuite/test_house.py").read_text(encoding="utf-8"))
     (rules,) = [
         each.value for each in tree.body
