@@ -498,9 +498,6 @@ def test_stages_lists_origins_and_shows_the_broken_one_as_broken(workshop: Works
     assert "broken: ModuleNotFoundError" in by_name["absent"]
 
 
-DEMO = Path(__file__).parent.parent / "plugin_demo"
-
-
 @pytest.mark.slow
 def test_what_a_third_party_brings_is_installed_and_runs_in_a_recipe(workshop: Workshop, demo_site: Path) -> None:
     workshop.path = demo_site
@@ -518,13 +515,6 @@ def test_what_a_third_party_brings_is_installed_and_runs_in_a_recipe(workshop: W
     for variant, activation in (("squareplus", "squareplus"), ("squareplus-swap", "relu")):
         network = json.loads((trained / variant / "0" / "train" / "network" / "network.json").read_text())
         assert network["module"]["activation"] == activation
-
-
-def test_the_readme_shows_the_demo_plugin_as_it_is() -> None:
-    readme = (DEMO.parent.parent / "README.md").read_text()
-    code = (DEMO / "evalsuite_plugin_demo" / "stage.py").read_text().rstrip()
-    assert f"```python\n{code}\n```" in readme
-    assert len(code.splitlines()) < 40
 
 
 def test_options_are_listed_by_name(workshop: Workshop) -> None:

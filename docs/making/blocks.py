@@ -1,0 +1,121 @@
+"""Writes what the documents tell of the code and of the committed studies, between `<!-- NAME -->` and `<!-- end -->`.
+
+    python docs/making/blocks.py
+
+A test compares every block with what this makes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from evalsuite.plugins import load, options_of, texts_of
+from evalsuite.report.matrix import MatrixRow, Reading, decision_matrices
+from evalsuite.report.measured import TRAIN, Measured
+from evalsuite.report.ordering import baseline_of, in_order
+from evalsuite.report.record import read_record
+from evalsuite.report.section import Run, in_recipe_order, sections
+from evalsuite.results import read_results
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"(<!-- (options|answers|terms|rooms|file)(?: ([\w./-]+))? -->\n).*?(<!-- end -->)", re.S)
+STUDIES = {"reluize": "quality", "quantize": "quantize", "prune": "prune", "bounds": "bounds", "smt": "exact"}
+VARIANT = "annealed"
+SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
+
+
+def grid(*lines: tuple[str, ...]) -> str:
+    """A Markdown table; the first line is its head."""
+    head, *rows = (" | ".join(cell.replace("|", r"\|") for cell in line) for line in lines)
+    return "\n".join(f"| {line} |" for line in (head, " | ".join("---" for _ in lines[0]), *rows))
+
+
+def options(stage: str) -> str:
+    """The options of a stage with their defaults, as `evalsuite stages NAME` lists them."""
+    target = load("stages", stage).target
+    texts = texts_of(target)
+    rows = [(f"`{name}`", f"`{default}`", texts.get(name, "")) for name, _, default in options_of(target)]
+    return grid(("option", "default", "meaning"), *rows) if rows else "It has no options."
+
+
+def terms(_: str) -> str:
+    """What the words of every installed section mean."""
+    found = {word: text for section in sections().values() for word, text in section.terms.items()}
+    return grid(("term", "meaning"), *sorted(found.items(), key=lambda each: each[0].casefold()))
+
+
+def answers(_: str) -> str:
+    """What the decision matrices of the studies say of annealed networks, on all workloads together."""
+    found = []
+    for study, section in STUDIES.items():
+        for row in (each for each in _rows(ROOT / "reports" / study) if each.section == section):
+            told = [cell for cell in row.cells.values() if cell.estimate is not None]
+            cell = row.pooled if len(told) != 1 else told[0]
+            words = "; ".join([f"**{cell.words}**", *_alone(row)])
+            line = (f"{row.endpoint.question} (margin {row.margin})", words, cell.difference(row.scale))
+            found.append((*line, f"{len(told)} in [{study}](reports/{study}/report.md)"))
+    return grid(("question", "annealed against GELU", "difference, 95 % interval", "workloads"), *found)
+
+
+def _alone(row: MatrixRow) -> list[str]:
+    """Which single workloads say more than all together: "helps on digits-cnn, mnist-cnn"."""
+    names = {each: ", ".join(f"`{name}`" for name, cell in row.cells.items() if cell.reading is each) for each in SAID}
+    return [f"**{each.value}** on {where}" for each, where in names.items() if where and each is not row.pooled.reading]
+
+
+def _rows(folder: Path) -> Iterable[MatrixRow]:
+    """The rows of the annealed networks' matrix."""
+    record = read_record(folder)
+    frame = in_order(read_results(folder), record)
+    # Endpoints read single networks; the comparison of everything, which takes long, is for tables.
+    run = Run(frame, Measured(frame, record.after), baseline_of(frame, record), record, frame.iloc[:0])
+    asked = in_recipe_order([TRAIN, *map(str, frame["stage"].unique())])
+    (matrix,) = [each for each in decision_matrices(run, asked, run.others) if each.variant == VARIANT]
+    return matrix.rows
+
+
+def file(path: str) -> str:
+    """A file of the repository, as it is."""
+    kind = {".py": "python", ".toml": "toml"}[Path(path).suffix]
+    return f'```{kind} title="{Path(path).name}"\n{(ROOT / path).read_text(encoding="utf-8").rstrip()}\n```'
+
+
+def rooms(_: str) -> str:
+    """What each folder and module is for, and what it may import, as tests/evalsuite/test_house.py holds it."""
+    tree = ast.parse((ROOT / "tests/evalsuite/test_house.py").read_text(encoding="utf-8"))
+    (rules,) = [
+        each.value for each in tree.body
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and each.targets[0].id == "ALLOWED"
+    ]  # fmt: skip
+    allowed: dict[str, set[str]] = ast.literal_eval(rules)
+    rows = [(f"`{room}`", _purpose(room), ", ".join(f"`{each}`" for each in sorted(uses)) or "nothing")
+            for room, uses in allowed.items()]  # fmt: skip
+    return grid(("folder or module", "what it holds", "may import"), *rows)
+
+
+def _purpose(room: str) -> str:
+    """The first sentence of its docstring."""
+    place = ROOT / "evalsuite" / room
+    place = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    told = ast.get_docstring(ast.parse(place.read_text(encoding="utf-8"))) or ""
+    return " ".join(told.split("\n\n")[0].split())
+
+
+MADE: dict[str, Callable[[str], str]] = {
+    "options": options, "answers": answers, "terms": terms, "rooms": rooms, "file": file,
+}  # fmt: skip
+
+
+def filled(text: str) -> str:
+    """The text with every block made anew."""
+    return BLOCK.sub(lambda found: f"{found[1]}{MADE[found[2]](found[3] or '')}\n{found[4]}", text)
+
+
+if __name__ == "__main__":
+    for document in DOCUMENTS:
+        document.write_text(filled(document.read_text(encoding="utf-8")), encoding="utf-8")
+        print(document.relative_to(ROOT), flush=True)

@@ -1,0 +1,346 @@
+"""What README and the documents show works as it stands there, and what they say of the code is so."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import typer
+from pyarrow import parquet
+from ruamel.yaml import YAML
+
+from evalsuite import RELU, census
+from evalsuite.cli import app
+from evalsuite.plugins import entries, load
+from evalsuite.recipe import parse_recipe
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeBench, MakeNetwork
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [
+    str(path.relative_to(ROOT)) for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+]
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.M | re.S)
+# Their Python runs in the tests below, or is a file of the plugin that tests install; README's is an outline.
+RUN = {
+    "docs/training-loop.md", "docs/stages/quantize.md", "docs/stages/prune.md", "docs/recipes.md", "docs/own-models.md",
+    "docs/plugins.md", "docs/tutorial.md",
+}  # fmt: skip
+# What shell lines call besides the command line of this project.
+OTHERS = {"source", "pip", "pre-commit"}
+
+
+def fences(document: str, language: str) -> list[tuple[str, str]]:
+    """The title, if any, and the text of each fenced part in that language."""
+    found = FENCE.findall((ROOT / document).read_text(encoding="utf-8"))
+    return [(info.partition('title="')[2].rstrip('" '), text) for kind, info, text in found if kind == language]
+
+
+def code(document: str) -> list[str]:
+    """The Python of a document that is no file."""
+    return [text for title, text in fences(document, "python") if not title]
+
+
+def commands(document: str) -> list[list[str]]:
+    """The words of each command of a document's shell parts, without comments and redirections."""
+    lines = "\n".join(text for _, text in fences(document, "sh")).replace("&&", "\n").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [each[: each.index(">")] if ">" in each else each for each in words if each]
+
+
+def every(language: str) -> list[Any]:
+    """Of all documents, as cases of a test."""
+    return [
+        pytest.param(document, text, id=f"{document}-{number}")
+        for document in DOCUMENTS
+        for number, (_, text) in enumerate(fences(document, language))
+    ]
+
+
+@pytest.fixture(scope="module")
+def blocks() -> ModuleType:
+    """The script that writes what documents say of the code."""
+    spec = importlib.util.spec_from_file_location("blocks", ROOT / "docs" / "making" / "blocks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_fenced_part_is_of_a_language_that_is_checked(document: str) -> None:
+    found = {kind for kind, _, _ in FENCE.findall((ROOT / document).read_text(encoding="utf-8"))}
+    assert found <= {"python", "sh", "yaml", "toml", "text"}
+
+
+def test_readme_is_read_in_a_few_minutes() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("document", [each for each in DOCUMENTS if each != "README.md"])
+def test_what_documents_say_of_the_code_is_so(document: str, blocks: ModuleType) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    assert blocks.filled(text) == text, "run python docs/making/blocks.py"
+
+
+@pytest.mark.slow
+def test_the_answers_in_readme_are_those_of_the_studies(blocks: ModuleType) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert blocks.filled(text) == text, "run python docs/making/blocks.py"
+    assert blocks.filled(text.replace("margin 1.0 pp", "margin 2.0 pp")) == text
+
+
+def test_each_stage_has_a_page_with_its_options_and_names_metrics_that_it_measures() -> None:
+    stages = {entry.name for entry in entries("stages") if entry.dist and entry.dist.name == "evalsuite"}
+    assert {path.stem for path in (ROOT / "docs" / "stages").iterdir()} == stages
+    measured: dict[str, set[str]] = {}
+    for study in (ROOT / "reports").glob("*/results.parquet"):
+        rows = parquet.read_table(study, columns=["stage", "metric"])
+        for row in rows.group_by(["stage", "metric"]).aggregate([]).to_pylist():
+            measured.setdefault(row["stage"], set()).add(row["metric"])
+    for stage in sorted(stages):
+        page = (ROOT / "docs" / "stages" / f"{stage}.md").read_text(encoding="utf-8")
+        assert f"<!-- options {stage} -->" in page
+        table = page.partition("## What it measures")[2].partition("\n## ")[0]
+        named = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", table, re.M))))
+        assert named
+        assert named <= measured[stage], stage
+
+
+def test_the_plugin_guide_shows_a_stage_of_a_screen() -> None:
+    shown = dict(fences("docs/plugins.md", "python"))
+    assert {"stage.py", "report.py", "variant.py"} < shown.keys()
+    assert len(shown["stage.py"].splitlines()) < 40
+
+
+@pytest.mark.parametrize(("document", "text"), every("python"))
+def test_python_parses_and_is_run_somewhere(document: str, text: str) -> None:
+    compile(text, document, "exec")
+    assert document in RUN | {"README.md"}
+
+
+@pytest.mark.parametrize(("document", "text"), every("toml"))
+def test_toml_parses(document: str, text: str) -> None:
+    assert pytest.importorskip("tomllib", reason="Python 3.11").loads(text)
+
+
+@pytest.mark.parametrize("document", [each for each in DOCUMENTS if commands(each)])
+def test_shell_lines_name_commands_options_and_files_that_there_are(document: str) -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    for name, *words in commands(document):
+        if name == "make":
+            assert set(words) <= set(targets)
+        elif name == "evalsuite":
+            command, *arguments = words
+            _command(command).make_context(command, arguments)  # raises where an option is unknown
+            assert all((ROOT / each).exists() for each in arguments if each.startswith("pipelines/"))
+        elif name == "python":
+            assert (ROOT / words[0]).is_file() or words[0] in dict(fences(document, "python"))
+        else:
+            assert name in OTHERS
+
+
+def _command(name: str) -> Any:
+    """A command of the application, or of a plugin, which typer knows only when it is called."""
+    if name in {entry.name for entry in entries("commands")}:
+        alone = typer.Typer()
+        alone.command(name)(load("commands", name).target)
+        return typer.main.get_command(alone)
+    return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+
+
+NET = """\
+import evalsuite
+from torch import nn
+
+@evalsuite.workload(data="data.csv")
+def net():
+    return nn.Linear(2, 1)
+
+make_model = net
+"""
+
+
+@pytest.mark.parametrize(("document", "text"), every("yaml"))
+def test_recipes_are_valid(
+    document: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """What a part of a recipe leaves out is filled in."""
+    if document == "docs/plugins.md":
+        monkeypatch.syspath_prepend(request.getfixturevalue("demo_site"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.py").write_text(NET)
+    (tmp_path / "data.csv").write_text("a,b,price\n" + "".join(f"{i},{i % 7},{i % 3}\n" for i in range(60)))
+    whole = {"name": "test", "baseline": "gelu", "workloads": ["digits-mlp"], "variants": ["gelu"], "seeds": [0],
+             "steps": ["accuracy"], **YAML(typ="safe").load(text)}  # fmt: skip
+    written = StringIO()
+    YAML().dump(whole, written)
+    assert parse_recipe(written.getvalue(), document).steps
+
+
+def test_the_citation_names_this_version_and_hooks_fetch_nothing() -> None:
+    cited = YAML(typ="safe").load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == metadata.version("evalsuite")
+    hooks = YAML(typ="safe").load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert {each["repo"] for each in hooks["repos"]} == {"local"}
+
+
+@pytest.fixture
+def bert(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The configuration of a small BERT, and the class of models."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers", reason="pip install evalsuite[transformers]")
+    torch.manual_seed(0)
+    return transformers.BertConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
+    ), transformers.BertForSequenceClassification
+
+
+def test_a_hugging_face_bert_is_hardened_and_swapped_in_at_most_ten_lines(bert: Any) -> None:
+    (text,) = code("docs/training-loop.md")
+    assert len(text[text.index("model = Bert") :].strip().splitlines()) <= 10
+    config, make = bert
+    tokens = torch.randint(50, (12, 4, 16))
+    batches = [{"input_ids": each, "labels": (each[:, 0] > 24).long()} for each in tokens]
+    scope: dict[str, Any] = {"batches": batches, "config": config}
+    exec(text, scope)
+    model, swapped = scope["model"].eval(), scope["relu_model"]
+    assert {found.traits.name for found in census(swapped)} == {RELU.name}
+    assert [found.traits.name for found in census(model)] == ["lambda-gelu"] * 2
+    with torch.no_grad():
+        before, after, fresh = (each(input_ids=tokens[0]).logits for each in (model, swapped, make(config).eval()))
+    assert (before - after).abs().max() < 1e-3
+    assert (before - fresh).abs().max() > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:Computing zero point of output accumulator")
+def test_a_network_runs_in_integers(
+    network: MakeNetwork, bench: MakeBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (text,) = code("docs/stages/quantize.md")
+    made, data = network("digits-cnn", "relu"), bench("digits-cnn").data
+    scope: dict[str, Any] = {
+        "network": made.module, "calibration": data.calibration.inputs, "images": data.test.inputs,
+    }  # fmt: skip
+    exec(text, scope)
+    assert (scope["logits"] == scope["same_logits"]).all()
+    accuracy = (scope["logits"].argmax(1) == data.test.targets.numpy()).mean()
+    assert accuracy > 0.9
+    assert scope["agreement"].unexplained == 0
+
+
+def test_a_hugging_face_bert_is_pruned_and_saved(bert: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (text,) = code("docs/stages/prune.md")
+    config, make = bert
+
+    def make_model() -> torch.nn.Module:
+        return make(config).eval()  # type: ignore[no-any-return]
+
+    scope: dict[str, Any] = {
+        "model": make_model(), "make_model": make_model, "batch": {"input_ids": torch.randint(50, (4, 16))},
+    }  # fmt: skip
+    exec(text, scope)
+    assert scope["error"] <= 1e-6
+    with torch.no_grad():
+        pruned, restored = (module(**scope["batch"]).logits for module in (scope["pruned"].module, scope["restored"]))
+    assert torch.equal(pruned, restored)
+    layer = scope["restored"].bert.encoder.layer[0]
+    assert (layer.attention.self.num_attention_heads, layer.intermediate.dense.out_features) == (2, 32)
+
+
+def test_rows_are_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    first, second = code("docs/recipes.md")
+    scope: dict[str, Any] = {}
+    exec(first, scope)
+    means = scope["means"].loc[("digits-mlp", "bounds")]
+    assert set(means.columns) == {"gelu", "gelu-swap", "lambda-gelu", "annealed", "relu"}
+    assert (means.loc["eps=0.015625, method=crown"] > means.loc["eps=0.0625, method=crown"]).all()
+    exec(second, scope)
+    curves = scope["curves"].loc["mnist-cnn"]
+    assert curves.index.tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    assert curves.notna().all(axis=None)
+    assert (curves.loc[0.1] > curves.loc[0.9]).all()
+
+
+def _called(words: list[str], folder: Path) -> str:
+    """What a command of a document prints, run as a reader would, in a folder of theirs."""
+    start = [sys.executable, "-m", "evalsuite"] if words[0] == "evalsuite" else [sys.executable]
+    environment = {**os.environ, "EVALSUITE_CACHE": str(folder / "cache")}
+    done = subprocess.run(
+        [*start, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_check_in_the_plugin_guide_passes(demo_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(demo_site)
+    (text,) = code("docs/plugins.md")
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    scope["test_the_stage_keeps_its_contract"]()
+
+
+@pytest.mark.slow
+def test_a_declared_model_is_assessed(tmp_path: Path) -> None:
+    (text,) = code("docs/own-models.md")
+    (tmp_path / "mine.py").write_text(text)
+    making = "import numpy as np; x = np.random.default_rng(0).random((240, 8), dtype='f4'); y = (x[:, 0] > 0.5) * 1"
+    _called(["python", "-c", f"{making}; np.savez('data.npz', x=x, y=y)"], tmp_path)
+    assert "report.html" in _called(["python", "mine.py"], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_tutorial_ends_in_a_report_of_ones_own_network(tmp_path: Path) -> None:
+    document = "docs/tutorial.md"
+    for title, text in fences(document, "python"):
+        (tmp_path / title).write_text(text)
+    printed = {}
+    for words in commands(document):
+        if words[0] == "evalsuite" and words[1] != "doctor":
+            printed[words[1], words[-1]] = _called(words, tmp_path)
+            if words[1] == "init":
+                (tmp_path / "recipe.yaml").write_text(printed[words[1], words[-1]])
+        elif words[0] == "python":
+            printed["rows", ""] = _called(words, tmp_path)
+    checked = printed["check", "my.py:make_data"]
+    assert "will run" in checked
+    assert re.search(r"smt.*(convolution|Conv2d)", checked)
+    assert "gelu-swap" in printed["rows", ""]
+    for run, variants in (("first", {"gelu", "gelu-swap", "swap-refit", "relu"}), ("second", {"gelu", "annealed"})):
+        rows = parquet.read_table(tmp_path / "runs" / run / "results.parquet", columns=["variant", "status"])
+        assert variants <= set(rows["variant"].to_pylist())
+        assert "not resolved" in (tmp_path / "runs" / run / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_site_asks_no_other_host_for_anything(tmp_path: Path) -> None:
+    """It is built as `make docs` does, where a link that leads nowhere is an error."""
+    pytest.importorskip("mkdocs", reason="pip install evalsuite[docs]")
+    built = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(built, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = [each for each in (tmp_path / "site").rglob("*.html") if "reports" not in each.parts]
+    assert len(pages) >= 20
+    for page in pages:
+        fetched = re.findall(r"<(?:script|img|iframe)[^>]* src=\"?([^\" >]+)", page.read_text(encoding="utf-8"))
+        fetched += re.findall(r"<link(?![^>]*canonical)[^>]* href=\"?([^\" >]+)", page.read_text(encoding="utf-8"))
+        assert fetched
+        assert not [each for each in fetched if "//" in each]
