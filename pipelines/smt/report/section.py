@@ -84,8 +84,12 @@ def _over_radii(metric: str) -> Measure:
         table, names = own[0], (variant, run.baseline)
         lacking = next((name for name in names if not table.over_radii(name, metric)), "")
         reason = f"{lacking}: {table.reason(lacking, metric)}" if lacking else ""
-        family = [_contrast(table.radius(at), *(table.ends(name, metric, at) for name in names)) for at in table.radii]
-        primary = _contrast("mean over the radii", *(table.mean_ends(name, metric) for name in names), reason)
+        family = [
+            _contrast(table.radius(at), table.ends(variant, metric, at), table.ends(run.baseline, metric, at))
+            for at in table.radii
+        ]
+        own_means, other_means = (table.mean_ends(name, metric) for name in names)
+        primary = _contrast("mean over the radii", own_means, other_means, reason)
         return Evidence(primary, [each for each in family if each.own and each.other])
 
     return measure

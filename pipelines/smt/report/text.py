@@ -55,7 +55,7 @@ def resolved_text(
 
 def exact_line(table: ExactTable, metric: str, radius: float | None, cell: Compared) -> dict[str, Any]:
     """Exact numbers of a cell; of a lower end with those of the greatest difference that there may be."""
-    ends = {}
+    ends: dict[str, Any] = {}
     if metric in (VERIFIED, SAME, DISTANCE) and cell.variant != table.baseline:
         found = table.bracket(cell.variant, metric, radius)
         ends = {**estimate_columns("least", found.least.difference), **estimate_columns("most", found.most.difference),
