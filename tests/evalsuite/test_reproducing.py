@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from workshop import Workshop
 
@@ -33,8 +35,10 @@ def test_a_run_names_its_code_and_is_told_from_one_of_other_code(workshop: Works
     told = workshop.call("doctor", workshop.folder)
     assert told.returncode == 0
     assert "1 of 1 runs: today's source would measure all of it again" in told.stdout
-    journal = workshop.out / "results.parquet"
-    rows.drop(columns="run").assign(source="0" * 64).to_parquet(journal)
+    path = workshop.out / "results.parquet"
+    table = pq.read_table(path)
+    other = pa.array(["0" * 64] * len(table), pa.string())
+    pq.write_table(table.set_column(table.column_names.index("source"), "source", other), path)
     found = standing(workshop.out)
     assert (found.same, found.other, found.reproduced) == (0, 2, False)
     told = workshop.call("doctor", workshop.out)
