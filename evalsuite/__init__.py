@@ -118,7 +118,7 @@ if TYPE_CHECKING:
         seed_difference,
     )
     from evalsuite.report.radii import is_geometric, radius_text
-    from evalsuite.report.ranks import holm
+    from evalsuite.report.ranks import after_holm, holm
     from evalsuite.report.record import Record
     from evalsuite.report.section import (
         Contrast,
@@ -314,7 +314,7 @@ _HOME = {
         "is_geometric",
         "radius_text",
     ),
-    "evalsuite.report.ranks": ("holm",),
+    "evalsuite.report.ranks": ("after_holm", "holm"),
     "evalsuite.report.record": ("Record",),
     "evalsuite.report.section": (
         "Contrast",
@@ -507,6 +507,7 @@ __all__ = [
     "Verdict",
     "Verification",
     "Workload",
+    "after_holm",
     "area_cell",
     "area_columns",
     "area_text",

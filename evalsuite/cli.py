@@ -310,10 +310,21 @@ def check_proof(
 
 
 @app.command()
-def doctor(cache: CacheFolder = None) -> None:
-    """Print versions, the machine and what is missing, with the cure; exit code 1 if something is."""
+def doctor(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Runs, or folders of runs: would today's code?")
+    ] = None,
+    cache: CacheFolder = None,
+) -> None:
+    """Print versions, the machine and what is missing, with the cure; exit code 1 if something is.
+
+    Of runs, instead, which of their jobs today's source would measure again; exit code 1 unless it is all of them.
+    """
     from evalsuite.doctor import examine
 
+    if runs:
+        _doctor_of(runs)
+        return
     healthy = True
     for check in examine(cache_in(cache).folder):
         healthy &= check.ok
@@ -321,6 +332,19 @@ def doctor(cache: CacheFolder = None) -> None:
         if not check.ok:
             print(f"         {'':<22} cure: {check.cure}")
     if not healthy:
+        raise typer.Exit(1)
+
+
+def _doctor_of(runs: list[Path]) -> None:
+    from evalsuite.run.reproducing import standings
+
+    found = [each for folder in runs for each in standings(folder)]
+    for each in found:
+        print(f"{'same   ' if each.reproduced else 'OTHER  '}  {each.folder!s:<30} {each.text}")
+    print(
+        f"{sum(each.reproduced for each in found)} of {len(found)} runs: today's source would measure all of it again"
+    )
+    if not all(each.reproduced for each in found):
         raise typer.Exit(1)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINE = ("workload", "step", "stage", "metric", "setting", "unit", "direction", "timing")
+_OF_LINE = LINE[:-1]  # A line depends on the clock where any of its rows does.
 SAMPLED = "fraction"  # The unit of metrics that are a fraction of samples.
 ABSENT = "absent"  # The job has no row at all: the run has not reached it.
 MISSING = "missing"  # The job has rows, and none of this metric.
@@ -87,6 +88,9 @@ class _Rows:
         self.steps: dict[tuple[str, str], None] = {}
         self.variants = list(dict.fromkeys(frame["variant"]))
         aggregates = frame[frame["sample"].isna() & ~frame["metric"].isin(drawn)]
+        self._clocked = set(
+            aggregates.loc[aggregates["timing"].astype(bool), list(_OF_LINE)].itertuples(index=False, name=None)
+        )
         for job in frame[["workload", "step", "variant", "seed"]].drop_duplicates().itertuples(index=False, name=None):
             self.jobs.add(job)
             self.seeds.setdefault(job[0], set()).add(job[3])
@@ -99,7 +103,8 @@ class _Rows:
         if not row["metric"]:
             self.failed_jobs[job] = row
             return
-        line = tuple(row[name] for name in LINE)
+        place = tuple(row[name] for name in _OF_LINE)
+        line = (*place, place in self._clocked)
         key = (line, row["variant"], row["seed"])
         if key in self.by_metric:
             raise ValueError(f"two rows of {row['metric']!r} for {job}: a job gives one value per metric and setting")

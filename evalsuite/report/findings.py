@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction
+from evalsuite.report.ranks import holm
 from evalsuite.report.tables import TextLine
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,8 @@ class Tally:
 
     Only metrics with a direction count. `constant` of the resolved ones are the same in every seed; `unresolved`
     intervals contain 0; `equal` differences are 0 in every seed; `single` come from one seed and have no interval;
-    `without` have no pair. `timing` of all resolved ones are clock readings.
+    `without` have no pair. `timing` of all resolved ones are clock readings. `kept` are what is left of the better and
+    the worse after Holm's adjustment for all of these differences.
     """
 
     better: int = 0
@@ -30,6 +35,7 @@ class Tally:
     single: int = 0
     without: int = 0
     timing: int = 0
+    kept: int = 0
 
     @property
     def compared(self) -> int:
@@ -64,7 +70,21 @@ def tally(compared: pd.DataFrame) -> Tally:
         single=int((~interval).sum()),
         without=len(lines) - len(paired),
         timing=int(resolved["timing"].sum()),
+        kept=_kept(resolved, int((interval & ~equal).sum())),
     )
+
+
+def _kept(resolved: pd.DataFrame, tests: int) -> int:
+    """How many resolved differences Holm's adjustment leaves, of so many tests; no others can be among them."""
+    from scipy.stats import t
+
+    if resolved.empty:
+        return 0
+    varied = resolved[~resolved["constant"]]
+    deviation = (varied["diff_high"] - varied["diff_low"]) / 2 / t.ppf(0.975, varied["n_pairs"] - 1)
+    p_values = [0.0] * int(resolved["constant"].sum())
+    p_values += [float(each) for each in 2 * t.sf(varied["diff"].abs() / deviation, varied["n_pairs"] - 1)]
+    return sum(p <= LEVEL for p in holm([*p_values, *[1.0] * (tests - len(p_values))]))
 
 
 def tallies(compared: pd.DataFrame) -> dict[tuple[str, str], dict[str, Tally]]:
@@ -91,7 +111,8 @@ def chance_text(compared: pd.DataFrame, baseline: str, seeds: int) -> str:
     return (
         f"The intervals are per cell and not adjusted for their number: of {count} differences with an interval of "
         f"some width, about 5 % ({0.05 * count:.0f}) would exclude 0 by chance even if no variant differed from "
-        f"{baseline}. Seeds are the only replicates; the test samples are the same for all of them. {_width(seeds)}"
+        f"{baseline}; where such differences are counted, so are those that Holm's adjustment leaves. Seeds "
+        f"are the only replicates; the test samples are the same for all of them. {_width(seeds)}"
     )
 
 
@@ -129,6 +150,9 @@ def _count_sentence(counts: Tally) -> str:
     )
     text += f"; {counts.without} more had nothing to compare with." if counts.without else "."
     resolved = counts.better + counts.worse
+    if resolved:
+        left = f"{counts.kept or 'none'} of the {resolved} better or worse remain{'s' * (counts.kept < 2)}"
+        text += f" After Holm's adjustment {left}."
     if resolved and (counts.constant or counts.timing):
         text += f" Of the {resolved} better or worse, {counts.constant} differ by the same in every seed"
         text += f", {counts.timing} are ratios of timings." if counts.timing else "."

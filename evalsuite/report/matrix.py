@@ -48,7 +48,8 @@ class MatrixCell:
     workloads. `p_adjusted` is what the reading goes by, see `decision_matrices`. `against` are members of the family
     that are resolved the other way, `losses` those that are resolved as a loss of the margin or more. `needed` seeds
     would resolve a difference of the margin. `asked` are the seeds, or of all workloads the workloads, that the run
-    has. `small`: the whole interval lies within the margin.
+    has. `small`: the whole interval lies within the margin. `ends` are the least and the greatest difference that
+    there may be, one twice where no question was left open; `estimate` is then from the one's interval to the other's.
     """
 
     reading: Reading
@@ -63,6 +64,12 @@ class MatrixCell:
     pooled: bool = False
     asked: int = 0
     small: bool = False
+    ends: tuple[Estimate, Estimate] | None = None
+
+    @property
+    def bracketed(self) -> bool:
+        """Whether open questions leave a range of differences: more seeds do not close that."""
+        return self.ends is not None and self.ends[0] != self.ends[1]
 
     def difference(self, scale: Scale) -> str:
         """ "+2.4 pp [0.7, 3.7]"; empty without one."""
@@ -221,36 +228,61 @@ def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | 
                seeds: Mapping[str, int] | None = None) -> MatrixRow:  # fmt: skip
     """A row with its differences and p values, not yet read; `seeds` counts those of each workload."""
     cells = {name: _cell(endpoint, evidence, (seeds or {}).get(name, 0)) for name, evidence in found.items()}
-    effects = [each.estimate for each in cells.values() if each.estimate is not None and each.estimate.n > 1]
-    pooled = mean_over_workloads(effects)
-    if pooled is None:
+    effects = [each.ends for each in cells.values() if each.ends is not None and each.ends[0].n > 1]
+    found_ends = [_pooled(endpoint, [each[i] for each in effects]) for i in range(2)]
+    ends = [each for each in found_ends if each is not None]
+    if not ends:
         lack = ("only one workload" if len(cells) == 1 else "one workload has two seeds or more") if effects else ""
         return MatrixRow(section, endpoint, cells, MatrixCell(Reading.UNMEASURED, reason=lack))
-    p = _p(endpoint, [each.mean for each in effects], pooled.estimate) if pooled.estimate.constant else pooled.p
-    whole = MatrixCell(Reading.UNRESOLVED, pooled.estimate, p, label=f"{len(effects)} workloads", pooled=True,
-                       asked=len(cells))  # fmt: skip
+    estimate, p = _between(*ends[0], *ends[1])
+    whole = MatrixCell(Reading.UNRESOLVED, estimate, p, label=f"{len(effects)} workloads", pooled=True,
+                       asked=len(cells), ends=(ends[0][0], ends[1][0]))  # fmt: skip
     return MatrixRow(section, endpoint, cells, whole)
+
+
+def _pooled(endpoint: Endpoint, effects: Sequence[Estimate]) -> tuple[Estimate, float | None] | None:
+    pooled = mean_over_workloads(effects)
+    if pooled is None:
+        return None
+    p = _p(endpoint, [each.mean for each in effects], pooled.estimate) if pooled.estimate.constant else pooled.p
+    return pooled.estimate, p
+
+
+def _between(least: Estimate, p_least: float | None, most: Estimate, p_most: float | None
+             ) -> tuple[Estimate, float | None]:  # fmt: skip
+    """What holds of a difference between two others: from the one's interval to the other's, and the p value of none.
+
+    That is the p of the end nearer to 0, whichever way the difference goes: it is at least as far. 0 between the ends
+    is no evidence at all.
+    """
+    if least == most:
+        return least, p_least
+    low, high = least.low, most.high
+    estimate = Estimate((least.mean + most.mean) / 2, low, high, min(least.n, most.n))
+    return estimate, None if low is None else p_least if least.mean > 0 else p_most if most.mean < 0 else 1.0
 
 
 def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCell:
     if evidence is None:
         return MatrixCell(Reading.UNMEASURED, reason="not asked")
     primary = evidence.primary
-    gaps, estimate = _gaps(primary)
-    if estimate is None:
+    found = _difference(endpoint, primary)
+    if found is None:
         reason = primary.reason or "no seed in common with the baseline"
         return MatrixCell(Reading.UNMEASURED, label=primary.label, reason=reason)
     way = 1 if endpoint.direction is Direction.HIGHER else -1
     resolved = _resolved(endpoint, evidence)
+    estimate, p, ends = found
     return MatrixCell(
         Reading.UNRESOLVED,
         estimate,
-        _p(endpoint, gaps, estimate),
+        p,
         against=tuple(label for label, mean in resolved if mean * estimate.mean < 0),
         losses=tuple(label for label, mean in resolved if way * mean <= -endpoint.margin),
         label=primary.label,
-        reason=_why(endpoint, estimate),
+        reason="questions were left open" if ends[0] != ends[1] else _why(endpoint, estimate),
         asked=seeds,
+        ends=ends,
     )
 
 
@@ -260,13 +292,18 @@ def _why(endpoint: Endpoint, estimate: Estimate) -> str:
     return "the same in every seed" if estimate.constant and endpoint.unit == SAMPLED else "too few seeds"
 
 
-def _gaps(contrast: Contrast) -> tuple[list[float], Estimate | None]:
-    """The differences of the seeds with two finite values, and their mean."""
-    own, other = (
-        {seed: value for seed, value in arm.items() if math.isfinite(value)} for arm in (contrast.own, contrast.other)
-    )
-    gaps = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
-    return gaps, seed_difference(own, other, contrast.magnitude)
+def _difference(endpoint: Endpoint, contrast: Contrast
+                ) -> tuple[Estimate, float | None, tuple[Estimate, Estimate]] | None:  # fmt: skip
+    """Of the seeds with two finite values: the difference, the p value of none, and its two ends."""
+    found = []
+    for arms in contrast.ends:
+        own, other = ({seed: value for seed, value in arm.items() if math.isfinite(value)} for arm in arms)
+        gaps = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
+        estimate = seed_difference(own, other, contrast.magnitude)
+        if estimate is None:
+            return None
+        found.append((estimate, _p(endpoint, gaps, estimate)))
+    return *_between(*found[0], *found[-1]), (found[0][0], found[-1][0])
 
 
 def _p(endpoint: Endpoint, gaps: Sequence[float], estimate: Estimate) -> float | None:
@@ -280,10 +317,9 @@ def _resolved(endpoint: Endpoint, evidence: Evidence) -> list[tuple[str, float]]
     """The members of the family that are resolved (Holm's within it), with their differences."""
     tested = []
     for each in evidence.family:
-        gaps, estimate = _gaps(each)
-        p = _p(endpoint, gaps, estimate) if estimate is not None else None
-        if estimate is not None and p is not None:
-            tested.append((each.label, estimate.mean, p))
+        found = _difference(endpoint, each)
+        if found is not None and found[1] is not None:
+            tested.append((each.label, found[0].mean, found[1]))
     adjusted = holm([p for *_, p in tested])
     return [(label, mean) for (label, mean, _), p in zip(tested, adjusted, strict=True) if p <= LEVEL]
 
@@ -309,7 +345,7 @@ def _read(row: MatrixRow, adjusted: Iterator[float], level: float) -> MatrixRow:
 
 def _said(cell: MatrixCell, endpoint: Endpoint, level: float) -> MatrixCell:
     reading, found = _reading(cell, endpoint), cell.estimate
-    needed = None if found is None or cell.pooled else seeds_needed(found, endpoint.margin, level)
+    needed = None if found is None or cell.pooled or cell.bracketed else seeds_needed(found, endpoint.margin, level)
     ends = [abs(end) for end in (found.low, found.high) if end is not None] if found is not None else []
     small = reading in (Reading.HELPS, Reading.COSTS) and bool(ends) and max(ends) < endpoint.margin
     reason = cell.reason if reading in (Reading.UNRESOLVED, Reading.UNMEASURED) else ""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from evalsuite.report.grids import GridCell, estimate_columns
 from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.statistics import Estimate, mean_interval, paired_difference
+from evalsuite.report.statistics import Estimate, mean_interval, p_value, paired_difference
 
 Values = Mapping[int, float]  # Seed -> value.
 
@@ -65,6 +65,11 @@ class Compared:
     def gap(self) -> dict[int, float]:
         """Seed -> value - other value."""
         return {seed: value - self.other[seed] for seed, value in self.values.items() if seed in self.other}
+
+    @property
+    def p(self) -> float | None:
+        """Of no difference, by the paired t test that its interval is of; None where that is no test."""
+        return p_value(list(self.gap.values()), self.difference) if self.tested and self.difference else None
 
     @property
     def tone(self) -> str:

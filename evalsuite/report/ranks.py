@@ -120,6 +120,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def after_holm(p_values: Sequence[float], level: float = 0.05) -> str:
+    """What a count of resolved tests comes to once it is adjusted: "none after Holm's adjustment for all 81"."""
+    kept = sum(p <= level for p in holm(p_values))
+    return f"{kept or 'none'} after Holm's adjustment for all {len(p_values)}"
+
+
 def _standard(values: Sequence[float]) -> list[float] | None:
     """Centred and of length 1; None where all are equal or there are fewer than two."""
     if len(values) < 2:

@@ -100,7 +100,8 @@ class Contrast:
     """Two arms of one question, paired by seed; `reason` says why there is nothing to pair.
 
     `magnitude` is of the numbers that the arms were computed from, where they are differences themselves: what is
-    smaller than its rounding is none.
+    smaller than its rounding is none. Where questions were left open, `own` and `other` are the lower ends of what the
+    values may be, and `own_upper` and `other_upper` the upper ones; else these are empty.
     """
 
     label: str
@@ -108,6 +109,15 @@ class Contrast:
     other: Values = field(default_factory=dict)
     reason: str = ""
     magnitude: float | None = None
+    own_upper: Values = field(default_factory=dict)
+    other_upper: Values = field(default_factory=dict)
+
+    @property
+    def ends(self) -> tuple[tuple[Values, Values], ...]:
+        """The arms to compare: one pair, or those of the least and of the greatest difference that there may be."""
+        if not (self.own_upper or self.other_upper):
+            return ((self.own, self.other),)
+        return (self.own, self.other_upper or self.other), (self.own_upper or self.own, self.other)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -16,10 +17,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from evalsuite.plan import Job, options_of, processor
+from evalsuite.plan import Job, code_of, options_of, processor
 from evalsuite.recipe import Part, Recipe
 from evalsuite.results import Status
 from evalsuite.run.journal import Entry
+from evalsuite.sources import digest
 
 FILE = "run.json"
 MEASURED = "measured"  # when, among the conditions
@@ -30,6 +32,8 @@ _LIBRARIES = ("evalsuite", "torch", "numpy", "onnx", "onnxruntime", "scikit-lear
 class RunRecord:
     """The content of run.json. Times are ISO 8601, UTC; `finished` is empty for a run that was interrupted.
 
+    `commit` is that of the checkout which measured, `dirty` whether tracked files of it were changed, and `source` the
+    digest of all source digests of its jobs; of jobs from the cache those of when they were measured.
     `machine` is what the jobs were measured on, when, and how many at a time: a run that finds them all in the cache
     has measured nothing, and leaves that as it was.
     """
@@ -52,6 +56,9 @@ class RunRecord:
     jobs: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     peak_mib: float = 0.0
+    commit: str = ""
+    dirty: bool = False
+    source: str = ""
 
     @classmethod
     def begin(cls, recipe: Recipe, jobs: list[Job], workers: int, command: str) -> RunRecord:
@@ -81,6 +88,8 @@ class RunRecord:
             command=command,
             started=now(),
             jobs={"total": len(jobs)},
+            source=source_of(digest(*code_of(job)) for job in jobs),
+            **_commit_of([checkout()]),
         )  # fmt: skip
 
     def again(self, known: RunRecord) -> RunRecord:
@@ -105,7 +114,22 @@ class RunRecord:
             data={name: {**known, **sizes.get(name, {})} for name, known in self.data.items()},
             seconds=round(sum(entry.seconds for entry in entries), 1),
             peak_mib=max((entry.peak_mib for entry in entries), default=0.0),
-        )
+            source=source_of(codes) if (codes := [each for entry in entries if (each := entry.inputs.get("code"))])
+            else self.source,
+            **(_commit_of(commits) if (commits := [entry.commit for entry in entries if entry.commit]) else {}),
+        )  # fmt: skip
+
+
+def source_of(digests: Iterable[str]) -> str:
+    """One digest of the source digests of jobs."""
+    return hashlib.sha256("\n".join(sorted(set(digests))).encode()).hexdigest()
+
+
+def _commit_of(commits: Iterable[str]) -> dict[str, Any]:
+    """The entries `commit` and `dirty` of checkouts: of several, all of their commits."""
+    every = sorted(set(commits))
+    names = dict.fromkeys(each.removesuffix("-dirty") for each in every)
+    return {"commit": ", ".join(names), "dirty": any(each.endswith("-dirty") for each in every)}
 
 
 def _help(part: Part) -> str:

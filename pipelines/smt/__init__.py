@@ -34,12 +34,15 @@ class Smt:
     that every output stays within the tolerance of its target.
 
     Every other query ends by a count of its nodes, or of Z3's steps, that a usual machine reaches before
-    `query_time_limit`: so the verdicts are the same everywhere.
+    `query_time_limit`: so the verdicts are the same everywhere. Where the clock ends one all the same, rows that rest
+    on it are `timing`.
 
     Args:
         eps: L-infinity radii, in the units of the inputs.
         samples: how many test samples, from the first on.
         query_time_limit: seconds per property.
+        nodes: what a search may take per property of a ReLU network, and ten times of a curved one: then give
+            `query_time_limit` so that no clock ends it. 0 for a count that stands for the seconds.
         method: "search", certified branch and bound; "z3" or "marabou" (where maraboupy is installed; its word is no
             proof, and is believed only under control), both of ReLU networks alone; or "portfolio", the search and then
             Marabou on what is left open.
@@ -64,6 +67,7 @@ class Smt:
     eps: tuple[float, ...] = (0.03125,)
     samples: int = 20
     query_time_limit: float = 5.0
+    nodes: int = 0
     method: MethodName = "search"
     encoding: EncodingName = "phase"
     proofs: bool = True
@@ -97,9 +101,9 @@ class Smt:
             raise ValueError(f"encoding must be one of {names}, got {self.encoding!r}")
         if not 0 < self.distance_tolerance < math.inf:
             raise ValueError(f"distance_tolerance must be finite and > 0, got {self.distance_tolerance}")
-        for name in ("samples", "distance_samples", "max_neurons", "max_inputs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        for name in ("nodes", "samples", "distance_samples", "max_neurons", "max_inputs"):
+            if getattr(self, name) < (least := int(name != "nodes")):
+                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Verdicts per sample and radius, their shares and cost; counterexamples.json, and proofs.zip.

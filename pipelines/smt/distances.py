@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ def distances(options: Smt, method: Method, network: Network, bench: Bench) -> l
     if not 0 < greatest < math.inf:
         return [_mean("adversarial_distance", [], setting, f"the domain {bench.data.domain} has no width to search in")]
     found: list[Distance] = []
+    clocked: list[bool] = []
     for each in properties:
         left = method.limits.deadline - time.monotonic()
         if left <= 0:
@@ -43,21 +45,29 @@ def distances(options: Smt, method: Method, network: Network, bench: Bench) -> l
         center = bench.data.test.inputs[each.sample]
         found.append(
             minimal_distance(
-                partial(_decided, method, network, bench.seed), center,
+                partial(_decided, method, network, bench.seed, clocked), center,
                 sample=each.sample, label=each.label, domain=bench.data.domain,
                 greatest=greatest, tolerance=options.distance_tolerance, seconds=left, most_undecided=_MOST_UNDECIDED,
             )
         )  # fmt: skip
-    return _metrics(properties, found, setting)
+    metrics, seconds = _metrics(properties, found, setting)
+    # A clock that ended a question, or a search, may have moved an end of some bracket: then all are of this machine.
+    ended = len(found) < len(properties) or any(not each.decided and each.undecided < _MOST_UNDECIDED for each in found)
+    return [*(replace(each, timing=ended or any(clocked)) for each in metrics), seconds]
 
 
-def _decided(method: Method, network: Network, seed: int, property_: Property) -> Settled:
-    """What the falsifier and then the method say."""
+def _decided(method: Method, network: Network, seed: int, clocked: list[bool], property_: Property) -> Settled:
+    """What the falsifier and then the method say; notes whether the clock ended it."""
     (suspect,) = falsify(network.module, [property_], seed=seed)
-    return method.settle(property_, suspect)
+    settled = method.settle(property_, suspect)
+    clocked.append(settled.clocked)
+    return settled
 
 
-def _metrics(properties: Sequence[Property], found: Sequence[Distance], setting: dict[str, str]) -> list[Metric]:
+def _metrics(
+    properties: Sequence[Property], found: Sequence[Distance], setting: dict[str, str]
+) -> tuple[list[Metric], Metric]:
+    """The distances, and the seconds that they took."""
     late = "" if len(found) == len(properties) else JOB_ENDS
     lower = [max(0.0, -nearest_above(-(each.holds or Fraction(0)))) for each in found]
     upper = [None if each.violated is None else nearest_above(each.violated) for each in found]
@@ -76,12 +86,11 @@ def _metrics(properties: Sequence[Property], found: Sequence[Distance], setting:
     unknown = late or ("" if len(known) == len(found) else _NONE_FOUND + f" of {len(found) - len(known)} samples")
     seconds = [each.seconds for each in found]
     clock = statistics.fmean(seconds) if seconds else None
-    return [
-        *metrics,
+    metrics += [
         _mean("adversarial_distance", [] if late else lower, setting, late),
         _mean("adversarial_distance_upper", [] if unknown else known, setting, unknown),
-        Metric("distance_seconds", clock, "s", Direction.LOWER, setting, timing=True, reason=late),
     ]
+    return metrics, Metric("distance_seconds", clock, "s", Direction.LOWER, setting, timing=True, reason=late)
 
 
 def _why(found: Distance) -> str:

@@ -61,7 +61,7 @@ def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
     def settle(property_: Property) -> Settled:
         left = min(options.query_time_limit, deadline - time.monotonic())
         if left <= 0:
-            return Settled(Verdict.TIMEOUT, JOB_ENDS)
+            return Settled(Verdict.TIMEOUT, JOB_ENDS, clocked=True)
         specification = specification_of(property_, graph.outputs)
         found = decide(model, graph, specification, timeout=left, seed=bench.seed)
         verdict, reason, point = _VERDICTS[found.answer], found.reason, None
@@ -72,7 +72,8 @@ def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
             with torch.no_grad():
                 if not bool(violated(module(point[None]), [property_])):
                     verdict, reason, point = Verdict.UNKNOWN, "ONNX Runtime violates it, but torch does not", None
-        return Settled(verdict, reason, nodes=found.boxes, counterexample=point, seconds=found.seconds)
+        return Settled(verdict, reason, nodes=found.boxes, counterexample=point, seconds=found.seconds,
+                       clocked=verdict is Verdict.TIMEOUT)  # fmt: skip
 
     for eps in options.eps:
         properties = bench.properties(eps, options.samples)

@@ -31,6 +31,8 @@ _RATE = 100
 BY_BOUNDS = "bounds"
 _OUT_OF_TIME = "query_time_limit of {limit:g} s reached"
 _OUT_OF_NODES = "{nodes} nodes, the count for a query_time_limit of {limit:g} s, reached"
+_BUDGET_SPENT = "all {nodes} nodes taken"
+_CURVED = 10  # Nodes of a curved network for each of a ReLU network's budget: a split of its lines settles less.
 _STANDING = " with {neurons} unstable neurons; the margin is at least {margin:.2g}"
 
 
@@ -47,6 +49,7 @@ class Settled:
         counterexample: of the shape of an input, where violated.
         decided: what a proof can be written of.
         seconds: of the query.
+        clocked: whether the clock ended it, and not a count: a faster machine might say more.
     """
 
     verdict: Verdict
@@ -57,19 +60,24 @@ class Settled:
     counterexample: torch.Tensor | None = None
     decided: Decided | None = None
     seconds: float = 0.0
+    clocked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of each query, in seconds; none begins after `deadline`, on the clock of `time.monotonic`."""
+    """Of each query, in seconds; none begins after `deadline`, on the clock of `time.monotonic`.
+
+    `budget` is the nodes of a ReLU network's query; 0 for a count that stands for the seconds.
+    """
 
     seconds: float
     deadline: float
+    budget: int = 0
 
     @property
     def nodes(self) -> int:
-        """The count that stands for the seconds."""
-        return math.ceil(self.seconds * _RATE)
+        """The most nodes of a query."""
+        return self.budget or math.ceil(self.seconds * _RATE)
 
     def left(self) -> float:
         """Seconds for a query that begins now."""
@@ -84,6 +92,11 @@ class Method(ABC):
     counts = True
     """Whether it counts unstable neurons and calls of a solver."""
 
+    @property
+    def nodes(self) -> int:
+        """The most that a query may take."""
+        return self.limits.nodes
+
     @abstractmethod
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """The verdict within `seconds`, which are > 0; `suspect` is a falsifier's counterexample, if it has one."""
@@ -96,7 +109,7 @@ class Method(ABC):
         """
         left = self.limits.left()
         if left <= 0:
-            return Settled(Verdict.TIMEOUT, JOB_ENDS)
+            return Settled(Verdict.TIMEOUT, JOB_ENDS, clocked=True)
         started = time.perf_counter()
         try:
             settled = self.query(property_, suspect, left)
@@ -104,14 +117,17 @@ class Method(ABC):
             settled = Settled(Verdict.UNSUPPORTED, str(error))
         except (ArithmeticError, ValueError, MemoryError, RecursionError) as error:
             settled = Settled(Verdict.UNKNOWN, CRASHED.format(reason=f"{type(error).__name__}: {error}"[:200]))
-        return replace(settled, seconds=time.perf_counter() - started)
+        counted = settled.nodes is not None and settled.nodes >= self.nodes
+        clocked = settled.clocked or (settled.verdict is Verdict.TIMEOUT and not counted)
+        return replace(settled, seconds=time.perf_counter() - started, clocked=clocked)
 
     def undecided(self, nodes: int, neurons: int, margin: Fraction | None) -> str:
         """Why a search came to an end without a verdict, and how far it came."""
         if time.monotonic() >= self.limits.deadline:
             return JOB_ENDS
-        counted = nodes >= self.limits.nodes
-        reached = (_OUT_OF_NODES if counted else _OUT_OF_TIME).format(nodes=nodes, limit=self.limits.seconds)
+        counted = _BUDGET_SPENT if self.limits.budget else _OUT_OF_NODES
+        ended = counted if nodes >= self.nodes else _OUT_OF_TIME
+        reached = ended.format(nodes=nodes, limit=self.limits.seconds)
         return reached if margin is None else reached + _STANDING.format(neurons=neurons, margin=nearest(margin))
 
 
@@ -125,8 +141,7 @@ class Search(Method):
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """See `Method`."""
-        nodes = self.limits.nodes
-        found = decide(self.exact, property_, self._judge, seconds=seconds, nodes=nodes, suspect=suspect)
+        found = decide(self.exact, property_, self._judge, seconds=seconds, nodes=self.nodes, suspect=suspect)
         neurons, reason = found.unstable_neurons, found.reason
         if found.verdict is Verdict.TIMEOUT:
             reason = self.undecided(found.nodes, neurons, found.margin)
@@ -142,9 +157,14 @@ class CurvedSearch(Method):
         self._replay = Replay(network)
         self._decider = CurvedDecider(network, self._replay)
 
+    @property
+    def nodes(self) -> int:
+        """See `Method`; of a budget ten times as many."""
+        return _CURVED * self.limits.budget or self.limits.nodes
+
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """See `Method`."""
-        found = self._decider.decide(property_, seconds=seconds, nodes=self.limits.nodes, suspect=suspect)
+        found = self._decider.decide(property_, seconds=seconds, nodes=self.nodes, suspect=suspect)
         verdict, reason = found.verdict, found.reason
         if verdict is Verdict.TIMEOUT:
             reason = self.undecided(found.nodes, found.neurons, found.margin)
@@ -177,7 +197,7 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
     Raises:
         Unsupported: the method cannot take the network, or it is too large.
     """
-    limits = Limits(options.query_time_limit, deadline)
+    limits = Limits(options.query_time_limit, deadline, options.nodes)
     _check_inputs(options, math.prod(network.input_shape))  # before weights are read, which takes long
     try:
         exact = read(network)

@@ -53,10 +53,11 @@ class Portfolio(Search):
             return replace(first, reason=f"{first.reason}; {MISSING}")
         second = asked(self.exact, self._judge, property_, suspect, left)
         if second.verdict not in (Verdict.HOLDS, Verdict.VIOLATED):
-            return replace(first, reason=f"{first.reason}; {second.reason}")
+            return replace(first, reason=f"{first.reason}; {second.reason}", clocked=True)
         return replace(
-            first, verdict=second.verdict, reason=second.reason, counterexample=second.counterexample, decided=None
-        )
+            first, verdict=second.verdict, reason=second.reason, counterexample=second.counterexample, decided=None,
+            clocked=True,
+        )  # fmt: skip
 
 
 def asked(
@@ -69,4 +70,4 @@ def asked(
         verdict, reason = Verdict.UNKNOWN, ROUNDING_ONLY
     elif verdict is Verdict.HOLDS and judge.may_overflow(property_):
         verdict, reason = Verdict.UNKNOWN, OVERFLOW
-    return Settled(verdict, reason, counterexample=opinion.counterexample)
+    return Settled(verdict, reason, counterexample=opinion.counterexample, clocked=True)

@@ -21,12 +21,15 @@ def setting_of(eps: float, method: str) -> Setting:
 
 
 def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float, setting: Setting) -> list[Metric]:
-    """Verdicts and seconds of each sample, their shares, and the cost. `limit` is that of a query, in seconds."""
+    """Verdicts and seconds of each sample, their shares, and the cost. `limit` is that of a query, in seconds.
+
+    What rests on a query that the clock ended is marked `timing`: another machine may answer it.
+    """
     found: list[Metric] = []
     for sample, each in zip(samples, settled, strict=True):
         about = Metric(
             "robustness", None, "verdict", Direction.NEUTRAL, setting,
-            sample=sample, verdict=each.verdict, reason=each.reason,
+            sample=sample, verdict=each.verdict, reason=each.reason, timing=each.clocked,
         )  # fmt: skip
         censored = "" if each.verdict in _DECIDED else f"censored: {each.reason}"
         seconds = limit if censored else min(each.seconds, limit)
@@ -43,10 +46,11 @@ def effort(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
     neurons = [each.unstable_neurons for each in settled if each.unstable_neurons is not None]
     unstable = statistics.fmean(neurons) if neurons else None
     unreached = "" if neurons else _NOT_REACHED
+    clocked = any(each.clocked for each in settled)
     calls = sum(each.solver_calls for each in settled)
     return [
         Metric("unstable_neurons", unstable, "count", Direction.LOWER, setting, reason=unreached),
-        Metric("solver_calls", calls, "count", Direction.LOWER, setting),
+        Metric("solver_calls", calls, "count", Direction.LOWER, setting, timing=clocked),
     ]
 
 
@@ -54,27 +58,33 @@ def _shares(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
     def share(*verdicts: Verdict) -> float:
         return sum(each.verdict in verdicts for each in settled) / len(settled)
 
-    verified = share(Verdict.HOLDS)
+    verified, clocked = share(Verdict.HOLDS), any(each.clocked for each in settled)
     by_bounds = sum(each.verdict is Verdict.HOLDS and each.reason == BY_BOUNDS for each in settled) / len(settled)
-    return [
-        Metric("verified_accuracy", verified, "fraction", Direction.HIGHER, setting),
-        Metric("violated_fraction", share(Verdict.VIOLATED), "fraction", Direction.LOWER, setting),
-        Metric("undecided_fraction", share(*_UNDECIDED), "fraction", Direction.LOWER, setting),
-        Metric("bounds_accuracy", by_bounds, "fraction", Direction.HIGHER, setting),
+    told = [
+        ("verified_accuracy", verified, Direction.HIGHER),
+        ("violated_fraction", share(Verdict.VIOLATED), Direction.LOWER),
+        ("undecided_fraction", share(*_UNDECIDED), Direction.LOWER),
         # No direction: it is small where bounds suffice, and also where nothing holds.
-        Metric("exactness_gap", verified - by_bounds, "fraction", Direction.NEUTRAL, setting),
+        ("exactness_gap", verified - by_bounds, Direction.NEUTRAL),
     ]
+    shares = [Metric(name, value, "fraction", way, setting, timing=clocked) for name, value, way in told]
+    return [*shares, Metric("bounds_accuracy", by_bounds, "fraction", Direction.HIGHER, setting)]
 
 
 def _cost(settled: Sequence[Settled], limit: float, setting: Setting) -> list[Metric]:
     """PAR-2 counts what is undecided as twice the limit."""
     nodes = [each.nodes for each in settled if each.nodes is not None]
+    clocked = any(each.clocked for each in settled)
     par2 = statistics.fmean(min(each.seconds, limit) if each.verdict in _DECIDED else 2 * limit for each in settled)
     asked = [each.seconds for each in settled if each.reason != JOB_ENDS]
     late = "" if len(asked) == len(settled) else f"{len(settled) - len(asked)} of {len(settled)} not asked: {JOB_ENDS}"
     time = statistics.fmean(asked) if asked else None
     return [
-        *([Metric("nodes", statistics.fmean(nodes), "count", Direction.LOWER, setting)] if nodes else []),
+        *(
+            [Metric("nodes", statistics.fmean(nodes), "count", Direction.LOWER, setting, timing=clocked)]
+            if nodes
+            else []
+        ),
         Metric("solve_time", time, "s", Direction.LOWER, setting, timing=True, reason=late),
         Metric("par2", par2, "s", Direction.LOWER, setting, timing=True),
     ]

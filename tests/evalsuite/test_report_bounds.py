@@ -26,6 +26,7 @@ from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.bounds.report.curves import _curves, _radius_axis, certified_curves
 from pipelines.bounds.report.heights import Height, heights
 from pipelines.bounds.report.layers import layers_grid, logits_grid, shown_radii, stability_grid
+from pipelines.bounds.report.radii import radius_gaps
 from pipelines.bounds.report.tables import BoundsTable, Place
 from pipelines.bounds.report.text import decisions_grid, heights_grid, looser_grid, radius_grid
 
@@ -299,13 +300,59 @@ def test_radii_table(tmp_path: Path) -> None:
     content = content_of(tmp_path, rows)
     (table,) = content.parts["bounds"].tables
     low, high = ttest_1samp([0.04, 0.05, 0.06], 0.0).confidence_interval(0.95)
-    assert marked(radius_grid([table])) == [
-        ["w", "mean, crown", "0.110 ± 0.025", f"0.160 ± 0.043 Δ +0.050 [{low:.3f}, {high:.3f}] ✓ better"]
+    p = ttest_1samp([0.04, 0.05, 0.06], 0.0).pvalue
+    assert marked(radius_grid([table], radius_gaps([table]))) == [
+        ["w", "mean, crown", "0.110 ± 0.025", f"0.160 ± 0.043 Δ +0.050 [{low:.3f}, {high:.3f}], p {p:.2g} ✓ better"]
     ]
     told = " ".join(content.parts["bounds"].findings[0].sentences)
     assert "late" not in told  # No value, no remark on it.
     assert "Mean certified radius (crown) of gelu: 0.110; differences, in the input's units: relu +0.050" in told
+    assert f"relu +0.050 [{low:.3f}, {high:.3f}] (+45.5 %, Holm's p {p:.2g}) larger." in told
     assert "6 of 6 values of certified radius have a remark like this: gelu: 7 of 50 samples hold" in told
+
+
+def with_radii(radii: Mapping[str, Sequence[float]], workload: str = "w", **more: Any) -> list[Row]:
+    curves: dict[str, Curve] = {name: {0: values} for name, values in radii.items()}
+    return rows_of("certified_radius", curves, workload=workload, method="crown", **more)
+
+
+def test_the_mean_radius_is_what_the_section_answers_by(tmp_path: Path) -> None:
+    """Two workloads, opposite ways; each is resolved alone, and one of them after Holm."""
+    base, up, down = (0.10, 0.12, 0.11), (0.150, 0.170, 0.161), (0.090, 0.104, 0.101)
+    rows = [*certified({"gelu": GELU, "relu": UP}), *with_radii({"gelu": base, "relu": up})]
+    rows += [*certified({"gelu": GELU, "relu": UP}, workload="v"), *with_radii({"gelu": base, "relu": down}, "v")]
+    content = content_of(tmp_path, rows)
+    p = [ttest_1samp(np.subtract(each, base), 0.0).pvalue for each in (up, down)]
+    assert p[0] < 0.001
+    assert 0.025 < p[1] < 0.05
+    found = {each.table.workload: each for each in radius_gaps(content.parts["bounds"].tables)}
+    assert (found["w"].p_holm, found["v"].p_holm) == (pytest.approx(2 * p[0]), pytest.approx(p[1]))
+    first = content.parts["bounds"].findings[0]
+    assert first.headline == (
+        "2 of 2 differences of the mean certified radius to gelu's resolved (1 larger, 1 smaller; p by Holm)."
+    )
+    assert first.sentences[0].startswith(
+        "relu, mean certified radius: larger on w (+45.8 %, p < 0.001); smaller on v ("
+    )
+    assert "; over ε itself 2: heights depend on the axis." in first.sentences[1]
+    # The one endpoint of the section is the radius; a run without radii is answered by the height of its curve.
+    (row,) = content.matrices[0].rows
+    assert (row.endpoint.question, row.endpoint.unit, row.endpoint.margin) == (
+        "mean certified radius",
+        "input",
+        1 / 255,
+    )
+    (row,) = content_of(tmp_path / "curves", certified({"gelu": GELU, "relu": UP})).matrices[0].rows
+    assert row.endpoint.question == "certified accuracy"
+
+
+def test_heights_over_the_other_axis(tmp_path: Path) -> None:
+    tables = content_of(tmp_path, certified({"gelu": GELU, "relu": HIGH})).parts["bounds"].tables
+    (turned,) = heights(tables, turned=True)
+    assert tables[0].logarithmic
+    gaps = np.array(list(HIGH.values())) - np.array(list(GELU.values()))
+    wanted = np.trapezoid(gaps, THREE, axis=0) / (THREE[-1] - THREE[0])
+    assert [turned.heights[seed] for seed in range(3)] == pytest.approx(wanted)
 
 
 def test_what_is_said_of_differences(tmp_path: Path) -> None:
@@ -313,11 +360,12 @@ def test_what_is_said_of_differences(tmp_path: Path) -> None:
     left = dict.fromkeys(GELU, (0.97, 0.98, 0.99))
     found = finding_of(tmp_path, [*certified(curves), *attacked(dict.fromkeys(curves, left))])
     assert found.headline == (
-        "3 (3 better) of 6 testable differences in certified accuracy to gelu resolved with crown (of so many, 0.3 "
-        "would be resolved by chance)."
+        "3 (3 better) of 6 testable differences in certified accuracy to gelu resolved with crown, none after Holm's "
+        "adjustment for all 6."
     )
     height, where, quiet, gap = found.sentences
-    assert height.startswith("Certified over all radii, as mean height above gelu's curve: more for relu +5.00 pp [2.5")
+    head = "Certified over all radii, as mean height above gelu's curve over the logarithm of ε, on which it depends: "
+    assert height.startswith(f"{head}more for relu +5.00 pp [2.5")
     assert "not resolved for annealed +0.33 pp" in height
     assert where == (
         "relu: certified accuracy higher at ε = 1/8 to 1/2 (+5.0 pp); undecided less at ε = 1/8 to 1/2 (−5.0 pp)."
@@ -333,7 +381,8 @@ def test_all_workloads_are_told_together(tmp_path: Path) -> None:
     findings = content_of(tmp_path, rows).parts["bounds"].findings
     first = findings[0]
     assert first.headline == (
-        "2 of 4 mean heights above gelu's certified curve resolved (1 higher, 1 lower; p by Holm)."
+        "2 of 4 mean heights above gelu's certified curve resolved (1 higher, 1 lower; p by Holm); over ε itself 2: "
+        "heights depend on the axis."
     )
     relu, annealed = first.sentences
     assert relu == "relu: higher on w (+5.00 pp, p < 0.001); lower on v (−5.00 pp, p < 0.001)."

@@ -293,8 +293,8 @@ def test_the_finding_says_where_and_what_is_not_resolved(tmp_path: Path) -> None
     ]  # fmt: skip
     found = finding_of(tmp_path, rows, {"a": options(0.25), "b": options(0.5)})
     assert found.headline == (
-        "1 (1 worse) of 4 differences to gelu resolved after fine-tuning, 1 (1 better) of 4 before it "
-        "(of 8 comparisons, 0.4 would be resolved by chance)."
+        "1 (1 worse) of 4 differences to gelu resolved after fine-tuning, 1 (1 better) of 4 before it; 2 after Holm's "
+        "adjustment for all 8."
     )
     # The gaps, -0.030, -0.031 and -0.029, less 0.001, -0.001 and 0: -0.031, -0.030 and -0.029: as wide an interval.
     assert found.sentences[0] == (
@@ -346,7 +346,8 @@ def test_treatments_of_equal_sparsity_and_random_channels(tmp_path: Path) -> Non
         ["50 %, random, local", "91.0 ± 2.5 Δ −3.0 [−3.2, −2.8] ✗ worse", "91.0 ± 2.5 Δ 0 [−0.2, 0.2]"],
         ["50 %, l2, global", "94.0 ± 2.4 Δ 0 in all 3 seeds", "94.0 ± 2.4 Δ +3.0 [2.6, 3.4] ✓ better"],
     ]
-    assert "Of 4 such differences, 0.2 would be resolved by chance" in grid.note
+    # The same in every seed is bracketed, and no test.
+    assert "Of 4 such differences 2 are resolved, 2 after Holm's adjustment for all 3." in grid.note
     assert (
         "l2 against random channels at 50 %: after fine-tuning, better for gelu (+3.0 pp [2.8, 3.2]), not resolved "
         "for relu; before it, better for gelu and relu (+3.0 pp)."

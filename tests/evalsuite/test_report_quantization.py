@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_1samp
 from test_report import Page
 from test_report_sample import sample_record, sample_rows, write_run
 
@@ -165,7 +168,9 @@ PLACEMENTS = {"post": options(3), "both": options(3, "pre+post")}
 def test_a_gap_with_both_placements_is_said_to_hold_with_both(tmp_path: Path) -> None:
     rows = [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=GELU, relu=(0.92, 0.931, 0.939))]
     found = finding_of(tmp_path, rows, PLACEMENTS)
-    assert found.headline == "2 of 2 differences to gelu (integers only) are resolved, at W3A3."
+    assert found.headline == (
+        "2 of 2 differences to gelu (integers only) are resolved, at W3A3; 2 after Holm's adjustment for all 2."
+    )
     assert found.sentences[0].startswith(
         "relu: better with every placement: PTQ W3A3 (post +3.0 pp [2.8, 3.2], pre+post +2.0 pp [1.8, 2.2])."
     )
@@ -216,8 +221,8 @@ def test_differences_in_other_arithmetic_are_told_where_integers_resolve_none(tm
     )
     both = [*rows, *rows_of("w4", gelu=GELU, relu=BETTER), *rows_of("w4", "accuracy", gelu=GELU, relu=BETTER)]
     assert finding_of(tmp_path, both, STEPS).headline == (
-        "1 of 2 differences to gelu (integers only) are resolved, at W4A4; none at W8A8; other arithmetic resolves 1 "
-        "more."
+        "1 of 2 differences to gelu (integers only) are resolved, at W4A4; none at W8A8; 1 after Holm's adjustment "
+        "for all 2; other arithmetic resolves 1 more."
     )
 
 
@@ -476,3 +481,42 @@ def test_of_many_quantize_steps_the_four_with_the_largest_differences_are_headli
     rows = [*rows[:-6], *rows_of("q3", "runtime_accuracy", gelu=GELU, relu=far)]
     content = content_of(tmp_path / "far", rows, steps)
     assert [line.step for line in content.glance("w")] == ["q8", "q7", "q6", "q3"]
+
+
+def in_workload(rows: list[Row], workload: str) -> list[Row]:
+    return [replace(each, workload=workload, key=f"{workload}{each.key}") for each in rows]
+
+
+def test_all_workloads_are_counted_after_holm_and_pooled(tmp_path: Path) -> None:
+    """Two workloads at 8 and 4 bits; the gap moves by 0, 0.005 and 0.001 on the first, and nowhere on the other."""
+    floats = {"gelu": (0.95, 0.96, 0.97), "relu": (0.94, 0.95, 0.96)}
+    moved = {"gelu": (0.90, 0.91, 0.92), "relu": (0.890, 0.905, 0.911)}
+    rows = [
+        *in_float(**floats),
+        *rows_of("b8", **moved),
+        *rows_of("b4", **moved),
+        *rows_of("b2", gelu=GELU, relu=BETTER),
+    ]
+    still = [*in_float(**floats), *rows_of("b8", **floats), *rows_of("b4", **floats), *rows_of("b2", **floats)]
+    steps = {"b8": options(8), "b4": options(4), "b2": options(2)}
+    content = content_of(tmp_path, [*rows, *in_workload(still, "v")], steps)
+    first, *rest = content.parts["quantize"].findings
+    assert [first.subject, *(each.subject for each in rest)] == ["all workloads", "w", "v"]
+    gaps = [np.subtract(moved["relu"], moved["gelu"])] * 2 + [np.subtract(BETTER, GELU)]
+    p = [ttest_1samp(each, 0.0).pvalue for each in gaps]
+    assert p[0] < 0.05 < 2 * p[0]
+    assert p[2] < 0.05 / 3
+    assert first.headline == (
+        "3 (1 better, 2 worse) of 3 differences to gelu resolved, 1 after Holm's adjustment for all 3."
+    )  # What is the same in every seed is no test.
+    interval = ttest_1samp([0.0, 0.0025, 0.0005], 0.0).confidence_interval(0.95)
+    low, high = (f"{100 * each:.2f}".replace("-", "−") for each in (interval.low, interval.high))
+    assert first.sentences == (
+        "relu: from float to 3 bits and more (integers only, mean over 2 workloads and their widths) its gap to gelu "
+        f"is shown to move by less than 0.50 pp in 1 of 1 methods and placements: PTQ, post +0.10 pp [{low}, {high}].",
+    )
+    wide = [*in_float(**floats), *rows_of("b8", gelu=GELU, relu=(0.88, 0.91, 0.91))]
+    (found, *_) = (
+        content_of(tmp_path / "wide", [*wide, *in_workload(wide, "v")], {"b8": options(8)}).parts["quantize"].findings
+    )
+    assert "is shown to move by less than 0.50 pp in 0 of 1" in found.sentences[0]

@@ -184,15 +184,28 @@ def test_a_resolved_loss_below_the_tolerance_is_no_loss(tmp_path: Path) -> None:
 def test_the_same_fraction_lost_in_every_seed_resolves_nothing() -> None:
     change = mean_interval([-0.004, -0.004, -0.004])
     assert loses(change, ACCURACY) is Answer.UNRESOLVED
-    assert keeps(change, ACCURACY, 0.03) is Answer.UNRESOLVED
-    assert keeps(mean_interval([0.0, 0.0, 0.0]), ACCURACY, 0.03) is Answer.YES
+    assert keeps(change, ACCURACY) is Answer.UNRESOLVED
+    assert keeps(mean_interval([0.0, 0.0, 0.0]), ACCURACY) is Answer.YES
 
 
-def test_a_resolved_loss_below_the_tolerance_is_kept() -> None:
-    change = mean_interval([-0.0004, -0.0005, -0.0006])
+def test_a_loss_is_kept_where_the_margin_is_excluded() -> None:
+    change = mean_interval([-0.0024, -0.0025, -0.0026])
     assert change.resolved
-    assert keeps(change, ACCURACY, 0.03) is Answer.YES
-    assert keeps(mean_interval([-0.004, -0.005, -0.006]), ACCURACY, 0.03) is Answer.NO
+    assert keeps(change, ACCURACY) is Answer.YES
+    assert keeps(mean_interval([-0.004, -0.005, -0.006]), ACCURACY) is Answer.NO
+    assert keeps(mean_interval([0.004, -0.004, 0.001, -0.002]), ACCURACY) is Answer.UNRESOLVED
+    assert keeps(mean_interval([0.004, 0.005, 0.006]), BITS) is Answer.YES
+    assert keeps(mean_interval([0.009, 0.011, 0.010]), BITS) is Answer.NO
+
+
+def test_the_margin_is_fixed_whatever_the_direct_swap_loses(tmp_path: Path) -> None:
+    """On `mnist-cnn` the swap loses 0.72 points, and 0.56 are not excluded for annealing: that is no keeping."""
+    gelu, swapped = (0.961, 0.971, 0.967, 0.965, 0.968), (0.957, 0.962, 0.963, 0.956, 0.958)
+    annealed = (0.959, 0.964, 0.968, 0.966, 0.970)
+    found = finding(tmp_path, gelu=(gelu, None), gelu_swap=(swapped, gelu), annealed=(annealed, annealed))
+    assert "Direct swap, accuracy 96.6 → 95.9 %, −0.7 pp [−1.1, −0.4]: it loses" in found.sentences[0]
+    assert "−0.1 pp [−0.6, 0.4]: not resolved, a loss of 0.6 pp is not excluded" in found.sentences[0]
+    assert found.verdict == "not resolved"
 
 
 def test_annealing_against_the_best_repair_is_simultaneous_over_all(tmp_path: Path) -> None:
@@ -221,7 +234,7 @@ def test_gap_closed_for_text(tmp_path: Path) -> None:
     networks: dict[str, tuple[Values, Values | None]] = {
         "gelu": ((2.20, 2.22, 2.18), None),
         "gelu-swap": ((2.70, 2.76, 2.64), (2.20, 2.22, 2.18)),
-        "annealed": ((2.21, 2.22, 2.20), (2.21, 2.22, 2.20)),
+        "annealed": ((2.203, 2.221, 2.182), (2.203, 2.221, 2.182)),
         "swap-refit": ((2.45, 2.50, 2.40), (2.20, 2.22, 2.18)),
     }
     table = table_of(rows_of(networks, "bits_per_byte"), tmp_path)
@@ -232,7 +245,7 @@ def test_gap_closed_for_text(tmp_path: Path) -> None:
     assert refit is not None
     assert refit.gap_closed is not None
     assert refit.gap_closed.value == pytest.approx(0.25 / 0.50)
-    assert "annealed 0.98 [" in found.sentences[-1]
+    assert "annealed 1.00 [" in found.sentences[-1]
     assert "Fieller" in found.sentences[-1]
     assert table.line("gelu-swap").gap_closed is None  # type: ignore[union-attr]
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalsuite.report.ranks import after_holm
 from evalsuite.report.statistics import mean_interval, paired_difference
 
 # Quantiles of Student's t at 0.975, from printed tables.
@@ -105,3 +106,10 @@ def test_coverage_of_the_interval() -> None:
     draws = np.random.default_rng(0).normal(size=(4000, 3))
     missed = sum(mean_interval(list(map(float, draw))).resolved for draw in draws)
     assert 0.04 < missed / len(draws) < 0.06
+
+
+def test_counts_after_holm() -> None:
+    """0.01 x 4, then 0.015 x 3 and 0.03 x 2: the second and all that come after it are not left where one is not."""
+    assert after_holm([0.01, 0.04, 0.015, 0.03]) == "2 after Holm's adjustment for all 4"
+    assert after_holm([0.01, 0.04, 0.02, 0.03]) == "1 after Holm's adjustment for all 4"
+    assert after_holm([0.02] * 3) == "none after Holm's adjustment for all 3"

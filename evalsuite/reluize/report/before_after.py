@@ -20,13 +20,15 @@ _RELU_THROUGHOUT = ("hard-switch", "relu")
 class Quality:
     """The metric that a workload is judged by.
 
-    A change for the worse of less than `tolerance` counts as none.
+    A change for the worse of less than `tolerance` counts as none; one of `margin` or more matters, and quality is kept
+    where that is excluded. Both are fixed before anything is measured.
     """
 
     metric: str
     unit: str
     direction: Direction
     tolerance: float
+    margin: float
     name: str
 
     @property
@@ -40,9 +42,9 @@ class Quality:
 
 
 QUALITIES = (
-    Quality("bits_per_byte", "bits", Direction.LOWER, 0.005, "bits per byte"),
-    Quality("bits_per_token", "bits", Direction.LOWER, 0.005, "bits per token"),
-    Quality("accuracy", "fraction", Direction.HIGHER, 0.001, "accuracy"),
+    Quality("bits_per_byte", "bits", Direction.LOWER, 0.005, 0.01, "bits per byte"),
+    Quality("bits_per_token", "bits", Direction.LOWER, 0.005, 0.01, "bits per token"),
+    Quality("accuracy", "fraction", Direction.HIGHER, 0.001, 0.005, "accuracy"),
 )
 
 

@@ -8,10 +8,10 @@ from evalsuite import (
     Compared,
     Finding,
     Scale,
+    after_holm,
     area_text,
     common_scale,
     ends_text,
-    interval_text,
     listed,
     mean_interval,
     radius_text,
@@ -19,24 +19,27 @@ from evalsuite import (
 )
 from pipelines.bounds.report.heights import Height
 from pipelines.bounds.report.layers import ratio_text, shown_radii
-from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, RADIUS, UNDECIDED, WIDTH, BoundsTable, Place
+from pipelines.bounds.report.radii import RadiusGap, radius_place
+from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, UNDECIDED, WIDTH, BoundsTable, Place
 
 RULE = (
     "Certified accuracy is a lower limit of how robust a network is, PGD's accuracy an upper one. A variant can be "
     "certified more because it is more robust (PGD's accuracy rises too) or because it is easier to prove things of "
-    "(less is undecided): read both. Only heights of whole curves are adjusted for their number; single radii are not, "
-    "and neighbouring radii nearly repeat each other. “Not resolved” means that these seeds cannot tell."
+    "(less is undecided): read both. Mean certified radii and heights of whole curves are adjusted for their number "
+    "(Holm); differences at single values of ε are not, and neighbouring ones nearly repeat each other. “Not "
+    "resolved” means that these seeds cannot tell."
 )
 
 
-def finding(table: BoundsTable, heights: Sequence[Height]) -> Finding:
-    """The verdict over all radii first, then where it comes from, what is unknown, radii and widths."""
+def finding(table: BoundsTable, heights: Sequence[Height], radii: Sequence[RadiusGap]) -> Finding:
+    """The mean radius first, then curves, where they come from, what is unknown, and widths."""
     if not table.methods:
         reasons = dict.fromkeys(table.reason(name) for name in table.variants)
         return Finding(table.label, "Nothing was certified.", tuple(reasons))
     own = [each for each in heights if each.table is table and each.method == table.tightest]
-    sentences = [_height_sentence(table, own), *_variant_sentences(table), _gap_sentence(table)]
-    sentences += [_radius_sentence(table), _width_sentence(table), _looser_sentence(table), *table.remarks]
+    sentences = [_radius_sentence(table, [each for each in radii if each.table is table])]
+    sentences += [_height_sentence(table, own), *_variant_sentences(table), _gap_sentence(table)]
+    sentences += [_width_sentence(table), _looser_sentence(table), *table.remarks]
     return Finding(table.label, _headline(table), tuple(each for each in sentences if each))
 
 
@@ -47,10 +50,10 @@ def _headline(table: BoundsTable) -> str:
     tones = [cell.tone for cell in cells if cell.resolved]
     told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
     count = f"{len(tones)} ({told})" if tones else "None"
+    after = f", {after_holm([cell.p for cell in cells if cell.p is not None])}" if tones else ""
     return (
         f"{count} of {len(cells)} testable difference{'s' * (len(cells) != 1)} in certified accuracy to "
-        f"{table.baseline} resolved with {table.tightest} "
-        f"(of so many, {0.05 * len(cells):.1f} would be resolved by chance)."
+        f"{table.baseline} resolved with {table.tightest}{after}."
     )
 
 
@@ -73,7 +76,11 @@ def _height_sentence(table: BoundsTable, heights: Sequence[Height]) -> str:
         group = [each for each in tested if each.tone == tone]
         if group:
             parts.append(f"{word} for {listed([f'{each.variant} {area_text(each)}' for each in group])}")
-    return f"Certified over all radii, as mean height above {table.baseline}'s curve: {'; '.join(parts)}."
+    axis = "the logarithm of ε" if table.logarithmic else "ε"
+    return (
+        f"Certified over all radii, as mean height above {table.baseline}'s curve over {axis}, on which it depends: "
+        f"{'; '.join(parts)}."
+    )
 
 
 def _variant_sentences(table: BoundsTable) -> list[str]:
@@ -135,23 +142,18 @@ def _gap_sentence(table: BoundsTable) -> str:
     return f"What neither PGD nor {table.tightest} decides is most {told}."
 
 
-def _radius_sentence(table: BoundsTable) -> str:
-    methods = table.methods_of(RADIUS)
-    if not methods:
+def _radius_sentence(table: BoundsTable, radii: Sequence[RadiusGap]) -> str:
+    place = radius_place(table)
+    tested = [each for each in radii if each.p_holm is not None]
+    if place is None or not tested:
         return ""
-    place = Place(RADIUS, None, methods[-1])
     cells = [table.compared(name, place) for name in table.variants]
-    tested = [cell for cell in cells if cell.tested and cell.difference]
-    own = cells[0].mean
-    if not tested or own is None:
-        return ""
-    scale = common_scale(cells, "input")
-    told = ", ".join(
-        f"{cell.variant} {interval_text(cell.difference, scale).replace(' input', '')} "
-        f"({'not resolved' if not cell.resolved else 'larger' if cell.tone == 'better' else 'smaller'})"
-        for cell in tested if cell.difference
-    )  # fmt: skip
-    head = f"Mean certified radius ({methods[-1]}) of {table.baseline}: {scale.number(own.mean)}"
+    own, scale = cells[0].mean, common_scale(cells, "input")
+    words = {"better": "larger", "worse": "smaller", "": "not resolved"}
+    told = ", ".join(f"{each.cell.variant} {each.text(scale)} {words[each.tone]}" for each in tested)
+    head = f"Mean certified radius ({place.method}) of {table.baseline}" + (
+        f": {scale.number(own.mean)}" if own else ""
+    )
     return f"{head}; differences, in the input's units: {told}."
 
 

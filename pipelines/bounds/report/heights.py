@@ -24,14 +24,16 @@ class Height(Area):
         return self.method, self.table.norm
 
 
-def heights(tables: Sequence[BoundsTable]) -> list[Height]:
+def heights(tables: Sequence[BoundsTable], *, turned: bool = False) -> list[Height]:
     """One for each table, method and variant but the baseline, and of PGD's curve; Holm's p within each family.
+
+    `turned`: over the other axis, see `height`.
 
     Each method asks the same question with another tool, and another norm asks another question; so a method's heights
     in balls of one norm, over all workloads, steps and variants, are one family.
     """
     found = [
-        height(table, method, variant)
+        height(table, method, variant, turned=turned)
         for table in tables
         if len(table.radii) > 1
         for method in (*reversed(table.methods), *([ATTACK] if table.has(ATTACKED) else []))
@@ -50,11 +52,12 @@ def curve(table: BoundsTable, method: str, variant: str) -> dict[int, dict[objec
     return found
 
 
-def height(table: BoundsTable, method: str, variant: str) -> Height:
+def height(table: BoundsTable, method: str, variant: str, *, turned: bool = False) -> Height:
     """How much higher a variant's curve lies, over the logarithm of the radius where the radii are geometric.
 
-    The scale is the grid's own: the recipe spaces radii as it wants them weighed. Over a geometric grid an area over
-    the radius itself would be the largest radius's for the most part, where little is certified of any network.
+    `turned` takes the radius where that is its logarithm, and the reverse: a mean height depends on the axis. The
+    scale is the grid's own: the recipe spaces radii as it wants them weighed. Over a geometric grid an area over the
+    radius itself would be the largest radius's for the most part, where little is certified of any network.
     """
     told = {
         "own": table.reason(variant, ATTACKED if method == ATTACK else CERTIFIED),
@@ -63,4 +66,4 @@ def height(table: BoundsTable, method: str, variant: str) -> Height:
     }  # fmt: skip
     own, other = (curve(table, method, name) for name in (variant, table.baseline))
     found = Height(variant=variant, table=table, method=method)
-    return measured_area(found, own, other, told.__getitem__, logarithmic=table.logarithmic)
+    return measured_area(found, own, other, told.__getitem__, logarithmic=table.logarithmic != turned)

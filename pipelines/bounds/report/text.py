@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from evalsuite import (
@@ -10,6 +11,7 @@ from evalsuite import (
     Compared,
     Grid,
     GridCell,
+    Scale,
     area_cell,
     area_columns,
     common_scale,
@@ -21,6 +23,7 @@ from evalsuite import (
     radius_text,
 )
 from pipelines.bounds.report.heights import ATTACK, Height
+from pipelines.bounds.report.radii import RadiusGap, radius_place
 from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, MEDIAN, RADIUS, UNDECIDED, BoundsTable, Place
 
 CLEAN = "clean_accuracy"
@@ -35,13 +38,16 @@ HEIGHT_NOTE = (
     "The mean height of a variant's curve above {baseline}'s, over the radii of both: the signed area between them by "
     "the trapezoid rule, straight between the radii, divided by the range. It is over the logarithm of ε where the "
     "recipe's radii are spaced so, and over ε otherwise: over ε a geometric grid would weigh its largest radius most, "
-    "where little is certified of any network. With the 95 % t interval over seeds; p is of the two-sided t test, "
-    "adjusted by Holm for all heights of the same method and norm in this report ({counts}), and marks what is "
+    "where little is certified of any network. So the number depends on that choice, and the mean certified radius, "
+    "which needs none, is what the section answers by. With the 95 % t interval over seeds; p is of the two-sided t "
+    "test, adjusted by Holm for all heights of the same method and norm in this report ({counts}), and marks what is "
     "resolved."
 )
 RADIUS_NOTE = (
     "The largest ball around each test sample that was proven, found on the grid of ε and then by bisection, mean over "
-    "samples; 0 for a sample that is misclassified. Δ is paired with {baseline} by seed. In units of the input."
+    "samples; 0 for a sample that is misclassified. Δ is paired with {baseline} by seed. In units of the input. p is "
+    "of the two-sided t test of the mean, adjusted by Holm for all of the same norm in this report, and marks what is "
+    "resolved there."
 )
 
 
@@ -150,6 +156,12 @@ def height_brief(height: Height) -> str:
     return f"{AREA_SCALE.number(height.estimate.mean, sign=True)} pp, p {p_text(height.p_holm)}"
 
 
+def radius_brief(gap: RadiusGap) -> str:
+    """ "w (+3.6 %, p 0.04)"."""
+    p = "" if gap.p_holm is None else f"p {p_text(gap.p_holm)}"
+    return f"{gap.table.label} ({', '.join(part for part in (gap.percent, p) if part)})"
+
+
 def _detail(height: Height) -> str:
     if height.estimate is None:
         return ""
@@ -165,8 +177,9 @@ def _height_line(height: Height, baseline: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def radius_grid(tables: Sequence[BoundsTable]) -> Grid | None:
+def radius_grid(tables: Sequence[BoundsTable], gaps: Sequence[RadiusGap]) -> Grid | None:
     """Mean and median certified radius: a row per table, method and metric; None without any."""
+    primary = {(id(each.table), radius_place(each.table), each.cell.variant): each for each in gaps}
     rows, lines = [], []
     for table in tables:
         for metric, told in ((RADIUS, "mean"), (MEDIAN, "median")):
@@ -174,9 +187,11 @@ def radius_grid(tables: Sequence[BoundsTable]) -> Grid | None:
                 place = Place(metric, None, method)
                 cells = [table.compared(name, place) for name in table.variants]
                 scale = common_scale(cells, "input")
-                texts = (compared_cell(cell, table, scale) for cell in cells)
+                found = [primary.get((id(table), place, cell.variant)) for cell in cells]
+                texts = (_radius_cell(cell, table, scale, gap) for cell, gap in zip(cells, found, strict=True))
                 rows.append((GridCell(table.label), GridCell(f"{told}, {method}"), *texts))
-                lines += [compared_line(table, place, cell) for cell in cells]
+                lines += [{**compared_line(table, place, cell), "p_holm": gap.p_holm if gap else None}
+                          for cell, gap in zip(cells, found, strict=True)]  # fmt: skip
     if not rows:
         return None
     baseline, variants = tables[0].baseline, tables[0].variants
@@ -188,3 +203,10 @@ def radius_grid(tables: Sequence[BoundsTable]) -> Grid | None:
         RADIUS_NOTE.format(baseline=baseline),
         frame_of(lines),
     )
+
+
+def _radius_cell(cell: Compared, table: BoundsTable, scale: Scale, gap: RadiusGap | None) -> GridCell:
+    """With Holm's p, which marks it, where it is a mean that is compared."""
+    if gap is None or gap.p_holm is None:
+        return compared_cell(cell, table, scale)
+    return replace(compared_cell(cell, table, scale, [f"p {p_text(gap.p_holm)}"]), tone=gap.tone)

@@ -9,6 +9,7 @@ from evalsuite import (
     Estimate,
     Finding,
     Scale,
+    after_holm,
     area_text,
     contrast,
     ends_text,
@@ -44,6 +45,21 @@ def finding(table: PruningTable, areas: Sequence[SweepArea]) -> Finding:
         sentences += [head + text for text in (_losses(table, sweep), _area_sentence(table, sweep, areas)) if text]
     sentences += [*_random_sentences(table), *_equality_sentence(table)]
     return Finding(table.workload, _headline(table), tuple(sentences))
+
+
+def overall(tables: Sequence[PruningTable]) -> Finding | None:
+    """How many differences of all sweeps are left after Holm, with fine-tuning; None where one workload says it all."""
+    cells = [
+        cell for table in tables for sweep in table.sweeps for name in table.others
+        for _, cell in _cells(table, sweep, name, ACCURACY) if cell.p is not None
+    ]  # fmt: skip
+    if len({table.workload for table in tables}) < 2 or not cells:
+        return None
+    after = after_holm([cell.p for cell in cells if cell.p is not None])
+    told = (
+        f"{_tally(cells).capitalize()} of {len(cells)} differences to {tables[0].baseline} at equal sparsity resolved"
+    )
+    return Finding("all workloads", f"{told}; {after}.", ())
 
 
 def _tuned(sweep: Sweep) -> bool:
@@ -86,8 +102,8 @@ def _headline(table: PruningTable) -> str:
     how = _how(any(map(_tuned, table.sweeps)))
     text = f"{_tally(after).capitalize()} of {len(after)} differences to {table.baseline} resolved {how}"
     text += f", {_tally(before)} of {len(before)} before it" if before else ""
-    count = len(after) + len(before)
-    return f"{text} (of {count} comparisons, {0.05 * count:.1f} would be resolved by chance)."
+    p_values = [cell.p for cell in (*after, *before) if cell.p is not None]
+    return f"{text}; {after_holm(p_values)}." if p_values else f"{text}."
 
 
 def _tally(cells: Sequence[Compared]) -> str:

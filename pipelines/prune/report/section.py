@@ -5,7 +5,7 @@ from __future__ import annotations
 from evalsuite import Contrast, Direction, Endpoint, Evidence, Grid, Headline, Measure, Part, Run, Section
 from pipelines.prune.report.chains import chain_grid
 from pipelines.prune.report.cost import cost_grid
-from pipelines.prune.report.findings import RULE, finding
+from pipelines.prune.report.findings import RULE, finding, overall
 from pipelines.prune.report.pareto import pareto_figures
 from pipelines.prune.report.removal import exact_grid
 from pipelines.prune.report.sweep_areas import FAST, MACS, Axis, areas, sweep_area
@@ -31,8 +31,9 @@ def _part(run: Run) -> Part:
     for workload in run.measured.workloads:
         grids.append(chain_grid(run.measured, workload, run.baseline, run.record.after))
         details.append(exact_grid(run.measured, workload, run.baseline))
+    told = [finding(table, [each for each in found if each.workload == table.workload]) for table in tables]
     return Part(
-        [finding(table, [each for each in found if each.workload == table.workload]) for table in tables],
+        [each for each in (overall(tables), *told) if each is not None],
         [grid for grid in grids if grid is not None],
         [grid for grid in details if grid is not None],
         [drawing for table in tables for drawing in pareto_figures(table)],

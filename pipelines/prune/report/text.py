@@ -10,6 +10,7 @@ from evalsuite import (
     Grid,
     GridCell,
     Scale,
+    after_holm,
     area_cell,
     area_columns,
     common_scale,
@@ -31,7 +32,7 @@ NOTE = (
 TREATMENTS_NOTE = (
     "Of equal sparsity, in the recipe's order. Δ is to the first line of the same sparsity, within the same variant "
     "and paired by seed, with its 95 % interval. Random channels are the control: an importance that is not better "
-    "than they are tells nothing of importance. Of {count} such differences, {chance:.1f} would be resolved by chance."
+    "than they are tells nothing of importance. Of {count} such differences {resolved} resolved{after}."
 )
 AREA_NOTE = (
     "The mean height of a variant's curve above {baseline}'s, over the range of cost that both curves reach in a seed: "
@@ -112,23 +113,30 @@ def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
     if not groups:
         return None
     scale = table_scale(table, (metric,))
-    rows, lines, tested = [], [], 0
+    rows, lines, tested = [], [], list[Compared]()
     for first, *rest in groups:
         for each in (first, *rest):
             cells = [table.against(each.step, first.step, name, metric) for name in table.variants]
             texts = (compared_cell(cell, table, scale, alone=True) for cell in cells)
             rows.append((GridCell(each.label), *texts))
             lines += [_line(table, each, cell, each.label, first.step) for cell in cells]
-            tested += sum(cell.bracketed for cell in cells)
+            tested += [cell for cell in cells if cell.bracketed]
     return Grid(
         f"{table.workload}-pruning-treatments" + ("-before-tuning" if metric == BEFORE else ""),
         f"{table.workload}, treatments at equal sparsity, accuracy {_HOW[metric]} (%, Δ in pp to the first line of a "
         "sparsity, same variant)",
         ("treatment", *table.variants),
         tuple(rows),
-        TREATMENTS_NOTE.format(count=tested, chance=0.05 * tested),
+        TREATMENTS_NOTE.format(count=len(tested), **_counted(tested)),
         frame_of(lines),
     )  # fmt: skip
+
+
+def _counted(tested: Sequence[Compared]) -> dict[str, str]:
+    """How many are resolved, and after Holm's adjustment."""
+    count, p_values = sum(cell.resolved for cell in tested), [cell.p for cell in tested if cell.p is not None]
+    return {"resolved": f"{count} {'is' if count == 1 else 'are'}" if count else "none is",
+            "after": f", {after_holm(p_values)}" if count else ""}  # fmt: skip
 
 
 def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evalsuite import Estimate, Finding, Measured, Scale, contrast, interval_text, listed, percent_text
+from evalsuite import Estimate, Finding, Measured, Scale, after_holm, contrast, interval_text, listed, percent_text
 from pipelines.quantize.report.checks import MACS
 from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
 from pipelines.quantize.report.text import table_scale
@@ -57,8 +57,7 @@ def _headline(table: QuantizationTable, tested: Sequence[Quantized], elsewhere: 
     rest = [width for width in widths if width not in found]
     text = f"{len(resolved)} {of} are resolved, at {listed(found)}"
     text += f"; none at {listed(rest)}" if rest else ""
-    chance = round(0.05 * len(tested))
-    return f"{text} (about {chance} would be by chance){more}." if chance else f"{text}{more}."
+    return f"{text}; {after_holm([cell.p for cell in tested if cell.p is not None])}{more}."
 
 
 def _elsewhere(measured: Measured, table: QuantizationTable) -> dict[str, list[str]]:

@@ -23,6 +23,7 @@ from evalsuite import (
 from pipelines.quantize.report.checks import MACS, checks_grid, coverage_grid, mixed_grid
 from pipelines.quantize.report.figures import bit_widths
 from pipelines.quantize.report.findings import RULE, finding
+from pipelines.quantize.report.pooled import overall
 from pipelines.quantize.report.sensitivity import accumulator_figures, sensitivity_figures
 from pipelines.quantize.report.tables import STAGE, TOLD, QuantizationTable, Treatment, quantization_tables
 from pipelines.quantize.report.text import accuracy_grid
@@ -46,9 +47,10 @@ def _part(run: Run) -> Part:
         details += [checks_grid(measured, table), mixed_grid(measured, table)]
         drawings += bit_widths(table)
         drawings += [*sensitivity_figures(measured, table), *accumulator_figures(measured, table)]
+    told = [overall(tables), *(finding(measured, table) for table in tables)]
     placements = {each.placement for table in tables for each in table.treatments}
     return Part(
-        [finding(measured, table) for table in tables],
+        [each for each in told if each is not None],
         [grid for grid in grids if grid is not None],
         [grid for grid in details if grid is not None],
         drawings,

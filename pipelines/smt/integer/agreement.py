@@ -49,7 +49,9 @@ def agreement(
         "other_class_fraction": ((Verdict.VIOLATED,), Direction.LOWER),
         "class_undecided_fraction": ((Verdict.UNKNOWN, Verdict.TIMEOUT, Verdict.UNSUPPORTED), Direction.LOWER),
     }
+    clocked = any(verdict is Verdict.TIMEOUT for verdict, _ in found)
     return rows + [
-        Metric(name, sum(verdict in own for verdict, _ in found) / len(found), "fraction", direction, setting)
+        Metric(name, sum(verdict in own for verdict, _ in found) / len(found), "fraction", direction, setting,
+               timing=clocked)
         for name, (own, direction) in shares.items()
-    ]
+    ]  # fmt: skip

@@ -187,7 +187,13 @@ def _metrics(study: _Study, radius: int, decisions: Sequence[Decision]) -> list[
         "method": "integer",
     }
     settled = [
-        Settled(each.verdict, each.reason, nodes=None if each.reason == JOB_ENDS else each.nodes, seconds=each.seconds)
+        Settled(
+            each.verdict,
+            each.reason,
+            nodes=None if each.reason == JOB_ENDS else each.nodes,
+            seconds=each.seconds,
+            clocked=each.verdict is Verdict.TIMEOUT,
+        )
         for each in decisions
     ]
     return [*rows(range(len(settled)), settled, study.seconds, setting), *study.evidence.metrics(setting)]

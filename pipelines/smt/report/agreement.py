@@ -15,7 +15,8 @@ NOTE = (
     "both provably give the class of the box's middle for every real input of the box. Another class: an input was "
     "found to which the two give different classes. Undecided: neither, as where the float network is not proven to "
     "keep its class in the box, for then both would have to change it at the same inputs. The last two are shown where "
-    "they are not 0. None of this is about the right class."
+    "they are not 0; a difference is marked only where it is resolved whatever the answer of the undecided ones would "
+    "be. None of this is about the right class."
 )
 
 

@@ -6,9 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from evalsuite import Compared, listed, scale_of
+from evalsuite import listed, scale_of
+from pipelines.smt.report.brackets import Bracket, adjusted
 from pipelines.smt.report.cost import checked, percent_text, proofs_lack, seconds_text
 from pipelines.smt.report.tables import NODES, PAR2, PROOFS, ExactTable, mean_of
+from pipelines.smt.report.text import counted_text
 
 
 def completeness_sentence(table: ExactTable) -> str:
@@ -73,29 +75,16 @@ def proofs_sentence(table: ExactTable) -> str:
     )
 
 
-def _by_chance(resolved: int, tested: int) -> bool:
-    """Whether so many of the tests at 5 % would be resolved in more than one run of twenty without any difference."""
-    from scipy.stats import binom
-
-    return float(binom.sf(resolved - 1, tested, 0.05)) > 0.05
-
-
-def verified_more(cells: Sequence[Compared], baseline: str) -> str:
-    """Which variants are verified more and which less, of cells that can be tested; the answer first."""
-    better, worse = (Counter(cell.variant for cell in cells if cell.tone == tone) for tone in ("better", "worse"))
-    up, down, asked = better.total(), worse.total(), len(cells)
-    none = f"No variant is shown to be verified more than {baseline}"
-    of = f"of {asked} testable difference{'s' * (asked != 1)} in verified accuracy resolved"
-    expected = f"{0.05 * asked:.1f} would be by chance"
-    if not up + down:
-        return f"{none}: none {of} ({expected})."
-    if _by_chance(up + down, asked):
-        told = ", ".join(f"{count} {word}" for count, word in ((up, "higher"), (down, "lower")) if count)
-        head = f"Whether any variant is verified more than {baseline} is not settled" if up else none
-        return f"{head}: {up + down} {of} ({told}), no more than chance can give ({expected})."
-    head = f"Verified more than {baseline}: {_per_variant(better)}" if up else none
-    less = f"; less: {_per_variant(worse)}" if down else ""
-    return f"{head}{less}; {up + down} {of} ({expected})."
+def verified_more(brackets: Sequence[Bracket], baseline: str) -> str:
+    """Which variants are verified more and which less, after Holm's adjustment for all of these; the answer first."""
+    found = adjusted(brackets)
+    better, worse = (Counter(each.variant for each in found if each.tone == tone) for tone in ("better", "worse"))
+    head = f"Verified more than {baseline}: {_per_variant(better)}" if better else (
+        f"No variant is shown to be verified more than {baseline}"
+    )  # fmt: skip
+    less = f"; less: {_per_variant(worse)}" if worse else ""
+    asked = f"{len(found)} testable difference{'s' * (len(found) != 1)} in verified accuracy"
+    return f"{head}{less}: of {asked}, open questions counted both ways, {counted_text(found)}."
 
 
 def _per_variant(counts: Counter[str]) -> str:

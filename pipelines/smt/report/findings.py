@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evalsuite import Compared, Finding, Scale, common_scale, interval_text, listed, mean_interval
+from evalsuite import Finding, common_scale, listed, mean_interval
 from pipelines.smt.report.agreement import agreement_of, agreement_sentence
 from pipelines.smt.report.answer import (
     completeness_sentence,
@@ -12,17 +12,18 @@ from pipelines.smt.report.answer import (
     proofs_sentence,
     verified_more,
 )
-from pipelines.smt.report.distance import Distance, distance_text
+from pipelines.smt.report.brackets import adjusted
+from pipelines.smt.report.distance import Distance
 from pipelines.smt.report.fractions import alike
 from pipelines.smt.report.tables import BOUNDS, DISTANCE, GAP, UNDECIDED, UPPER, VERIFIED, ExactTable
-from pipelines.smt.report.text import resolved_text, tested, way
+from pipelines.smt.report.text import resolved_text, tested
 
 RULE = (
     "Verified accuracy is exact where nothing is undecided; otherwise it is a lower limit of how robust a network is, "
-    "and what is not violated an upper one. A variant can be verified more because it is more robust (what is not "
-    "violated rises too) or because more of it can be decided: read both. Only the distances are adjusted for their "
-    "number; single radii are not, and neighbouring radii nearly repeat each other. “Not resolved” means that these "
-    "seeds cannot tell."
+    "and what is not violated an upper one. A difference to the baseline is therefore taken both ways: all that was "
+    "left open answered against the variant and for the baseline, and the reverse; it is resolved only where the end "
+    "nearer to 0 is. Higher and lower are what is left of that after Holm's adjustment for all differences of the same "
+    "finding. “Not resolved” means that these seeds cannot tell."
 )
 
 
@@ -42,9 +43,9 @@ def finding(table: ExactTable, distances: Sequence[Distance], agreements: Sequen
 
 def headline(table: ExactTable) -> str:
     """Whether any variant is verified more, or why that cannot be told."""
-    cells = [cell for name in table.others for _, cell in tested(table, name, VERIFIED)]
-    if cells:
-        return verified_more(cells, table.baseline)
+    found = [each for name in table.others for _, each in tested(table, name, VERIFIED)]
+    if found:
+        return verified_more(found, table.baseline)
     if table.others and alike([table.compared(name, VERIFIED, at) for name in table.variants] for at in table.radii):
         seeds = "every seed" if table.seeds > 1 else "the one seed"
         return f"All variants verify the same share at every radius, in {seeds}: nothing to compare."
@@ -70,26 +71,25 @@ def _measured(table: ExactTable, variant: str) -> bool:
 
 
 def _variant_sentences(table: ExactTable) -> list[str]:
-    """Where each variant is verified more or less, and whether what is not violated agrees."""
+    """Where each variant is verified more or less, whatever was left open."""
     scale = common_scale([
         table.compared(name, metric, radius)
         for name in table.variants for metric in (VERIFIED, UPPER, UNDECIDED) for radius in table.radii
     ])  # fmt: skip
+    asked = [(radius, each) for name in table.others for radius, each in tested(table, name, VERIFIED)]
+    radii = [radius for radius, _ in asked]
+    found = list(zip(radii, adjusted([each for _, each in asked]), strict=True))
     sentences, quiet = [], []
-    for variant in table.others:
-        verified = tested(table, variant, VERIFIED)
-        if not verified:
-            continue
-        moved = [(radius, cell) for radius, cell in verified if cell.resolved]
-        if not moved:
+    for variant in dict.fromkeys(each.variant for _, each in found):
+        own = [(radius, each) for radius, each in found if each.variant == variant]
+        parts = [
+            f"at {'' if table.stepped else 'ε = '}{table.radius(radius)} {_WORDS[each.tone]} {each.text(scale)}"
+            for radius, each in own if each.resolved
+        ]  # fmt: skip
+        if not parts:
             quiet.append(variant)
             continue
-        parts = [
-            f"at {'' if table.stepped else 'ε = '}{table.radius(radius)} {way(cell)} {_told(cell, scale)}"
-            f"{_robust(table, variant, radius, cell)}"
-            for radius, cell in moved
-        ]
-        rest = len(verified) - len(moved)
+        rest = len(own) - len(parts)
         more = f"; not resolved at {rest} other radi{'us' if rest == 1 else 'i'}" if rest else ""
         sentences.append(f"{variant}, verified accuracy: {'; '.join(parts)}{more}.")
     if quiet and sentences:  # Else the headline says it of all.
@@ -97,19 +97,7 @@ def _variant_sentences(table: ExactTable) -> list[str]:
     return sentences
 
 
-def _told(cell: Compared, scale: Scale) -> str:
-    return interval_text(cell.difference, scale) if cell.difference else ""
-
-
-def _robust(table: ExactTable, variant: str, radius: float, cell: Compared) -> str:
-    """Whether a resolved difference is of robustness: what is not violated must say the same."""
-    names = (variant, table.baseline)
-    if not any(value > 0 for name in names for value in table.values(name, UNDECIDED, radius).values()):
-        return ""
-    upper = table.compared(variant, UPPER, radius)
-    if upper.resolved and upper.tone == cell.tone:
-        return " (what is not violated too)"
-    return " (what is not violated is not shown to differ so: this may be of what can be decided only)"
+_WORDS = {"better": "higher", "worse": "lower", "": "not resolved after Holm's adjustment,"}
 
 
 def _gap_sentence(table: ExactTable) -> str:
@@ -138,14 +126,14 @@ def _distance_sentence(table: ExactTable, distances: Sequence[Distance]) -> str:
     scale = common_scale(cells, "input")
     base = cells[0].mean
     head = "Mean adversarial distance proven" + (f", {table.baseline} {scale.number(base.mean)}" if base else "")
-    own = [each for each in distances if each.p_holm is not None]
+    own = [each.bracket for each in distances if each.bracket.p_holm is not None]
     if not own:
         return (
             f"{head}; no difference can be tested." if base else f"{head}: none for {table.baseline} to compare with."
         )
     words = {"better": "larger", "worse": "smaller", "": "not resolved"}
-    told = ", ".join(f"{each.cell.variant} {distance_text(each, scale)} {words[each.tone]}" for each in own)
-    return f"{head}; differences, in the input's units: {told}."
+    told = ", ".join(f"{each.variant} {each.text(scale).replace(' input', '')} {words[each.tone]}" for each in own)
+    return f"{head}; differences of the distances, which lie within both arms' brackets, in the input's units: {told}."
 
 
 def _lack_sentence(table: ExactTable) -> str:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from evalsuite import Compared, Grid, GridCell, common_scale, compared_cell, frame_of, listed
-from pipelines.smt.report.tables import BOUNDS, CLEAN, GAP, UNDECIDED, UPPER, VERIFIED, ExactTable
+from pipelines.smt.report.tables import BOUNDS, CLEAN, GAP, OTHER, SAME, UNDECIDED, UPPER, VERIFIED, ExactTable
 from pipelines.smt.report.text import exact_line, radius_cell, radius_head
 
 NOTE = (
     "Shares of the test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed with its "
     "own interval. Verified: proven. Not violated: verified or undecided, an upper limit of what is robust; it and "
-    "undecided are shown where anything is undecided. Without undecided samples the verified accuracy is exact."
+    "undecided are shown where anything is undecided. Without undecided samples the verified accuracy is exact; with "
+    "them it is marked better or worse only where the difference is resolved whatever their answer would be."
 )
 GAP_NOTE = (
     "By bounds alone: what CROWN's bounds in exact arithmetic prove without any search (of curved activations: the "
     "first relaxation's). Gap: what the search proves beyond that, which bounds leave on the table. It has no better "
     "way: it also shrinks where the search decides less."
 )
+
+# One end of what a share may be -> the share that has both.
+_END_OF = {VERIFIED: VERIFIED, UPPER: VERIFIED, SAME: SAME, OTHER: SAME}
 
 
 def verified_grid(table: ExactTable) -> Grid | None:
@@ -49,7 +54,7 @@ def compared_grid(
         places: a row each: the metric, the radius or None, and the samples' name.
         unless_0: metrics that have no row at a radius where all variants have 0.
     """
-    made = [(metric, at, kind, [table.compared(each, metric, at) for each in table.variants])
+    made = [(metric, at, kind, [_certain(table, each, metric, at) for each in table.variants])
             for metric, at, kind in places]  # fmt: skip
     made = [row for row in made if any(cell.mean for cell in row[3])]
     if not made:
@@ -73,6 +78,14 @@ def compared_grid(
             for at, kind, cells in shown
         ]  # fmt: skip
     return Grid(name, caption, heads, tuple(rows), note.format(baseline=table.baseline), frame_of(lines))
+
+
+def _certain(table: ExactTable, variant: str, metric: str, at: float | None) -> Compared:
+    """A number that is neither better nor worse where what was left open may turn its difference."""
+    cell, end = table.compared(variant, metric, at), _END_OF.get(metric)
+    if end is None or variant == table.baseline or table.bracket(variant, end, at).resolved:
+        return cell
+    return replace(cell, way=0)
 
 
 def alike(rows: Iterable[Sequence[Compared]]) -> bool:

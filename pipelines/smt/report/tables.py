@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from evalsuite import Compared, Values, compare_values, parse_setting, radius_text
+from pipelines.smt.report.brackets import Bracket
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,6 +17,7 @@ STAGE = "smt"
 VERIFIED, VIOLATED, UNDECIDED = "verified_accuracy", "violated_fraction", "undecided_fraction"
 UPPER = "not_violated"  # Of no row: 1 less what is violated.
 BOUNDS, GAP = "bounds_accuracy", "exactness_gap"
+GAP_UPPER, SAME_UPPER = "exactness_gap_upper", "not_another_class"  # Of no row either.
 UNSTABLE, NODES, CALLS = "unstable_neurons", "nodes", "solver_calls"
 SECONDS, PAR2 = "solve_time", "par2"
 DISTANCE, DISTANCE_UPPER = "adversarial_distance", "adversarial_distance_upper"
@@ -24,9 +26,12 @@ CLEAN = "clean_accuracy"
 SAME, OTHER, CLASS_OPEN = "same_class_fraction", "other_class_fraction", "class_undecided_fraction"
 QUERY = "query_seconds"
 INTEGER, AGREEMENT = "integer", "float and integer"  # Methods of integer networks.
-_FRACTIONS = (VERIFIED, VIOLATED, UNDECIDED, UPPER, BOUNDS, GAP, CLEAN, SAME, OTHER, CLASS_OPEN)
-_WAYS = {VIOLATED: -1, UNDECIDED: -1, GAP: 0, UNSTABLE: 0, NODES: -1, CALLS: -1, SECONDS: 0, PAR2: 0, PROOFS: 0,
-         PROOF_BYTES: 0, OTHER: -1, CLASS_OPEN: -1}  # fmt: skip
+_FRACTIONS = (VERIFIED, VIOLATED, UNDECIDED, UPPER, BOUNDS, GAP, GAP_UPPER, CLEAN, SAME, SAME_UPPER, OTHER, CLASS_OPEN)
+# What a number would be at most, were all that was left open answered in its favour.
+_AT_MOST = {VERIFIED: UPPER, GAP: GAP_UPPER, SAME: SAME_UPPER, DISTANCE: DISTANCE_UPPER}
+_SAME_NUMBER = 1e-9  # 1 less a sum of shares is off by some ulps.
+_WAYS = {VIOLATED: -1, UNDECIDED: -1, GAP: 0, GAP_UPPER: 0, UNSTABLE: 0, NODES: -1, CALLS: -1, SECONDS: 0, PAR2: 0,
+         PROOFS: 0, PROOF_BYTES: 0, OTHER: -1, CLASS_OPEN: -1}  # fmt: skip
 _CLOCKS = (SECONDS, PAR2)
 
 
@@ -134,16 +139,50 @@ class ExactTable:
         if own is None and metric == GAP:
             verified, bounds = self.values(variant, VERIFIED, radius), self.values(variant, BOUNDS, radius)
             own = {seed: verified[seed] - bounds[seed] for seed in sorted(verified.keys() & bounds.keys())}
+        if own is None and metric == GAP_UPPER:
+            most, bounds = self.values(variant, UPPER, radius), self.values(variant, BOUNDS, radius)
+            own = {seed: most[seed] - bounds[seed] for seed in sorted(most.keys() & bounds.keys())}
+        if own is None and metric == SAME_UPPER:
+            own = {seed: 1 - each for seed, each in self.values(variant, OTHER, radius).items()}
         return dict(own or {})
+
+    def ends(self, variant: str, metric: str, radius: float | None = None) -> tuple[dict[int, float], dict[int, float]]:
+        """Seed -> the number, all that was left open answered against it, and in its favour.
+
+        A share without a row that says what was left open was decided; a distance without a counterexample has no end.
+        """
+        low, high = self.values(variant, metric, radius), self.values(variant, _AT_MOST.get(metric, metric), radius)
+        if metric in _FRACTIONS:
+            high = {seed: high.get(seed, each) for seed, each in low.items()}
+        return low, {seed: low[seed] if seed in low and abs(each - low[seed]) <= _SAME_NUMBER else each
+                     for seed, each in high.items()}  # fmt: skip
+
+    def mean_ends(self, variant: str, metric: str) -> tuple[dict[int, float], dict[int, float]]:
+        """The same of the mean over all radii; seeds that lack a radius are left out."""
+        every = [self.ends(variant, metric, each) for each in self.radii]
+        low, high = ([each[i] for each in every] for i in range(2))
+        return _mean_of_all(low), _mean_of_all(high)
+
+    def bracket(self, variant: str, metric: str, radius: float | None = None) -> Bracket:
+        """Where its difference to the baseline lies, not yet adjusted."""
+        low, high = self.ends(variant, metric, radius)
+        base_low, base_high = self.ends(self.baseline, metric, radius)
+        if not low or not high:
+            lack = Compared(variant, reason=self.reason(variant, _AT_MOST.get(metric, metric) if low else metric))
+            return Bracket(lack, lack)
+        magnitude = 1.0 if metric in _FRACTIONS else None
+        least, most = (
+            compare_values(variant, own, other, way=_WAYS.get(metric, 1), magnitude=magnitude)
+            for own, other in ((low, base_high), (high, base_low))
+        )
+        return Bracket(least, least if low == high and base_low == base_high else most)
 
     def over_radii(self, variant: str, metric: str) -> dict[int, float]:
         """Seed -> mean over all radii; seeds that lack a radius are left out."""
         plain = self.values(variant, metric)
         if plain:
             return plain
-        every = [self.values(variant, metric, each) for each in self.radii]
-        common = set.intersection(*(set(each) for each in every)) if every else set()
-        return {seed: math.fsum(each[seed] for each in every) / len(every) for seed in sorted(common)}
+        return _mean_of_all([self.values(variant, metric, each) for each in self.radii])
 
     def compared(self, variant: str, metric: str, radius: float | None = None) -> Compared:
         """A number with its difference to the baseline's; a clock's has none."""
@@ -179,6 +218,12 @@ def _plain(eps: float) -> float:
     """The multiple of 1/255 that a grid step in float32 stands for, if it is one."""
     near = round(255 * eps) / 255
     return near if math.isclose(near, eps, rel_tol=1e-6) else eps
+
+
+def _mean_of_all(every: Sequence[Values]) -> dict[int, float]:
+    """Seed -> mean, of the seeds that all have."""
+    common = set.intersection(*(set(each) for each in every)) if every else set()
+    return {seed: math.fsum(each[seed] for each in every) / len(every) for seed in sorted(common)}
 
 
 def mean_of(values: Values) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from evalsuite import Compared, Grid, GridCell, compared_columns, frame_of
-from pipelines.smt.report.tables import Counted, ExactTable
+from evalsuite import Compared, Grid, GridCell, after_holm, compared_columns, estimate_columns, frame_of
+from pipelines.smt.report.brackets import Bracket
+from pipelines.smt.report.tables import DISTANCE, SAME, VERIFIED, Counted, ExactTable
 
 VERDICTS_NOTE = (
     "Counts of the samples of all seeds: holds (proven for every input of the ball) · violated (an input of it is "
@@ -25,35 +27,43 @@ def radius_head(table: ExactTable) -> str:
     return "grid steps (ε)" if table.stepped else "ε"
 
 
-def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Compared]]:
-    """The radii whose difference has an interval of some width."""
-    cells = [(radius, table.compared(variant, metric, radius)) for radius in table.radii]
-    return [(radius, cell) for radius, cell in cells if cell.tested]
+def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Bracket]]:
+    """The radii whose difference these seeds could resolve, open questions counted both ways."""
+    brackets = [(radius, table.bracket(variant, metric, radius)) for radius in table.radii]
+    return [(radius, each) for radius, each in brackets if each.tested]
 
 
-def way(cell: Compared) -> str:
-    """ "higher" or "lower"."""
-    return "higher" if cell.difference and cell.difference.mean > 0 else "lower"
+def counted_text(brackets: Sequence[Bracket], words: tuple[str, str] = ("higher", "lower")) -> str:
+    """ "10 (5 higher and 5 lower) resolved, none after Holm's adjustment for all 99"."""
+    more, less = (sum(each.resolved and each.higher == higher for each in brackets) for higher in (True, False))
+    if not more + less:
+        return "none resolved"
+    adjusted = after_holm([each.p for each in brackets if each.p is not None])
+    return f"{more + less} ({more} {words[0]} and {less} {words[1]}) resolved, {adjusted}"
 
 
 def resolved_text(
     table: ExactTable, metric: str, what: str = "share", words: tuple[str, str] = ("higher", "lower")
 ) -> str:
-    """ "3 testable differences to gelu's share 1 higher and 0 lower resolved"; empty where none can be tested."""
-    cells = [cell for name in table.others for _, cell in tested(table, name, metric)]
-    if not cells:
+    """ "3 testable differences to gelu's share, ...": see `counted_text`; empty where none can be tested."""
+    found = [each for name in table.others for _, each in tested(table, name, metric)]
+    if not found:
         return ""
-    more, less = (sum(cell.resolved and way(cell) == each for cell in cells) for each in ("higher", "lower"))
-    told = f"{more} {words[0]} and {less} {words[1]}" if more or less else "none"
-    return f"{len(cells)} testable difference{'s' * (len(cells) != 1)} to {table.baseline}'s {what} {told} resolved"
+    head = f"{len(found)} testable difference{'s' * (len(found) != 1)} to {table.baseline}'s {what}"
+    return f"{head}, what was left open counted both ways, {counted_text(found, words)}"
 
 
 def exact_line(table: ExactTable, metric: str, radius: float | None, cell: Compared) -> dict[str, Any]:
-    """Exact numbers of a cell."""
+    """Exact numbers of a cell; of a lower end with those of the greatest difference that there may be."""
+    ends: dict[str, Any] = {}
+    if metric in (VERIFIED, SAME, DISTANCE) and cell.variant != table.baseline:
+        found = table.bracket(cell.variant, metric, radius)
+        ends = {**estimate_columns("least", found.least.difference), **estimate_columns("most", found.most.difference),
+                "resolved": found.resolved, "p": found.p}  # fmt: skip
     return {
         "workload": table.workload, "step": table.step, "after": table.after, "method": table.method,
         "metric": metric, "radius": radius, "radius_unit": "steps" if table.stepped else "eps",
-        "variant": cell.variant, "baseline": table.baseline, **compared_columns(cell),
+        "variant": cell.variant, "baseline": table.baseline, **compared_columns(cell), **ends,
     }  # fmt: skip
 
 

@@ -1,0 +1,124 @@
+"""Which differences the committed studies could have shown, and more seeds would: the table of `reports/PROTOCOL.md`.
+
+`python -m benchmarks.detectable` reads the rows of `reports/` and trains nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evalsuite.results import read_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REPORTS = Path(__file__).parents[1] / "reports"
+CONTRAST = ("annealed", "gelu")
+LEVEL, POWER = 0.05, 0.8
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A primary endpoint as a mean over the steps and settings of one metric; `shown` scales it for the table."""
+
+    name: str
+    study: str
+    steps: tuple[str, ...]
+    metric: str
+    margin: float
+    unit: str
+    shown: float = 1.0
+    settings: tuple[str, ...] = ("",)
+    without: tuple[str, ...] = ()  # Workloads that another endpoint is of.
+
+
+def _points(
+    name: str, study: str, steps: tuple[str, ...], metric: str, margin: float, settings: tuple[str, ...] = ("",)
+) -> Asked:
+    return Asked(name, study, steps, metric, margin, "points", 100.0, settings)
+
+
+ENDPOINTS = (
+    replace(_points("accuracy in float", "reluize", ("accuracy",), "accuracy", 0.005), without=("text-gpt",)),
+    Asked("bits per byte in float", "reluize", ("accuracy",), "bits_per_byte", 0.01, "bits"),
+    _points("accuracy, 8-bit integers", "quantize", ("w8", "w8-both-sides"), "integer_accuracy", 0.005),
+    _points("accuracy, 4-bit integers", "quantize", ("w4", "w4-both-sides"), "integer_accuracy", 0.005),
+    _points("accuracy, half of the channels", "prune", ("prune-50",), "accuracy", 0.005),
+    Asked("mean certified radius", "bounds", ("bounds",), "certified_radius", 1 / 255, "inputs", 1, ("method=crown",)),
+    _points("verified accuracy", "smt", ("smt",), "verified_accuracy", 0.01,
+            tuple(f"eps={2.0**-k}, method=search" for k in range(6, 2, -1))),
+)  # fmt: skip
+
+
+def power(difference: float, deviation: float, seeds: int, level: float) -> float:
+    """Of the two-sided paired t test, exactly: the square of its statistic has a noncentral F distribution."""
+    from scipy.stats import ncf, t
+
+    critical, shift = t.ppf(1 - level / 2, seeds - 1), difference * math.sqrt(seeds) / deviation
+    return float(ncf.sf(critical**2, 1, seeds - 1, shift**2))
+
+
+def detectable(deviation: float, seeds: int, level: float = LEVEL, wanted: float = POWER) -> float:
+    """The smallest difference that the test resolves with the wanted power, in the unit of the deviation.
+
+    Args:
+        deviation: of the paired differences between seeds, > 0.
+        seeds: at least 2.
+        level: of the two-sided test.
+        wanted: between the level and 1.
+    """
+    from scipy.optimize import brentq
+
+    if not (deviation > 0 and seeds > 1 and level < wanted < 1):
+        raise ValueError(f"no such test: deviation {deviation}, {seeds} seeds, level {level}, power {wanted}")
+    high = 0.25
+    while power(high, 1.0, seeds, level) < wanted:
+        high *= 2
+    return deviation * float(brentq(lambda size: power(size, 1.0, seeds, level) - wanted, high / 1024, high))
+
+
+def gaps(frame: pd.DataFrame, asked: Asked) -> dict[str, list[float]]:
+    """Workload -> the contrast of each seed; of the workloads in which every part of the endpoint has a value."""
+    own = frame[frame["step"].isin(asked.steps) & (frame["metric"] == asked.metric) & frame["sample"].isna()]
+    own = own[~own["workload"].isin(asked.without) & own["setting"].isin(asked.settings)]
+    own = own[own["variant"].isin(CONTRAST) & own["value"].notna()]
+    found: dict[str, dict[tuple[str, int], list[float]]] = {}
+    for workload, variant, seed, value in own[["workload", "variant", "seed", "value"]].itertuples(index=False):
+        found.setdefault(str(workload), {}).setdefault((str(variant), int(seed)), []).append(float(value))
+    parts = len(asked.steps) * len(asked.settings)
+    return {workload: _paired(values, parts) for workload, values in found.items() if _paired(values, parts)}
+
+
+def _paired(values: Mapping[tuple[str, int], Sequence[float]], parts: int) -> list[float]:
+    means = {place: math.fsum(every) / parts for place, every in values.items() if len(every) == parts}
+    seeds = sorted({seed for _, seed in means})
+    return [means[CONTRAST[0], seed] - means[CONTRAST[1], seed] for seed in seeds
+            if all((arm, seed) in means for arm in CONTRAST)]  # fmt: skip
+
+
+def table() -> Iterator[str]:
+    """Lines of Markdown: of each endpoint and workload the deviation, and what 5 and 10 seeds detect.
+
+    The level is that of Holm's strictest test: 5 % over the endpoint's workloads.
+    """
+    yield "| endpoint (unit) | workload | deviation of the paired differences | 5 seeds | 10 seeds | margin |"
+    yield "|---|---|---|---|---|---|"
+    frames: dict[str, pd.DataFrame] = {}
+    for asked in ENDPOINTS:
+        if asked.study not in frames:
+            frames[asked.study] = read_results(REPORTS / asked.study)
+        found = gaps(frames[asked.study], asked)
+        for workload, differences in found.items():
+            mean = math.fsum(differences) / len(differences)
+            deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in differences) / (len(differences) - 1))
+            sizes = [detectable(deviation, seeds, LEVEL / len(found)) for seeds in (5, 10)]
+            told = [f"{asked.shown * each:.2g}" for each in (deviation, *sizes, asked.margin)]
+            yield f"| {asked.name} ({asked.unit}) | `{workload}` | {' | '.join(told)} |"
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

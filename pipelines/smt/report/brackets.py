@@ -1,0 +1,90 @@
+"""Differences that hold whatever the answer to what was left open: both ends of each, paired by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evalsuite import SIGNIFICANT, Compared, Estimate, Scale, holm, interval_text, p_text
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Where a variant's difference to the baseline lies.
+
+    `least` is the lower end of what the variant may have less the upper end of what the baseline may have, `most` the
+    reverse; they are one where nothing was left open. `p_holm` is Holm's over what it was adjusted with.
+    """
+
+    least: Compared
+    most: Compared
+    p_holm: float | None = None
+
+    @property
+    def variant(self) -> str:
+        """Whose."""
+        return self.least.variant
+
+    @property
+    def open(self) -> bool:
+        """Whether the two ends differ."""
+        return self.least is not self.most
+
+    @property
+    def nearest(self) -> Compared | None:
+        """The end nearer to 0, which the difference is at least as far from; None where 0 lies between them."""
+        least, most = self.least.difference, self.most.difference
+        if not self.open or least is None or most is None:
+            return self.least
+        return self.least if least.mean > 0 else self.most if most.mean < 0 else None
+
+    @property
+    def p(self) -> float | None:
+        """Of no difference, by the end nearer to 0; 1 where 0 lies between the ends, None without a test."""
+        found = self.nearest
+        if found is None:
+            return 1.0 if self.least.bracketed and self.most.bracketed else None
+        return found.p
+
+    @property
+    def tested(self) -> bool:
+        """Whether these seeds could resolve it."""
+        return self.p is not None
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the end nearer to 0 is resolved, with no adjustment for the number of tests."""
+        return self.nearest is not None and self.nearest.resolved
+
+    @property
+    def higher(self) -> bool:
+        """Whether the variant has more, as far as that can be told."""
+        found = self.nearest
+        return found is not None and found.difference is not None and found.difference.mean > 0
+
+    @property
+    def tone(self) -> str:
+        """ "better" or "worse" where there is a better way and Holm's p is at most 0.05, else ""."""
+        found = self.nearest
+        if found is None or not found.way or self.p_holm is None or self.p_holm > SIGNIFICANT:
+            return ""
+        return "better" if self.higher == (found.way > 0) else "worse"
+
+    def text(self, scale: Scale) -> str:
+        """ "+2.0 pp [1.1, 2.9]", or of a range "+1.0 to +3.0 pp [0.2, 3.9]"; then Holm's p."""
+        least, most = self.least.difference, self.most.difference
+        if least is None or most is None:
+            return self.least.reason or self.most.reason
+        told = interval_text(least, scale)
+        if self.open:
+            ends = f"{scale.number(least.mean, sign=True)} to {scale.number(most.mean, sign=True)}"
+            whole = Estimate((least.mean + most.mean) / 2, least.low, most.high, min(least.n, most.n))
+            told = f"{ends} {interval_text(whole, scale).partition(' ')[2]}"
+        return told + ("" if self.p_holm is None else f" (Holm's p {p_text(self.p_holm)})")
+
+
+def adjusted(brackets: Sequence[Bracket]) -> list[Bracket]:
+    """With Holm's p over all of these that are tests."""
+    found = [(i, each.p) for i, each in enumerate(brackets) if each.p is not None]
+    p_holm = dict(zip((i for i, _ in found), holm([p for _, p in found]), strict=True))
+    return [Bracket(each.least, each.most, p_holm.get(i)) for i, each in enumerate(brackets)]
