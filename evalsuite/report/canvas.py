@@ -71,7 +71,7 @@ def figure_style() -> AbstractContextManager[None]:
     import matplotlib as mpl
 
     settings: Any = {
-        "svg.hashsalt": "evalsuite", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 8.5,
+        "svg.hashsalt": "evalsuite", "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 8.5,
         "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 8.5,
         "axes.edgecolor": MUTED_COLOUR, "axes.labelcolor": INK_COLOUR, "axes.linewidth": 0.6, "axes.spines.top": False,
         "axes.spines.right": False, "text.color": INK_COLOUR, "xtick.color": MUTED_COLOUR, "ytick.color": MUTED_COLOUR,

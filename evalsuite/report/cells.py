@@ -16,8 +16,7 @@ DELTA = "\N{GREEK CAPITAL LETTER DELTA}"
 class CellText:
     """A cell in parts, so that a page can set them apart; `plain` puts them together.
 
-    `better` is "better", "worse" or ""; `equal`: the
-    difference is 0 in every seed. `sort` is the mean as text that reads back exactly, empty without a value.
+    `better` is "better", "worse" or "". `sort` is the mean as text that reads back exactly, empty without a value.
     """
 
     mean: str = ""
@@ -27,8 +26,6 @@ class CellText:
     lack: str = ""
     reason: str = ""
     better: str = ""
-    resolved: bool = False
-    equal: bool = False
     sort: str = ""
 
     @property
@@ -85,7 +82,5 @@ def cell_text(cell: Mapping[str, Any], scale: Scale) -> CellText:
         cell["lack"],
         cell["reason"],
         cell["better"],
-        cell["resolved"],
-        equal=bool(cell["constant"] and cell["diff"] == 0),
         sort=repr(float(cell["mean"])),
     )

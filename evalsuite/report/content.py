@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
 from evalsuite.report.figures import draw_all
-from evalsuite.report.findings import Tally, VariantFinding, chance_text, findings, tallies
-from evalsuite.report.headlines import headline_lines, optional_metrics
+from evalsuite.report.findings import chance_text
+from evalsuite.report.headlines import headline_lines
 from evalsuite.report.matrix import Matrix, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
@@ -117,14 +117,6 @@ class Content:
         """In order, the baseline first."""
         return [str(each) for each in self.compared["variant"].unique()]
 
-    def steps(self, workload: str) -> dict[str, list[TextLine]]:
-        """Step -> its lines."""
-        found: dict[str, list[TextLine]] = {}
-        for line in self.lines:
-            if line.workload == workload:
-                found.setdefault(line.step, []).append(line)
-        return found
-
     def glance(self, workload: str) -> list[TextLine]:
         """The headline lines of a workload."""
         return headline_lines([line for line in self.lines if line.workload == workload])
@@ -133,16 +125,6 @@ class Content:
     def glances(self) -> list[TextLine]:
         """The headline lines of all workloads."""
         return [line for workload in self.workloads for line in self.glance(workload)]
-
-    @cached_property
-    def findings(self) -> list[VariantFinding]:
-        """What the numbers say, per workload and variant."""
-        return findings(self.whole, self.glances, optional_metrics())
-
-    @cached_property
-    def tallies(self) -> dict[tuple[str, str], dict[str, Tally]]:
-        """Better, worse and unresolved per workload, step and variant."""
-        return tallies(self.whole)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:

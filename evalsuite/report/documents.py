@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _DATA = ("train", "calibration", "validation", "test", "fingerprint")
-_LATEX = {
+LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "±": r"$\pm$", "−": r"$-$", "Δ": r"$\Delta$", "×": r"$\times$", "ε": r"$\varepsilon$",
@@ -36,7 +36,7 @@ def latex(text: str) -> str:
         if _RAISED.fullmatch(piece):
             parts.append(f"$^{{{piece.translate(_PLAIN)}}}$")
         else:
-            parts.append("".join(_LATEX.get(each, each if each.isascii() else "?") for each in piece))
+            parts.append("".join(LATEX.get(each, each if each.isascii() else "?") for each in piece))
     return "".join(parts)
 
 
@@ -134,20 +134,16 @@ def markdown(content: Content) -> str:
     parts.append("## At a glance")
     for workload in content.workloads:
         parts += [f"### {_cell(workload)}", _lines_grid(content.glance(workload), content.variants)]
-    parts.append("## What this says")
-    for finding in content.findings:
-        text = " ".join(finding.sentences)
-        parts.append(f"- {_cell(f'{finding.variant} on {finding.workload}')}: {_cell(text)}")
     parts.append(_cell(content.chance))
     for name, part in content.parts.items():
         parts += _section(content.sections[name], part)
     parts += ["## Verdicts", f"**{content.contradiction_text}**"]
     parts += [_frame_grid(each) for each in (content.contradictions.rows, content.verdicts) if len(each)]
     parts += ["## Failures and gaps", _frame_grid(content.failures) if len(content.failures) else "None."]
-    parts.append("## All measurements")
-    for workload in content.workloads:
-        lines = [line for line in content.lines if line.workload == workload]
-        parts += [f"### {_cell(workload)}", _lines_grid(lines, content.variants)]
+    parts += [
+        "## All measurements",
+        "They are in `tables/comparison.csv`, and report.html shows, filters and draws them.",
+    ]
     parts += ["## Terms", "\n".join(f"- **{_cell(word)}**: {_cell(text)}" for word, text in content.terms.items())]
     return "\n\n".join(part.rstrip("\n") for part in [*parts, *_provenance(content)]) + "\n"
 
@@ -180,10 +176,8 @@ def table_files(content: Content) -> dict[str, str]:
     tail = f"{content.seeds_text}; mean ± half the 95 % t interval, Δ paired with {content.baseline}."
     for i, workload in enumerate(content.workloads):
         name = file_name(workload)
-        if f"{name}.tex" in found:
+        if f"{name}-glance.tex" in found:
             name = f"{name}-{i}"
-        lines = [line for line in content.lines if line.workload == workload]
-        found[f"{name}.tex"] = latex_table(lines, content.variants, f"{workload}, all measurements, {tail}")
         glance = content.glance(workload)
         if glance:
             found[f"{name}-glance.tex"] = latex_table(glance, content.variants, f"{workload}, {tail}")

@@ -17,7 +17,6 @@ from evalsuite.report.canvas import (
     number_of,
     svg_text,
 )
-from evalsuite.report.forest import differences
 from evalsuite.report.radii import radius_text
 from evalsuite.report.tables import records
 from evalsuite.report.verdicts import VERDICTS
@@ -29,12 +28,12 @@ _MOST_RADII = 4  # Of panels beside one another.
 
 
 def draw_all(compared: pd.DataFrame, verdicts: pd.DataFrame) -> list[Drawing]:
-    """Differences and verdicts, workload by workload, those without data too."""
+    """Verdicts, workload by workload, those without data too."""
     drawings = []
     for workload in map(str, compared["workload"].unique()):
         lines = compared[compared["workload"] == workload]
         own = verdicts[verdicts["workload"] == workload]
-        drawings += [differences(lines, workload), *verdict_figures(own, workload, list(lines["variant"].unique()))]
+        drawings += verdict_figures(own, workload, list(lines["variant"].unique()))
     return drawings
 
 

@@ -19,7 +19,7 @@ def optional_metrics() -> set[str]:
     return {each.metric for section in sections().values() for each in section.headlines if each.optional}
 
 
-def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[TextLine]:
+def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
     """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
 
     Of a headline at more than four steps only the four with the largest differences to the baseline are chosen; of
@@ -27,7 +27,6 @@ def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[T
 
     Args:
         lines: of one or more workloads.
-        figure: only those that have a panel in the figure of differences.
     """
     every = [each for section in sections().values() for each in section.headlines]
     known = {stage for section in sections().values() for stage in section.stages} | {TRAIN}
@@ -40,7 +39,7 @@ def headline_lines(lines: Sequence[TextLine], *, figure: bool = False) -> list[T
             begun.add((line.workload, line.step))
             chosen[id(line)] = line
         for headline in every:
-            if headline.stage != line.stage or (figure and not headline.figure):
+            if headline.stage != line.stage:
                 continue
             if line.metric in ("", headline.metric) and _wanted(line, headline, lines):
                 chosen[id(line)] = line

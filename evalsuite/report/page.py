@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from importlib.resources import files
+from itertools import chain, count
 from typing import Any
 
+from evalsuite.report.canvas import Drawing
 from evalsuite.report.content import ANSWER_GUIDE, GUIDE, QUESTION, Content
+from evalsuite.report.documents import LATEX, file_name
+from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.headlines import optional_metrics
+from evalsuite.report.inline import inline_svg
 from evalsuite.report.matrix import Reading
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.verdicts import VERDICTS
 
-_DIRECTIONS = {"higher": "↑", "lower": "↓", "neutral": ""}
+# Of a section; the others are shown on demand, as they are most of the elements of a page over many workloads.
+MOST_FIGURES = 4
+MOST_TABLES = 3
 _DIRECTION_WORDS = {"higher": "higher is better", "lower": "lower is better", "neutral": "no direction"}
 
 
@@ -27,15 +35,24 @@ def _digest(text: str) -> str:
 
 
 def content_policy(style: str, script: str) -> str:
-    """What the page may load: its own style and script by digest, images from inside it, and nothing else."""
+    """What the page may load: its own style and script by digest, and nothing else."""
     return (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; img-src data:; "
+        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-def _data_uri(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+def _anchors() -> Callable[[str, str], str]:
+    """Names for places of the page, none twice."""
+    used: set[str] = set()
+
+    def anchor(kind: str, name: str) -> str:
+        first = f"{file_name(kind)}-{file_name(name)}"
+        found = next(each for each in chain([first], (f"{first}-{i}" for i in count(2))) if each not in used)
+        used.add(found)
+        return found
+
+    return anchor
 
 
 def _provenance(content: Content) -> list[tuple[str, str]]:
@@ -84,7 +101,16 @@ def render(content: Content) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, loader=None
     )
-    style, script = _part("page.css"), _part("page.js")
+    style, script = _part("page.css"), _part("page.js") + _part("explorer.js")
+    parts: dict[str, str] = {}  # What is shown on demand: parsed with the page, it would be most of its elements.
+
+    def pack(name: str, text: str) -> str:
+        parts[name] = str(text)
+        return ""
+
+    def inline(drawing: Drawing, name: str) -> str:
+        return Markup(inline_svg(drawing.svg or "", drawing.alt or drawing.title, name))
+
     shown: dict[str, Any] = {
         "content": content,
         "question": QUESTION,
@@ -95,9 +121,15 @@ def render(content: Content) -> str:
         # Both come from this package; escaping them would change their digests.
         "style": Markup(style),
         "script": Markup(script),
-        "arrows": _DIRECTIONS,
+        "marks": {"better": " ✓ better", "worse": " ✗ worse"},
         "direction_words": _DIRECTION_WORDS,
-        "uri": _data_uri,
+        "anchor": _anchors(),
+        "most_figures": MOST_FIGURES,
+        "most_tables": MOST_TABLES,
+        "file_name": file_name,
+        "inline": inline,
+        "pack": pack,
+        "packed": lambda: packed({**explorer_data(content), "parts": parts, "latex": LATEX}),
         "optional": optional_metrics(),
         "verdict_names": VERDICTS,
         "verdicts": content.verdicts.to_dict("records"),

@@ -48,7 +48,6 @@ class TextLine:
         self.shown_unit = scale.unit
         self.difference_unit = scale.difference_unit
         self.cells: dict[str, CellText] = {cell["variant"]: cell_text(cell, scale) for cell in found}
-        self.remarks = {cell["variant"]: cell["remark"] for cell in found if cell["remark"]}
 
     @property
     def label(self) -> str:

@@ -472,9 +472,9 @@ def test_the_section_is_in_every_document_and_the_same_each_time(tmp_path: Path)
     written = {path: path.read_bytes() for path in write_report(folder)}
     assert {path: path.read_bytes() for path in write_report(folder)} == written
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert "Exact verification" in page.text
+    assert "Exact verification" in page.whole
     assert "in the place of GELU" not in page.text  # No answer of yes or no from lower ends and a few resolved cells.
-    assert "What was decided, by what, and what it cost, in integers, after int8" in page.text
+    assert "What was decided, by what, and what it cost, in integers, after int8" in page.whole
     assert "## Exact verification" in (folder / "report.md").read_text(encoding="utf-8")
     names = {path.name for path in (folder / "tables").iterdir()}
     wanted = {"exact-cost.csv", "w-smt-search-verdicts.csv", "w-smt-search-verified.csv", "w-smt-search-gap.csv",

@@ -280,7 +280,7 @@ def test_a_strangers_section_is_on_the_page_with_its_figure_term_and_row(
         in page.text
     )
     assert "section-input-noise" in {each.get("id") for _, each in page.tags}
-    assert "Bars of accuracies." in {each["alt"] for each in page.attributes("img")}
+    assert "Bars of accuracies." in {each.get("aria-label") for each in page.attributes("svg")}
     assert "Gaussian noise that is added to the inputs of a network." in page.text
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "The highest accuracy is relu's." in text

@@ -421,8 +421,8 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", full_rows(), record_of(FULL, variants=["gelu", "relu", "annealed"]), FULL)
     write_report(folder)
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert "w, accuracy of pruned networks after fine-tuning (%, Δ in pp; 3 seeds)" in page.text
-    assert "#pruning" in {each["href"] for each in page.attributes("a")}
+    assert "w, accuracy of pruned networks after fine-tuning (%, Δ in pp; 3 seeds)" in page.whole
+    assert "#section-prune" in {each["href"] for each in page.attributes("a")}
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "## Pruning" in text
     assert "## Quantization" not in text

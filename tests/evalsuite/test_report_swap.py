@@ -299,8 +299,8 @@ def test_page_and_files_show_the_swap(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rows_of(PATTERN), {"baseline": "gelu", "variants": list(PATTERN)})
     write_report(folder)
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert "The paper's pattern is reproduced." in page.text
-    assert "w, before and after the swap: accuracy (%, Δ in pp; higher is better)" in page.text
+    assert "The paper's pattern is reproduced." in page.whole
+    assert "w, before and after the swap: accuracy (%, Δ in pp; higher is better)" in page.whole
     assert "The paper's pattern is reproduced." in (folder / "report.md").read_text(encoding="utf-8")
     with (folder / "tables" / "w-swap.csv").open(newline="", encoding="utf-8") as file:
         lines = {line["variant"]: line for line in csv.DictReader(file)}

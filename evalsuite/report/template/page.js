@@ -4,7 +4,7 @@ const keyOf = (row, column) => {
   const cell = row.cells[column];
   const text = cell.dataset.sort ?? cell.textContent.trim();
   const number = text === "" ? NaN : Number(text);
-  return { text, number, none: text === "" || (cell.querySelector(".lack") !== null && !("sort" in cell.dataset)) };
+  return { text, number, none: text === "" || (cell.matches(".lack") && !("sort" in cell.dataset)) };
 };
 const compare = (a, b, sign) => {
   if (a.none || b.none) return a.none - b.none;
@@ -21,11 +21,31 @@ const sortBy = (table, head) => {
   keyed.sort((a, b) => compare(a[0], b[0], sign));
   table.tBodies[0].append(...keyed.map((pair) => pair[1]));
 };
-for (const table of document.querySelectorAll("table.sortable"))
+const sortable = (table) => {
   for (const head of table.tHead.rows[0].cells)
     head.querySelector("button").addEventListener("click", () => sortBy(table, head));
-const closed = [];
-addEventListener("beforeprint", () => {
-  for (const each of document.querySelectorAll("details:not([open])")) { each.open = true; closed.push(each); }
-});
-addEventListener("afterprint", () => { while (closed.length) closed.pop().open = false; });
+};
+document.querySelectorAll("table.sortable").forEach(sortable);
+// One variant's answer at a time; a link to another's, or to a line of it, chooses that one.
+const chooser = document.querySelector("#choose select");
+const choose = () => {
+  for (const each of document.querySelectorAll("[data-variant]")) each.hidden = each.dataset.variant !== chooser.value;
+};
+const follow = () => {
+  const wanted = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const answer = wanted?.closest("[data-variant]");
+  if (!answer) return;
+  chooser.value = answer.dataset.variant;
+  choose();
+  wanted.scrollIntoView();
+};
+if (chooser) {
+  chooser.closest("p").hidden = chooser.options.length < 2;
+  chooser.addEventListener("change", () => {
+    choose();
+    history.replaceState(null, "", `#${document.querySelector("[data-variant]:not([hidden])").id}`);
+  });
+  choose();
+  follow();
+  addEventListener("hashchange", follow);
+}

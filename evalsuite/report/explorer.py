@@ -1,0 +1,93 @@
+"""What the explorer of a page shows: every measurement, by columns, packed into text that the browser unpacks."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evalsuite.contract import Direction
+from evalsuite.report.comparison import is_clock
+from evalsuite.report.statistics import t_quantile
+
+if TYPE_CHECKING:
+    from evalsuite.report.content import Content
+    from evalsuite.report.tables import TextLine
+
+_LINE = ("workload", "step", "stage", "metric", "label", "setting", "unit", "direction")
+VERDICTS = ("better", "worse", "resolved, no direction", "not resolved", "exactly equal", "not compared", "no value")
+
+
+def explorer_data(content: Content) -> dict[str, Any]:
+    """Lines and cells by columns; a cell has its values by seed, so that the page computes what it draws from these."""
+    lines = content.lines
+    shown = content.variants[1:] or content.variants
+    seeds = {each: sorted(map(int, rows["seed"].unique())) for each, rows in content.frame.groupby("workload")}
+    cells = [
+        _cell(content, line, at, variant, seeds[line.workload])
+        for at, line in enumerate(lines)
+        for variant in content.variants
+    ]
+    most = max(len(each) for each in seeds.values())
+    return {
+        "baseline": content.baseline,
+        "variants": shown,
+        "verdicts": VERDICTS,
+        "seeds": seeds,
+        "quantiles": [0.0, *(t_quantile(0.975, degrees) for degrees in range(1, most))],
+        "lines": {name: [getattr(line, name) for line in lines] for name in _LINE}
+        | {"shown": [[line.scale.divisor, line.difference_unit or line.shown_unit, line.unit_label] for line in lines]},
+        "cells": {name: [cell[name] for cell in cells] for name in cells[0]} if cells else {},
+        "steps": {str(step["name"]): _step(content, step) for step in content.record.steps},
+        "terms": content.terms,
+    }
+
+
+def _cell(content: Content, line: TextLine, at: int, variant: str, seeds: list[int]) -> dict[str, Any]:
+    raw, text = line.raw[variant], line.cells[variant]
+    found = content.measured.values(line.workload, variant, line.step, line.metric, line.setting)
+    return {
+        "line": at,
+        "variant": variant,
+        "values": [_number(found[seed]) if seed in found else None for seed in seeds],
+        "mean": text.mean,
+        "difference": " ".join(part for part in (text.difference, text.interval) if part),
+        "verdict": VERDICTS.index(_verdict(raw)),
+        "fixed": bool(raw["constant"]),
+        "resolved": bool(raw["resolved"]),
+        "lack": "; ".join(part for part in (text.note, text.lack) if part),
+        "reason": "; ".join(part for part in (raw["reason"], raw["remark"]) if part),
+    }
+
+
+def _number(value: float) -> float | int:
+    """Ten digits are enough to draw and to average; `comparison.csv` has all."""
+    short = float(f"{value:.10g}")
+    return int(short) if short.is_integer() and abs(short) < 2**53 else short
+
+
+def _verdict(cell: Mapping[str, Any]) -> str:
+    if not cell["n"]:
+        return "no value"
+    if cell["n_pairs"] < 2 or math.isnan(cell["diff_low"]) or is_clock(cell["unit"], cell["timing"]):
+        return "not compared"
+    if cell["constant"] and cell["diff"] == 0:
+        return "exactly equal"
+    if cell["better"] or not cell["resolved"]:
+        return str(cell["better"] or "not resolved")
+    return "resolved, no direction" if cell["direction"] == Direction.NEUTRAL.value else "not resolved"
+
+
+def _step(content: Content, step: Mapping[str, Any]) -> dict[str, str]:
+    options = content.measured.options.get(str(step["name"])) or {}
+    told = ", ".join(f"{key} = {value}" for key, value in options.items() if value is not None)
+    return {"help": str(step.get("help") or ""), "options": told, "after": content.record.after[str(step["name"])]}
+
+
+def packed(data: Mapping[str, Any]) -> str:
+    """JSON, gzip and base64, the same each time."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
