@@ -97,7 +97,7 @@ def execute(
 def processes(recipe: Recipe, jobs: int = 0) -> tuple[Executor, int]:
     """The executor of a recipe's jobs in processes of their own, and how many run at a time; 0: one per core."""
     from evalsuite.plan import jobs_of
-    from evalsuite.run.executor import Processes
+    from evalsuite.run.local import Processes
 
     workers = _workers(jobs)
     modules = [type(step.stage).__module__ for step in recipe.steps]

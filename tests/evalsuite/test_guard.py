@@ -19,7 +19,7 @@ from evalsuite.plugins import load
 from evalsuite.recipe import parse_recipe
 from evalsuite.run import tree
 from evalsuite.run.child import Assignment
-from evalsuite.run.executor import Processes, _with_submodules
+from evalsuite.run.local import Processes, _with_submodules
 
 ONE = HEAD.replace(", gelu-swap", "")
 
