@@ -7,8 +7,11 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,7 +58,15 @@ class Cache:
         if not intact:
             shutil.rmtree(home, ignore_errors=True)
             return None
+        with suppress(OSError):  # a cache that is only read
+            os.utime(home)  # when it was last used: see `evalsuite cache gc`
         return home
+
+    def homes(self) -> Iterator[Path]:
+        """The folders of all finished jobs, whole or not, each named by its key."""
+        for home in sorted(self.folder.glob("??/*")):
+            if re.fullmatch("[0-9a-f]{64}", home.name) and home.name.startswith(home.parent.name):
+                yield home
 
     def store(self, key: str, scratch: Path) -> Path:
         """Move `scratch` to its place under `key`: after a crash at any moment it is there whole or not at all."""

@@ -9,7 +9,9 @@ from evalsuite.run.child import Assignment, Found, perform, read_outcome
 
 
 class Executor(Protocol):
-    """Runs assignments."""
+    """Runs assignments; `remote` where that may be on other machines, each with jobs of its own."""
+
+    remote: bool
 
     @property
     def free(self) -> int:
@@ -48,6 +50,8 @@ def failed(assignment: Assignment, status: Status, reason: str, seconds: float) 
 
 class Serial:
     """One job after the other in this process: for debuggers. Time limits do not hold, and a crash ends the run."""
+
+    remote = False
 
     def __init__(self) -> None:
         self._done: list[tuple[Assignment, Found]] = []

@@ -12,13 +12,16 @@ import pkgutil
 import signal
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 
+from evalsuite.plan import jobs_of
+from evalsuite.recipe import Recipe
 from evalsuite.results import Status
 from evalsuite.run import tree
 from evalsuite.run.child import NO_ROOM, Assignment, Found, read_outcome
@@ -36,6 +39,7 @@ _ALWAYS_LOADED = (
 _WORTH_WARMING = 8  # jobs; for fewer, two seconds of preparation are not earned back
 _PRELOAD = "EVALSUITE_PRELOAD"  # read by evalsuite.run.preload
 _ATTEMPTS = 3  # to fork from a server that was killed meanwhile
+_ADOPTION = 0.5  # seconds in which the kernel has ended a job whose guard was killed, and given away its processes
 _PATIENCE = 10.0  # seconds that the end of a process is waited for
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -58,6 +62,8 @@ class Processes:
         libraries: modules of installed packages that are loaded before, too, since that takes seconds.
     """
 
+    remote = False
+
     def __init__(self, workers: int, stage_modules: Iterable[str], *, jobs: int, libraries: Iterable[str] = ()) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
@@ -71,7 +77,7 @@ class Processes:
         # Only ours: what a third party's modules read or import as they load, each job is to be seen doing itself.
         ours = [name for name in stage_modules if name.partition(".")[0] in OURS]
         os.environ[_PRELOAD] = ",".join([*_ALWAYS_LOADED, *warm, *_with_submodules(ours), *libraries])
-        self._context.set_forkserver_preload(["__main__", "evalsuite.run.preload"])
+        self._context.set_forkserver_preload(["evalsuite.run.preload"])
 
     @property
     def free(self) -> int:
@@ -88,16 +94,19 @@ class Processes:
             ours, theirs = multiprocessing.Pipe()
             arguments = (assignment, theirs, _memory_limit(assignment))
             process = self._context.Process(target=guarded, args=arguments, daemon=False)
+            child = _Child(process, ours, assignment, time.monotonic())
+            self._running.append(child)  # before it starts: a Ctrl-C between the two would leave it to itself
             try:
-                process.start()
+                with _main_left_out(assignment):
+                    process.start()
             except (EOFError, ConnectionError) as error:  # the server was killed, or died as it loaded its modules
+                self._running.remove(child)
                 ours.close()
                 if attempt + 1 == _ATTEMPTS:
                     raise ServerLost(f"no job can be started: the process that forks them {_server_end()}") from error
                 continue
             finally:
                 theirs.close()
-            self._running.append(_Child(process, ours, assignment, time.monotonic()))
             return
 
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
@@ -112,11 +121,14 @@ class Processes:
         ended = []
         for child in [each for each in self._running if each.line in lines]:
             self._running.remove(child)
+            word = _last_word(child)
             try:
-                ended.append((child.assignment, self._outcome(child, _last_word(child))))
+                ended.append((child.assignment, self._outcome(child, word or Ended(-signal.SIGKILL))))
             except OSError as error:
                 self._no_room = error
             child.process.join(_PATIENCE)
+            if word is None:
+                _end_orphans()
         if self._no_room is not None and not ended:
             raise self._no_room
         return ended
@@ -128,6 +140,9 @@ class Processes:
             return failed(assignment, Status.TIMEOUT, limit, seconds)
         if ended.cause == "memory":
             return failed(assignment, Status.OOM, _starved(assignment, ended.held), seconds)
+        if ended.cause == "refused":
+            refusal = f"its process could not be started: {ended.why}"
+            return failed(assignment, Status.CRASHED, refusal, seconds)
         if ended.cause == "no room":
             raise OSError(NO_ROOM[0], os.strerror(NO_ROOM[0]), str(assignment.scratch))
         try:
@@ -154,8 +169,31 @@ class Processes:
         for child in self._running:
             child.line.close()  # which its guard hears
         for child in self._running:
-            child.process.join(_PATIENCE)
+            if child.process.pid is not None:  # else the run was ended while it was about to start
+                child.process.join(_PATIENCE)
         self._running.clear()
+
+
+def local_executor(recipe: Recipe, workers: int) -> Processes:
+    """The executor of a recipe's jobs on this machine, so many at a time."""
+    modules = [type(step.stage).__module__ for step in recipe.steps]
+    libraries = [name for part in recipe.workloads for name in getattr(part.target, "preloaded", ())]
+    return Processes(workers, modules, jobs=len(jobs_of(recipe)), libraries=libraries)
+
+
+@contextmanager
+def _main_left_out(assignment: Assignment) -> Iterator[None]:
+    """Inside, a new process does not import this one's script, which would do again what it does, unless guarded.
+
+    A job needs none of it, except where its workload, variant or stage is a class of that very script.
+    """
+    main = sys.modules["__main__"]
+    if "__main__" not in assignment.job.plugins:
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _memory_limit(assignment: Assignment) -> int:
@@ -171,18 +209,35 @@ def _starved(assignment: Assignment, held: int) -> str:
     return f"killed at {held / 2**30:.2f} GiB of memory, since it may hold {limit:.4g} GiB: {cure}"
 
 
-def _last_word(child: _Child) -> Ended:
+def _last_word(child: _Child) -> Ended | None:
+    """What its guard says; None where that was killed, and the kernel killed the job with it."""
     try:
         ended: Ended = child.line.recv()
-    except (EOFError, OSError):  # its guard was killed, and the kernel killed the job with it
-        return Ended(-signal.SIGKILL)
+    except (EOFError, OSError):
+        return None
     finally:
         child.line.close()
     return ended
 
 
+def _end_orphans() -> None:
+    """Kill what a job whose guard was killed has left: the server that guards are forked from adopts it."""
+    deadline = time.monotonic() + _ADOPTION
+    while (server := _server()) and time.monotonic() < deadline:
+        guards = {each.pid for each in multiprocessing.active_children()}
+        for orphan in set(tree.children(server)) - guards:
+            tree.kill([orphan, *tree.descendants(orphan)])
+        time.sleep(_ADOPTION / 10)
+
+
+def _server() -> int | None:
+    """The process that guards are forked from."""
+    pid: int | None = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    return pid
+
+
 def _server_end() -> str:
-    pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    pid = _server()
     try:
         found = os.waitid(os.P_PID, pid or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (OSError, AttributeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,8 +11,10 @@ from evalsuite.reading import unchanged
 from evalsuite.recipe import TRAIN, Recipe
 from evalsuite.results import Status, failure_row
 from evalsuite.run.cache import Cache
-from evalsuite.run.child import NETWORK, Found, read_outcome
+from evalsuite.run.child import NETWORK, Found
+from evalsuite.run.choice import Choice
 from evalsuite.run.journal import Entry, read_journal
+from evalsuite.run.outcomes import stored
 from evalsuite.run.results import JOURNAL
 
 
@@ -38,6 +39,7 @@ class State:
     cache: Cache
     entries: dict[str, Entry] = field(default_factory=dict)
     forced: dict[str, str] = field(default_factory=dict)
+    choice: Choice = field(default_factory=Choice)
     followers: dict[str, list[Job]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
@@ -48,27 +50,8 @@ class State:
     def network_of(self, job: Job) -> Path | None:
         """The folder of the very network that `job` takes, or None where it is not at hand."""
         needed = self.entries[job.needs]
-        found = self._stored(needed.key)
+        found = stored(self.cache, needed.key)
         return found[0] / NETWORK if found is not None and found[1].network == needed.network else None
-
-    def _stored(self, key: str) -> tuple[Path, Found] | None:
-        """A finished job's folder in the cache and its outcome; one that cannot be read is removed."""
-        home = self.cache.find(key)
-        if home is None:
-            return None
-        try:
-            found = read_outcome(home)
-        except (OSError, ValueError):
-            found = None
-        if found is None:
-            shutil.rmtree(home, ignore_errors=True)
-        return (home, found) if found is not None and unchanged(found.read) else None
-
-    def discard(self, key: str) -> None:
-        """Make room for a job's outcome where one is that was found stale."""
-        home = self.cache.find(key)
-        if home is not None and self._stored(key) is None:
-            shutil.rmtree(home, ignore_errors=True)
 
     def dependents(self, job: str) -> set[str]:
         """The ids of the jobs that take this job's network, and of those that take theirs."""
@@ -85,8 +68,10 @@ class State:
         known = self.before.get(job.id)
         if known is not None and known.key == key and known.final and unchanged(known.read):
             return replace(known, cached=True)
-        stored = self._stored(key)
-        return None if stored is None else entry_of(job, key, inputs, stored[1], cached=True)
+        if known is not None and known.key == key and self.choice.stays(known):
+            return replace(known, cached=True)
+        found = stored(self.cache, key)
+        return None if found is None else entry_of(job, key, inputs, found[1], cached=True)
 
     def skip(self, job: Job) -> Entry | None:
         """The entry of a job that cannot run, since the job it needs gave no network.
