@@ -108,7 +108,13 @@ def worker(
 
 
 @app.command()
-def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None, seeds: Seeds = "") -> None:
+def plan(
+    recipe: RecipeFile,
+    out: OutFolder = None,
+    cache: CacheFolder = None,
+    seeds: Seeds = "",
+    why: Annotated[bool, typer.Option("--why", help="At length: each input and source file that changed.")] = False,
+) -> None:
     """Show what a run would do, what is cached, and why. Nothing is run, and nothing is downloaded."""
     from collections import Counter
 
@@ -129,6 +135,8 @@ def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None, s
     width = max(len(each.job.id) for each in planned)
     for each in planned:
         print(printable(f"{each.state:<7} {each.job.id:<{width}}  {each.why}"))
+        for reason in each.reasons() if why else ():
+            print(printable(f"{'':<7} {reason}"))
     counts = Counter(each.state for each in planned)
     print(f"{len(planned)} jobs: " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evalsuite.plan import Job, changed, inputs_of, jobs_of, key_of
+from evalsuite.plan import Job, changed, code_of, inputs_of, jobs_of, key_of
 from evalsuite.reading import unchanged
 from evalsuite.recipe import TRAIN, Recipe
 from evalsuite.results import Status, failure_row
@@ -15,16 +15,35 @@ from evalsuite.run.child import NETWORK, Found
 from evalsuite.run.choice import Choice
 from evalsuite.run.journal import Entry, read_journal
 from evalsuite.run.outcomes import stored
+from evalsuite.run.record import changed_since
 from evalsuite.run.results import JOURNAL
+from evalsuite.sources import closure
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What would become of a job: cached, run, or wait (its key needs a network that is not made yet)."""
+    """What would become of a job: cached, run, or wait (its key needs a network that is not made yet).
+
+    `inputs` are what it depends on, where it would run, and `before` what the run's folder knows of it.
+    """
 
     job: Job
     state: str
     why: str
+    inputs: dict[str, str] = field(default_factory=dict)
+    before: Entry | None = None
+
+    def reasons(self) -> list[str]:
+        """Why it would run, at length: each input that is another, and the source files that were changed."""
+        known = self.before.inputs if self.before is not None and self.state == "run" else {}
+        if self.before is None or not known:
+            return []
+        names = [name for name in sorted({*known, *self.inputs}) if known.get(name) != self.inputs.get(name)]
+        said = [f"{name}: {known.get(name, 'none')} -> {self.inputs.get(name, 'none')}" for name in names]
+        if "code" in names:
+            files = changed_since(self.before.commit, closure(*code_of(self.job)).values())
+            said += [f"changed since {self.before.commit[:12]}: {file}" for file in files]
+        return said
 
 
 @dataclass(slots=True)
@@ -114,7 +133,8 @@ def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
         inputs = state.inputs(job)
         entry = state.settle(job, inputs)
         if entry is None:
-            planned.append(Planned(job, "run", _why(state.before.get(job.id), inputs)))
+            before = state.before.get(job.id)
+            planned.append(Planned(job, "run", _why(before, inputs), inputs, before))
             continue
         state.entries[job.id] = entry
         planned.append(Planned(job, "cached", f"key {entry.key[:12]}"))

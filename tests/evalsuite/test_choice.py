@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -15,14 +16,16 @@ from workshop import HEAD, Workshop
 from evalsuite.cli import app
 from evalsuite.recipe import parse_recipe
 from evalsuite.results import Status, read_results
+from evalsuite.run import record
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import Assignment
 from evalsuite.run.choice import Choice, seeds_of, with_seeds
 from evalsuite.run.executor import failed
 from evalsuite.run.inventory import collect, damaged, inventory, matching, told, used_by
 from evalsuite.run.progress import Silent
-from evalsuite.run.record import RunRecord
+from evalsuite.run.record import RunRecord, changed_since
 from evalsuite.run.runner import RunError, run_recipe
+from evalsuite.run.state import plan_run
 
 RECIPE = parse_recipe("""\
 name: few
@@ -121,6 +124,35 @@ def test_the_command_line_takes_a_part(workshop: Workshop) -> None:
     ):
         done = workshop.run(recipe, *words)
         assert (done.returncode, said in done.stderr) == (2, True), (words, done.stderr)
+
+
+def test_plan_says_at_length_what_changed(tmp_path: Path) -> None:
+    run(tmp_path, AtOnce(0))
+    recipe = parse_recipe(RECIPE.text.replace("digits-mlp", "{use: digits-mlp, learning_rate: 0.5}"))
+    planned = plan_run(recipe, tmp_path / "out", Cache(tmp_path / "cache"))
+    first = next(each for each in planned if each.job.id == "digits-mlp/gelu/0/train")
+    (said,) = first.reasons()
+    assert said.startswith("workload option learning_rate: ")
+    assert said.endswith(" -> 0.5")
+    assert [each.reasons() for each in planned if each.state != "run"] == [[]] * 10
+
+
+def test_changed_source_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, other = (tmp_path / "evalsuite" / "run" / name for name in ("record.py", "other.py"))
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    other.write_text("")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    for words in (["init"], ["add", "."], ["commit", "-m", "all"]):
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        subprocess.run(command, check=True, capture_output=True, env=clean)
+    monkeypatch.setattr(record, "__file__", str(file))
+    commit = record.checkout()
+    file.write_text("changed")
+    assert record.checkout() == f"{commit}-dirty"
+    files = [file, other, Path(__file__)]
+    assert changed_since(commit, files) == changed_since(f"{commit}-dirty", files) == ["evalsuite/run/record.py"]
+    assert changed_since("release 0.1.0", files) == changed_since(commit, [Path(__file__)]) == []
 
 
 def test_a_shell_can_complete_the_commands() -> None:
