@@ -87,6 +87,12 @@ class Cache:
         _sync(home.parent)
         return home
 
+    def others(self, *but: str) -> int:
+        """How many other processes of this machine use the cache now, but for those whose places have these names."""
+        ours = {self.place().name, *but}
+        places = (self.folder / PARTIAL).glob(f"{platform.node()}-*")
+        return sum(place.name not in ours and not is_abandoned(place) for place in places)
+
     def sweep(self) -> None:
         """Remove what runs of this machine left behind that are gone."""
         for place in (self.folder / PARTIAL).glob("*"):

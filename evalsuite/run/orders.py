@@ -40,7 +40,7 @@ class Order:
     `recipe` is the recipe's text, `job` the id of the job in it, and `inputs` are what the driver knows its result to
     depend on, with the digest `key`. `taken` is the key of the job whose network it takes, or empty. `folder` is the
     driver's present folder, which paths in the recipe are relative to; it, `cache` and `log` lie on a shared disk.
-    `host` is the machine that must carry it out; empty for any.
+    `driver` is the driver's place in the cache, and `host` the machine that must carry it out; empty for any.
     """
 
     recipe: str
@@ -51,6 +51,7 @@ class Order:
     folder: str
     cache: str
     log: str
+    driver: str
     host: str = ""
 
     def text(self) -> str:
@@ -80,7 +81,7 @@ def order_of(assignment: Assignment, recipe: Recipe) -> Order:
     inputs = inputs_of(assignment.job, "" if home is None else read_outcome(home).network)
     return Order(
         recipe.text, assignment.job.id, assignment.key, inputs, "" if home is None else home.name, str(Path.cwd()),
-        str(assignment.cache), str(assignment.log.absolute()), assignment.host,
+        str(assignment.cache), str(assignment.log.absolute()), assignment.scratch.parent.name, assignment.host,
     )  # fmt: skip
 
 
@@ -120,7 +121,8 @@ def accept(order: Order, workers: int) -> Assignment:
     if not shared.folder.is_dir() or (order.taken and network is None):
         raise Refused(f"{host} does not find the network that {order.job} takes in {order.cache}: share that folder")
     taken = network[0] / NETWORK if network is not None else None
-    told_of = {**conditions(1 if job.exclusive else workers), MEASURED: now()}
+    at_a_time = 1 if job.exclusive else workers + shared.others(order.driver)
+    told_of = {**conditions(at_a_time), MEASURED: now()}
     return Assignment(
         job, order.key, shared.scratch(), taken, Path(order.log), checkout(), shared.folder, told_of, order.host
     )

@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import platform
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +58,18 @@ def test_an_order_is_text_and_is_accepted_where_its_key_is_the_same(recipe: Reci
     assert (accepted.job.id, accepted.key) == ("digits-mlp/gelu/0/train", given.key)
     assert (accepted.conditions["host"], accepted.conditions["jobs_at_a_time"]) == (platform.node(), 2)
     assert accepted.scratch.is_dir()
+    code = (
+        "import sys; from pathlib import Path; from evalsuite.run.cache import Cache; "
+        "print(Cache(Path(sys.argv[1])).place(), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "cache")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        place = other.stdout.readline().strip()
+        assert accept(given, 2).conditions["jobs_at_a_time"] == 3
+        assert accept(replace(given, driver=Path(place).name), 2).conditions["jobs_at_a_time"] == 2
+        other.kill()
+    assert accept(given, 2).conditions["jobs_at_a_time"] == 2
 
 
 @pytest.mark.parametrize("told", ["data", "code", "processor", "library torch"])
