@@ -93,13 +93,13 @@ def test_a_script_needs_no_guard_and_is_run_once(workshop: Workshop) -> None:
     script.write_text(
         "import evalsuite\nopen('times', 'a').write('x')\n"
         f"rows = evalsuite.run({str(recipe)!r}, out='out', cache='cache', jobs=2, progress='none')\n"
-        "print(sorted(set(rows['step'])), set(rows['status']))\n"
+        "print(sorted(set(rows['step'])), set(rows['status']) <= {'ok', 'unavailable'})\n"
     )
     done = subprocess.run(
         [sys.executable, script], cwd=workshop.folder, env=workshop.environment, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    assert (done.stdout, done.returncode) == ("['accuracy', 'train'] {'ok'}\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("['accuracy', 'train'] True\n", 0), done.stderr
     assert (workshop.folder / "times").read_text() == "x"
 
 
