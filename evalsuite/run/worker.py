@@ -49,14 +49,14 @@ class Worker:
         """
         last = time.monotonic()
         try:
-            while time.monotonic() - last < idle:
+            while self._under_way or time.monotonic() - last < idle:
                 if time.monotonic() - self._beaten > _BEAT:
                     self._share.beat(self._name)
                     self._beaten = time.monotonic()
                 self._take()
                 if self._under_way:
-                    last = time.monotonic()
                     self._tell()
+                    last = time.monotonic()
                 else:
                     time.sleep(min(_TURN, idle))
         finally:
