@@ -625,6 +625,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "run":  # a package that can be called: see `evalsuite.run.calling`
+        return import_module("evalsuite.run")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'evalsuite' has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evalsuite.commands import add_commands
+from evalsuite.run.cache_commands import app as cache_app
 from evalsuite.run.console import cache_in, described, execute, stop
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="What does replacing GELU by ReLU buy, and cost, downstream? Always against the GELU baseline.",
@@ -30,12 +30,18 @@ CacheFolder = Annotated[
     Path | None, typer.Option("--cache", metavar="DIR", help="The cache [$EVALSUITE_CACHE, else the user's].")
 ]
 
+Seeds = Annotated[str, typer.Option(metavar="0-9", help="Other seeds than the recipe's.")]
 
-def _recipe(path: Path) -> Recipe:
+
+def _recipe(path: Path, seeds: str = "") -> Recipe:
     from evalsuite.recipe import RecipeError, read_recipe
+    from evalsuite.run.choice import seeds_of, with_seeds
 
     try:
-        return read_recipe(path)
+        read = read_recipe(path)
+        return with_seeds(read, seeds_of(seeds), str(path)) if seeds else read
+    except ValueError as error:
+        stop(error)
     except RecipeError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
@@ -47,22 +53,68 @@ def run(
     out: OutFolder = None,
     cache: CacheFolder = None,
     jobs: Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")] = 0,
+    executor: Annotated[str, typer.Option(help="Where jobs run: local, serial, workers, dask or slurm.")] = "local",
     serial: Annotated[bool, typer.Option("--serial", help="In this process, for debuggers; no time limits.")] = False,
+    scheduler: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Dask's, as tcp://host:8786 [processes of this machine].")
+    ] = "",
+    slurm: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of sbatch, as partition=long; repeatable.")
+    ] = None,
+    seeds: Seeds = "",
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Only such jobs, as 'digits-*/gelu/*', and their needs.")
+    ] = None,
+    retry: Annotated[str, typer.Option(help="What runs again of what failed: all, failed, timeout or none.")] = "all",
     progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
 ) -> None:
     """Run a recipe; run it again to continue. What is done is not done twice."""
-    read = _recipe(recipe)
+    from evalsuite.run.choice import RETRIES, Choice
+
+    if retry not in RETRIES:
+        stop(f"--retry is one of {', '.join(RETRIES)}; got {retry!r}")
+    read = _recipe(recipe, seeds)
     folder = out or Path("runs") / read.name
+    options = dict(each.partition("=")[::2] for each in slurm or [])
+    if "" in options or "" in options.values():
+        stop("--slurm takes KEY=VALUE, as partition=long")
     complete = execute(
-        read, folder, cache_in(cache), jobs=jobs, serial=serial, progress=progress, command=f"evalsuite run {recipe}"
-    )
+        read, folder, cache_in(cache), jobs=jobs, kind="serial" if serial else executor, scheduler=scheduler,
+        options=options, choice=Choice(tuple(only or ()), retry), progress=progress, command=f"evalsuite run {recipe}",
+    )  # fmt: skip
     print(f"Next: evalsuite report {folder}")
     if not complete:
         raise typer.Exit(1)
 
 
 @app.command()
-def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -> None:
+def worker(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder, on a disk that is shared.")],
+    jobs: Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")] = 1,
+    idle: Annotated[float, typer.Option(metavar="S", help="End after so many seconds without work.")] = 3600.0,
+) -> None:
+    """Carry out jobs of `evalsuite run RECIPE --executor workers --out DIR`, on any machine; end by Ctrl-C."""
+    from evalsuite.run.console import workers_of
+    from evalsuite.run.executor import ServerLost
+    from evalsuite.run.orders import Refused
+    from evalsuite.run.worker import Worker
+
+    try:
+        Worker(folder, workers_of(jobs), lambda line: print(line, flush=True)).work(idle)
+    except (Refused, ServerLost) as reason:
+        stop(reason)
+    except OSError as error:
+        stop(described(error))
+
+
+@app.command()
+def plan(
+    recipe: RecipeFile,
+    out: OutFolder = None,
+    cache: CacheFolder = None,
+    seeds: Seeds = "",
+    why: Annotated[bool, typer.Option("--why", help="At length: each input and source file that changed.")] = False,
+) -> None:
     """Show what a run would do, what is cached, and why. Nothing is run, and nothing is downloaded."""
     from collections import Counter
 
@@ -71,7 +123,7 @@ def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -
     from evalsuite.run.state import plan_run
     from evalsuite.workloads.workload import DataError
 
-    read = _recipe(recipe)
+    read = _recipe(recipe, seeds)
     folder = (out or Path("runs") / read.name).absolute()
     try:
         with offline("plan downloads nothing; `evalsuite run` does"):
@@ -83,6 +135,8 @@ def plan(recipe: RecipeFile, out: OutFolder = None, cache: CacheFolder = None) -
     width = max(len(each.job.id) for each in planned)
     for each in planned:
         print(printable(f"{each.state:<7} {each.job.id:<{width}}  {each.why}"))
+        for reason in each.reasons() if why else ():
+            print(printable(f"{'':<7} {reason}"))
     counts = Counter(each.state for each in planned)
     print(f"{len(planned)} jobs: " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
 
@@ -348,6 +402,7 @@ def _doctor_of(runs: list[Path]) -> None:
         raise typer.Exit(1)
 
 
+app.add_typer(cache_app, name="cache")
 add_commands(app)
 
 

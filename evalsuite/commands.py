@@ -21,6 +21,7 @@ from evalsuite.plugins import PluginError, entries, load
 def add_commands(app: typer.Typer) -> None:
     """Add those of plugins; none replaces one that the application has."""
     own = {each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands}
+    own |= {each.name or "" for each in app.registered_groups}
     for name, entry in sorted({each.name: each for each in entries("commands") if each.name not in own}.items()):
         # Help and unknown options are for the plugin, which is not loaded yet.
         settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -466,7 +466,8 @@ class Stage(Protocol):
     versions enter the key. A stage is given networks that take one tensor of real inputs and have a row of logits for
     each sample. What else it can measure it declares by class variables that are True: `takes_tokens` (int64 inputs),
     `takes_several` (inputs that are a tuple or a mapping), `takes_any_task` (outputs that are no logits of classes; see
-    `Task`), and `takes_deployed` (networks that are an ONNX file, `Network.deployed`).
+    `Task`), and `takes_deployed` (networks that are an ONNX file, `Network.deployed`). One that takes times declares
+    `exclusive`: its jobs run alone.
     """
 
     version: ClassVar[str]

@@ -51,6 +51,11 @@ class Job:
         return f"{self.workload.name}/{self.variant.name}/{self.seed}/{self.step_name}"
 
     @property
+    def exclusive(self) -> bool:
+        """Whether it must run alone, since its stage takes times."""
+        return bool(self.step and getattr(self.step.stage, "exclusive", False))
+
+    @property
     def plugins(self) -> set[str]:
         """The top-level packages of its workload, variant and stage."""
         parts = (self.workload, self.variant, *([self.step.part] if self.step else []))

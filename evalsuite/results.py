@@ -69,18 +69,21 @@ class Origin:
 
     `options` are the step's; of the making of a network the variant's. `commit` is that of the evalsuite checkout that
     measured, with "-dirty" where its tracked files were changed, or "release 0.1.0"; `source` is the digest of the
-    source that the job ran. Both are empty where nothing ran, and where they were not recorded.
+    source that the job ran, and `host` the machine that ran it. They are empty where nothing ran, and where they were
+    not recorded.
     """
 
     workload_use: str = ""
     variant_use: str = ""
     commit: str = ""
     source: str = ""
+    host: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     variant_options: Mapping[str, Any] = field(default_factory=dict)
     workload_options: Mapping[str, Any] = field(default_factory=dict)
 
 
+_LATER = ("host",)  # columns that older files lack: there it was not recorded
 OPTIONS = ("options", "variant_options", "workload_options")
 
 
@@ -224,6 +227,8 @@ def _frame(path: Path) -> pd.DataFrame:
 
     try:
         table = pq.read_table(path)
+        for name in set(_LATER) - set(table.column_names):
+            table = table.append_column(name, pa.array([""] * len(table), pa.string()))
         older = [name for name in _names(Origin) if name not in table.column_names]
         if older and set(_names(Row)) <= set(table.column_names):
             raise DamagedResults(

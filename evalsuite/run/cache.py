@@ -7,8 +7,11 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,7 +58,15 @@ class Cache:
         if not intact:
             shutil.rmtree(home, ignore_errors=True)
             return None
+        with suppress(OSError):  # a cache that is only read
+            os.utime(home)  # when it was last used: see `evalsuite cache gc`
         return home
+
+    def homes(self) -> Iterator[Path]:
+        """The folders of all finished jobs, whole or not, each named by its key."""
+        for home in sorted(self.folder.glob("??/*")):
+            if re.fullmatch("[0-9a-f]{64}", home.name) and home.name.startswith(home.parent.name):
+                yield home
 
     def store(self, key: str, scratch: Path) -> Path:
         """Move `scratch` to its place under `key`: after a crash at any moment it is there whole or not at all."""
@@ -75,6 +86,12 @@ class Cache:
             shutil.rmtree(scratch, ignore_errors=True)  # another run was faster: equal content by construction
         _sync(home.parent)
         return home
+
+    def others(self, *but: str) -> int:
+        """How many other processes of this machine use the cache now, but for those whose places have these names."""
+        ours = {self.place().name, *but}
+        places = (self.folder / PARTIAL).glob(f"{platform.node()}-*")
+        return sum(place.name not in ours and not is_abandoned(place) for place in places)
 
     def sweep(self) -> None:
         """Remove what runs of this machine left behind that are gone."""

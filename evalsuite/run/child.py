@@ -40,7 +40,7 @@ class Assignment:
     """A job with all that its process needs: the key, the folder it writes and that of the network it takes.
 
     `commit` is that of the code that runs it, `cache` the folder of the cache, where a workload may keep things;
-    `conditions` say under which it is measured: see `Found`.
+    `conditions` say under which it is measured: see `Found`. `host` is the machine that must run it; empty for any.
     """
 
     job: Job
@@ -51,6 +51,7 @@ class Assignment:
     commit: str = ""
     cache: Path | None = None
     conditions: dict[str, Any] = field(default_factory=dict)
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,15 @@ _SILENCE = 60.0  # seconds without a beat after which a run is taken for dead
 
 
 class Claims:
-    """Those of one run. Its place in the cache is made for the first: a run that finds all done writes none."""
+    """Those of one run. Its place in the cache is made for the first: a run that finds all done writes none.
 
-    def __init__(self, cache: Cache) -> None:
-        self._cache, self._folder = cache, cache.folder / "claims"
+    Args:
+        cache: in which the run has its place.
+        folder: where the claims are, on the same file system [claims, in the cache].
+    """
+
+    def __init__(self, cache: Cache, folder: Path | None = None) -> None:
+        self._cache, self._folder = cache, folder or cache.folder / "claims"
         self._held: set[str] = set()
         self._heard: dict[Path, tuple[int, float]] = {}  # by place: its last beat, and when it was first seen
         self._ended = threading.Event()

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -17,6 +19,7 @@ import typer
 if TYPE_CHECKING:
     from evalsuite.recipe import Recipe
     from evalsuite.run.cache import Cache
+    from evalsuite.run.choice import Choice
     from evalsuite.run.executor import Executor
 
 
@@ -50,15 +53,19 @@ def execute(
     cache: Cache,
     *,
     jobs: int = 0,
-    serial: bool = False,
+    kind: str = "local",
+    scheduler: str = "",
+    options: Mapping[str, str] = MappingProxyType({}),
     progress: str = "auto",
+    choice: Choice | None = None,
     command: str,
 ) -> bool:
     """Run the recipe in `folder` and print what became of it; whether every job gave what it was to give.
 
-    Ends the command where the run cannot begin or go on.
+    Ends the command where the run cannot begin or go on. The arguments `kind`, `scheduler` and `options` are those of
+    `executor_of`.
     """
-    from evalsuite.run.executor import Serial
+    from evalsuite.results import Status
     from evalsuite.run.progress import STYLES, progress_of
     from evalsuite.run.runner import RunError, run_recipe
     from evalsuite.run.stopping import Stopped, stoppable
@@ -66,11 +73,14 @@ def execute(
 
     if progress not in STYLES:
         stop(f"--progress is one of {', '.join(STYLES)}; got {progress!r}")
-    executor, workers = (Serial(), 1) if serial else processes(recipe, jobs)
+    workers = workers_of(jobs, kind)
     shown = progress_of(progress)
     try:
+        executor = executor_of(kind, recipe, folder.absolute(), workers, scheduler=scheduler, options=options)
         with stoppable(executor):
-            record = run_recipe(recipe, folder.absolute(), cache, executor, shown, workers=workers, command=command)
+            record = run_recipe(
+                recipe, folder.absolute(), cache, executor, shown, workers=workers, command=command, choice=choice
+            )
     except (RunError, DataError) as error:
         stop(error)
     except OSError as error:
@@ -84,28 +94,69 @@ def execute(
             )
         raise typer.Exit(128 + name) from None
     counts = record.jobs
+    left = counts["total"] - sum(counts.get(each.value, 0) for each in Status)
     failed = sum(counts.get(key, 0) for key in ("failed", "crashed", "timeout", "oom", "measurement_failed"))
     skipped = counts.get("skipped", 0)
     print(
         f"{counts['total']} jobs: {counts.get('ok', 0)} ok, {counts.get('unsupported', 0)} unsupported, {failed} failed"
-        f"{f', {skipped} skipped' if skipped else ''}"
+        f"{f', {skipped} skipped' if skipped else ''}{f', {left} left out' if left else ''}"
         f" ({counts.get('cached', 0)} from the cache). Rows: {folder / 'results.parquet'}"
     )
     return not (failed or skipped)
 
 
+EXECUTORS = ("serial", "local", "workers", "dask", "slurm")
+
+
+def executor_of(
+    kind: str, recipe: Recipe, folder: Path, workers: int, *, scheduler: str = "", options: Mapping[str, str]
+) -> Executor:
+    """The executor of that name for the run in `folder`; ends the command where it cannot be had.
+
+    Args:
+        kind: of `EXECUTORS`.
+        recipe: what is to be run.
+        folder: the run's, absolute.
+        workers: how many jobs at a time.
+        scheduler: of Dask; without one, its workers are processes of this machine.
+        options: of sbatch.
+    """
+    from evalsuite.run.executor import Serial
+
+    if kind not in EXECUTORS:
+        stop(f"--executor is one of {', '.join(EXECUTORS)}; got {kind!r}")
+    if scheduler and kind != "dask":
+        stop(f"--scheduler is Dask's: add --executor dask, or leave it out with {kind}")
+    if options and kind != "slurm":
+        stop(f"--slurm is for --executor slurm; got {kind!r}")
+    if kind == "serial":
+        return Serial()
+    if kind == "local":
+        return processes(recipe, workers)[0]
+    if kind == "workers":
+        from evalsuite.run.share import Shared
+
+        return Shared(recipe, folder)
+    from evalsuite.run.clusters import Dask, Slurm
+
+    try:
+        return Dask(recipe, folder, workers, scheduler) if kind == "dask" else Slurm(recipe, folder, workers, options)
+    except ImportError as error:
+        stop(f"--executor {kind} needs {error.name}, which is not installed: pip install 'evalsuite[{kind}]'")
+
+
 def processes(recipe: Recipe, jobs: int = 0) -> tuple[Executor, int]:
-    """The executor of a recipe's jobs in processes of their own, and how many run at a time; 0: one per core."""
-    from evalsuite.plan import jobs_of
-    from evalsuite.run.executor import Processes
+    """The executor of a recipe's jobs in processes of this machine, and how many run at a time; 0: one per core."""
+    from evalsuite.run.local import local_executor
 
-    workers = _workers(jobs)
-    modules = [type(step.stage).__module__ for step in recipe.steps]
-    libraries = [name for part in recipe.workloads for name in getattr(part.target, "preloaded", ())]
-    return Processes(workers, modules, jobs=len(jobs_of(recipe)), libraries=libraries), workers
+    workers = workers_of(jobs)
+    return local_executor(recipe, workers), workers
 
 
-def _workers(asked: int) -> int:
+def workers_of(asked: int, kind: str = "local") -> int:
+    """How many jobs run at a time; 0: one per core of this machine."""
     if asked < 0:
         stop(f"--jobs is a number of processes >= 1, or 0 for one per core; got {asked}")
+    if kind == "serial":
+        return 1
     return asked or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))

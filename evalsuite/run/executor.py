@@ -1,47 +1,17 @@
-"""Executors: jobs in killable children, one fresh process each, or one after the other in this process.
-
-A child is forked from a server that has the heavy libraries loaded, under a guard of its own that kills it with all
-below it at its limits: SIGKILL stops a solver that no signal handler or thread could. Its crash touches no other job.
-"""
+"""Executors: what runs a plan's jobs, be it in this process, in children of it, or on other machines."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import pkgutil
-import signal
-import sys
-import time
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing import connection, forkserver
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Protocol
 
 from evalsuite.results import Status, failure_row
-from evalsuite.run import tree
-from evalsuite.run.child import NO_ROOM, Assignment, Found, perform, read_outcome
-from evalsuite.run.guard import PAUSE, RESUME, Ended, guarded
-from evalsuite.sources import OURS
-
-_ALWAYS_LOADED = (
-    "evalsuite.run.guard",
-    "evalsuite.networks",
-    "evalsuite.deployment",
-    "sklearn.datasets",
-    "sklearn.model_selection",
-)
-_WORTH_WARMING = 8  # jobs; for fewer, two seconds of preparation are not earned back
-_PRELOAD = "EVALSUITE_PRELOAD"  # read by evalsuite.run.preload
-_ATTEMPTS = 3  # to fork from a server that was killed meanwhile
-_PATIENCE = 10.0  # seconds that the end of a process is waited for
-_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+from evalsuite.run.child import Assignment, Found, perform, read_outcome
 
 
 class Executor(Protocol):
-    """Runs assignments."""
+    """Runs assignments; `remote` where that may be on other machines, each with jobs of its own."""
+
+    remote: bool
 
     @property
     def free(self) -> int:
@@ -69,7 +39,8 @@ class Executor(Protocol):
         ...
 
 
-def _failed(assignment: Assignment, status: Status, reason: str, seconds: float) -> Found:
+def failed(assignment: Assignment, status: Status, reason: str, seconds: float) -> Found:
+    """What a job leaves that gave no outcome by itself."""
     labels = {**assignment.job.coordinates, "key": assignment.key}
     return Found(
         status, (failure_row(labels, status, reason),), seconds=round(seconds, 3), commit=assignment.commit,
@@ -79,6 +50,8 @@ def _failed(assignment: Assignment, status: Status, reason: str, seconds: float)
 
 class Serial:
     """One job after the other in this process: for debuggers. Time limits do not hold, and a crash ends the run."""
+
+    remote = False
 
     def __init__(self) -> None:
         self._done: list[tuple[Assignment, Found]] = []
@@ -110,177 +83,3 @@ class Serial:
 
 class ServerLost(Exception):
     """The process that jobs are forked from does not stay alive; the text is for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Child:
-    process: BaseProcess
-    line: Connection
-    assignment: Assignment
-    started: float
-
-
-class Processes:
-    """Up to `workers` children at a time.
-
-    Args:
-        workers: at least 1.
-        stage_modules: the modules of the stages, to be loaded before the first job.
-        jobs: how many there will be, at most; many are worth a longer preparation.
-        libraries: modules of installed packages that are loaded before, too, since that takes seconds.
-    """
-
-    def __init__(self, workers: int, stage_modules: Iterable[str], *, jobs: int, libraries: Iterable[str] = ()) -> None:
-        if workers < 1:
-            raise ValueError(f"workers must be at least 1, got {workers}")
-        self._workers = workers
-        self._running: list[_Child] = []
-        self._no_room: OSError | None = None  # met beside jobs that ended well, which are told first
-        for name in _ONE_THREAD:
-            os.environ.setdefault(name, "1")
-        self._context = multiprocessing.get_context("forkserver")
-        warm = ["evalsuite.run.warm"] if jobs >= _WORTH_WARMING else []
-        # Only ours: what a third party's modules read or import as they load, each job is to be seen doing itself.
-        ours = [name for name in stage_modules if name.partition(".")[0] in OURS]
-        os.environ[_PRELOAD] = ",".join([*_ALWAYS_LOADED, *warm, *_with_submodules(ours), *libraries])
-        self._context.set_forkserver_preload(["__main__", "evalsuite.run.preload"])
-
-    @property
-    def free(self) -> int:
-        """See `Executor`."""
-        return self._workers - len(self._running)
-
-    def start(self, assignment: Assignment) -> None:
-        """See `Executor`.
-
-        Raises:
-            ServerLost: the server that jobs are forked from dies whenever it is started.
-        """
-        for attempt in range(_ATTEMPTS):
-            ours, theirs = multiprocessing.Pipe()
-            arguments = (assignment, theirs, _memory_limit(assignment))
-            process = self._context.Process(target=guarded, args=arguments, daemon=False)
-            try:
-                process.start()
-            except (EOFError, ConnectionError) as error:  # the server was killed, or died as it loaded its modules
-                ours.close()
-                if attempt + 1 == _ATTEMPTS:
-                    raise ServerLost(f"no job can be started: the process that forks them {_server_end()}") from error
-                continue
-            finally:
-                theirs.close()
-            self._running.append(_Child(process, ours, assignment, time.monotonic()))
-            return
-
-    def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
-        """See `Executor`.
-
-        Raises:
-            OSError: the run's own disk has no room; what ended beside it has been told.
-        """
-        if self._no_room is not None:
-            raise self._no_room
-        lines = connection.wait([child.line for child in self._running], seconds) if self._running else []
-        ended = []
-        for child in [each for each in self._running if each.line in lines]:
-            self._running.remove(child)
-            try:
-                ended.append((child.assignment, self._outcome(child, _last_word(child))))
-            except OSError as error:
-                self._no_room = error
-            child.process.join(_PATIENCE)
-        if self._no_room is not None and not ended:
-            raise self._no_room
-        return ended
-
-    def _outcome(self, child: _Child, ended: Ended) -> Found:
-        assignment, seconds = child.assignment, time.monotonic() - child.started
-        if ended.cause == "timeout":
-            limit = f"killed at its time limit of {assignment.job.time_limit:g} s"
-            return _failed(assignment, Status.TIMEOUT, limit, seconds)
-        if ended.cause == "memory":
-            return _failed(assignment, Status.OOM, _starved(assignment, ended.held), seconds)
-        if ended.cause == "no room":
-            raise OSError(NO_ROOM[0], os.strerror(NO_ROOM[0]), str(assignment.scratch))
-        try:
-            return read_outcome(assignment.scratch)
-        except (OSError, ValueError):
-            reason = f"its process {_cause(ended.code)}; see logs/{assignment.job.id}.log"
-            return _failed(assignment, Status.CRASHED, reason, seconds)
-
-    def pause(self) -> None:
-        """See `Executor`."""
-        self._tell(PAUSE)
-
-    def resume(self) -> None:
-        """See `Executor`."""
-        self._tell(RESUME)
-
-    def _tell(self, word: bytes) -> None:
-        for child in self._running:
-            with suppress(OSError):  # it has just ended
-                child.line.send_bytes(word)
-
-    def stop(self) -> None:
-        """See `Executor`."""
-        for child in self._running:
-            child.line.close()  # which its guard hears
-        for child in self._running:
-            child.process.join(_PATIENCE)
-        self._running.clear()
-
-
-def _memory_limit(assignment: Assignment) -> int:
-    asked = assignment.job.memory_limit
-    return int(asked * 2**30) if asked else tree.machine_limit()
-
-
-def _starved(assignment: Assignment, held: int) -> str:
-    if not held:
-        return "killed by the kernel, since the machine ran out of memory"
-    limit = _memory_limit(assignment) / 2**30
-    cure = "raise `memory_limit` in the recipe" if assignment.job.memory_limit else "most of this machine's"
-    return f"killed at {held / 2**30:.2f} GiB of memory, since it may hold {limit:.4g} GiB: {cure}"
-
-
-def _last_word(child: _Child) -> Ended:
-    try:
-        ended: Ended = child.line.recv()
-    except (EOFError, OSError):  # its guard was killed, and the kernel killed the job with it
-        return Ended(-signal.SIGKILL)
-    finally:
-        child.line.close()
-    return ended
-
-
-def _server_end() -> str:
-    pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
-    try:
-        found = os.waitid(os.P_PID, pid or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except (OSError, AttributeError):
-        found = None
-    if found is None:
-        return f"ended {_ATTEMPTS} times as it began"
-    how = _cause(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status).partition(" and ")[0]
-    return f"{how} as it began, {_ATTEMPTS} times"
-
-
-def _cause(code: int) -> str:
-    if code < 0:
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
-    return f"ended with exit code {code} and without an outcome, as os._exit ends one"
-
-
-def _with_submodules(modules: Iterable[str]) -> list[str]:
-    """The stages' modules and those beside them in their packages, where a stage keeps its heavy imports."""
-    names = []
-    for name in sorted(set(modules)):
-        names.append(name)
-        package = sys.modules.get(name)
-        paths = getattr(package, "__path__", [])
-        # A `__main__` runs as it is imported.
-        names += [f"{name}.{each.name}" for each in pkgutil.iter_modules(paths) if each.name != "__main__"]
-    return names

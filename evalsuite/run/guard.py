@@ -2,8 +2,8 @@
 
 A job may crash, hang in C, fill the memory or start processes of its own in other sessions. Its guard does none of
 that, so it can say what became of the job, and it adopts what the job leaves. When the driver dies, in whatever way,
-the guard hears it on their line and ends the job; when the guard dies, the kernel ends the job. A SIGKILL to the guard
-alone leaves what the job has started in other sessions: nobody is left to end that.
+the guard hears it on their line and ends the job; when the guard dies, the kernel ends the job, and the driver what the
+job has started in other sessions. Where no one is left to hold a limit, the kernel holds that of the processor's time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection, util
@@ -20,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from evalsuite.run import tree
+from evalsuite.run.alone import turn
 from evalsuite.run.child import NO_ROOM, Assignment, perform
 from evalsuite.run.log import Log
 
@@ -35,12 +37,14 @@ class Ended:
     """How a job's process ended.
 
     `code` is its exit code, or less than 0 for a signal; `cause` is "timeout", "memory", "no room" on the run's own
-    disk, or empty; `held` the bytes that it held when it was killed for them.
+    disk, "refused" where the system gave it no process, for the reason `why`, or empty; `held` the bytes that it held
+    when it was killed for them.
     """
 
     code: int
     cause: str = ""
     held: int = 0
+    why: str = ""
 
 
 def guarded(assignment: Assignment, line: Connection, memory_limit: int) -> None:
@@ -50,16 +54,40 @@ def guarded(assignment: Assignment, line: Connection, memory_limit: int) -> None
     for each in _ENDING:
         signal.signal(each, _end)
     tree.adopt()
-    guard = _Guard(assignment, line, memory_limit)
     try:
-        ended = guard.watch()
+        with turn(assignment) as turns:
+            _wait_for(turns, line)
+            ended = _kept(assignment, line, memory_limit)
     except (EOFError, ConnectionError):  # the driver is gone
         ended = None
-    finally:
-        guard.clear()
     if ended is not None:
         with suppress(OSError):
             line.send(ended)
+
+
+def _kept(assignment: Assignment, line: Connection, memory_limit: int) -> Ended:
+    try:
+        guard = _Guard(assignment, line, memory_limit)
+    except OSError as error:  # no process or no file more
+        return Ended(1, "refused", why=str(error))
+    try:
+        return guard.watch()
+    finally:
+        guard.clear()
+
+
+def _wait_for(turns: Iterator[bool], line: Connection) -> None:
+    """Until it is the job's turn; its clock begins then.
+
+    Raises:
+        EOFError: the driver is gone.
+    """
+    for mine in turns:
+        if mine:
+            return
+        while line.poll(_TICK):
+            if line.recv_bytes() == PAUSE:
+                line.recv_bytes()  # until the user lets it go on
 
 
 def _end(*_: object) -> None:
@@ -175,6 +203,7 @@ def _work(assignment: Assignment, guard: int, out: int, note: int) -> None:
     try:
         os.setsid()
         tree.die_with(guard)
+        tree.limit_processor(assignment.job.time_limit)
         for each in (signal.SIGCHLD, *_ENDING):
             signal.signal(each, signal.SIG_DFL)
         with suppress(OSError):  # Where memory runs out, the kernel is to take the job, not the run.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -72,7 +71,7 @@ class Journal:
         os.close(self._descriptor)
 
     def _drop_torn_tail(self) -> None:
-        if not self.path.exists():
+        if not self.path.is_file():
             return
         content = self.path.read_bytes()
         if content and not content.endswith(b"\n"):
@@ -81,7 +80,8 @@ class Journal:
 
 def read_journal(path: Path) -> dict[str, Entry]:
     """The last entry of each job; lines that are no entry, or not the one written, are passed over."""
-    return {entry.job: entry for entry in _entries(path)} if path.is_file() else {}
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    return {entry.job: entry for entry in map(entry_in, lines) if entry is not None}
 
 
 def _line(entry: Entry) -> bytes:
@@ -98,11 +98,12 @@ def _adapter() -> TypeAdapter[Entry]:
     return TypeAdapter(Entry)
 
 
-def _entries(path: Path) -> Iterator[Entry]:
-    for line in path.read_bytes().splitlines():
-        try:
-            record = json.loads(line)
-            if _digest(record["entry"]) == record["sha256"]:
-                yield _adapter().validate_json(record["entry"], strict=True)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue
+def entry_in(line: bytes) -> Entry | None:
+    """The entry in a line of a journal; None where it is no entry, or not the one written."""
+    try:
+        record = json.loads(line)
+        if _digest(record["entry"]) == record["sha256"]:
+            return _adapter().validate_json(record["entry"], strict=True)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    return None

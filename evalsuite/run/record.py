@@ -163,6 +163,16 @@ def checkout() -> str:
         return f"release {_version('evalsuite')}"
 
 
+def changed_since(commit: str, files: Iterable[Path]) -> list[str]:
+    """Which of these files of the repository are others than at that commit; none where it is not known here."""
+    try:
+        root = Path(_git("rev-parse", "--show-toplevel"))
+        inside = [str(file) for file in files if file.is_relative_to(root)]
+        return _git("diff", "--name-only", commit.removesuffix("-dirty"), "--", *inside).splitlines() if inside else []
+    except (OSError, subprocess.CalledProcessError):
+        return []
+
+
 def _git(*words: str) -> str:
     # A hook's GIT_DIR and GIT_INDEX_FILE would name another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

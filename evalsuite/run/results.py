@@ -35,6 +35,7 @@ def _origin(job: Job, entry: Entry) -> Origin:
         job.variant.use,
         entry.commit,
         entry.inputs.get("code", ""),
+        str(entry.conditions.get("host", "")),
         options_of(job.step.part if job.step else job.variant),
         options_of(job.variant),
         options_of(job.workload),

@@ -9,23 +9,25 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
 
 from evalsuite.plan import Job, code_of, fingerprint_of, jobs_of, key_of
 from evalsuite.recipe import Recipe
-from evalsuite.results import Status, failure_row
+from evalsuite.run.artefacts import place_artefacts
 from evalsuite.run.cache import Cache
-from evalsuite.run.child import ARTEFACTS, NETWORK, NO_ROOM, Assignment, Found, read_outcome
+from evalsuite.run.child import NO_ROOM, Assignment, Found
+from evalsuite.run.choice import Choice
 from evalsuite.run.claims import Claims
 from evalsuite.run.executor import Executor, ServerLost
+from evalsuite.run.hosts import Hosts
 from evalsuite.run.journal import Entry, Journal, read_journal
+from evalsuite.run.outcomes import keep
 from evalsuite.run.progress import Progress
 from evalsuite.run.record import MEASURED, RunRecord, checkout, conditions, now, read_record, write_record
 from evalsuite.run.results import JOURNAL, RESULTS, alone_at_results, write_results
 from evalsuite.run.state import State, entry_of
-from evalsuite.sources import digest, edited
+from evalsuite.sources import digest
 
 _GLANCE = 1.0  # seconds
 _PAUSE = 0.2  # seconds between two looks at what other runs do
@@ -33,12 +35,6 @@ _PAUSE = 0.2  # seconds between two looks at what other runs do
 
 class RunError(Exception):
     """A run that cannot begin or go on; the text is for the user."""
-
-
-def _edited_meanwhile(job: Job, key: str) -> Found:
-    """What to say of a job of which nobody knows whether it ran the code that its key is of, or the code after it."""
-    reason = "its source was edited while the run went on; run the same command again"
-    return Found(Status.FAILED, (failure_row({**job.coordinates, "key": key}, Status.FAILED, reason),))
 
 
 @contextmanager
@@ -59,9 +55,17 @@ def _locked(out: Path) -> Iterator[None]:
 
 
 def run_recipe(
-    recipe: Recipe, out: Path, cache: Cache, executor: Executor, progress: Progress, *, workers: int, command: str = ""
+    recipe: Recipe,
+    out: Path,
+    cache: Cache,
+    executor: Executor,
+    progress: Progress,
+    *,
+    workers: int,
+    command: str = "",
+    choice: Choice | None = None,
 ) -> RunRecord:
-    """Run what is not done yet and write journal, results.parquet and run.json to `out`.
+    """Run what is not done yet, or the chosen part of it, and write journal, results.parquet and run.json to `out`.
 
     Raises:
         RunError: `out` holds another recipe's run or another process writes to it, or there is no room on the disk.
@@ -78,7 +82,7 @@ def run_recipe(
                 f"this one is {recipe.name!r}, {recipe.digest[:12]}: choose another folder with --out"
             )
         try:
-            run = _Run(recipe, out, cache, executor, progress, workers, command)
+            run = _Run(recipe, out, cache, executor, progress, workers, command, choice or Choice())
             return run.run(known)
         except ServerLost as error:
             raise RunError(f"{error}; what was measured is kept") from error
@@ -109,23 +113,30 @@ class _Run:
         progress: Progress,
         workers: int,
         command: str,
+        choice: Choice,
     ) -> None:
         self._recipe, self._out, self._executor, self._progress = recipe, out, executor, progress
         self._workers = workers
         cache.sweep()
         self._journal = Journal(out / JOURNAL)
-        self._state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache)
+        self._state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache, choice=choice)
+        try:
+            self._wanted = choice.wanted(self._state.jobs)
+        except ValueError as error:
+            raise RunError(str(error)) from error
         # Seed by seed: soon something is known of each workload, variant and step, the time that it takes too.
-        seeds = {seed: place for place, seed in enumerate(recipe.seeds)}
-        self._queue = sorted(self._state.jobs, key=lambda job: seeds[job.seed])
+        self._seeds = {seed: place for place, seed in enumerate(recipe.seeds)}
+        self._queue = sorted(self._state.jobs, key=lambda job: self._seeds[job.seed])
         self._places = {job.id: place for place, job in enumerate(self._queue)}
         # All by the jobs' places in the queue: what needs nothing any more, and of that what must run.
         self._ready = [place for place, job in enumerate(self._queue) if not job.needs]
         self._lined_up: list[int] = []
+        self._alone: list[int] = []  # of those that must run, what takes times: it runs when nothing else does
+        self._hosts = Hosts()
         self._elsewhere: list[int] = []  # of those that must run, what a run that shares the cache does now
         self._claims = Claims(cache)
         self._inputs: dict[str, dict[str, str]] = {}  # of the jobs that are lined up or run
-        self._left = Counter(map(_kind, self._state.jobs))
+        self._left = Counter(_kind(job) for job in self._state.jobs if job.id in self._wanted)
         self._running: list[str] = []
         self._outdated: set[str] = set()  # of those that run: what takes a network that is another by now
         for code in {code_of(job) for job in self._state.jobs}:
@@ -142,7 +153,7 @@ class _Run:
         self._progress.begin(len(self._state.jobs))
         finished = False
         try:
-            while len(self._state.entries) < len(self._state.jobs):
+            while self._ready or self._inputs:
                 self._advance()
                 import pyarrow.parquet  # noqa: F401  # now, while jobs run: a Ctrl-C is not to wait for it
 
@@ -151,7 +162,7 @@ class _Run:
                     self._finish(assignment, found)
                 if self._elsewhere and time.monotonic() - begun < _PAUSE:
                     time.sleep(_PAUSE)
-            finished = True
+            finished = len(self._state.entries) == len(self._state.jobs)
         finally:
             self._executor.stop()
             self._claims.close()
@@ -178,15 +189,39 @@ class _Run:
         """
         until = time.monotonic() + _GLANCE
         while self._elsewhere:
-            heappush(self._lined_up, self._elsewhere.pop())
-        while self._ready or (self._lined_up and self._executor.free > 0):
+            self._line_up(self._elsewhere.pop())
+        while self._ready or (self._lined_up and self._free > 0):
             first = self._lined_up and (not self._ready or self._lined_up[0] < self._ready[0])
-            if first and self._executor.free > 0:
+            if first and self._free > 0:
                 self._start(self._queue[heappop(self._lined_up)])
             elif time.monotonic() < until:
                 self._settle(self._queue[heappop(self._ready)])
             else:
                 return
+        while self._due and not self._running:
+            self._start(self._queue[heappop(self._alone)])
+
+    @property
+    def _due(self) -> bool:
+        """Whether what takes times comes next: with nothing else of its seed left."""
+        first = self._seed(self._lined_up[0]) if self._lined_up else len(self._seeds)
+        return bool(self._alone) and self._seed(self._alone[0]) < first
+
+    def _seed(self, place: int) -> int:
+        return self._seeds[self._queue[place].seed]
+
+    @property
+    def _free(self) -> int:
+        alone = not self._executor.remote and any(self._job(each).exclusive for each in self._running)
+        return 0 if alone or self._due else self._executor.free
+
+    def _job(self, name: str) -> Job:
+        return self._queue[self._places[name]]
+
+    def _line_up(self, place: int) -> None:
+        """Elsewhere, each machine lets its jobs that take times run alone."""
+        apart = self._queue[place].exclusive and not self._executor.remote
+        heappush(self._alone if apart else self._lined_up, place)
 
     def _settle(self, job: Job) -> None:
         """Keep what is known of a job, or line it up to be run: its inputs are looked at once."""
@@ -200,18 +235,21 @@ class _Run:
         if entry is not None:
             self._keep(job, entry)
             return
+        if job.id not in self._wanted:
+            return
         self._inputs[job.id] = inputs
-        heappush(self._lined_up, self._places[job.id])
+        self._line_up(self._places[job.id])
 
     def _start(self, job: Job) -> None:
         key = key_of(self._inputs[job.id])
-        if not self._claims.take(key):
+        host = self._hosts.of(job) if self._executor.remote else ""
+        if host is None or not self._claims.take(key):
             self._elsewhere.append(self._places[job.id])
             return
         network = self._state.network_of(job) if job.needs else None
         if job.needs and network is None:
             self._claims.release(key)
-            heappush(self._lined_up, self._places[job.id])
+            self._line_up(self._places[job.id])
             self._make_again(job.needs)
             return
         entry = None if job.id in self._state.forced else self._state.settle(job, self._inputs[job.id])
@@ -221,11 +259,13 @@ class _Run:
             self._keep(job, entry)
             return
         log, scratch = self._out / "logs" / f"{job.id}.log", self._state.cache.scratch()
-        conditions = {**self._conditions, MEASURED: now()}
+        alone = {"jobs_at_a_time": 1} if job.exclusive else {}
+        conditions = {**self._conditions, **alone, MEASURED: now()}
         folder = self._state.cache.folder
         self._running.append(job.id)
+        self._hosts.begin(job)
         self._progress.running(self._running)
-        self._executor.start(Assignment(job, key, scratch, network, log, self._commit, folder, conditions))
+        self._executor.start(Assignment(job, key, scratch, network, log, self._commit, folder, conditions, host))
 
     def _make_again(self, needed: str) -> None:
         """The journal knows the job, but the cache has lost its network: run it once more, and then what takes it."""
@@ -238,44 +278,34 @@ class _Run:
 
     def _take_back(self, jobs: set[str]) -> None:
         """Of these jobs, those that are lined up wait for what they need once more."""
-        waiting = {place for place in (*self._lined_up, *self._elsewhere) if self._queue[place].id in jobs}
+        lined_up = {*self._lined_up, *self._alone, *self._elsewhere}
+        waiting = {place for place in lined_up if self._queue[place].id in jobs}
         for place in waiting:
             del self._inputs[self._queue[place].id]
-        self._lined_up = sorted({*self._lined_up, *self._elsewhere} - waiting)
-        self._elsewhere = []
+        self._lined_up, self._alone, self._elsewhere = [], [], []
+        for place in lined_up - waiting:
+            self._line_up(place)
 
     def _forget(self, job: str) -> None:
         del self._state.entries[job]
-        self._left[_kind(self._queue[self._places[job]])] += 1
+        self._left[_kind(self._job(job))] += 1
 
     def _finish(self, assignment: Assignment, found: Found) -> None:
         job, inputs = assignment.job, self._inputs.pop(assignment.job.id)
         self._running.remove(job.id)
+        self._hosts.end(job)
         try:
             if job.id in self._outdated:
                 self._outdated.remove(job.id)
                 shutil.rmtree(assignment.scratch, ignore_errors=True)
                 heappush(self._ready, self._places[job.id])
                 return
-            found = self._stored(assignment, found)
+            found = keep(self._state.cache, assignment, found)
         finally:
             self._claims.release(assignment.key)
         entry = entry_of(job, assignment.key, inputs, found, cached=False)
         self._drop_dependents(entry)
         self._keep(job, entry)
-
-    def _stored(self, assignment: Assignment, found: Found) -> Found:
-        """The outcome as it is kept: in the cache where it is final, and nowhere else."""
-        if found.final and edited(*code_of(assignment.job)):
-            found = _edited_meanwhile(assignment.job, assignment.key)
-        if found.final:
-            self._state.discard(assignment.key)
-            # Where another run was faster, its outcome is the one the cache holds.
-            return read_outcome(self._state.cache.store(assignment.key, assignment.scratch))
-        shutil.rmtree(assignment.scratch, ignore_errors=True)
-        if found.status is Status.OK:
-            found = replace(found, network="", handover="a metric failed, so its network is not kept")
-        return found
 
     def _drop_dependents(self, entry: Entry) -> None:
         """A network made again may differ: what was settled with the one before must not stand beside it."""
@@ -288,34 +318,20 @@ class _Run:
         self._outdated |= dependents & set(self._running)
 
     def _keep(self, job: Job, entry: Entry) -> None:
+        self._hosts.learn(job, entry)
         self._state.entries[job.id] = entry
         known = self._state.before.get(job.id)
-        new = not (entry.cached and known is not None and known.key == entry.key and known.final)
-        self._copy_artefacts(job, entry, new=new)
+        new = not (entry.cached and known is not None and known.key == entry.key and known.final == entry.final)
+        place_artefacts(self._out, self._state.cache, entry, new=new)
         if new:
             self._journal.append(entry)
         self._left[_kind(job)] -= 1
         for each in self._state.followers.get(job.id, ()):
             if each.id not in self._state.entries and each.id not in self._inputs:
                 heappush(self._ready, self._places[each.id])
-        left = {kind: count for kind, count in self._left.items() if count}
+        left = {kind: count for kind, count in self._left.items() if count > 0}
         self._progress.update(entry, len(self._state.entries), len(self._state.jobs), left, self._workers)
         self._progress.running(self._running)
-
-    def _copy_artefacts(self, job: Job, entry: Entry, *, new: bool) -> None:
-        """Put a job's files where the user looks for them, whole, and remove those of an outcome that is no more."""
-        target = self._out / "artefacts" / job.id
-        if not new and (target.exists() or not (entry.artefacts or entry.network)):
-            return
-        home = self._state.cache.find(entry.key) if entry.final and entry.key else None
-        partial = target.with_name(f".{target.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        for name, place in ((ARTEFACTS, partial), (NETWORK, partial / NETWORK)):
-            if home is not None and (home / name).is_dir() and any((home / name).iterdir()):
-                shutil.copytree(home / name, place, dirs_exist_ok=True)
-        shutil.rmtree(target, ignore_errors=True)
-        if partial.exists():
-            partial.rename(target)
 
     def _compact(self, known: RunRecord | None, *, finished: bool) -> RunRecord:
         record = self._record.end(self._state.entries.values(), known, finished=finished)

@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evalsuite.plan import Job, changed, inputs_of, jobs_of, key_of
+from evalsuite.plan import Job, changed, code_of, inputs_of, jobs_of, key_of
 from evalsuite.reading import unchanged
 from evalsuite.recipe import TRAIN, Recipe
 from evalsuite.results import Status, failure_row
 from evalsuite.run.cache import Cache
-from evalsuite.run.child import NETWORK, Found, read_outcome
+from evalsuite.run.child import NETWORK, Found
+from evalsuite.run.choice import Choice
 from evalsuite.run.journal import Entry, read_journal
+from evalsuite.run.outcomes import stored
+from evalsuite.run.record import changed_since
 from evalsuite.run.results import JOURNAL
+from evalsuite.sources import closure
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What would become of a job: cached, run, or wait (its key needs a network that is not made yet)."""
+    """What would become of a job: cached, run, or wait (its key needs a network that is not made yet).
+
+    `inputs` are what it depends on, where it would run, and `before` what the run's folder knows of it.
+    """
 
     job: Job
     state: str
     why: str
+    inputs: dict[str, str] = field(default_factory=dict)
+    before: Entry | None = None
+
+    def reasons(self) -> list[str]:
+        """Why it would run, at length: each input that is another, and the source files that were changed."""
+        known = self.before.inputs if self.before is not None and self.state == "run" else {}
+        if self.before is None or not known:
+            return []
+        names = [name for name in sorted({*known, *self.inputs}) if known.get(name) != self.inputs.get(name)]
+        said = [f"{name}: {known.get(name, 'none')} -> {self.inputs.get(name, 'none')}" for name in names]
+        if "code" in names:
+            files = changed_since(self.before.commit, closure(*code_of(self.job)).values())
+            said += [f"changed since {self.before.commit[:12]}: {file}" for file in files]
+        return said
 
 
 @dataclass(slots=True)
@@ -38,6 +58,7 @@ class State:
     cache: Cache
     entries: dict[str, Entry] = field(default_factory=dict)
     forced: dict[str, str] = field(default_factory=dict)
+    choice: Choice = field(default_factory=Choice)
     followers: dict[str, list[Job]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
@@ -48,27 +69,8 @@ class State:
     def network_of(self, job: Job) -> Path | None:
         """The folder of the very network that `job` takes, or None where it is not at hand."""
         needed = self.entries[job.needs]
-        found = self._stored(needed.key)
+        found = stored(self.cache, needed.key)
         return found[0] / NETWORK if found is not None and found[1].network == needed.network else None
-
-    def _stored(self, key: str) -> tuple[Path, Found] | None:
-        """A finished job's folder in the cache and its outcome; one that cannot be read is removed."""
-        home = self.cache.find(key)
-        if home is None:
-            return None
-        try:
-            found = read_outcome(home)
-        except (OSError, ValueError):
-            found = None
-        if found is None:
-            shutil.rmtree(home, ignore_errors=True)
-        return (home, found) if found is not None and unchanged(found.read) else None
-
-    def discard(self, key: str) -> None:
-        """Make room for a job's outcome where one is that was found stale."""
-        home = self.cache.find(key)
-        if home is not None and self._stored(key) is None:
-            shutil.rmtree(home, ignore_errors=True)
 
     def dependents(self, job: str) -> set[str]:
         """The ids of the jobs that take this job's network, and of those that take theirs."""
@@ -85,8 +87,10 @@ class State:
         known = self.before.get(job.id)
         if known is not None and known.key == key and known.final and unchanged(known.read):
             return replace(known, cached=True)
-        stored = self._stored(key)
-        return None if stored is None else entry_of(job, key, inputs, stored[1], cached=True)
+        if known is not None and known.key == key and self.choice.stays(known):
+            return replace(known, cached=True)
+        found = stored(self.cache, key)
+        return None if found is None else entry_of(job, key, inputs, found[1], cached=True)
 
     def skip(self, job: Job) -> Entry | None:
         """The entry of a job that cannot run, since the job it needs gave no network.
@@ -129,7 +133,8 @@ def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
         inputs = state.inputs(job)
         entry = state.settle(job, inputs)
         if entry is None:
-            planned.append(Planned(job, "run", _why(state.before.get(job.id), inputs)))
+            before = state.before.get(job.id)
+            planned.append(Planned(job, "run", _why(before, inputs), inputs, before))
             continue
         state.entries[job.id] = entry
         planned.append(Planned(job, "cached", f"key {entry.key[:12]}"))

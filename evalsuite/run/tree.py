@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import resource
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,6 +14,7 @@ from pathlib import Path
 _SUBREAPER, _DEATH_SIGNAL = 36, 1  # of prctl(2)
 _HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:")  # Of files that are mapped, such as libraries, the system can let go.
 _SHARES = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")  # the same
+_GRACE = 60  # seconds more, for what a job does before and after its stage
 _SHARE = 0.9  # of the machine's memory: what a job may take where nothing else is said
 
 
@@ -32,27 +35,35 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def limit_processor(seconds: float) -> None:
+    """Have the kernel end this process once it has computed for so long on all cores, whoever watches it or not."""
+    whole = math.ceil(seconds * (os.cpu_count() or 1)) + _GRACE
+    with suppress(OSError, ValueError):  # a lower one stands already
+        resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
+
+
 def descendants(pid: int) -> list[int]:
     """The processes below `pid`, zombies included; those that come and go meanwhile may be missed."""
     found: list[int] = []
     waiting = [pid]
     while waiting:
-        children = _children(waiting.pop())
-        found += children
-        waiting += children
+        below = children(waiting.pop())
+        found += below
+        waiting += below
     return found
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """The processes that `pid` has started, or adopted, zombies included."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return [] if Path("/proc/self").exists() else _asked(pid)
-    children: list[int] = []
+    found: list[int] = []
     for thread in threads:
         with suppress(OSError):
-            children += map(int, (thread / "children").read_bytes().split())
-    return children
+            found += map(int, (thread / "children").read_bytes().split())
+    return found
 
 
 def _asked(pid: int) -> list[int]:

@@ -63,6 +63,7 @@ class Quantize:
 
     version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
+    exclusive: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -17,9 +20,10 @@ from workshop import HEAD, Workshop, lines, wait_until
 from evalsuite.plan import jobs_of
 from evalsuite.plugins import load
 from evalsuite.recipe import parse_recipe
-from evalsuite.run import tree
+from evalsuite.results import Status
+from evalsuite.run import guard, local, tree
 from evalsuite.run.child import Assignment
-from evalsuite.run.executor import Processes, _with_submodules
+from evalsuite.run.local import Processes, _with_submodules
 
 ONE = HEAD.replace(", gelu-swap", "")
 
@@ -164,6 +168,68 @@ def test_what_a_killed_driver_or_guard_leaves_dies(workshop: Workshop) -> None:
     process.communicate()
     _, alive = psutil.wait_procs([*below, deserter], timeout=60)
     assert not alive
+
+
+@pytest.mark.slow
+def test_what_a_job_leaves_whose_guard_is_killed_dies_too(workshop: Workshop) -> None:
+    file = workshop.folder / "pid"
+    steps = f"  - {{use: deserter, file: {file}, seconds: 600, time_limit: 900}}\n"
+    process = workshop.start("run", workshop.recipe(steps, ONE), "--out", workshop.out, "--jobs", 1)
+    wait_until(lambda: written(file), 250)
+    left = psutil.Process(int(file.read_text()))
+    left.parent().parent().kill()
+    process.communicate(timeout=60)
+    assert gone(left.pid)
+    rows = workshop.rows().set_index("step")
+    assert (rows.loc["deserter", "status"], "SIGKILL" in rows.loc["deserter", "reason"]) == ("crashed", True)
+
+
+def test_the_kernel_ends_what_computes_for_too_long() -> None:
+    code = "from evalsuite.run import tree; tree._GRACE = 1; tree.limit_processor(0)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}sum(range(10**15))"], check=False, capture_output=True, timeout=250
+    )
+    assert done.returncode == -signal.SIGXCPU
+
+
+def test_a_refused_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    (job, *_) = jobs_of(parse_recipe(f"{ONE}steps: [accuracy]\n"))
+    assignment = Assignment(job, "key", tmp_path, None, tmp_path / "log")
+    ours, theirs = multiprocessing.Pipe()
+    code = signal.getsignal(signal.SIGCHLD)
+    monkeypatch.setattr(os, "fork", refuses)
+    try:
+        ended = guard._kept(assignment, theirs, 1 << 40)
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, code)
+    assert (ended.cause, ended.why) == ("refused", "[Errno 11] Resource temporarily unavailable")
+    child = local._Child(multiprocessing.Process(), ours, assignment, time.monotonic())
+    found = Processes(1, [], jobs=1)._outcome(child, ended)
+    assert (found.status, found.rows[0].reason) == (Status.CRASHED, f"its process could not be started: {ended.why}")
+
+
+def test_an_interrupt_as_a_job_starts_leaves_none(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    begin = BaseProcess.start
+
+    def start(self: BaseProcess) -> None:
+        begin(self)
+        started.append(self.pid or 0)
+        raise KeyboardInterrupt
+
+    recipe = parse_recipe(f"{ONE}time_limit: 900\nsteps: [slow]\n")
+    scratch = workshop.folder / "scratch"
+    scratch.mkdir()
+    executor = Processes(1, [], jobs=1)
+    monkeypatch.setattr(BaseProcess, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        executor.start(Assignment(jobs_of(recipe)[0], "key", scratch, None, workshop.folder / "log"))
+    executor.stop()
+    assert [gone(pid) for pid in started] == [True]
 
 
 @pytest.mark.slow

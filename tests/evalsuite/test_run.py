@@ -26,8 +26,8 @@ from workshop import COMMAND, HEAD, Workshop, lines, wait_until
 from evalsuite.plugins import load
 from evalsuite.results import read_results
 from evalsuite.run import record
-from evalsuite.run.executor import Processes
 from evalsuite.run.journal import read_journal
+from evalsuite.run.local import Processes
 from evalsuite.run.record import checkout
 
 

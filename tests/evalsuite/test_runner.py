@@ -101,6 +101,30 @@ def test_each_job_is_keyed_once_and_run_once_in_order(tmp_path: Path, monkeypatc
     assert set(keyed.values()) == {2}
 
 
+class Watched(AtOnce):
+    """Notes what runs beside each job as it starts."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 3)
+        self.beside: list[tuple[Job, list[Job]]] = []
+
+    def start(self, assignment: Assignment) -> None:
+        self.beside.append((assignment.job, [each.job for each, _ in self._done]))
+        super().start(assignment)
+
+
+def test_what_takes_times_runs_alone(tmp_path: Path) -> None:
+    executor = Watched()
+    record = run_recipe(parse_recipe(RECIPE), tmp_path, Cache(tmp_path / "cache"), executor, Silent(), workers=3)
+    assert record.jobs["ok"] == 6 * SEEDS
+    assert all(not (job.exclusive and beside) for job, beside in executor.beside)
+    assert not any(each.exclusive for _, beside in executor.beside for each in beside)
+    assert max(len(beside) for _, beside in executor.beside) == 2
+    entries = read_journal(tmp_path / "journal.jsonl").values()
+    at_a_time = {(each.job.rpartition("/")[2], each.conditions["jobs_at_a_time"]) for each in entries}
+    assert at_a_time == {("train", 3), ("accuracy", 3), ("export", 1)}
+
+
 def test_lost_networks_are_made_again_with_what_waits_for_them_alone(tmp_path: Path) -> None:
     run(tmp_path)
     journal = tmp_path / "out" / "journal.jsonl"

@@ -1,0 +1,269 @@
+"""The local executor: jobs in killable children of this machine, one fresh process each.
+
+A child is forked from a server that has the heavy libraries loaded, under a guard of its own that kills it with all
+below it at its limits: SIGKILL stops a solver that no signal handler or thread could. Its crash touches no other job.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pkgutil
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import connection, forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from types import ModuleType
+
+from evalsuite.plan import jobs_of
+from evalsuite.recipe import Recipe
+from evalsuite.results import Status
+from evalsuite.run import tree
+from evalsuite.run.child import NO_ROOM, Assignment, Found, read_outcome
+from evalsuite.run.executor import ServerLost, failed
+from evalsuite.run.guard import PAUSE, RESUME, Ended, guarded
+from evalsuite.sources import OURS
+
+_ALWAYS_LOADED = (
+    "evalsuite.run.guard",
+    "evalsuite.networks",
+    "evalsuite.deployment",
+    "sklearn.datasets",
+    "sklearn.model_selection",
+)
+_WORTH_WARMING = 8  # jobs; for fewer, two seconds of preparation are not earned back
+_PRELOAD = "EVALSUITE_PRELOAD"  # read by evalsuite.run.preload
+_ATTEMPTS = 3  # to fork from a server that was killed meanwhile
+_ADOPTION = 0.5  # seconds in which the kernel has ended a job whose guard was killed, and given away its processes
+_PATIENCE = 10.0  # seconds that the end of a process is waited for
+_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    process: BaseProcess
+    line: Connection
+    assignment: Assignment
+    started: float
+
+
+class Processes:
+    """Up to `workers` children at a time.
+
+    Args:
+        workers: at least 1.
+        stage_modules: the modules of the stages, to be loaded before the first job.
+        jobs: how many there will be, at most; many are worth a longer preparation.
+        libraries: modules of installed packages that are loaded before, too, since that takes seconds.
+    """
+
+    remote = False
+
+    def __init__(self, workers: int, stage_modules: Iterable[str], *, jobs: int, libraries: Iterable[str] = ()) -> None:
+        if workers < 1:
+            raise ValueError(f"workers must be at least 1, got {workers}")
+        self._workers = workers
+        self._running: list[_Child] = []
+        self._no_room: OSError | None = None  # met beside jobs that ended well, which are told first
+        for name in _ONE_THREAD:
+            os.environ.setdefault(name, "1")
+        self._context = multiprocessing.get_context("forkserver")
+        warm = ["evalsuite.run.warm"] if jobs >= _WORTH_WARMING else []
+        # Only ours: what a third party's modules read or import as they load, each job is to be seen doing itself.
+        ours = [name for name in stage_modules if name.partition(".")[0] in OURS]
+        os.environ[_PRELOAD] = ",".join([*_ALWAYS_LOADED, *warm, *_with_submodules(ours), *libraries])
+        self._context.set_forkserver_preload(["evalsuite.run.preload"])
+
+    @property
+    def free(self) -> int:
+        """See `Executor`."""
+        return self._workers - len(self._running)
+
+    def start(self, assignment: Assignment) -> None:
+        """See `Executor`.
+
+        Raises:
+            ServerLost: the server that jobs are forked from dies whenever it is started.
+        """
+        for attempt in range(_ATTEMPTS):
+            ours, theirs = multiprocessing.Pipe()
+            arguments = (assignment, theirs, _memory_limit(assignment))
+            process = self._context.Process(target=guarded, args=arguments, daemon=False)
+            child = _Child(process, ours, assignment, time.monotonic())
+            self._running.append(child)  # before it starts: a Ctrl-C between the two would leave it to itself
+            try:
+                with _main_left_out(assignment):
+                    process.start()
+            except (EOFError, ConnectionError) as error:  # the server was killed, or died as it loaded its modules
+                self._running.remove(child)
+                ours.close()
+                if attempt + 1 == _ATTEMPTS:
+                    raise ServerLost(f"no job can be started: the process that forks them {_server_end()}") from error
+                continue
+            finally:
+                theirs.close()
+            return
+
+    def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
+        """See `Executor`.
+
+        Raises:
+            OSError: the run's own disk has no room; what ended beside it has been told.
+        """
+        if self._no_room is not None:
+            raise self._no_room
+        lines = connection.wait([child.line for child in self._running], seconds) if self._running else []
+        ended = []
+        for child in [each for each in self._running if each.line in lines]:
+            self._running.remove(child)
+            word = _last_word(child)
+            try:
+                ended.append((child.assignment, self._outcome(child, word or Ended(-signal.SIGKILL))))
+            except OSError as error:
+                self._no_room = error
+            child.process.join(_PATIENCE)
+            if word is None:
+                _end_orphans()
+        if self._no_room is not None and not ended:
+            raise self._no_room
+        return ended
+
+    def _outcome(self, child: _Child, ended: Ended) -> Found:
+        assignment, seconds = child.assignment, time.monotonic() - child.started
+        if ended.cause == "timeout":
+            limit = f"killed at its time limit of {assignment.job.time_limit:g} s"
+            return failed(assignment, Status.TIMEOUT, limit, seconds)
+        if ended.cause == "memory":
+            return failed(assignment, Status.OOM, _starved(assignment, ended.held), seconds)
+        if ended.cause == "refused":
+            refusal = f"its process could not be started: {ended.why}"
+            return failed(assignment, Status.CRASHED, refusal, seconds)
+        if ended.cause == "no room":
+            raise OSError(NO_ROOM[0], os.strerror(NO_ROOM[0]), str(assignment.scratch))
+        try:
+            return read_outcome(assignment.scratch)
+        except (OSError, ValueError):
+            reason = f"its process {_cause(ended.code)}; see logs/{assignment.job.id}.log"
+            return failed(assignment, Status.CRASHED, reason, seconds)
+
+    def pause(self) -> None:
+        """See `Executor`."""
+        self._tell(PAUSE)
+
+    def resume(self) -> None:
+        """See `Executor`."""
+        self._tell(RESUME)
+
+    def _tell(self, word: bytes) -> None:
+        for child in self._running:
+            with suppress(OSError):  # it has just ended
+                child.line.send_bytes(word)
+
+    def stop(self) -> None:
+        """See `Executor`."""
+        for child in self._running:
+            child.line.close()  # which its guard hears
+        for child in self._running:
+            if child.process.pid is not None:  # else the run was ended while it was about to start
+                child.process.join(_PATIENCE)
+        self._running.clear()
+
+
+def local_executor(recipe: Recipe, workers: int) -> Processes:
+    """The executor of a recipe's jobs on this machine, so many at a time."""
+    modules = [type(step.stage).__module__ for step in recipe.steps]
+    libraries = [name for part in recipe.workloads for name in getattr(part.target, "preloaded", ())]
+    return Processes(workers, modules, jobs=len(jobs_of(recipe)), libraries=libraries)
+
+
+@contextmanager
+def _main_left_out(assignment: Assignment) -> Iterator[None]:
+    """Inside, a new process does not import this one's script, which would do again what it does, unless guarded.
+
+    A job needs none of it, except where its workload, variant or stage is a class of that very script.
+    """
+    main = sys.modules["__main__"]
+    if "__main__" not in assignment.job.plugins:
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _memory_limit(assignment: Assignment) -> int:
+    asked = assignment.job.memory_limit
+    return int(asked * 2**30) if asked else tree.machine_limit()
+
+
+def _starved(assignment: Assignment, held: int) -> str:
+    if not held:
+        return "killed by the kernel, since the machine ran out of memory"
+    limit = _memory_limit(assignment) / 2**30
+    cure = "raise `memory_limit` in the recipe" if assignment.job.memory_limit else "most of this machine's"
+    return f"killed at {held / 2**30:.2f} GiB of memory, since it may hold {limit:.4g} GiB: {cure}"
+
+
+def _last_word(child: _Child) -> Ended | None:
+    """What its guard says; None where that was killed, and the kernel killed the job with it."""
+    try:
+        ended: Ended = child.line.recv()
+    except (EOFError, OSError):
+        return None
+    finally:
+        child.line.close()
+    return ended
+
+
+def _end_orphans() -> None:
+    """Kill what a job whose guard was killed has left: the server that guards are forked from adopts it."""
+    deadline = time.monotonic() + _ADOPTION
+    while (server := _server()) and time.monotonic() < deadline:
+        guards = {each.pid for each in multiprocessing.active_children()}
+        for orphan in set(tree.children(server)) - guards:
+            tree.kill([orphan, *tree.descendants(orphan)])
+        time.sleep(_ADOPTION / 10)
+
+
+def _server() -> int | None:
+    """The process that guards are forked from."""
+    pid: int | None = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    return pid
+
+
+def _server_end() -> str:
+    pid = _server()
+    try:
+        found = os.waitid(os.P_PID, pid or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (OSError, AttributeError):
+        found = None
+    if found is None:
+        return f"ended {_ATTEMPTS} times as it began"
+    how = _cause(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status).partition(" and ")[0]
+    return f"{how} as it began, {_ATTEMPTS} times"
+
+
+def _cause(code: int) -> str:
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"ended with exit code {code} and without an outcome, as os._exit ends one"
+
+
+def _with_submodules(modules: Iterable[str]) -> list[str]:
+    """The stages' modules and those beside them in their packages, where a stage keeps its heavy imports."""
+    names = []
+    for name in sorted(set(modules)):
+        names.append(name)
+        package = sys.modules.get(name)
+        paths = getattr(package, "__path__", [])
+        # A `__main__` runs as it is imported.
+        names += [f"{name}.{each.name}" for each in pkgutil.iter_modules(paths) if each.name != "__main__"]
+    return names

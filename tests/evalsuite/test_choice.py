@@ -1,0 +1,218 @@
+"""Parts of a recipe, other seeds, what is tried again, and what the cache holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from test_runner import AtOnce
+from typer.testing import CliRunner
+from workshop import HEAD, Workshop
+
+from evalsuite.cli import app
+from evalsuite.recipe import parse_recipe
+from evalsuite.results import Status, read_results
+from evalsuite.run import record
+from evalsuite.run.cache import Cache
+from evalsuite.run.child import Assignment
+from evalsuite.run.choice import Choice, seeds_of, with_seeds
+from evalsuite.run.executor import failed
+from evalsuite.run.inventory import collect, damaged, inventory, matching, told, used_by
+from evalsuite.run.progress import Silent
+from evalsuite.run.record import RunRecord, changed_since
+from evalsuite.run.runner import RunError, run_recipe
+from evalsuite.run.state import plan_run
+
+RECIPE = parse_recipe("""\
+name: few
+# a comment
+workloads: [digits-mlp]
+variants: [gelu, gelu-swap]
+seeds: [0, 1]
+steps: [accuracy, export]
+""")
+
+
+def run(folder: Path, executor: AtOnce, *only: str, retry: str = "all") -> RunRecord:
+    choice = Choice(only, retry)
+    return run_recipe(
+        RECIPE, folder / "out", Cache(folder / "cache"), executor, Silent(), workers=2, choice=choice
+    )  # fmt: skip
+
+
+def test_a_part_is_run_with_what_it_needs_and_the_rest_later(tmp_path: Path) -> None:
+    first, second = AtOnce(0), AtOnce(0)
+    record = run(tmp_path, first, "*/gelu-swap/1/export")
+    assert sorted(first.ran) == [
+        f"digits-mlp/{each}" for each in ("gelu-swap/1/export", "gelu-swap/1/train", "gelu/1/train")
+    ]
+    assert (record.finished, record.jobs["ok"], record.jobs["total"]) == ("", 3, 12)
+    assert len(read_results(tmp_path / "out")) == 3
+    whole = run(tmp_path, second)
+    assert (len(second.ran), whole.jobs["ok"], bool(whole.finished)) == (9, 12, True)
+    part = run(tmp_path, third := AtOnce(0), "*/accuracy")
+    assert (third.ran, part.jobs["ok"], len(read_results(tmp_path / "out"))) == ([], 12, 12)
+    with pytest.raises(RunError, match="--only 'nothing' fits no job; a job is WORKLOAD/VARIANT/SEED/STEP, as digits"):
+        run(tmp_path, AtOnce(0), "nothing")
+
+
+class Failing(AtOnce):
+    """Its steps fail, each in one way."""
+
+    def start(self, assignment: Assignment) -> None:
+        statuses = {"accuracy": Status.FAILED, "export": Status.TIMEOUT}
+        status = statuses.get(assignment.job.step_name)
+        if assignment.job.variant.name == "gelu-swap" and assignment.job.seed:
+            status = Status.CRASHED
+        if status is None:
+            super().start(assignment)
+            return
+        self.ran.append(assignment.job.id)
+        self._done.append((assignment, failed(assignment, status, "it does", 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("retry", "steps", "count"),
+    [("none", {"train"}, 1), ("failed", {"train", "accuracy"}, 4), ("timeout", {"train", "export"}, 4),
+     ("all", {"train", "accuracy", "export"}, 7)],
+)  # fmt: skip
+def test_what_failed_is_tried_again_as_asked_and_what_crashed_always(
+    tmp_path: Path, retry: str, steps: set[str], count: int
+) -> None:
+    run(tmp_path, Failing(0))
+    before = (tmp_path / "out" / "journal.jsonl").read_bytes().count(b"\n")
+    record = run(tmp_path, again := Failing(0), retry=retry)
+    assert ({each.rpartition("/")[2] for each in again.ran}, len(again.ran)) == (steps, count)
+    assert {key: record.jobs[key] for key in ("failed", "timeout", "crashed", "skipped")} == {
+        "failed": 3, "timeout": 3, "crashed": 1, "skipped": 2,
+    }  # fmt: skip
+    added = (tmp_path / "out" / "journal.jsonl").read_bytes().count(b"\n") - before
+    assert added == count + 2  # what is skipped is said anew
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("0-3", [0, 1, 2, 3]), ("7", [7]), ("0-1, 5", [0, 1, 5]), ("3-3", [3])]
+)  # fmt: skip
+def test_seeds_are_told_in_short(text: str, seeds: list[int]) -> None:
+    assert seeds_of(text) == seeds
+    recipe = with_seeds(RECIPE, seeds, "few.yaml")
+    assert recipe.seeds == tuple(seeds)
+    assert "# a comment" in recipe.text
+    assert parse_recipe(recipe.text).digest == recipe.digest != RECIPE.digest
+
+
+@pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "0-", "1,,2", "0-9999999999", "1.5"])
+def test_what_are_no_seeds_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match="--seeds takes numbers and ranges, as 0-9 or 0-4,7; got"):
+        seeds_of(text)
+
+
+def test_the_command_line_takes_a_part(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - accuracy\n", HEAD)
+    for words, said in (
+        (["--retry", "some"], "--retry is one of none, failed, timeout, all; got 'some'"),
+        (["--seeds", "x"], "--seeds takes numbers and ranges"),
+        (["--seeds", "0,0"], "seed 0 is given twice"),
+        (["--executor", "cloud"], "--executor is one of serial, local, workers, dask, slurm; got 'cloud'"),
+        (["--scheduler", "tcp://a:1"], "--scheduler is Dask's: add --executor dask, or leave it out with local"),
+        (["--executor", "slurm", "--slurm", "long"], "--slurm takes KEY=VALUE, as partition=long"),
+        (["--only", "x"], "--only 'x' fits no job"),
+    ):
+        done = workshop.run(recipe, *words)
+        assert (done.returncode, said in done.stderr) == (2, True), (words, done.stderr)
+
+
+def test_plan_says_at_length_what_changed(tmp_path: Path) -> None:
+    run(tmp_path, AtOnce(0))
+    recipe = parse_recipe(RECIPE.text.replace("digits-mlp", "{use: digits-mlp, learning_rate: 0.5}"))
+    planned = plan_run(recipe, tmp_path / "out", Cache(tmp_path / "cache"))
+    first = next(each for each in planned if each.job.id == "digits-mlp/gelu/0/train")
+    (said,) = first.reasons()
+    assert said.startswith("workload option learning_rate: ")
+    assert said.endswith(" -> 0.5")
+    assert [each.reasons() for each in planned if each.state != "run"] == [[]] * 10
+
+
+def test_changed_source_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, other = (tmp_path / "evalsuite" / "run" / name for name in ("record.py", "other.py"))
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    other.write_text("")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    for words in (["init"], ["add", "."], ["commit", "-m", "all"]):
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        subprocess.run(command, check=True, capture_output=True, env=clean)
+    monkeypatch.setattr(record, "__file__", str(file))
+    commit = record.checkout()
+    file.write_text("changed")
+    assert record.checkout() == f"{commit}-dirty"
+    files = [file, other, Path(__file__)]
+    assert changed_since(commit, files) == changed_since(f"{commit}-dirty", files) == ["evalsuite/run/record.py"]
+    assert changed_since("release 0.1.0", files) == changed_since(commit, [Path(__file__)]) == []
+
+
+def test_a_shell_can_complete_the_commands() -> None:
+    asked = {"_EVALSUITE_COMPLETE": "complete_bash", "COMP_WORDS": "evalsuite ca", "COMP_CWORD": "1"}
+    done = CliRunner().invoke(app, [], prog_name="evalsuite", env=asked)
+    assert done.stdout.split() == ["cache"]
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Cache:
+    run(tmp_path, AtOnce(0))
+    return Cache(tmp_path / "cache")
+
+
+def test_the_cache_tells_what_it_holds(filled: Cache) -> None:
+    held = list(inventory(filled))
+    assert len(held) == 12
+    (one,) = matching(filled, "digits-mlp/gelu/1/export")
+    assert (one.job in one.line(), one.size > 100, one.days < 1) == (True, True, True)
+    assert [each.key for each in matching(filled, one.key[:16])] == [one.key]
+    lines = list(told(one))
+    assert "ok, 1 rows" in lines[1]
+    assert any(line.startswith("host: ") for line in lines)
+    assert lines[-1] == "holds"
+
+
+def test_what_was_not_used_for_long_is_removed_and_what_is_used_is_young(filled: Cache, tmp_path: Path) -> None:
+    homes = list(filled.homes())
+    for home in homes:
+        os.utime(home, (0, time.time() - 40 * 86400))
+    assert filled.find(homes[0].name) is not None
+    assert len(collect(filled, 30, set(), dry=True)) == 11
+    kept = {homes[1].name}
+    assert len(collect(filled, 30, kept, dry=False)) == 10
+    assert [home.name for home in filled.homes()] == sorted(kept | {homes[0].name})
+    assert {home.name for home in homes} == used_by([tmp_path / "out"])
+
+
+def test_damage_is_found_and_removed(filled: Cache, workshop: Workshop) -> None:
+    homes = list(filled.homes())
+    (homes[3] / "outcome.json").write_text("{}")
+    (homes[5] / "manifest.json").unlink()
+    done = workshop.call("cache", "verify", "--cache", filled.folder)
+    assert (done.returncode, f"{homes[3].name} was damaged" in done.stdout) == (1, True)
+    assert f"10 of 12 jobs are whole in {filled.folder}" in done.stdout
+    assert damaged(filled) == []
+    done = workshop.call("cache", "verify", "--cache", filled.folder)
+    assert (done.returncode, done.stdout) == (0, f"10 of 10 jobs are whole in {filled.folder}\n")
+    assert "10 jobs, 0.0 MiB" in workshop.call("cache", "ls", "--cache", filled.folder).stdout
+    assert "10 jobs, 0.0 MiB removed" in workshop.call("cache", "gc", "--days", 0, "--cache", filled.folder).stdout
+    assert workshop.call("cache", "why", "a/b/0/c", "--cache", filled.folder).returncode == 2
+    assert workshop.call("cache", "gc", "--keep", "nowhere").returncode == 2
+
+
+def test_artefacts_take_no_room_beside_the_cache_and_damage_by_their_user_is_noticed(tmp_path: Path) -> None:
+    run(tmp_path, AtOnce(0))
+    file = tmp_path / "out/artefacts/digits-mlp/gelu/0/train/network/file"
+    assert file.stat().st_nlink == 2
+    file.write_text("changed in place")
+    shutil.rmtree(tmp_path / "out")
+    run(tmp_path, again := AtOnce(0))
+    assert again.ran == ["digits-mlp/gelu/0/train"]
+    assert file.read_text() == "network of digits-mlp/gelu/0/train"

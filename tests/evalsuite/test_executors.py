@@ -1,0 +1,129 @@
+"""One recipe, real stages, tiny budgets: whatever executor runs its jobs, the rows are the same."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+from workshop import HEAD, Workshop, lines, wait_until
+
+from evalsuite.run.journal import read_journal
+
+STEPS = """\
+  - accuracy
+  - {use: prune, sparsity: 0.5, fine_tune_epochs: 1}
+  - {use: accuracy, name: pruned, after: prune}
+"""
+
+
+def needing(extra: str, module: str) -> pytest.MarkDecorator:
+    missing = importlib.util.find_spec(module) is None
+    return pytest.mark.skipif(missing, reason=f"{module} is not installed: pip install 'evalsuite[{extra}]'")
+
+
+@contextmanager
+def workers(workshop: Workshop, out: Path, count: int = 2) -> Iterator[list[subprocess.Popen[str]]]:
+    started = [workshop.start("worker", out, "--idle", 600) for _ in range(count)]
+    try:
+        yield started
+    finally:
+        for each in started:
+            end(each)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def told(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[~frame["timing"]].drop(columns="run").reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("serial")
+        patch.chdir(folder)
+        workshop = Workshop(folder)
+        done = workshop.run(workshop.recipe(STEPS), "--executor", "serial")
+        assert done.returncode == 0, done.stderr
+        yield told(workshop.rows())
+
+
+EXECUTORS = [
+    ("local", ["--jobs", 2]),
+    ("workers", []),
+    pytest.param("dask", ["--jobs", 2], marks=needing("dask", "distributed")),
+    pytest.param("slurm", ["--jobs", 2], marks=needing("slurm", "submitit")),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "words"), EXECUTORS)
+def test_every_executor_gives_the_same_rows(
+    workshop: Workshop, expected: pd.DataFrame, kind: str, words: list[object]
+) -> None:
+    with workers(workshop, workshop.out, 2 if kind == "workers" else 0):
+        done = workshop.run(workshop.recipe(STEPS), "--executor", kind, *words)
+    assert done.returncode == 0, done.stderr
+    pd.testing.assert_frame_equal(told(workshop.rows()), expected)
+    entries = read_journal(workshop.out / "journal.jsonl")
+    assert {each.conditions["host"] for each in entries.values()} == {platform.node()}
+    assert not list((workshop.out / "orders").glob("*"))
+    again = workshop.run(workshop.recipe(STEPS), "--executor", kind, *words)
+    assert "(8 from the cache)" in again.stdout, again.stderr
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_guard_and_is_run_once(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - accuracy\n", HEAD.replace(", gelu-swap", ""))
+    script = workshop.folder / "script.py"
+    script.write_text(
+        "import evalsuite\nopen('times', 'a').write('x')\n"
+        f"rows = evalsuite.run({str(recipe)!r}, out='out', cache='cache', jobs=2, progress='none')\n"
+        "print(sorted(set(rows['step'])), set(rows['status']) <= {'ok', 'unavailable'})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], cwd=workshop.folder, env=workshop.environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("['accuracy', 'train'] True\n", 0), done.stderr
+    assert (workshop.folder / "times").read_text() == "x"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["workers", pytest.param("dask", marks=needing("dask", "distributed"))])
+def test_a_killed_worker_costs_no_row(workshop: Workshop, expected: pd.DataFrame, kind: str) -> None:
+    driver = workshop.start(
+        "run", workshop.recipe(STEPS), "--out", workshop.out, "--executor", kind, "--jobs", 2, "--progress", "none"
+    )
+    try:
+        with workers(workshop, workshop.out, 2 if kind == "workers" else 0) as running:
+            wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1, 100)
+            victim = running[0].pid if running else dask_worker(driver.pid)
+            psutil.Process(victim).kill()
+            output, errors = driver.communicate(timeout=150)
+    finally:
+        end(driver)
+    assert driver.returncode == 0, errors
+    assert "8 jobs: 8 ok" in output
+    pd.testing.assert_frame_equal(told(workshop.rows()), expected)
+
+
+def dask_worker(driver: int) -> int:
+    """A process in which Dask runs tasks: it alone has started the server that jobs are forked from."""
+    serves = {each.pid: "forkserver" in str(each.cmdline()) for each in psutil.Process(driver).children(recursive=True)}
+    parents = {pid: psutil.Process(pid).ppid() for pid, is_server in serves.items() if is_server}
+    return next(parent for parent in parents.values() if not serves.get(parent, True))
