@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evalsuite.report.content import ANSWER_GUIDE, GUIDE, QUESTION, Content
+from evalsuite.report.content import ANSWER_GUIDE, GUIDE, Content
 from evalsuite.report.grids import Grid
 from evalsuite.report.matrix import ALL, matrix_frame
 from evalsuite.report.record import NOT_RECORDED
@@ -128,7 +128,7 @@ def _answers(content: Content) -> list[str]:
 
 def markdown(content: Content) -> str:
     """report.md: what the page says, without figures."""
-    parts = [f"# {QUESTION}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
+    parts = [f"# {_cell(content.question)}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
     parts += [f"**{text}**" for text in [content.unfinished] if text]
     parts += _answers(content)
     parts.append("## At a glance")

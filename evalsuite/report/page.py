@@ -7,7 +7,7 @@ import hashlib
 from importlib.resources import files
 from typing import Any
 
-from evalsuite.report.content import ANSWER_GUIDE, GUIDE, QUESTION, Content
+from evalsuite.report.content import ANSWER_GUIDE, GUIDE, Content
 from evalsuite.report.headlines import optional_metrics
 from evalsuite.report.matrix import Reading
 from evalsuite.report.record import NOT_RECORDED
@@ -87,7 +87,7 @@ def render(content: Content) -> str:
     style, script = _part("page.css"), _part("page.js")
     shown: dict[str, Any] = {
         "content": content,
-        "question": QUESTION,
+        "question": content.question,
         "guide": GUIDE,
         "answer_guide": ANSWER_GUIDE.format(baseline=content.baseline),
         "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},
