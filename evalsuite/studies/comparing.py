@@ -113,20 +113,22 @@ def lines_of(pair: Pair) -> list[Line]:
     lines = []
     for each in cells[cells["variant"] == pair.second].to_dict("records"):
         place = (each["workload"], each["step"], each["metric"], each["setting"])
-        values = [
+        first, second = (
             measured.values(each["workload"], run, each["step"], each["metric"], each["setting"])
             for run in (pair.first, pair.second)
-        ]
+        )
         lacks = [
             f"{run}: {reasons[(*place, run)] or 'no value'}"
-            for run, found in zip((pair.first, pair.second), values, strict=True)
+            for run, found in ((pair.first, first), (pair.second, second))
             if not found
         ]
+        if not lacks and not first.keys() & second.keys():
+            lacks = ["no common seed"]
         workload, variant = pair.networks[each["workload"]]
         clock = is_clock(each["unit"], bool(each["timing"]))
         lines.append(
             Line(workload, variant, each["step"], each["metric"], each["setting"], each["unit"], each["direction"],
-                 clock, *values, "; ".join(lacks) or ("" if values[0].keys() & values[1].keys() else "no common seed"))
+                 clock, first, second, "; ".join(lacks))
         )  # fmt: skip
     return with_p_values(lines)
 

@@ -47,7 +47,8 @@ def _junit(judgements: Sequence[Judgement]) -> bytes:
         "skipped": sum(each.outcome == UNMEASURED for each in judgements),
         "errors": 0,
     }
-    suite = ElementTree.Element("testsuite", name="evalsuite compare", **{key: str(n) for key, n in counts.items()})
+    described = {"name": "evalsuite compare", **{key: str(n) for key, n in counts.items()}}
+    suite = ElementTree.Element("testsuite", described)
     for each in judgements:
         name = each.line.name if each.line else "no measurement"
         case = ElementTree.SubElement(suite, "testcase", classname=each.gate.name, name=name)
@@ -55,4 +56,5 @@ def _junit(judgements: Sequence[Judgement]) -> bytes:
             kind = "failure" if each.outcome == FAILS else "skipped"
             ElementTree.SubElement(case, kind, message=each.text)
     ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True) + b"\n"
+    text: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"

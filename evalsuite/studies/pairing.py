@@ -80,9 +80,11 @@ def _labels(first: Path, second: Path) -> tuple[str, str]:
 
 
 def _renamed(frame: pd.DataFrame, names: Mapping[tuple[str, str], str], label: str) -> pd.DataFrame:
-    networks = [names.get(each) for each in frame[_NETWORK].itertuples(index=False, name=None)]
-    made = frame.assign(network=networks).dropna(subset="network")
-    return made.assign(workload=made["network"], variant=label).drop(columns="network")
+    networks = [names.get(each, "") for each in frame[_NETWORK].itertuples(index=False, name=None)]
+    import numpy as np
+
+    made = frame.assign(workload=np.array(networks, dtype=object), variant=label)
+    return made[made["workload"] != ""]
 
 
 def _record(records: Sequence[Record], labels: Sequence[str], names: Mapping[tuple[str, str], str]) -> Record:
@@ -129,8 +131,8 @@ def _differing(records: Sequence[Record], frames: Sequence[pd.DataFrame], labels
                          for name in names)  # fmt: skip
         found += [f"{what} differ{'s' * (key == 'machine')}: {told}"] if told else []
     for name in records[0].table("data").keys() & records[1].table("data").keys():
-        one, other = (each.text("data", name, "fingerprint") for each in records)
-        found += [f"the data of {name} differ: fingerprint {one[:12]} against {other[:12]}"] if one != other else []
+        own, now = (each.text("data", name, "fingerprint") for each in records)
+        found += [f"the data of {name} differ: fingerprint {own[:12]} against {now[:12]}"] if own != now else []
     return [*found, *differing_options(frames), *_differing_seeds(frames, labels)]
 
 

@@ -162,7 +162,7 @@ class IntegerStudy:
             f"{kind} {count}" for kind, count in counts.items()
         )
         scalar = sum(count for kind, count in counts.items() if kind != "multiply_accumulate")
-        given = timing_inputs(self.test, _LATENCY_BATCH)
+        given = torch.as_tensor(timing_inputs(self.test, _LATENCY_BATCH))
         integers = executor.quantize(given.numpy())
         latency = compare_latency(partial(run_onnx, self.float_session, given), partial(executor.run, integers))
         return [

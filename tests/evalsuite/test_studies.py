@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import shutil
 import sys
@@ -208,6 +210,9 @@ def test_an_index_has_every_runs_answer(tmp_path: Path) -> None:
     assert "No report yet: evalsuite report deeper/one-seed" in page
     assert "cannot be read" in page
     assert "http" not in page.replace("http-equiv", "")
+    style = page.split("<style>")[1].split("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"style-src &#39;sha256-{digest}&#39;" in page or f"style-src 'sha256-{digest}'" in page
     assert call("index", tmp_path / "studies").exit_code == 0
     assert (tmp_path / "studies" / "index.html").read_text() == page
 
