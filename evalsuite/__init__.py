@@ -174,6 +174,15 @@ if TYPE_CHECKING:
     from evalsuite.workloads.layers import convolution, mlp
     from evalsuite.workloads.options import Budget
     from evalsuite.workloads.workload import Workload, labelled, packaged_file, partition, sha256, split
+    from evalsuite.yardstick import (
+        TIMED_BATCHES,
+        check_yardstick,
+        no_relative_latency,
+        relative_latency,
+        timing_inputs,
+        with_yardstick,
+        yardstick_reason,
+    )
 
 _HOME = {
     "evalsuite.activations": (
@@ -406,6 +415,15 @@ _HOME = {
     "evalsuite.workloads.layers": ("convolution", "mlp"),
     "evalsuite.workloads.options": ("Budget",),
     "evalsuite.workloads.workload": ("Workload", "labelled", "packaged_file", "partition", "sha256", "split"),
+    "evalsuite.yardstick": (
+        "TIMED_BATCHES",
+        "check_yardstick",
+        "no_relative_latency",
+        "relative_latency",
+        "timing_inputs",
+        "with_yardstick",
+        "yardstick_reason",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -426,6 +444,7 @@ __all__ = [
     "SIGNIFICANT",
     "SOFTPLUS",
     "TANH",
+    "TIMED_BATCHES",
     "Activation",
     "Answer",
     "Area",
@@ -521,6 +540,7 @@ __all__ = [
     "check_executes",
     "check_proof",
     "check_swapped",
+    "check_yardstick",
     "clip",
     "common_scale",
     "compare_latency",
@@ -572,6 +592,7 @@ __all__ = [
     "measured_area",
     "mlp",
     "new_figure",
+    "no_relative_latency",
     "number_of",
     "open_onnx",
     "output_of",
@@ -596,6 +617,7 @@ __all__ = [
     "redirect_calls",
     "refit",
     "refit_bias",
+    "relative_latency",
     "relax",
     "replace",
     "run_onnx",
@@ -614,13 +636,16 @@ __all__ = [
     "target_for",
     "target_for_certificate",
     "target_for_distance",
+    "timing_inputs",
     "train",
     "unit_hardness",
     "variant_legend",
     "verify",
     "violated",
+    "with_yardstick",
     "workload",
     "worsening",
+    "yardstick_reason",
 ]
 
 

@@ -47,6 +47,23 @@ def _recipe(path: Path, seeds: str = "") -> Recipe:
         raise typer.Exit(2) from None
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"evalsuite {version('evalsuite')}")
+        raise typer.Exit
+
+
+@app.callback()
+def whole(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version, and stop.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:  # Without a text of its own, so that the application's stands in its help.
+    pass
+
+
 @app.command()
 def run(
     recipe: RecipeFile,
@@ -142,7 +159,10 @@ def plan(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
     """Write report.html, report.md and the tables (CSV, LaTeX) into a run's folder, also while it goes on."""
     from evalsuite.plugins import PluginError
     from evalsuite.recipe import RecipeError
@@ -161,6 +181,11 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's f
         if path.suffix in (".html", ".md"):
             print(path)
     print(f"{len([path for path in written if path.suffix in ('.csv', '.tex')])} tables in {folder / 'tables'}")
+    if show:
+        import webbrowser
+
+        if not webbrowser.open(written[0].resolve().as_uri()):
+            print(f"evalsuite: no browser found; open {written[0]} in one", file=sys.stderr)
 
 
 PluginName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the options of this one.")]

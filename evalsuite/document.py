@@ -6,7 +6,7 @@ Aliases multiply: ten lines can stand for a billion. So the events are looked at
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,18 @@ def _check_keys(tree: Any) -> None:
             waiting += node.values()
         elif isinstance(node, list):
             waiting += node
+
+
+def position(tree: Any, place: Sequence[str | int]) -> tuple[int, int]:
+    """Line and column, from 1, of the node at that place, or of the last before it that there is."""
+    node, found = tree, (0, 0)
+    for part in place:
+        try:
+            found = node.lc.item(part) if isinstance(part, int) else node.lc.key(part)
+            node = node[part]
+        except (AttributeError, KeyError, IndexError, TypeError):
+            break
+    return found[0] + 1, found[1] + 1
 
 
 def plain(node: Any) -> Any:

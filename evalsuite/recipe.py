@@ -15,7 +15,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from evalsuite.contract import Stage
-from evalsuite.document import DocumentError, plain, printable, read_text, read_tree
+from evalsuite.document import DocumentError, plain, position, printable, read_text, read_tree
 from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
 from evalsuite.references import OwnError, declared, is_reference
 from evalsuite.variants import load_variant, options_for, standing, variant_names
@@ -300,21 +300,11 @@ class _Reader:
             self._problem(place + inner, f"{said[0].lower()}{said[1:]}{shown}")
 
     def _problem(self, place: Place, text: str) -> None:
-        line, column = self._position(place)
+        line, column = position(self._tree, place)
         path = ""
         for part in place:
             path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
         self._problems.append(Problem(line, column, path, text))
-
-    def _position(self, place: Place) -> tuple[int, int]:
-        node, position = self._tree, (0, 0)
-        for part in place:
-            try:
-                position = node.lc.item(part) if isinstance(part, int) else node.lc.key(part)
-                node = node[part]
-            except (AttributeError, KeyError, IndexError, TypeError):
-                break
-        return position[0] + 1, position[1] + 1
 
     def _distinct(self, key: str, names: list[str | None]) -> None:
         for index in _again(names):

@@ -176,7 +176,6 @@ def write_parquet(jobs: Iterable[tuple[Origin, Sequence[Row]]], path: Path) -> N
     The options are nullable structs with a field for every name that occurs in the file: `options.sparsity` in SQL.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     jobs = list(jobs)
     rows = [row for _, every in jobs for row in every]
@@ -186,8 +185,15 @@ def write_parquet(jobs: Iterable[tuple[Origin, Sequence[Row]]], path: Path) -> N
     for name in _names(Origin):
         values = [getattr(origin, name) for origin, _ in jobs]
         columns[name] = (_structs(values) if name in OPTIONS else pa.array(values, pa.string())).take(places)
+    write_table(pa.table(columns), path)
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write a table of rows, whole or not at all."""
+    import pyarrow.parquet as pq
+
     temporary = path.with_suffix(".partial")
-    pq.write_table(pa.table(columns), temporary, compression="zstd")
+    pq.write_table(table, temporary, compression="zstd")
     temporary.replace(path)
 
 
@@ -217,6 +223,24 @@ def read_results(*folders: Path) -> pd.DataFrame:
         frames.append(frame)
     united: pd.DataFrame = pd.concat(frames, ignore_index=True)
     return united
+
+
+def as_table(frame: pd.DataFrame) -> pa.Table:
+    """A frame of `read_results` as it stands in a file: options as structs with a field for every name."""
+    import pyarrow as pa
+
+    types = schema()
+    columns = {}
+    for name in (each for each in ("run", *_names(Row), *_names(Origin)) if each in frame):
+        if name in OPTIONS:
+            distinct = {id(each): each for each in frame[name]}  # A million rows are of a few hundred steps.
+            places = {key: place for place, key in enumerate(distinct)}
+            taken = pa.array([places[id(each)] for each in frame[name]], pa.int64())
+            columns[name] = _structs(list(distinct.values())).take(taken)
+        else:
+            kind = pa.string() if name == "run" else types.field(name).type
+            columns[name] = pa.Array.from_pandas(frame[name], type=kind)
+    return pa.table(columns)
 
 
 def _frame(path: Path) -> pd.DataFrame:

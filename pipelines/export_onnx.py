@@ -6,9 +6,10 @@ import copy
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, Unsupported
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, Unsupported, check_yardstick
 
 if TYPE_CHECKING:
     import onnx
@@ -26,15 +27,23 @@ class Export:
 
     lambda-GELU is folded into GELU first, and GELU is one fused node, so that no activation is slow by its export. What
     is an ONNX file already, as a quantized network, is measured as it is, and compared with the module it came of.
+
+    Args:
+        yardstick: the activation with which in each place the same network is timed in turn, for `relative_latency`.
     """
 
-    version: ClassVar[str] = "3"
+    version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
     exclusive: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True
+
+    yardstick: str = "gelu"
+
+    def __post_init__(self) -> None:
+        check_yardstick(self.yardstick)
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Write `model.onnx`, run it on the test inputs and time it, with one thread."""
@@ -51,6 +60,7 @@ class Export:
             Metric("graph_nodes", len(operators), "count", Direction.NEUTRAL),
             Metric("gelu_nodes", sum(map(operators.count, _GELU_OPERATORS)), "count", Direction.NEUTRAL),
             *_latency(run, test),
+            *_relative_latency(network, run, test, self.yardstick),
         ]
         return Outcome(metrics, {"onnx": path})
 
@@ -119,13 +129,36 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
 
 def _latency(file: OnnxNetwork, test: Split) -> list[Metric]:
     """Median seconds of one call with 1 and with 64 inputs, test inputs repeated where there are fewer."""
-    import torch
+    from evalsuite import TIMED_BATCHES, compare_latency, timing_inputs
 
-    from evalsuite import compare_latency
-
-    one, many = (test.inputs[torch.arange(batch) % len(test)] for batch in (1, 64))
+    one, many = (timing_inputs(test, batch) for batch in TIMED_BATCHES)
     latency = compare_latency(lambda: file(one), lambda: file(many))
     return [
         Metric("latency", seconds, "s", Direction.LOWER, {"batch": batch}, timing=True)
-        for batch, seconds in ((1, latency.first), (64, latency.second))
+        for batch, seconds in zip(TIMED_BATCHES, (latency.first, latency.second), strict=True)
     ]
+
+
+def _relative_latency(network: Network, file: OnnxNetwork, test: Split, yardstick: str) -> list[Metric]:
+    """Against the same network with the yardstick's activation in each place, exported likewise."""
+    from evalsuite import (
+        TIMED_BATCHES,
+        fold_hardness,
+        no_relative_latency,
+        relative_latency,
+        with_yardstick,
+        yardstick_reason,
+    )
+
+    if network.deployed is not None:
+        return no_relative_latency("an ONNX file has no layers in which another activation could be put")
+    own = fold_hardness(network.module, (network.example(2),))
+    try:
+        other = with_yardstick(own, yardstick)
+        with TemporaryDirectory() as folder:
+            changed = replace(network, module=other)
+            beside = file if other is own else _export(changed, Path(folder) / "yardstick.onnx", test)[1]
+            reason = yardstick_reason(own, other, yardstick)
+            return [relative_latency(file, beside, test, batch, reason=reason) for batch in TIMED_BATCHES]
+    except (ValueError, Unsupported) as error:
+        return no_relative_latency(f"no {yardstick} in each place: {error}")

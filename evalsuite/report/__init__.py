@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["write_report"]
+if TYPE_CHECKING:
+    from evalsuite.report.content import Content
+
+__all__ = ["write_content", "write_report"]
 
 
 def write_report(folder: Path) -> list[Path]:
@@ -21,16 +25,21 @@ def write_report(folder: Path) -> list[Path]:
         ValueError: there are no rows, or none of the baseline.
     """
     from evalsuite.report.content import Content
-    from evalsuite.report.documents import markdown, table_files
     from evalsuite.report.ordering import baseline_of, in_order
-    from evalsuite.report.page import render
     from evalsuite.report.record import read_record
     from evalsuite.results import read_results
 
     frame, record = read_results(folder), read_record(folder)
     if frame.empty:
         raise ValueError(f"{folder / 'results.parquet'} has no rows: nothing to report yet")
-    content = Content(in_order(frame, record), record, baseline_of(frame, record))
+    return write_content(Content(in_order(frame, record), record, baseline_of(frame, record)), folder)
+
+
+def write_content(content: Content, folder: Path) -> list[Path]:
+    """Write the page, the Markdown and the tables of a content into an existing folder; the page first."""
+    from evalsuite.report.documents import markdown, table_files
+    from evalsuite.report.page import render
+
     texts = {"report.html": render(content), "report.md": markdown(content)}
     texts |= {f"tables/{name}": text for name, text in table_files(content).items()}
     (folder / "tables").mkdir(exist_ok=True)

@@ -47,6 +47,7 @@ class Content:
     frame: pd.DataFrame
     record: Record
     baseline: str
+    question: str = QUESTION
 
     @cached_property
     def sections(self) -> dict[str, Section]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evalsuite.report.content import ANSWER_GUIDE, GUIDE, QUESTION, Content
+from evalsuite.report.content import ANSWER_GUIDE, GUIDE, Content
 from evalsuite.report.grids import Grid
 from evalsuite.report.matrix import ALL, matrix_frame
 from evalsuite.report.record import NOT_RECORDED
@@ -41,37 +41,34 @@ def latex(text: str) -> str:
 
 
 def latex_table(lines: Sequence[TextLine], variants: Sequence[str], caption: str) -> str:
-    """A booktabs table: a line per metric, a column per variant; steps are set apart."""
-    head = ["metric", *variants]
-    rows: list[str] = []
+    """A line per metric, a column per variant; the first line of a step names it, and is set apart."""
+    rows: list[list[str]] = []
     step = ""
     for line in lines:
-        if line.step != step:
-            step = line.step
-            space = r"\addlinespace " if rows else ""
-            rows.append(rf"{space}\multicolumn{{{len(head)}}}{{l}}{{\textit{{{latex(step)}}}}} \\")
         detail = ", ".join(part for part in (line.setting, line.unit_label) if part)
         name = line.label + (f" ({detail})" if detail else "")
-        rows.append(" & ".join(latex(text) for text in (name, *(line.cells[each].plain for each in variants))) + r" \\")
-    body = "\n".join(rows)
-    return (
-        "% Needs \\usepackage{booktabs}.\n"
-        f"\\begin{{table}}\n\\caption{{{latex(caption)}}}\n\\begin{{tabular}}{{l{'l' * len(variants)}}}\n\\toprule\n"
-        + " & ".join(latex(each) for each in head)
-        + f" \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
-    )
+        head = "" if line.step == step else r"\addlinespace " * bool(rows) + latex(line.step)
+        rows.append([head, *map(latex, (name, *(line.cells[each].plain for each in variants)))])
+        step = line.step
+    return _booktabs(["step", "metric", *map(latex, variants)], rows, latex(caption))
 
 
 def latex_grid(grid: Grid, tail: str) -> str:
-    """A small table with booktabs; `tail` ends its caption."""
-    body = "\n".join(" & ".join(latex(cell.plain) for cell in row) + r" \\" for row in grid.rows)
-    return (
-        "% Needs \\usepackage{booktabs}.\n"
-        f"\\begin{{table}}\n\\caption{{{latex(f'{grid.caption}. {grid.note} {tail}')}}}\n"
-        f"\\begin{{tabular}}{{{'l' * len(grid.columns)}}}\n\\toprule\n"
-        + " & ".join(latex(each) for each in grid.columns)
-        + f" \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
-    )
+    """A small table; `tail` ends its caption."""
+    rows = [[latex(cell.plain) for cell in row] for row in grid.rows]
+    return _booktabs([*map(latex, grid.columns)], rows, latex(f"{grid.caption}. {grid.note} {tail}"))
+
+
+def _booktabs(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+    """A table that goes on over pages, of texts in LaTeX."""
+    import pandas as pd
+
+    frame = pd.DataFrame(list(rows), columns=list(head))
+    with pd.option_context("styler.render.max_elements", max(frame.size, 1)):  # else a long table is cut off
+        table = frame.style.hide(axis="index").to_latex(
+            environment="longtable", hrules=True, column_format="l" * len(head), caption=caption
+        )
+    return f"% Needs \\usepackage{{booktabs,longtable}}.\n{table}"
 
 
 def _cell(text: object) -> str:
@@ -80,6 +77,10 @@ def _cell(text: object) -> str:
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table without padding.
+
+    tabulate fills every cell up to its column's widest: our reports would be 1.3 to 3 times as long, and look the same.
+    """
     lines = [head, ["---"] * len(head)]
     shown = ["| " + " | ".join(lines[0]) + " |", "|" + "|".join(lines[1]) + "|"]
     return "\n".join([*shown, *("| " + " | ".join(_cell(each) for each in row) + " |" for row in rows)]) + "\n"
@@ -128,7 +129,7 @@ def _answers(content: Content) -> list[str]:
 
 def markdown(content: Content) -> str:
     """report.md: what the page says, without figures."""
-    parts = [f"# {QUESTION}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
+    parts = [f"# {_cell(content.question)}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
     parts += [f"**{text}**" for text in [content.unfinished] if text]
     parts += _answers(content)
     parts.append("## At a glance")

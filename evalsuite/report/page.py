@@ -10,7 +10,7 @@ from itertools import chain, count
 from typing import Any
 
 from evalsuite.report.canvas import Drawing
-from evalsuite.report.content import ANSWER_GUIDE, GUIDE, QUESTION, Content
+from evalsuite.report.content import ANSWER_GUIDE, GUIDE, Content
 from evalsuite.report.documents import LATEX, file_name
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.headlines import optional_metrics
@@ -113,7 +113,7 @@ def render(content: Content) -> str:
 
     shown: dict[str, Any] = {
         "content": content,
-        "question": QUESTION,
+        "question": content.question,
         "guide": GUIDE,
         "answer_guide": ANSWER_GUIDE.format(baseline=content.baseline),
         "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},

@@ -111,7 +111,10 @@ def association(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) -> As
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p values, in the given order: below 0.05 all together are wrong in at most 5 % of runs."""
+    """Holm's adjusted p values, in the given order: below 0.05 all together are wrong in at most 5 % of runs.
+
+    As statsmodels' `multipletests(..., method="holm")`, which for these lines would be another 65 MB to install.
+    """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted, highest = [0.0] * len(p_values), 0.0
     for place, i in enumerate(order):

@@ -109,7 +109,7 @@ class RunRecord:
             self,
             finished=(same.finished if same else now()) if finished else "",
             command=same.command if same else self.command,
-            machine=_merged([entry.conditions for entry in entries if entry.conditions]) or self.machine,
+            machine=merged_conditions([entry.conditions for entry in entries if entry.conditions]) or self.machine,
             jobs={**self.jobs, **counted},
             data={name: {**known, **sizes.get(name, {})} for name, known in self.data.items()},
             seconds=round(sum(entry.seconds for entry in entries), 1),
@@ -195,7 +195,7 @@ def conditions(workers: int) -> dict[str, Any]:
     }
 
 
-def _merged(found: list[dict[str, Any]]) -> dict[str, Any]:
+def merged_conditions(found: list[dict[str, Any]]) -> dict[str, Any]:
     """The conditions of all jobs: where they differ, every value; of the dates the first and the last."""
     merged: dict[str, Any] = {}
     for name in dict.fromkeys(name for each in found for name in each):

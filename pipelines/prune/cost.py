@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from evalsuite import (
+    TIMED_BATCHES,
     Direction,
     Inputs,
     Metric,
@@ -26,14 +27,15 @@ from evalsuite import (
     census,
     compare_latency,
     export_onnx,
+    no_relative_latency,
     open_onnx,
+    relative_latency,
     replace,
     run_onnx,
+    timing_inputs,
 )
 
-BATCHES = (1, 64)
 LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
-_TIMINGS = (("latency_ratio", NEUTRAL), ("relative_latency", LOWER))
 _YARDSTICK = "over that of the unpruned network with ReLU in each activation's place"
 
 
@@ -93,21 +95,22 @@ def runtime_metrics(unpruned: nn.Module, pruned: nn.Module, network: Network, te
         return _missing(f"cannot be exported to ONNX: {type(error).__name__}")
     return [
         Metric("model_bytes", path.stat().st_size, "bytes", LOWER),
-        *(_peak(deployed.model, batch) for batch in BATCHES),
-        *(each for batch in BATCHES for each in deployed.latencies(test, batch)),
+        *(_peak(deployed.model, batch) for batch in TIMED_BATCHES),
+        *(each for batch in TIMED_BATCHES for each in deployed.latencies(test, batch)),
     ]
 
 
 def _missing(reason: str) -> list[Metric]:
     return [
         Metric("model_bytes", None, "bytes", LOWER, reason=reason),
-        *(Metric("peak_bytes", None, "bytes", LOWER, {"batch": batch}, reason=reason) for batch in BATCHES),
-        *(
-            Metric(name, None, "ratio", direction, {"batch": batch}, timing=True, reason=reason)
-            for batch in BATCHES
-            for name, direction in _TIMINGS
-        ),
+        *(Metric("peak_bytes", None, "bytes", LOWER, {"batch": batch}, reason=reason) for batch in TIMED_BATCHES),
+        *(_latency_ratio(None, batch, reason) for batch in TIMED_BATCHES),
+        *no_relative_latency(reason),
     ]
+
+
+def _latency_ratio(value: float | None, batch: int, reason: str) -> Metric:
+    return Metric("latency_ratio", value, "ratio", NEUTRAL, {"batch": batch}, timing=True, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +138,12 @@ class _Deployed:
         return cls(model, *sessions)
 
     def latencies(self, test: Split, batch: int) -> list[Metric]:
-        inputs = test.inputs[torch.arange(batch) % len(test)]
-        pruned, unpruned, yardstick = (
-            partial(run_onnx, each, inputs) for each in (self.pruned, self.unpruned, self.yardstick)
-        )
-        setting = {"batch": batch}
-        own, common = compare_latency(unpruned, pruned).ratio, compare_latency(pruned, yardstick).ratio
+        inputs = timing_inputs(test, batch)
+        pruned, unpruned, yardstick = (partial(run_onnx, each) for each in (self.pruned, self.unpruned, self.yardstick))
+        own = compare_latency(partial(unpruned, inputs), partial(pruned, inputs)).ratio
         return [
-            Metric("latency_ratio", own, "ratio", NEUTRAL, setting, timing=True, reason="unpruned / pruned"),
-            Metric("relative_latency", common, "ratio", LOWER, setting, timing=True, reason=_YARDSTICK),
+            _latency_ratio(own, batch, "unpruned / pruned"),
+            relative_latency(pruned, yardstick, test, batch, reason=_YARDSTICK),
         ]
 
 

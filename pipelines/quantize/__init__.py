@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from evalsuite import Bench, Network, Outcome
+from evalsuite import Bench, Network, Outcome, check_yardstick
 
 # Brevitas says so whenever it is imported; the package only speeds up a rotation that is not used here.
 warnings.filterwarnings("ignore", message="fast_hadamard_transform package not found")
@@ -59,9 +59,11 @@ class Quantize:
         size_budget: greatest share of the 8-bit weights' bytes, 0.25 or more; below 1 the layers' widths are searched.
         sensitivity: whether to measure what each layer costs alone and spares, on calibration data.
         qonnx: whether to write a QONNX file too, for FPGA tools.
+        yardstick: the activation with which in each place the same network is quantized likewise and timed in turn,
+            for `relative_latency`.
     """
 
-    version: ClassVar[str] = "4"
+    version: ClassVar[str] = "5"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
     exclusive: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True
@@ -84,6 +86,7 @@ class Quantize:
     size_budget: float = 1.0
     sensitivity: bool = False
     qonnx: bool = False
+    yardstick: str = "gelu"
 
     def __post_init__(self) -> None:
         for name, bits in (("weight_bits", self.weight_bits), ("act_bits", self.act_bits)):
@@ -103,6 +106,7 @@ class Quantize:
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        check_yardstick(self.yardstick)
         self._refuse_what_tuning_chooses()
 
     def _refuse_what_tuning_chooses(self) -> None:

@@ -8,11 +8,20 @@ from pathlib import Path
 
 import torch
 
-from evalsuite import Direction, Inputs, Metric, Split, compare_latency, open_onnx, run_onnx
+from evalsuite import (
+    TIMED_BATCHES,
+    Direction,
+    Inputs,
+    Metric,
+    Split,
+    compare_latency,
+    open_onnx,
+    run_onnx,
+    timing_inputs,
+)
 from pipelines.quantize.execution import Execution, Node
 from pipelines.quantize.qcdq import constant_bytes
 
-_BATCHES = (1, 64)
 Run = Callable[[Inputs], torch.Tensor]
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
@@ -66,8 +75,8 @@ def deployment_metrics(float_file: bytes, path: Path, test: Split, runs: tuple[R
         Metric("model_bytes", quantized_bytes, "bytes", LOWER, reason="constants in the file; a weight takes one byte"),
         Metric("size_ratio", float_bytes / quantized_bytes, "ratio", HIGHER, reason="float32 / quantized"),
     ]
-    for batch in _BATCHES:
-        inputs = test.inputs[torch.arange(batch) % len(test)]
+    for batch in TIMED_BATCHES:
+        inputs = timing_inputs(test, batch)
         latency = compare_latency(partial(of_float, inputs), partial(of_quantized, inputs))
         setting = {"batch": batch}
         metrics += [

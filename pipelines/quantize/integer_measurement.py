@@ -23,6 +23,7 @@ from evalsuite import (
     open_onnx,
     pieces,
     run_onnx,
+    timing_inputs,
 )
 from pipelines.quantize.accumulators import accumulator_metrics
 from pipelines.quantize.integer.agreement import IntegerAgreement, compare
@@ -161,7 +162,7 @@ class IntegerStudy:
             f"{kind} {count}" for kind, count in counts.items()
         )
         scalar = sum(count for kind, count in counts.items() if kind != "multiply_accumulate")
-        given = self.test.inputs[torch.arange(_LATENCY_BATCH) % len(self.test)]
+        given = torch.as_tensor(timing_inputs(self.test, _LATENCY_BATCH))
         integers = executor.quantize(given.numpy())
         latency = compare_latency(partial(run_onnx, self.float_session, given), partial(executor.run, integers))
         return [

@@ -45,6 +45,7 @@ from pipelines.quantize.tracing import trace
 from pipelines.quantize.training import least_bits, metrics_of_training, train, train_scales
 from pipelines.quantize.treatment import Treated, Treatment, treat
 from pipelines.quantize.tuning import tune
+from pipelines.quantize.yardstick import relative_metrics
 
 if TYPE_CHECKING:
     from pipelines.quantize import Quantize
@@ -96,6 +97,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         *study.metrics(Rounding(options.rounding)),
         *execution_metrics(execution),
         *deployment_metrics(float_file, path, test),
+        *relative_metrics(folded, (float_file, path), options.yardstick, _scheme(options), inputs, test),
     ]
     if options.qonnx:
         artefacts["qonnx"] = bench.folder / "qonnx.onnx"
@@ -124,8 +126,7 @@ def quantize(
 ) -> Quantized:
     """Choose treatment and widths on the calibration inputs alone, treat, and train if the options say so."""
     traced = trace(module, input_shape)
-    bits = Bits(options.weight_bits, options.act_bits)
-    scheme = Scheme(bits, before_activations=options.placement == "pre+post", scales=options.scales)
+    scheme = _scheme(options)
     treatment, treated, metrics = _treat(traced, scheme, inputs, options)
     check_exportable(treated.network)
 
@@ -138,7 +139,9 @@ def quantize(
         metrics += metrics_of_plan(plan)
         treated = treat(traced, replace(scheme, layers=plan.scheme.layers), inputs, treatment)
     if options.sensitivity:
-        metrics += metrics_of_sensitivity(sensitivity(make, traced, inputs, bits))
+        metrics += metrics_of_sensitivity(
+            sensitivity(make, traced, inputs, Bits(options.weight_bits, options.act_bits))
+        )
     quantized = treated.network
     if options.qat_epochs and least_bits(quantized) <= options.learn_scales_up_to:
         trained = train_scales(quantized, bench, options.qat_epochs)
@@ -148,6 +151,12 @@ def quantize(
     elif options.qat_epochs:
         quantized = train(quantized, bench, options.qat_epochs)
     return Quantized(quantized, metrics)
+
+
+def _scheme(options: Quantize) -> Scheme:
+    """As the options say, without the widths that `size_budget` searches."""
+    bits = Bits(options.weight_bits, options.act_bits)
+    return Scheme(bits, before_activations=options.placement == "pre+post", scales=options.scales)
 
 
 def _treat(

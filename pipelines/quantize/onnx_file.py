@@ -15,6 +15,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from evalsuite import Bench, Direction, Metric, Network, OnnxNetwork, Outcome, Unsupported, pieces, scores, worsening
 from pipelines.quantize.deployment import deployment_metrics
+from pipelines.quantize.yardstick import NO_LAYERS, no_relative_metrics
 
 if TYPE_CHECKING:
     from pipelines.quantize import Quantize
@@ -66,6 +67,7 @@ def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
         worsening(before.headline, after.headline, reason=f"from the file's own {before.headline.name}"),
         after.named("runtime_{}", reason="ONNX Runtime's static quantization"),
         *deployment_metrics(whole, path, bench.data.test, (module, quantized)),
+        *no_relative_metrics(NO_LAYERS),
     ]
     return Outcome(metrics, {"quantized": path}, replace(network, unswapped=None, deployed=path))
 

@@ -53,6 +53,7 @@ ALLOWED = {
     "graph": {"activations", "contract", "onnx_network", "samples"},
     "certificate": {"activations", "contract", "graph", "relaxations"},
     "deployment": {"samples"},
+    "yardstick": {"activations", "contract", "deployment", "plugins", "reluize", "samples"},
     "verification": {"activations", "contract", "deployment", "onnx_network", "relaxations"},
     "workloads": {"activations", "contract", "plugins", "samples", "tasks"},
     "resizing": {"activations"},
@@ -82,6 +83,7 @@ ALLOWED = {
         "workloads",
     },
     "report": {"contract", "plugins", "results"},
+    "studies": {"contract", "document", "plugins", "report", "results", "run"},
     "doctor": {"plugins"},
     "conformance": {"contract"},
     "testing": {

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 from test_report_sample import CRASH, NO_ERF, sample_record, sample_rows, write_run
 
 from evalsuite.report import write_report
+from evalsuite.report.documents import latex_grid
 from evalsuite.report.explorer import VERDICTS
+from evalsuite.report.grids import Grid, GridCell
 from evalsuite.results import DamagedResults, Row
 
 FEW: dict[str, Any] = {"workloads": ("digits-mlp",), "variants": ("gelu", "relu")}
@@ -197,11 +200,11 @@ def test_malicious_text_stays_text(tmp_path: Path) -> None:
         assert body.isascii()
         assert "\\input" not in body
         assert not re.search(r"(?<!\\)[%#_](?!\{)", body)
-        tabular = re.search(r"\\begin\{tabular\}\{(l+)\}", body)
-        assert tabular
-        columns = len(tabular[1])
+        table = re.search(r"\\begin\{longtable\}\{(l+)\}", body)
+        assert table
+        columns = len(table[1])
         for line in body.splitlines():
-            if line.endswith("\\\\") and "\\multicolumn" not in line:
+            if line.endswith("\\\\") and not line.startswith(("\\multicolumn", "\\caption")):
                 assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
 
 
@@ -210,6 +213,29 @@ def test_latex_braces_balance(run: Path) -> None:
         text = re.sub(r"\\[{}]", "", path.read_text(encoding="utf-8"))
         assert text.count("{") == text.count("}")
         assert text.isascii()
+
+
+def test_latex_tables_go_on_over_pages_and_say_what_they_need(run: Path) -> None:
+    text = (run / "tables" / "digits-mlp-glance.tex").read_text(encoding="utf-8")
+    assert text.startswith(
+        "% Needs \\usepackage{booktabs,longtable}.\n\\begin{longtable}{lllllll}\n\\caption{digits-mlp, "
+    )
+    for rule in ("\\toprule", "\\midrule", "\\bottomrule", "\\endhead", "\\endlastfoot"):
+        assert rule in text
+    rows = [line for line in text.split("\\endlastfoot\n")[1].splitlines() if "&" in line]
+    steps = [line.split(" & ")[0].removeprefix("\\addlinespace ") for line in rows]
+    named = [step for step in steps if step]
+    assert len(named) == len(set(named)) > 1  # each step once, in front of its lines
+    assert rows[0].startswith(f"{named[0]} & ")
+
+
+def test_no_line_of_a_long_latex_table_is_cut_off() -> None:
+    with pd.option_context("styler.render.max_elements", 50):
+        text = latex_grid(
+            Grid("long", "Long", ("a", "b"), tuple((GridCell(str(i)), GridCell("x")) for i in range(200))), ""
+        )
+    assert [line for line in text.splitlines() if line == "199 & x \\\\"]
+    assert sum(line.endswith(" & x \\\\") for line in text.splitlines()) == 200
 
 
 def test_markdown_tables_are_whole(run: Path) -> None:

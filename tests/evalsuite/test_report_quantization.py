@@ -516,3 +516,58 @@ def test_all_workloads_are_counted_after_holm_and_pooled(tmp_path: Path) -> None
         content_of(tmp_path / "wide", [*wide, *in_workload(wide, "v")], {"b8": options(8)}).parts["quantize"].findings
     )
     assert "is shown to move by less than 0.50 pp in 0 of 1" in found.sentences[0]
+
+
+def timed(
+    step: str, precision: str = "int8", stage: str = "quantize", **values: Mapping[int, Sequence[float]]
+) -> list[Row]:
+    """Relative latencies: variant -> batch -> a value for each seed."""
+    setting = {"precision": precision}
+    return [
+        row_of(
+            Metric("relative_latency", value, "ratio", LOWER, {**setting, "batch": batch}, timing=True),
+            job(variant, seed, step, stage),
+        )
+        for variant, batches in values.items()
+        for batch, every in batches.items()
+        for seed, value in enumerate(every)
+    ]
+
+
+FLAT, FAST = (1.0, 1.01, 0.99), (0.7, 0.705, 0.695)
+
+
+def test_the_matrix_says_whether_int8_is_faster_than_with_the_baselines_activation(tmp_path: Path) -> None:
+    rows = [
+        *rows_of("q", gelu=GELU, relu=SAME),
+        *timed("q", gelu={1: FLAT, 64: FLAT}, relu={1: FAST, 64: FAST}),
+        # In float, and of other widths: not what is asked.
+        *timed("q", "float32", gelu={1: FLAT, 64: FLAT}, relu={1: (9.0, 9.1, 8.9), 64: FLAT}),
+        *timed("narrow", gelu={1: FLAT, 64: FLAT}, relu={1: (9.0, 9.1, 8.9), 64: FLAT}),
+    ]
+    (matrix,) = content_of(tmp_path, rows, {"q": options(8), "narrow": options(4)}).matrices
+    (row,) = [each for each in matrix.rows if each.endpoint.question == "latency with 8-bit integers"]
+    cell = row.cells["w"]
+    assert cell.reading.value == "helps"
+    assert cell.estimate is not None
+    assert cell.estimate.mean == pytest.approx(-0.3)
+    assert row.measured == "W8A8, PTQ, post, batch 1 and W8A8, PTQ, post, batch 64"
+    assert cell.difference(row.scale).startswith("−30.0 pp [")
+
+
+def test_an_int8_latency_that_gains_at_one_batch_and_loses_at_another_is_mixed(tmp_path: Path) -> None:
+    slow = tuple(each + 0.5 for each in FAST)
+    rows = [*rows_of("q", gelu=GELU, relu=SAME), *timed("q", gelu={1: FLAT, 64: FLAT}, relu={1: slow, 64: FAST})]
+    (matrix,) = content_of(tmp_path, rows, {"q": options(8)}).matrices
+    (row,) = [each for each in matrix.rows if each.endpoint.question == "latency with 8-bit integers"]
+    assert row.cells["w"].reading.value == "mixed"
+    assert row.cells["w"].losses == ("W8A8, PTQ, post, batch 1",)
+
+
+def test_a_run_without_relative_latencies_does_not_ask_for_them(tmp_path: Path) -> None:
+    rows = [
+        *rows_of("q", gelu=GELU, relu=SAME),
+        *timed("p", stage="prune", gelu={1: FLAT}, relu={1: FAST}),  # another stage's are no answer
+    ]
+    (matrix,) = content_of(tmp_path, rows, {"q": options(8)}).matrices
+    assert "latency with 8-bit integers" not in [each.endpoint.question for each in matrix.rows]

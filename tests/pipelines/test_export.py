@@ -14,6 +14,7 @@ from torch import nn
 from evalsuite import (
     Bench,
     Data,
+    Direction,
     LambdaGELU,
     LanguageModel,
     Network,
@@ -138,6 +139,43 @@ def test_latency_is_marked_as_timing_per_batch(network: Callable[..., Network], 
     latencies = {m.setting["batch"]: m for m in outcome.metrics if m.name == "latency"}
     assert set(latencies) == {1, 64}
     assert all(metric.timing and metric.unit == "s" and metric.value > 0 for metric in latencies.values())
+
+
+@pytest.mark.parametrize(
+    ("variant", "yardstick", "reason"),
+    [
+        ("gelu", "gelu", "this network has gelu in each place"),
+        ("relu", "gelu", "over that of this network with gelu in each activation's place"),
+        ("gelu", "silu", "over that of this network with silu in each activation's place"),
+    ],
+)
+def test_latency_against_another_activation(
+    network: Callable[..., Network], bench: Callable[..., Bench], variant: str, yardstick: str, reason: str
+) -> None:
+    outcome = Export(yardstick).run(network("digits-mlp", variant), bench("digits-mlp"))
+    rows = [each for each in outcome.metrics if each.name == "relative_latency"]
+    assert [dict(each.setting) for each in rows] == [{"batch": 1}, {"batch": 64}]
+    assert all(each.timing and each.value and each.direction is Direction.LOWER for each in rows)
+    assert all(each.unit == "ratio" and each.reason.startswith(reason) for each in rows)
+    # The yardstick's file is no artefact.
+    assert [each.name for each in outcome.artefacts["onnx"].parent.iterdir()] == ["model.onnx"]
+
+
+def test_a_file_has_no_other_activation_to_be_compared_with(
+    network: Callable[..., Network], bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    trained, there = network("digits-mlp", "relu"), bench("digits-mlp")
+    path = Export().run(trained, there).artefacts["onnx"]
+    outcome = Export().run(replace(trained, deployed=path), replace(there, folder=tmp_path))
+    rows = [each for each in outcome.metrics if each.name == "relative_latency"]
+    assert [(each.value, each.reason) for each in rows] == [
+        (None, "an ONNX file has no layers in which another activation could be put")
+    ] * 2
+
+
+def test_an_unknown_yardstick_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"yardstick must be the name of an activation, got 'gelo'; did you mean"):
+        Export("gelo")
 
 
 @pytest.mark.slow

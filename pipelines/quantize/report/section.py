@@ -29,7 +29,12 @@ from pipelines.quantize.report.tables import STAGE, TOLD, QuantizationTable, Tre
 from pipelines.quantize.report.text import accuracy_grid
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
+
+LATENCY = "relative_latency"
+_PLAIN = {"": ""}  # the only setting of a metric that has none
 
 
 def _tables(run: Run) -> list[QuantizationTable]:
@@ -59,12 +64,13 @@ def _part(run: Run) -> Part:
     )
 
 
-def _of_width(bits: int, metric: str = "") -> Measure:
+def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN) -> Measure:
     """Of networks quantized after training to so many bits, the mean over such steps, and each of them.
 
     Args:
         bits: of weights and of activations.
         metric: what is measured; an accuracy for want of a name.
+        settings: of the metric, in the mean too, each with what it adds to a label.
     """
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
@@ -78,15 +84,26 @@ def _of_width(bits: int, metric: str = "") -> Measure:
             reason = (
                 cell.reason if cell.mean is None else f"{table.baseline}: {table.cell(each, table.baseline).reason}"
             )
-            tests.append(
-                paired_test(run, workload, variant, each.step, (metric,), label=each.label)
+            tests += (
+                [paired_test(run, workload, variant, each.step, (metric,), setting, each.label + told)
+                 for setting, told in settings.items()]
                 if metric
-                else Contrast(each.label, cell.values, cell.other, reason)
-            )
+                else [Contrast(each.label, cell.values, cell.other, reason)]
+            )  # fmt: skip
         primary = mean_test(tests)
         return Evidence(primary, [each for each in tests if each.own and each.other])
 
     return measure
+
+
+_TIMED = _of_width(8, LATENCY, {f"batch={batch}, precision=int8": f", batch {batch}" for batch in (1, 64)})
+
+
+def _int8_latency(run: Run, workload: str, variant: str) -> Evidence | None:
+    """Both arms over the same network with one yardstick's activation; None of a run that was not timed so."""
+    rows = run.measured.frame
+    timed = (rows["stage"] == STAGE) & (rows["metric"] == LATENCY)
+    return _TIMED(run, workload, variant) if timed.any() else None
 
 
 def _plain(treatment: Treatment, bits: int) -> bool:
@@ -110,6 +127,7 @@ SECTION = Section(
         Endpoint("accuracy with 8-bit integers", _of_width(8), "fraction", Direction.HIGHER, 0.01),
         Endpoint("accuracy with 4-bit integers", _of_width(4), "fraction", Direction.HIGHER, 0.01),
         Endpoint("share of MACs in 8-bit integers", _of_width(8, MACS), "share", Direction.HIGHER, 0.01),
+        Endpoint("latency with 8-bit integers", _int8_latency, "share", Direction.LOWER, 0.05),
     ),
     headlines=(
         Headline(STAGE, "runtime_accuracy"),
@@ -124,6 +142,8 @@ SECTION = Section(
         "placement": "Where quantizers stand: behind activations (post), or before and behind them (pre+post).",
         "accumulator": "The integer in which a layer sums its products.",
         "integer MACs": "Multiply-accumulates that ONNX Runtime executed in integers.",
+        "latency with 8-bit integers": "In ONNX Runtime, over that of the same network with the yardstick's activation "
+        "(GELU) in each place, quantized alike and timed in turn; the mean over batches of 1 and 64.",
     },
     spelled={"mac": "MAC"},
     kept=_kept,

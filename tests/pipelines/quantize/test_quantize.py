@@ -18,10 +18,12 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from evalsuite import Bench, Direction, LambdaGELU, Network, Outcome, Regression, Split, Unsupported
+from evalsuite import Bench, Direction, LambdaGELU, Network, Outcome, Regression, Split, Unsupported, with_yardstick
 from evalsuite.run.making import make_bench
 from evalsuite.workloads.digits import DigitsMLP
 from pipelines.quantize import Quantize
+from pipelines.quantize.placement import Bits, Scheme
+from pipelines.quantize.yardstick import yardstick_files
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBench, MakeNetwork
@@ -205,6 +207,39 @@ def test_latency_is_a_timing_at_two_batch_sizes(network: MakeNetwork, bench: Mak
     found = sorted((each.name, each.setting["batch"]) for each in timed)
     assert found == [("latency", 1), ("latency", 64), ("latency_ratio", 1), ("latency_ratio", 64)]
     assert all(each.value is not None and each.value > 0 for each in timed)
+
+
+@pytest.mark.parametrize("placement", ["post", pytest.param("pre+post", marks=pytest.mark.slow)])
+def test_the_yardstick_is_quantized_alike(
+    network: MakeNetwork, bench: MakeBench, tmp_path: Path, placement: Literal["post", "pre+post"]
+) -> None:
+    """GELU in each place, and else the operators that the network's own file has; the baseline is its own yardstick."""
+    relu, room = network("digits-mlp", "relu"), bench("digits-mlp")
+    inputs = torch.as_tensor(room.data.calibration.first(50))
+    scheme = Scheme(Bits(8, 8), before_activations=placement == "pre+post")
+    operators = {}
+    for name in ("relu", "gelu"):
+        folder = tmp_path / name
+        folder.mkdir()
+        paths = yardstick_files(with_yardstick(relu.module, name), scheme, inputs, folder)
+        operators[name] = [[node.op_type for node in onnx.load(str(path)).graph.node] for path in paths]
+    swapped = [[{"Relu": "Gelu"}.get(each, each) for each in found] for found in operators["relu"]]
+    assert operators["gelu"] == swapped
+    assert [found.count("Gelu") for found in swapped] == [2, 2]
+    assert "QuantizeLinear" in swapped[1]
+
+
+def test_relative_latencies_of_both_precisions(network: MakeNetwork, bench: MakeBench) -> None:
+    reasons = {}
+    for variant in ("gelu", "relu"):
+        outcome = Quantize().run(network("digits-mlp", variant), bench("digits-mlp"))
+        rows = [each for each in outcome.metrics if each.name == "relative_latency"]
+        found = sorted((str(each.setting["precision"]), int(each.setting["batch"])) for each in rows)
+        assert found == [("float32", 1), ("float32", 64), ("int8", 1), ("int8", 64)]
+        assert all(each.timing and each.value and each.direction is Direction.LOWER for each in rows)
+        (reasons[variant],) = {each.reason for each in rows}
+    assert reasons["gelu"].startswith("this network has gelu in each place")
+    assert reasons["relu"].startswith("over that of this network with gelu in each activation's place")
 
 
 def test_an_unfoldable_lambda_stays_one_island(bench: MakeBench) -> None:

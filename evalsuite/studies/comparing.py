@@ -1,0 +1,149 @@
+"""Every measurement of two runs, paired by seed: better, worse or not resolved, after Holm over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from evalsuite.contract import Direction
+from evalsuite.report.comparison import SAMPLED, is_clock
+from evalsuite.report.numerals import scale_of
+from evalsuite.report.paired import interval_text, seed_difference
+from evalsuite.report.ranks import holm
+from evalsuite.report.statistics import Estimate, mean_interval, p_value
+
+if TYPE_CHECKING:
+    from evalsuite.studies.pairing import Pair
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Line:
+    """One metric of one network at one step in both runs; `reason` says why a run has no value.
+
+    `reading` is better, worse, changed (of a metric without direction), equal (the same number in every seed), not
+    resolved or not measured. Clocks of different jobs are never resolved: they met different neighbours.
+    """
+
+    workload: str
+    variant: str
+    step: str
+    metric: str
+    setting: str
+    unit: str
+    direction: str
+    clock: bool
+    first: Mapping[int, float]
+    second: Mapping[int, float]
+    reason: str = ""
+    p: float | None = None
+    p_adjusted: float | None = None
+
+    @cached_property
+    def gaps(self) -> list[float]:
+        """Second minus first of the seeds that both have."""
+        return [self.second[seed] - self.first[seed] for seed in sorted(self.first.keys() & self.second.keys())]
+
+    @cached_property
+    def estimate(self) -> Estimate | None:
+        """The mean of the gaps with its 95 % interval; None without a common seed."""
+        return seed_difference(self.second, self.first)
+
+    def interval(self, level: float) -> Estimate:
+        """The same with an interval of another level; there must be a common seed."""
+        seeds = self.first.keys() & self.second.keys()
+        magnitude = max(max(abs(self.first[seed]), abs(self.second[seed])) for seed in seeds)
+        return mean_interval(self.gaps, level=level, magnitude=magnitude)
+
+    @property
+    def name(self) -> str:
+        """ "digits-mlp/relu prune accuracy [batch=1]"."""
+        return f"{self.workload}/{self.variant} {self.step} {self.metric}" + f" [{self.setting}]" * bool(self.setting)
+
+    @property
+    def reading(self) -> str:
+        """What the line says."""
+        if self.estimate is None:
+            return "not measured"
+        if self.estimate.constant and not self.estimate.mean:
+            return "equal"
+        if self.p_adjusted is None or self.p_adjusted > LEVEL:
+            return "not resolved"
+        if self.direction == Direction.NEUTRAL.value:
+            return "changed"
+        return "better" if (self.estimate.mean > 0) == (self.direction == Direction.HIGHER.value) else "worse"
+
+    @property
+    def text(self) -> str:
+        """ "−2.4 pp [−3.1, −1.7]", or why there is none."""
+        if self.estimate is None:
+            return self.reason
+        halves = [each for each in (self.estimate.half_width,) if each]
+        scale = scale_of(self.unit, [math.fsum(self.first.values()) / len(self.first)], [self.estimate.mean, *halves])
+        every, both = self.first.keys() | self.second.keys(), self.first.keys() & self.second.keys()
+        lacking = f", {len(both)} of {len(every)} seeds" if len(both) < len(every) else ""
+        return interval_text(self.estimate, scale) + lacking
+
+    def entry(self) -> dict[str, Any]:
+        """For JSON: exact numbers."""
+        found = self.estimate
+        return {
+            "workload": self.workload, "variant": self.variant, "step": self.step, "metric": self.metric,
+            "setting": self.setting, "unit": self.unit, "direction": self.direction,
+            "first": {str(seed): value for seed, value in sorted(self.first.items())},
+            "second": {str(seed): value for seed, value in sorted(self.second.items())},
+            "difference": found.mean if found else None, "low": found.low if found else None,
+            "high": found.high if found else None, "pairs": found.n if found else 0,
+            "p": self.p, "p_adjusted": self.p_adjusted, "reading": self.reading, "reason": self.reason,
+        }  # fmt: skip
+
+
+def lines_of(pair: Pair) -> list[Line]:
+    """All measurements of the networks that both runs have, in the first run's order."""
+    measured, cells = pair.content.measured, pair.content.whole
+    cells = cells[cells["metric"] != ""]
+    reasons = {
+        (each["workload"], each["step"], each["metric"], each["setting"], each["variant"]): each["reason"]
+        for each in cells.to_dict("records")
+    }
+    lines = []
+    for each in cells[cells["variant"] == pair.second].to_dict("records"):
+        place = (each["workload"], each["step"], each["metric"], each["setting"])
+        first, second = (
+            measured.values(each["workload"], run, each["step"], each["metric"], each["setting"])
+            for run in (pair.first, pair.second)
+        )
+        lacks = [
+            f"{run}: {reasons[(*place, run)] or 'no value'}"
+            for run, found in ((pair.first, first), (pair.second, second))
+            if not found
+        ]
+        if not lacks and not first.keys() & second.keys():
+            lacks = ["no common seed"]
+        workload, variant = pair.networks[each["workload"]]
+        clock = is_clock(each["unit"], bool(each["timing"]))
+        lines.append(
+            Line(workload, variant, each["step"], each["metric"], each["setting"], each["unit"], each["direction"],
+                 clock, first, second, "; ".join(lacks))
+        )  # fmt: skip
+    return with_p_values(lines)
+
+
+def with_p_values(lines: list[Line]) -> list[Line]:
+    """With p values, and those after Holm's adjustment over all tests of the comparison."""
+    lines = [replace(line, p=_p(line)) for line in lines]
+    adjusted = iter(holm([line.p for line in lines if line.p is not None]))
+    return [line if line.p is None else replace(line, p_adjusted=next(adjusted)) for line in lines]
+
+
+def _p(line: Line) -> float | None:
+    """Of no difference; 0 for what is no fraction of samples and differs by the same in every seed."""
+    if line.estimate is None or line.clock:
+        return None
+    if line.estimate.constant and line.estimate.mean and line.unit != SAMPLED:
+        return 0.0
+    return p_value(line.gaps, line.estimate)

@@ -1,0 +1,148 @@
+"""Several runs as one folder: of the same recipe on several machines, or with other seeds, workloads or variants."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalsuite.results import Status, as_table, read_results, write_table
+from evalsuite.run.record import RunRecord, merged_conditions, read_record, write_record
+from evalsuite.studies.pairing import Refused, differing_options
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_JOB = ["workload", "variant", "seed", "step"]
+_MEASURED = ["metric", "setting", "sample", "value", "status", "verdict"]
+
+
+def merge(out: Path, folders: Sequence[Path]) -> list[str]:
+    """Write results.parquet, run.json and the artefacts of several runs into `out`, which is made.
+
+    A job that several runs have is taken from the first of them, if all of it but clock readings is the same.
+
+    Returns:
+        What differs between them and does no harm to the rows: machines and versions.
+
+    Raises:
+        DamagedResults: a folder has no results, or they cannot be read.
+        Refused: `out` has results, the runs are not of one kind, or a job has two outcomes.
+    """
+    if len(folders) < 2:
+        raise Refused(f"merge takes two runs or more, got {len(folders)}")
+    if (out / "results.parquet").exists():
+        raise Refused(f"{out}: has results already; name a new folder")
+    records = [_record(folder) for folder in folders]
+    frames = [read_results(folder).drop(columns="run") for folder in folders]
+    _check_alike(folders, records, frames)
+    united = _united(folders, frames)
+    out.mkdir(parents=True, exist_ok=True)
+    for folder in folders:
+        for name in ("artefacts", "logs"):
+            if (folder / name).is_dir():
+                shutil.copytree(folder / name, out / name, dirs_exist_ok=True)
+    write_record(_merged_record(folders, records, united), out)
+    write_table(as_table(united), out / "results.parquet")
+    return _differing(records)
+
+
+def _record(folder: Path) -> RunRecord:
+    found = read_record(folder)
+    if found is None:
+        raise Refused(f"{folder / 'run.json'}: is missing, or no record of a run; a run writes it when it begins")
+    return found
+
+
+def _check_alike(folders: Sequence[Path], records: Sequence[RunRecord], frames: Sequence[pd.DataFrame]) -> None:
+    """The same name means the same: baseline, data, step and options."""
+    for folder, record, frame in zip(folders[1:], records[1:], frames[1:], strict=True):
+        both = f"{folders[0]} and {folder}"
+        if record.baseline != records[0].baseline:
+            raise Refused(f"{both} have other baselines, {records[0].baseline} and {record.baseline}")
+        for name in record.data.keys() & records[0].data.keys():
+            if record.data[name].get("fingerprint") != records[0].data[name].get("fingerprint"):
+                raise Refused(f"{both}: the data of {name} differ; give the workloads different names")
+        one, other = ({each["name"]: (each["stage"], each["after"]) for each in r.steps} for r in (records[0], record))
+        for name in one.keys() & other.keys():
+            if one[name] != other[name]:
+                stages = f"{one[name][0]} and {other[name][0]}"
+                raise Refused(f"{both}: the step {name} is {stages}, or follows other steps; give them different names")
+        if differing := differing_options([frames[0], frame]):
+            raise Refused(f"{both}: {'; '.join(differing)}; give them different names")
+
+
+def _united(folders: Sequence[Path], frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    import pandas as pd
+
+    owner: dict[tuple[Any, ...], tuple[Path, pd.DataFrame]] = {}
+    kept = []
+    for folder, frame in zip(folders, frames, strict=True):
+        for job, rows in frame.groupby(_JOB, sort=False):
+            if job not in owner:
+                owner[job] = folder, rows
+                kept.append(rows)
+            elif not _measured(rows).equals(_measured(owner[job][1])):
+                where = "/".join(map(str, job))
+                raise Refused(f"{owner[job][0]} and {folder} have different outcomes of {where}: take it out of one")
+    return pd.concat(kept, ignore_index=True)
+
+
+def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """What the same job gives again: all but what clocks say."""
+    return rows.loc[~rows["timing"], _MEASURED].reset_index(drop=True)
+
+
+def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united: pd.DataFrame) -> RunRecord:
+    jobs = united.drop_duplicates(_JOB)
+    counts = Counter(
+        Status.OK.value if metric else status for metric, status in zip(jobs["metric"], jobs["status"], strict=True)
+    )
+    texts = [f"# {folder.resolve().name}\n{each.recipe_text}" for folder, each in zip(folders, records, strict=True)]
+    finished = [each.finished for each in records]
+    return replace(
+        records[0],
+        name="-and-".join(dict.fromkeys(each.name for each in records)),
+        digest="",
+        workloads=_every(each.workloads for each in records),
+        variants=_every(each.variants for each in records),
+        seeds=sorted({seed for each in records for seed in each.seeds}),
+        steps=list({step["name"]: step for each in records for step in each.steps}.values()),
+        recipe_text="\n".join(texts),
+        data=_together([each.data for each in records]),
+        variants_help=_together([each.variants_help for each in records]),
+        versions={name: str(value) for name, value in merged_conditions([each.versions for each in records]).items()},
+        machine=merged_conditions([each.machine for each in records]),
+        command=f"evalsuite merge of {', '.join(folder.resolve().name for folder in folders)}",
+        started=min(each.started for each in records),
+        finished=max(finished) if all(finished) else "",
+        jobs={"total": len(jobs), **counts},
+        seconds=round(sum(each.seconds for each in records), 1),
+        peak_mib=max(each.peak_mib for each in records),
+    )
+
+
+def _every(lists: Any) -> list[str]:
+    return list(dict.fromkeys(name for names in lists for name in names))
+
+
+def _together(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: value for table in tables for name, value in table.items()}
+
+
+def _differing(records: Sequence[RunRecord]) -> list[str]:
+    found = []
+    for what, tables in (
+        ("machine", [each.machine for each in records]),
+        ("versions", [each.versions for each in records]),
+    ):
+        names = dict.fromkeys(name for table in tables for name in table if name != "measured")
+        differing = [name for name in names if len({str(table.get(name)) for table in tables}) > 1]
+        told = "; ".join(
+            f"{name} {', '.join(dict.fromkeys(str(table.get(name)) for table in tables))}" for name in differing
+        )
+        found += [f"{what}: {told}"] if told else []
+    return found

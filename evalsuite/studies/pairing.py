@@ -1,0 +1,171 @@
+"""Two runs as one: each network of a workload and variant is a workload, and the runs stand where variants do.
+
+So all that a report says of variants and a baseline it says of a run and the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalsuite.report.content import Content
+from evalsuite.report.ordering import in_order
+from evalsuite.report.record import Record, read_record
+from evalsuite.results import OPTIONS, read_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOMENT = "measured"  # When, among what is said of the machine.
+_NETWORK = ["workload", "variant"]
+
+
+class Refused(ValueError):
+    """Runs that cannot be taken together; the text names the culprit, the value and the cure."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs side by side: `content` compares the second with the first, which is its baseline."""
+
+    first: str
+    second: str
+    content: Content
+    warnings: tuple[str, ...]
+    networks: Mapping[str, tuple[str, str]]
+    """What the pair calls a workload -> the workload and the variant."""
+
+
+def side_by_side(first: Path, second: Path) -> Pair:
+    """Pair two runs by workload, variant, step, metric, setting and seed.
+
+    Raises:
+        DamagedResults: a folder has no results, or they cannot be read.
+        Refused: the runs have no network in common.
+    """
+    labels = _labels(first, second)
+    frames, records = zip(*(_read(folder) for folder in (first, second)), strict=True)
+    every = [dict.fromkeys(frame[_NETWORK].itertuples(index=False, name=None)) for frame in frames]
+    common = [network for network in every[0] if network in every[1]]
+    if not common:
+        told = " and ".join(f"{label} has {_listed(found)}" for label, found in zip(labels, every, strict=True))
+        raise Refused(f"{first} and {second} have no network in common: {told}; compare runs of the same recipe")
+    names = {network: ", ".join(network) for network in common}
+    parts = [_renamed(frame, names, label) for frame, label in zip(frames, labels, strict=True)]
+    import pandas as pd
+
+    joined = pd.concat(parts, ignore_index=True)
+    record = _record(records, labels, names)
+    question = f"Does {labels[1]} differ from {labels[0]}?"
+    return Pair(
+        *labels,
+        Content(joined, record, labels[0], question),
+        (*_differing_networks(every, labels), *_differing(records, parts, labels)),
+        {name: network for network, name in names.items()},
+    )
+
+
+def _read(folder: Path) -> tuple[pd.DataFrame, Record]:
+    frame, record = read_results(folder), read_record(folder)
+    if frame.empty:
+        raise Refused(f"{folder / 'results.parquet'} has no rows: wait for the run's first jobs")
+    return in_order(frame, record), record
+
+
+def _labels(first: Path, second: Path) -> tuple[str, str]:
+    one, other = (folder.resolve().name for folder in (first, second))
+    return (one, other) if one != other else (f"{one} (first)", f"{other} (second)")
+
+
+def _renamed(frame: pd.DataFrame, names: Mapping[tuple[str, str], str], label: str) -> pd.DataFrame:
+    networks = [names.get(each, "") for each in frame[_NETWORK].itertuples(index=False, name=None)]
+    import numpy as np
+
+    made = frame.assign(workload=np.array(networks, dtype=object), variant=label)
+    return made[made["workload"] != ""]
+
+
+def _record(records: Sequence[Record], labels: Sequence[str], names: Mapping[tuple[str, str], str]) -> Record:
+    """What is recorded of both; where they differ, what each says."""
+    first, second = records
+    steps = {str(step["name"]): step for each in (second, first) for step in each.steps}
+    order = dict.fromkeys(str(step["name"]) for each in records for step in each.steps)
+    data = {**second.table("data"), **first.table("data")}
+    finished = [each.entries.get("finished") or "" for each in records]
+    entries: dict[str, Any] = {
+        "name": f"{labels[1]} against {labels[0]}", "baseline": labels[0], "variants": list(labels),
+        "workloads": list(names.values()), "steps": [steps[name] for name in order],
+        "data": {name: data[network[0]] for network, name in names.items() if network[0] in data},
+        "versions": _both(records, "versions"), "machine": _both(records, "machine"),
+        "started": " / ".join(each.text("started") for each in records),
+        "finished": " / ".join(map(str, finished)) if all(finished) else "",
+        "recipe_text": first.text("recipe_text"),
+    }  # fmt: skip
+    return Record(entries if any(each.entries for each in records) else {"baseline": labels[0]})
+
+
+def _both(records: Sequence[Record], key: str) -> dict[str, str]:
+    tables = [each.table(key) for each in records]
+    names = dict.fromkeys(name for table in tables for name in table)
+    values = {name: dict.fromkeys(str(table.get(name, "not recorded")) for table in tables) for name in names}
+    return {name: " / ".join(found) for name, found in values.items()}
+
+
+def _differing_networks(every: Sequence[Mapping[Any, None]], labels: Sequence[str]) -> list[str]:
+    found = []
+    for own, other, label in ((*every, labels[0]), (*reversed(every), labels[1])):
+        if alone := [network for network in own if network not in other]:
+            found.append(f"not compared, since only {label} has them: {_listed(alone)}")
+    return found
+
+
+def _differing(records: Sequence[Record], frames: Sequence[pd.DataFrame], labels: Sequence[str]) -> list[str]:
+    """What else differs than what is to be compared: machine, versions, data, options, seeds."""
+    found = []
+    for key, what in (("machine", "the machine"), ("versions", "the versions")):
+        one, other = (each.table(key) for each in records)
+        names = [name for name in {**one, **other} if one.get(name) != other.get(name) and name != _MOMENT]
+        told = "; ".join(f"{name} {one.get(name, 'not recorded')} against {other.get(name, 'not recorded')}"
+                         for name in names)  # fmt: skip
+        found += [f"{what} differ{'s' * (key == 'machine')}: {told}"] if told else []
+    for name in records[0].table("data").keys() & records[1].table("data").keys():
+        own, now = (each.text("data", name, "fingerprint") for each in records)
+        found += [f"the data of {name} differ: fingerprint {own[:12]} against {now[:12]}"] if own != now else []
+    return [*found, *differing_options(frames), *_differing_seeds(frames, labels)]
+
+
+def differing_options(frames: Sequence[pd.DataFrame]) -> list[str]:
+    """Of each step, each variant and each workload, as the rows carry them."""
+    found: dict[str, None] = {}
+    for column in OPTIONS:
+        key = ["workload", "step"] if column == "options" else ["workload"]
+        one, other = (
+            {
+                tuple(place): given
+                for *place, given in frame.drop_duplicates(key)[[*key, column]].itertuples(index=False)
+            }
+            for frame in frames
+        )
+        for place in one.keys() & other.keys():
+            own, now = one[place], other[place]
+            names = sorted(name for name in own | now if own.get(name) != now.get(name))
+            told = ", ".join(f"{name} {own.get(name)!r} against {now.get(name)!r}" for name in names)
+            where = place[1] if column == "options" else f"{column.removesuffix('_options')} of {place[0]}"
+            if told:
+                found[f"the options of {where} differ: {told}"] = None
+    return sorted(found)
+
+
+def _differing_seeds(frames: Sequence[pd.DataFrame], labels: Sequence[str]) -> list[str]:
+    one, other = ({int(seed) for seed in frame["seed"].unique()} for frame in frames)
+    return [
+        f"only {label} has the seed{'s' * (len(alone) > 1)} {', '.join(map(str, sorted(alone)))}"
+        for label, alone in zip(labels, (one - other, other - one), strict=True)
+        if alone
+    ]
+
+
+def _listed(networks: Iterable[tuple[str, str]]) -> str:
+    return ", ".join("/".join(each) for each in networks)

@@ -1,0 +1,72 @@
+"""SQL over the rows of one or many runs, by DuckDB: the table is `rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evalsuite.report.spreadsheet import csv_text
+from evalsuite.results import as_table, read_results
+from evalsuite.studies.pairing import Refused
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE = "rows"
+
+
+def query(sql: str, folders: Sequence[Path]) -> pd.DataFrame:
+    """What `sql` selects of the table `rows`: the rows of the runs, `run` being the folder's name.
+
+    Options are structs: `options.sparsity`; one that a step does not have is null.
+
+    Raises:
+        DamagedResults: a folder has no results, or they cannot be read.
+        Refused: DuckDB is not installed, refuses the statement, or it selects nothing.
+    """
+    try:
+        import duckdb
+    except ImportError as error:
+        raise Refused("query needs DuckDB: pip install 'evalsuite[sql]'") from error
+    table = as_table(read_results(*folders))
+    # Neither Python's variables nor extensions from the network: the table is what is asked.
+    settings = {"python_enable_replacements": "false", "autoinstall_known_extensions": "false"}
+    with duckdb.connect(config=settings) as connection:
+        connection.register(TABLE, table)
+        try:
+            found = connection.sql(sql)
+            if found is None:
+                raise Refused(f"the statement gives no table: write SELECT ... FROM {TABLE}")
+            frame: pd.DataFrame = found.df()
+        except duckdb.Error as error:
+            said = str(error).strip()
+            raise Refused(f"DuckDB: {said}\nThe table is {TABLE}: {', '.join(table.column_names)}") from error
+    return frame
+
+
+def _text(frame: pd.DataFrame) -> str:
+    import pandas as pd
+
+    with pd.option_context("display.width", None, "display.max_colwidth", 80):
+        return frame.to_string(index=False, na_rep="") + "\n" if len(frame) else "(no rows)\n"
+
+
+FORMATS: dict[str, Callable[[pd.DataFrame], str]] = {
+    "text": _text,
+    "csv": csv_text,
+    "json": lambda frame: frame.to_json(orient="records", indent=1, force_ascii=False, double_precision=15) + "\n",
+}
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Every run's folder at or below a folder, by name; hidden ones are left out.
+
+    Raises:
+        Refused: there is none.
+    """
+    places = sorted(path.parent for path in folder.rglob("results.parquet"))
+    found = [each for each in places if not any(part.startswith(".") for part in each.relative_to(folder).parts)]
+    if not found:
+        raise Refused(f"{folder}: no run's folder here; `evalsuite run RECIPE.yaml --out {folder / 'NAME'}` makes one")
+    return found

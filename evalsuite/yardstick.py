@@ -1,0 +1,78 @@
+"""Latency beside a yardstick: the same network with one activation in each place, timed in turn in one process.
+
+A clock read in another job met other neighbours on the machine; of two that were read in turn the ratio stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from evalsuite.contract import Direction, Metric, Setting, Split
+from evalsuite.plugins import did_you_mean, entries, load
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from evalsuite.samples import Inputs
+
+TIMED_BATCHES = (1, 64)
+_NAME = "relative_latency"
+Run = Callable[["Inputs"], object]
+
+
+def check_yardstick(name: str) -> None:
+    """Raise ValueError where no activation of that name is registered; nothing is imported."""
+    known = [each.name for each in entries("activations")]
+    if name not in known:
+        raise ValueError(f"yardstick must be the name of an activation, got {name!r}{did_you_mean(name, known)}")
+
+
+def with_yardstick(module: nn.Module, name: str) -> nn.Module:
+    """A copy with the activation `name` in the place of each that a variant would replace; `module` itself where it is
+    there already.
+
+    Raises:
+        ValueError: nothing can be replaced: see `swap`.
+    """
+    from evalsuite.activations import census
+    from evalsuite.reluize.swap import swap
+
+    if {each.traits.name for each in census(module)} == {name}:
+        return module
+    return swap(module, load("activations", name).target)
+
+
+def timing_inputs(test: Split, batch: int) -> Inputs:
+    """Test inputs to time with, repeated where there are fewer."""
+    import torch
+
+    found: Inputs = test.inputs[torch.arange(batch) % len(test)]
+    return found
+
+
+def relative_latency(own: Run, yardstick: Run, test: Split, batch: int, *, reason: str,
+                     setting: Mapping[str, Setting] | None = None) -> Metric:  # fmt: skip
+    """The seconds of `own` over those of `yardstick`, each run in turn on the same batch; below 1 is faster."""
+    from evalsuite.deployment import compare_latency
+
+    inputs = timing_inputs(test, batch)
+    ratio = compare_latency(lambda: own(inputs), lambda: yardstick(inputs)).ratio
+    return _metric(ratio, batch, reason, setting)
+
+
+def no_relative_latency(reason: str, setting: Mapping[str, Setting] | None = None) -> list[Metric]:
+    """A row for each batch that says why it has no value."""
+    return [_metric(None, batch, reason, setting) for batch in TIMED_BATCHES]
+
+
+def _metric(value: float | None, batch: int, reason: str, setting: Mapping[str, Setting] | None) -> Metric:
+    whole = {**(setting or {}), "batch": batch}
+    return Metric(_NAME, value, "ratio", Direction.LOWER, whole, timing=True, reason=reason)
+
+
+def yardstick_reason(module: nn.Module, yardstick: nn.Module, name: str) -> str:
+    """What the ratio of two such networks is, for its row."""
+    if module is yardstick:
+        return f"this network has {name} in each place: what differs from 1 is the clock's"
+    return f"over that of this network with {name} in each activation's place; below 1 is faster"

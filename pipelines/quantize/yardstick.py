@@ -1,0 +1,74 @@
+"""Is a network faster than with the yardstick's activation in each place? Quantized alike, and in float."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import nn
+
+from evalsuite import (
+    TIMED_BATCHES,
+    Metric,
+    Split,
+    Unsupported,
+    export_onnx,
+    no_relative_latency,
+    open_onnx,
+    relative_latency,
+    run_onnx,
+    with_yardstick,
+    yardstick_reason,
+)
+from pipelines.quantize.placement import Scheme
+from pipelines.quantize.qcdq import export_qcdq
+from pipelines.quantize.treatment import quantize
+
+_FLOAT: dict[str, str | int | float | bool] = {"precision": "float32"}
+_INTEGER: dict[str, str | int | float | bool] = {"precision": "int8"}
+NO_LAYERS = "an ONNX file has no layers in which another activation could be put"
+Files = tuple[Path | bytes, Path | bytes]
+
+
+def relative_metrics(
+    module: nn.Module, files: Files, name: str, scheme: Scheme, inputs: torch.Tensor, test: Split
+) -> list[Metric]:
+    """Both files of `module`, float32 and quantized, against those with the activation `name` in each place.
+
+    The yardstick is quantized by the same scheme, with plain ranges and nothing trained: what its weights are does not
+    change how long it takes.
+
+    Args:
+        module: the float network, lambda folded.
+        inputs: to calibrate with.
+    """
+    try:
+        other = with_yardstick(module, name)
+        with TemporaryDirectory() as folder:
+            beside = files if other is module else yardstick_files(other, scheme, inputs, Path(folder))
+            reason = yardstick_reason(module, other, name)
+            rows = []
+            for pair, setting in zip(zip(files, beside, strict=True), (_FLOAT, _INTEGER), strict=True):
+                own, yardstick = (partial(run_onnx, open_onnx(each)) for each in pair)
+                rows += [
+                    relative_latency(own, yardstick, test, batch, reason=reason, setting=setting)
+                    for batch in TIMED_BATCHES
+                ]
+            return rows
+    except (Unsupported, ValueError) as error:
+        return no_relative_metrics(f"no {name} in each place: {error}")
+
+
+def no_relative_metrics(reason: str) -> list[Metric]:
+    """The same rows, with a reason in place of a value."""
+    return [row for setting in (_FLOAT, _INTEGER) for row in no_relative_latency(reason, setting)]
+
+
+def yardstick_files(module: nn.Module, scheme: Scheme, inputs: torch.Tensor, folder: Path) -> Files:
+    """The float32 and the quantized file of a module, in `folder`."""
+    shape = tuple(inputs.shape[1:])
+    export_onnx(module, shape, folder / "float32.onnx")
+    export_qcdq(quantize(module, shape, scheme, inputs), shape, folder / "quantized.onnx")
+    return folder / "float32.onnx", folder / "quantized.onnx"
