@@ -31,7 +31,10 @@ def query(sql: str, folders: Sequence[Path]) -> pd.DataFrame:
         raise Refused("query needs DuckDB: pip install 'evalsuite[sql]'") from error
     table = as_table(read_results(*folders))
     # Neither Python's variables nor extensions from the network: the table is what is asked.
-    settings = {"python_enable_replacements": "false", "autoinstall_known_extensions": "false"}
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "python_enable_replacements": "false",
+        "autoinstall_known_extensions": "false",
+    }
     with duckdb.connect(config=settings) as connection:
         connection.register(TABLE, table)
         try:

@@ -27,7 +27,7 @@ def overall(
     """
     own = [each for each in heights if each.method == each.table.tightest and each.p_holm is not None]
     tested = [each for each in radii if each.p_holm is not None]
-    if len({each.table.label for each in (*own, *tested)}) < 2:
+    if len({each.table.label for each in own} | {each.table.label for each in tested}) < 2:
         return None
     baseline = tables[0].baseline
     sentences = [f"{variant}, mean certified radius: {'; '.join(by_tone(mine, _LONGER, radius_brief))}."
