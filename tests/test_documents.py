@@ -320,9 +320,7 @@ def test_the_tutorial_ends_in_a_report_of_ones_own_network(tmp_path: Path) -> No
                 (tmp_path / "recipe.yaml").write_text(printed[words[1], words[-1]])
         elif words[0] == "python":
             printed["rows", ""] = _called(words, tmp_path)
-    checked = printed["check", "my.py:make_data"]
-    assert "will run" in checked
-    assert re.search(r"smt.*(convolution|Conv2d)", checked)
+    assert "will run" in printed["check", "my.py:make_data"]
     assert "gelu-swap" in printed["rows", ""]
     for run, variants in (("first", {"gelu", "gelu-swap", "swap-refit", "relu"}), ("second", {"gelu", "annealed"})):
         rows = parquet.read_table(tmp_path / "runs" / run / "results.parquet", columns=["variant", "status"])
