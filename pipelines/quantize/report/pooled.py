@@ -25,8 +25,9 @@ def overall(tables: Sequence[QuantizationTable]) -> Finding | None:
 def _headline(table: QuantizationTable, cells: Sequence[Quantized]) -> str:
     tones = [cell.tone for cell in cells if cell.resolved]
     told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
-    after = f" ({told}), {after_holm([cell.p for cell in cells if cell.p is not None])}" if tones else ""
-    return f"{len(tones) or 'None'} of {len(cells)} differences to {table.baseline} resolved{after}."
+    after = f", {after_holm([cell.p for cell in cells if cell.p is not None])}" if tones else ""
+    count = f"{len(tones)} ({told})" if tones else "None"
+    return f"{count} of {len(cells)} differences to {table.baseline} resolved{after}."
 
 
 def moves(tables: Sequence[QuantizationTable], variant: str) -> dict[str, Estimate]:
