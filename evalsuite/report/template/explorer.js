@@ -169,7 +169,7 @@ const explore = (data) => {
     const way = { higher: "Higher is better.", lower: "Lower is better.", neutral: "It has no direction." }[row.direction];
     const seeds = make("tbody", {}, ...row.seeds.map((seed, i) => make("tr", {}, make("th", { scope: "row" }, String(seed)),
       ...[row.values[i], row.base.values[i], row.values[i] === null || row.base.values[i] === null ? null : row.values[i] - row.base.values[i]]
-        .map((each) => make("td", { class: "number" }, each === null ? "–" : String(Number(each.toPrecision(6))))))));
+        .map((each) => make("td", {}, each === null ? "–" : String(Number(each.toPrecision(6))).replace("-", "−"))))));
     const heads = ["seed", row.variant, data.baseline, "Δ"].map((name) => make("th", { scope: "col" }, name));
     place("title").textContent = `${row.metric}, ${row.variant} on ${row.workload}`;
     place("told").replaceChildren(make("dl", { class: "facts-list" }, ...listed("Step", row.step + (step.after ? `, after ${step.after}` : "")),
@@ -225,7 +225,7 @@ const explore = (data) => {
     update();
     const row = rows.find((each) => each.id === state.row);
     if (row) open(row);
-    if (location.hash.startsWith("#explorer?")) document.getElementById("explorer").scrollIntoView();
+    if (location.hash.startsWith("#explorer?")) document.getElementById("explorer").scrollIntoView({ behavior: "instant" });
   };
   for (const name of FACETS) place(name).addEventListener("toggle", () => { if (!place(name).querySelector(".choices")) place(name).append(choices(name)); });
   place("q").addEventListener("input", () => { state.q = place("q").value; change(); });
@@ -258,7 +258,7 @@ const reveal = async () => {
   const each = document.getElementById(name);
   each.open = true;
   await fill(each);
-  document.getElementById(id).scrollIntoView();
+  document.getElementById(id).scrollIntoView({ behavior: "instant" });
 };
 for (const each of document.querySelectorAll("details[data-part]")) each.addEventListener("toggle", () => fill(each));
 addEventListener("hashchange", reveal);

@@ -37,7 +37,7 @@ const follow = () => {
   if (!answer) return;
   chooser.value = answer.dataset.variant;
   choose();
-  wanted.scrollIntoView();
+  wanted.scrollIntoView({ behavior: "instant" });
 };
 if (chooser) {
   chooser.closest("p").hidden = chooser.options.length < 2;
