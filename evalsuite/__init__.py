@@ -45,8 +45,9 @@ if TYPE_CHECKING:
         Unsupported,
         Verdict,
     )
-    from evalsuite.deployment import Latency, compare_latency, export_onnx, run_onnx
+    from evalsuite.deployment import Latency, compare_latency, export_onnx, feed, input_names, run_onnx
     from evalsuite.graph.layers import in_layers
+    from evalsuite.graph.modules import in_modules
     from evalsuite.onnx_network import OnnxNetwork, copy_onnx, is_file, open_onnx, output_of, parameters_of, running
     from evalsuite.own.calling import Assessment, assess
     from evalsuite.own.decorated import workload
@@ -230,6 +231,8 @@ _HOME = {
         "Latency",
         "compare_latency",
         "export_onnx",
+        "feed",
+        "input_names",
         "run_onnx",
     ),
     "evalsuite.own.saving": ("load_own",),
@@ -363,6 +366,7 @@ _HOME = {
         "score",
     ),
     "evalsuite.graph.layers": ("in_layers",),
+    "evalsuite.graph.modules": ("in_modules",),
     "evalsuite.onnx_network": (
         "OnnxNetwork",
         "copy_onnx",
@@ -561,6 +565,7 @@ __all__ = [
     "export_onnx",
     "expose",
     "falsify",
+    "feed",
     "figure_style",
     "first_step",
     "float32_box",
@@ -572,6 +577,8 @@ __all__ = [
     "holm",
     "holm_areas",
     "in_layers",
+    "in_modules",
+    "input_names",
     "interval",
     "interval_text",
     "is_file",

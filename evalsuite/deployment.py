@@ -61,7 +61,7 @@ def export_onnx(
             copy.deepcopy(module).eval(),
             (pair, {}),  # the exporter takes a mapping that comes last for keyword arguments
             str(path),
-            input_names=_names(pair),
+            input_names=input_names(pair),
             output_names=["logits"],
             dynamic_shapes=(dynamic,),
             opset_version=opset,
@@ -82,19 +82,24 @@ def export_onnx(
 
 
 def run_onnx(session: onnxruntime.InferenceSession, inputs: Inputs) -> torch.Tensor:
-    """The session's first output for a batch, a tensor (batch, *input_shape) or several; real ones as float32.
+    """The session's first output for a batch, a tensor (batch, *input_shape) or several; see `feed`."""
+    output: np.ndarray[Any, Any] = session.run(None, feed(session, inputs))[0]
+    return torch.from_numpy(output)
+
+
+def feed(session: onnxruntime.InferenceSession, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
+    """A batch as the session takes it: real numbers as float32.
 
     Several inputs go by their names (see `export_onnx`); one that the graph does not read is left out.
     """
     given = [each.float() if each.is_floating_point() else each for each in leaves(inputs)]
     taken = [each.name for each in session.get_inputs()]
-    names = taken[:1] if isinstance(inputs, torch.Tensor) else _names(inputs)
-    feed = {name: each.numpy() for name, each in zip(names, given, strict=True) if name in taken}
-    output: np.ndarray[Any, Any] = session.run(None, feed)[0]
-    return torch.from_numpy(output)
+    names = taken[:1] if isinstance(inputs, torch.Tensor) else input_names(inputs)
+    return {name: each.numpy() for name, each in zip(names, given, strict=True) if name in taken}
 
 
-def _names(inputs: Inputs) -> list[str]:
+def input_names(inputs: Inputs) -> list[str]:
+    """Of an exported file's inputs: see `export_onnx`."""
     if isinstance(inputs, dict):
         return list(inputs)
     return [f"input_{index}" for index in range(len(inputs))] if isinstance(inputs, tuple) else ["input"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph.operations import Constant, Input, Operation, converted
+from evalsuite.graph.operations import Cast, Constant, Input, Operation, converted
 from evalsuite.graph.sizes import BATCHES, Shape, at, shape
 from evalsuite.samples import Inputs, leaves
 
@@ -154,7 +154,10 @@ class Builder:
         # In the best precision there is: what is meant are the real numbers.
         widened = [each.value.double() if each.value.is_floating_point() else each.value for each in constants]
         value = converted(operation, torch.float64)(*widened)
-        return self.constant(value, exact=not value.is_floating_point())
+        # A whole number is the same as a real one.
+        given = widened[0]
+        same = isinstance(operation, Cast) and constants[0].exact and torch.equal(value.to(given.dtype), given)
+        return self.constant(value, exact=not value.is_floating_point() or same)
 
     def _tried(self, operation: Operation, sources: tuple[int, ...], batch: int) -> torch.Tensor:
         """The result's shape and type, without its values."""

@@ -100,12 +100,12 @@ def _layers(graph: Graph, module: nn.Module) -> Iterator[Placed]:
             yield from [(path, owner)] * times_applied(owner, graph, nodes)
             continue
         for node in nodes:
-            _refuse_computed(node)
+            refuse_computed(node)
             for kind, layer in _made(node):
                 yield f"{path}.{kind}" if path else kind, layer
 
 
-def _refuse_computed(node: Node) -> None:
+def refuse_computed(node: Node) -> None:
     """What is computed from parameters, in float64, is rounded: it is not what they say exactly."""
     for each in vars(node.operation).values():
         if isinstance(each, torch.Tensor) and each.dtype != torch.float32:
@@ -137,25 +137,30 @@ def _owner(module: nn.Module, path: str) -> nn.Module | None:
 
 def _made(node: Node) -> list[Placed]:
     """Modules that compute the node's operation, with the same numbers."""
-    operation = node.operation
-    made: list[Placed] = []
-    if isinstance(operation, Linear):
-        made = [("linear", _linear(operation))]
-    elif isinstance(operation, Convolution) and not operation.transposed:
-        made = [("conv", _convolution(operation))]
-    elif isinstance(operation, BatchNorm):
-        made = [("norm", _norm(operation, len(node.shape) - 2))]
-    elif isinstance(operation, Pointwise) and operation.hardness is None and is_exact(operation):
-        layer = operation.traits.make(1)
-        made = [(operation.traits.name, layer.eval())] if operation.traits.of(layer) == operation.traits else []
-    elif isinstance(operation, Reshape):
-        made = _reshaped(node)
-    else:
-        made = _pooled(node)
+    made = _reshaped(node) if isinstance(node.operation, Reshape) else torch_layers(node)
     if not made:
-        where = f"{node.name or 'the network'} ({type(operation).__name__.lower()})"
+        where = f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"
         raise Unsupported(f"{where}: it is neither an affine layer nor exactly a known activation")
     return made
+
+
+def torch_layers(node: Node) -> list[Placed]:
+    """Layers of torch, with names of their kinds, that compute the operation one behind the other; none if none do.
+
+    Raises:
+        Unsupported: a linear map of a shape that no layer has.
+    """
+    operation = node.operation
+    if isinstance(operation, Linear):
+        return [("linear", _linear(operation))]
+    if isinstance(operation, Convolution) and not operation.transposed:
+        return [("conv", _convolution(operation))]
+    if isinstance(operation, BatchNorm):
+        return [("norm", _norm(operation, len(node.shape) - 2))]
+    if isinstance(operation, Pointwise) and operation.hardness is None and is_exact(operation):
+        layer = operation.traits.make(1)
+        return [(operation.traits.name, layer.eval())] if operation.traits.of(layer) == operation.traits else []
+    return _pooled(node)
 
 
 def _pooled(node: Node) -> list[Placed]:

@@ -34,6 +34,9 @@ class Bounds:
     "crown" alone, in L-infinity balls: that a property holds is said of real arithmetic on the float32 weights, and of
     rounding nothing. A regression's property is that every output stays within the tolerance of its target.
 
+    A network with modules or functions that have no bounds of their own is read by torch.export: norms, attention,
+    products and overlapping windows are bounded by operators of our own, by IBP and backward, not by forward bounds.
+
     Of a language model the balls are around the embedded tokens, in the embedding's units, and the logits are those of
     the last position.
 

@@ -20,6 +20,7 @@ from pipelines.bounds.factors import factors, norm_bounds, norm_nodes
 from pipelines.bounds.first_layers import FirstLayer
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.spread import Norm
+from pipelines.bounds.steps import STEP, BoundStep, step_operator, steps_of
 from pipelines.bounds.surroundings import LEGACY, at_home
 
 # Names that differ between the releases: the argument, the option and the method.
@@ -129,7 +130,7 @@ class Engine:
         self._layers: list[FirstLayer] | None = None
         self._intervals: tuple[Pairs, dict[str, tuple[torch.Tensor, torch.Tensor]]] | None = None
         with at_home(), _spelling():
-            made = {OPERATOR: operator(numbered(module)), **_OPERATORS}
+            made = {OPERATOR: operator(numbered(module)), STEP: step_operator(steps_of(module)), **_OPERATORS}
             self._module = _Module(module, example, bound_opts=options, custom_ops=made)
             self._module.known = {}
             self._module.eval()
@@ -139,6 +140,7 @@ class Engine:
         """The ONNX operators of the traced `module`, with their attributes."""
         with at_home(), _spelling():
             numbered(module)
+            steps_of(module)
             parsed = parse_module(module, (torch.zeros(1, *input_shape, dtype=torch.float64),))[0]
         return [(each.op, each.attr) for each in parsed]
 
@@ -149,7 +151,10 @@ class Engine:
     @property
     def optimizes(self) -> bool:
         """Whether alpha-CROWN can work: that of MaxPool and of LayerNorm's products fails, on some boxes only."""
-        return not any(type(each).__name__ in _FIXED_LINES for each in self._module.children())
+        return not any(
+            type(each).__name__ in _FIXED_LINES or (isinstance(each, BoundStep) and each.rule.curved)
+            for each in self._module.children()
+        )
 
     def batch(self, memory: int, largest: int) -> int:
         """How many inputs at once, from 1 to `largest`, CROWN can bound in about so many bytes."""

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from pipelines.bounds.softmax import PRODUCT, SOFTMAX, Line, softmax_lines, softmax_range
+from pipelines.bounds.softmax import PRODUCT, SOFTMAX, softmax_lines, softmax_range, through, visible
 from pipelines.bounds.surroundings import at_home
 
 with at_home():
@@ -54,11 +54,6 @@ class _Softmax(torch.autograd.Function):
         return _softmax(x, scale, visible(x) if causal else None)
 
 
-def visible(x: torch.Tensor) -> torch.Tensor:
-    """(rows, columns) bool: what each position of causal attention sees in scores (..., rows, columns)."""
-    return torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).tril()
-
-
 def _softmax(x: torch.Tensor, scale: float, seen: torch.Tensor | None) -> torch.Tensor:
     scores = scale * x
     return (scores if seen is None else scores.masked_fill(~seen, -torch.inf)).softmax(-1)
@@ -87,19 +82,10 @@ class BoundSoftmax(Bound):  # type: ignore[misc]
     def bound_backward(self, last_lA: Any, last_uA: Any, *x: Any, **_: Any) -> Any:
         lower, upper = x[0].lower, x[0].upper
         below, above = softmax_lines(self._scale * lower, self._scale * upper, self._seen(lower))
-        (low, low_bias), (high, high_bias) = self._through(last_lA, below, above), self._through(last_uA, above, below)
-        return [(low, high)], low_bias, high_bias
-
-    def _through(self, coefficients: Any, positive: Line, negative: Line) -> tuple[Any, Any]:
-        """Coefficients (rows of C, batch, *shape) of the softmax as those of x, and what is added (rows, batch)."""
-        if coefficients is None:
-            return None, 0
-        moved: Any = 0
-        added: Any = 0
-        for part, line in ((coefficients.clamp(min=0), positive), (coefficients.clamp(max=0), negative)):
-            moved = moved + part * line.own - (part * line.pull).sum(-1, keepdim=True) * line.weight
-            added = added + (part * line.intercept).flatten(2).sum(2)
-        return self._scale * moved, added
+        low, low_bias = (None, 0) if last_lA is None else through(last_lA, below, above)
+        high, high_bias = (None, 0) if last_uA is None else through(last_uA, above, below)
+        scaled = (None if each is None else self._scale * each for each in (low, high))
+        return [tuple(scaled)], low_bias, high_bias
 
 
 OPERATORS: dict[str, Any] = {PRODUCT: BoundMatMul, SOFTMAX: BoundSoftmax}

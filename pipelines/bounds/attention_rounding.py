@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from evalsuite import Unsupported
 from pipelines.bounds.softmax import softmax_range
-from pipelines.bounds.spread import TINY, UNIT, Spread, between, teach, units
+from pipelines.bounds.spread import TINY, UNIT, Spread, as_spread, between, exact, teach, units
 
 _SCALING, _EXP = 8, 128
 
@@ -90,6 +90,37 @@ def _mean(x: Spread, dim: int | tuple[int, ...] | None = None, keepdim: bool = F
     return Spread.of(mean.parts()[0], mean.radius, error, x.run)
 
 
+def _times(first: Any, second: Any) -> Spread:
+    """The product entry by entry, of a value and a constant or of two values."""
+    x, y = as_spread(first, second), as_spread(second, first)
+    (center, radius, error), (other, spare, moved) = x.parts(), y.parts()
+    reach = x.magnitude() * y.magnitude()
+    x.run.reached(reach)
+    size = center.abs() + radius
+    wide = center.abs() * spare + radius * (other.abs() + spare)
+    off = size * moved + error * y.magnitude() + UNIT * reach + TINY
+    return Spread.of(center * other, wide, off, x.run)
+
+
+def _quotient(x: Spread, divisor: Any) -> Spread:
+    if isinstance(x, torch.Tensor) and not isinstance(x, Spread):
+        raise Unsupported("no bound of the rounding of a quotient by an activation")
+    if isinstance(divisor, Spread):
+        raise Unsupported("no bound of the rounding of a quotient by an activation")
+    size = (exact(divisor) if isinstance(divisor, torch.Tensor) else torch.tensor(float(divisor)).double()).abs()
+    center, radius, error = x.parts()
+    reach = x.magnitude() / size
+    x.run.reached(reach)
+    # A divisor that is a number is rounded to float32 itself.
+    return Spread.of(center / divisor, radius / size, error / size + 3 * UNIT * reach + TINY, x.run)
+
+
+def _pad(x: Spread, pad: Any, mode: str = "constant", value: float | None = None) -> Spread:
+    if mode != "constant" or value:
+        raise Unsupported("no bound of the rounding of padding by other values than 0")
+    return x.each(lambda part: functional.pad(part, pad))
+
+
 def _parted(function: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[Spread, ...]]:
     """The rule of a function that gives several parts of its argument."""
 
@@ -106,13 +137,16 @@ def _rearranged(function: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
 
 _MOVES = (
     torch.transpose, torch.Tensor.transpose, torch.permute, torch.Tensor.permute, torch.unflatten,
-    torch.Tensor.unflatten,
+    torch.Tensor.unflatten, torch.Tensor.__getitem__,
 )  # fmt: skip
 _PARTS = (torch.chunk, torch.Tensor.chunk, torch.split, torch.Tensor.split)
 
 _TAUGHT: dict[Any, Callable[..., Any]] = {
     functional.scaled_dot_product_attention: attention,
     **dict.fromkeys((torch.mean, torch.Tensor.mean), _mean),
+    **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__), _times),
+    **dict.fromkeys((torch.div, torch.Tensor.div, torch.Tensor.__truediv__), _quotient),
+    functional.pad: _pad,
     **{each: _rearranged(each) for each in _MOVES},
     **{each: _parted(each) for each in _PARTS},
 }

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from pipelines.bounds.spread import Norm
+from pipelines.bounds.steps import BoundStep, Normalised
 from pipelines.bounds.surroundings import LEGACY
 
-# The operators of LayerNorm and attention that are no lines; release 0.3 has none of them here.
+# auto_LiRPA's operators of LayerNorm and attention that are no lines; release 0.3 has none of them here.
 _CURVED = () if LEGACY else ("BoundMatMul", "BoundMul", "BoundReciprocal", "BoundSoftmax", "BoundSqr", "BoundSqrt")
 # What the root of a LayerNorm is taken of, back to the square of x - mean.
 _SQUARES = ("BoundAdd", "BoundReduceMean", "BoundSqr")
@@ -18,14 +19,21 @@ _SQUARES = ("BoundAdd", "BoundReduceMean", "BoundSqr")
 
 def factors(module: nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Bounds of the arguments of these operators, by node: CROWN's may leave an operator's domain, intervals do not."""
-    inputs = [given for each in module.children() if type(each).__name__ in _CURVED for given in _inputs(each)]
+    curved = [each for each in module.children()
+              if type(each).__name__ in _CURVED or (isinstance(each, BoundStep) and each.rule.curved)]  # fmt: skip
+    inputs = [given for each in curved for given in _inputs(each)]
     return {each.name: (each.lower, each.upper) for each in inputs if each.perturbed and each.lower is not None}
 
 
 def norm_nodes(module: nn.Module) -> list[tuple[Any, Any]]:
-    """For each LayerNorm the nodes of x - mean and of variance + epsilon; none at all where one looks otherwise."""
-    found = []
+    """For each LayerNorm the nodes of x - mean and of variance + epsilon; none at all where one looks otherwise.
+
+    In a step of our own the one node stands for both.
+    """
+    found: list[tuple[Any, Any]] = []
     for root in module.children():
+        if isinstance(root, BoundStep) and isinstance(root.rule, Normalised):
+            found.append((_inputs(root)[0], root))
         if type(root).__name__ != "BoundSqrt":
             continue
         node: Any = root
@@ -42,12 +50,23 @@ def norm_nodes(module: nn.Module) -> list[tuple[Any, Any]]:
 def norm_bounds(module: nn.Module) -> list[Norm]:
     """Bounds of what LayerNorms divide, where the last propagation left them for all of them; else none."""
     pairs = norm_nodes(module)
-    if any(each.lower is None or each.upper is None for pair in pairs for each in pair):
+    if any(getattr(each, end, None) is None for pair in pairs for each in _bounded(pair) for end in ("lower", "upper")):
         return []
     return [
-        Norm(centered.lower, centered.upper, squares.lower.clamp(min=0).sqrt(), squares.upper.clamp(min=0).sqrt())
-        for centered, squares in pairs
+        Norm(pair[0].lower, pair[0].upper, *(each.clamp(min=0).sqrt() for each in _squares(*pair))) for pair in pairs
     ]
+
+
+def _bounded(pair: tuple[Any, Any]) -> tuple[Any, ...]:
+    return pair[:1] if isinstance(pair[1], BoundStep) else pair
+
+
+def _squares(centered: Any, squares: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Bounds of variance + epsilon."""
+    if isinstance(squares, BoundStep):
+        found: tuple[torch.Tensor, torch.Tensor] = squares.rule.squares((centered.lower, centered.upper))
+        return found
+    return squares.lower, squares.upper
 
 
 def _inputs(node: Any) -> list[Any]:

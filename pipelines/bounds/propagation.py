@@ -9,8 +9,9 @@ from dataclasses import replace as changed
 from typing import TypeVar
 
 import torch
+from torch import nn
 
-from evalsuite import Network, Property, Unsupported
+from evalsuite import Network, Property, Unsupported, in_modules
 from pipelines.bounds import METHODS
 from pipelines.bounds.adapter import Engine, Pairs
 from pipelines.bounds.functions import with_modules
@@ -19,6 +20,7 @@ from pipelines.bounds.naming import layer_names
 from pipelines.bounds.preparing import prepared, refuse_overwritten, refuse_values
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
+from pipelines.bounds.stepping import stepped
 from pipelines.bounds.survey import plain_windows
 
 __all__ = ["Distrusted", "Margins", "Propagation", "proven"]
@@ -71,11 +73,8 @@ class Propagation:
         refuse_values(network.module)
         self._network, self._iterations = network, iterations
         self._reference = copy.deepcopy(network.module).double().eval()
-        module = with_modules(network.module, network.input_shape)
-        self._module = prepared(module)
-        refuse_overwritten(module, network.input_shape)
-        self._rounding = Rounding(module)
-        modes = (True, False) if plain_windows(self._module, network.input_shape) and patches else (False,)
+        module, self._module, self._rounding, plain = self._read()
+        modes = (True, False) if plain and patches else (False,)
         self._refuse_blurred()
         self._engine, self.optimizes, self.patches = self._converted(modes)
         generator = torch.Generator().manual_seed(0)
@@ -85,6 +84,28 @@ class Propagation:
         self._ordered, self._normed = self._rounding.in_order(points, seen, self._engine.norms_at(points))
         self.layers = layer_names(copy.deepcopy(module).double().eval(), points, seen)
         self.batch = self._engine.batch(memory, _LARGEST_BATCH)
+
+    def _read(self) -> tuple[nn.Module, nn.Module, Rounding, bool]:
+        """The network of modules alone, what auto_LiRPA is given for it, its rounding, and whether patches are safe.
+
+        What the network's own modules do not tell is read by torch.export.
+        """
+        network, shape = self._network, self._network.input_shape
+        try:
+            module = with_modules(network.module, shape)
+            ready = prepared(module)
+            refuse_overwritten(module, shape)
+            rounding = Rounding(module)
+            return module, ready, rounding, plain_windows(ready, shape)
+        except Unsupported as refusal:
+            try:
+                traced = in_modules(network.module, network.example(2), exact=True)
+                ready = stepped(traced, shape)
+                self._rounding = Rounding(traced)
+                self._refuse_blurred()
+                return traced, ready, self._rounding, plain_windows(ready, shape)
+            except Unsupported as error:
+                raise Unsupported(f"{refusal}; nor as torch.export reads it: {error}") from error
 
     @torch.no_grad()
     def _refuse_blurred(self) -> None:

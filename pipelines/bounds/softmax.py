@@ -64,6 +64,21 @@ def softmax_lines(lower: torch.Tensor, upper: torch.Tensor, seen: torch.Tensor |
     return _constant_where(hidden, below, least), _constant_where(hidden, above, most)
 
 
+def through(coefficients: torch.Tensor, positive: Line, negative: Line) -> tuple[torch.Tensor, torch.Tensor]:
+    """Coefficients (rows, batch, *shape) of softmax as those of x, by the one line where they are positive and by the
+    other where negative, and what is added (rows, batch)."""
+    moved, added = torch.zeros_like(coefficients), coefficients.new_zeros(coefficients.shape[:2])
+    for part, line in ((coefficients.clamp(min=0), positive), (coefficients.clamp(max=0), negative)):
+        moved = moved + part * line.own - (part * line.pull).sum(-1, keepdim=True) * line.weight
+        added = added + (part * line.intercept).flatten(2).sum(2)
+    return moved, added
+
+
+def visible(x: torch.Tensor) -> torch.Tensor:
+    """(rows, columns) bool: what each position of causal attention sees in scores (..., rows, columns)."""
+    return torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).tril()
+
+
 def _usable(
     lower: torch.Tensor, upper: torch.Tensor, seen: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

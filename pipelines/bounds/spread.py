@@ -17,7 +17,7 @@ from torch.nn import functional
 from evalsuite import Unsupported
 from pipelines.bounds.runs import Norm, Recording, Run
 
-__all__ = ["TINY", "UNIT", "Norm", "Recording", "Run", "Spread", "between", "exact", "teach", "units"]
+__all__ = ["TINY", "UNIT", "Norm", "Recording", "Run", "Spread", "as_spread", "between", "exact", "teach", "units"]
 
 UNIT = 2.0**-24
 # What a product loses by underflow, at the most, also where subnormal numbers are flushed to zero.
@@ -170,7 +170,7 @@ def _average(pool: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
 
 def _sum_of_two(sign: int) -> Callable[..., Spread]:
     def rule(first: Any, second: Any) -> Spread:
-        left, right = _as_spread(first, second), _as_spread(second, first)
+        left, right = as_spread(first, second), as_spread(second, first)
         (center, radius, error), (other, spare, moved) = left.parts(), right.parts()
         reach = left.magnitude() + right.magnitude()
         left.run.reached(reach)
@@ -179,7 +179,7 @@ def _sum_of_two(sign: int) -> Callable[..., Spread]:
     return rule
 
 
-def _as_spread(value: Any, like: Any) -> Spread:
+def as_spread(value: Any, like: Any) -> Spread:
     """A constant as values that do not spread; numbers are rounded to float32."""
     if isinstance(value, Spread):
         return value
@@ -195,7 +195,7 @@ def _rearranged(function: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
 
 
 def _cat(spreads: Any, dim: int = 0) -> Spread:
-    given = [_as_spread(each, next(one for one in spreads if isinstance(one, Spread))) for each in spreads]
+    given = [as_spread(each, next(one for one in spreads if isinstance(one, Spread))) for each in spreads]
     center, radius, error = (torch.cat(each, dim) for each in zip(*[one.parts() for one in given], strict=True))
     return Spread.of(center, radius, error, given[0].run)
 
@@ -206,7 +206,7 @@ def _unchanged(x: Spread, *, training: bool = True, **_: Any) -> Spread:
     return x
 
 
-_SIZES = ("size", "dim", "__len__")
+_SIZES = ("size", "dim", "__len__", "is_floating_point")
 _ATTRIBUTES = {torch.Tensor.shape.__get__, torch.Tensor.ndim.__get__}  # type: ignore[attr-defined]
 _SHAPES = (
     torch.flatten, torch.Tensor.flatten, torch.reshape, torch.Tensor.reshape, torch.Tensor.view, torch.unsqueeze,

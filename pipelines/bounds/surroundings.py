@@ -64,6 +64,9 @@ def at_home() -> Iterator[None]:
     exporter = _exporter()
     lent, modules = _lendings() if LEGACY else ([], {})
     dtype, opset, handlers = torch.get_default_dtype(), exporter.export_onnx_opset_version, list(logging.root.handlers)
+    # An operator of our own is written as it says itself, whatever torch's functions inside it do.
+    inlining = getattr(exporter, "autograd_inlining", True)
+    exporter.autograd_inlining = False
     sys.modules.update(modules)
     for owner, name, value in lent:
         setattr(owner, name, value)
@@ -79,4 +82,5 @@ def at_home() -> Iterator[None]:
         for name in modules:
             del sys.modules[name]
         exporter.export_onnx_opset_version = opset
+        exporter.autograd_inlining = inlining
         logging.root.handlers[:] = handlers

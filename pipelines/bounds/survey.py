@@ -14,6 +14,7 @@ from evalsuite import Unsupported
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.curved import OPERATOR
 from pipelines.bounds.softmax import PRODUCT, SOFTMAX
+from pipelines.bounds.steps import STEP
 from pipelines.bounds.surroundings import LEGACY
 
 # Operators whose bounds were sampled in the tests. Not x / sqrt(y), nor softmax and products of activations that are
@@ -22,7 +23,7 @@ from pipelines.bounds.surroundings import LEGACY
 ALLOWED = {
     "onnx::Add", "onnx::AveragePool", "onnx::BatchNormalization", "onnx::Concat", "onnx::Constant", "onnx::Conv",
     "onnx::Flatten", "onnx::Gemm", "onnx::GlobalAveragePool", "onnx::MaxPool", "onnx::Relu", "onnx::Reshape",
-    "onnx::Sub", "onnx::Unsqueeze", OPERATOR,
+    "onnx::Sub", "onnx::Unsqueeze", OPERATOR, STEP,
 }  # fmt: skip
 # What comes with attention, sampled with it.
 ATTENTION = set() if LEGACY else {"onnx::ReduceMean", "onnx::Split", "onnx::Transpose", PRODUCT, SOFTMAX}
@@ -30,7 +31,7 @@ _WINDOWED = ("onnx::Conv", "onnx::MaxPool", "onnx::AveragePool")
 # Where one of these is, patches were not compared with matrices.
 _MATRICES = {
     "onnx::Concat", "onnx::ReduceMean", "onnx::Reshape", "onnx::Split", "onnx::Sub", "onnx::Transpose",
-    "onnx::Unsqueeze", PRODUCT, SOFTMAX,
+    "onnx::Unsqueeze", PRODUCT, SOFTMAX, STEP,
 }  # fmt: skip
 # Release 0.3 takes any x / sqrt(y) for a LayerNorm without its epsilon; 0.7 bounds the operators one by one.
 NORMS: tuple[type[nn.Module], ...] = () if LEGACY else (nn.LayerNorm,)

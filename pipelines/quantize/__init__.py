@@ -30,7 +30,8 @@ class Quantize:
     Weights are symmetric with one scale per output channel, activations unsigned with a zero point and one scale per
     tensor, biases 32-bit integers in the scale of the accumulator. BatchNorm and lambda are folded into the
     neighbouring layers first. Quantized are the network's input, every activation's output, residual sums and, with 8
-    bits, the logits. LayerNorm, attention products and what else has no integer form stay float islands.
+    bits, the logits. LayerNorm, attention products, embeddings of tokens and what else has no integer form stay float
+    islands. A network whose forward torch.fx cannot follow is read by torch.export instead.
 
     A network that is an ONNX file is quantized by ONNX Runtime instead, to 8 bits with Q/DQ nodes. Of a task without
     classes rows are named by its first metric, and `tuned`, `size_budget` and `sensitivity` are refused.
@@ -66,6 +67,8 @@ class Quantize:
     version: ClassVar[str] = "5"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
     exclusive: ClassVar[bool] = True
+    takes_tokens: ClassVar[bool] = True
+    takes_several: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from evalsuite import Direction, Metric, Samples, open_onnx, pieces, run_onnx
+from evalsuite import Direction, Metric, Samples, mapped, open_onnx, pieces, run_onnx
 from pipelines.quantize.processor import saturation
 from pipelines.quantize.readout import InRuntime, Rounded, in_brevitas, quantizers
 
@@ -129,7 +129,7 @@ def compare_layers(quantized: fx.GraphModule, path: Path, inputs: torch.Tensor |
     fused, unfused = (InRuntime(path, names, fused=each) for each in (True, False))
     tally = _Tally(names)
     for piece in pieces(inputs, _CHUNK):
-        chunk = piece.float()
+        chunk = mapped(piece, lambda each: each.float() if each.is_floating_point() else each)
         logits, integers = fused.run(chunk)
         tally.faithful &= np.array_equal(logits, run_onnx(plain, chunk).numpy())
         tally.add(in_brevitas(quantized, chunk), integers, unfused.run(chunk)[1])

@@ -10,7 +10,7 @@ from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from brevitas.nn import QuantIdentity
 from torch import fx, nn
 
-from evalsuite import Unsupported
+from evalsuite import Inputs, Unsupported, leaves
 from pipelines.quantize.clipping import Calibration, activation_range
 from pipelines.quantize.quantizers import COMPUTE
 from pipelines.quantize.threads import one_thread
@@ -52,8 +52,8 @@ def compute(layer: Any, inputs: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def calibrate(quantized: fx.GraphModule, inputs: torch.Tensor, calibration: Calibration = "percentile") -> None:
-    """Set the range of every activation from `inputs` (samples, *input_shape), in place, in one batch.
+def calibrate(quantized: fx.GraphModule, inputs: Inputs, calibration: Calibration = "percentile") -> None:
+    """Set the range of every activation from `inputs`, in place, in one batch.
 
     The ranges are those of the float network's tensors, and the same for every number of threads. Each holds 0.
 
@@ -77,12 +77,12 @@ def calibrate(quantized: fx.GraphModule, inputs: torch.Tensor, calibration: Cali
     check_ranges(quantized)
 
 
-def check_inputs(inputs: torch.Tensor) -> None:
+def check_inputs(inputs: Inputs) -> None:
     """Raise ValueError if there are none, or one is not finite."""
-    if not len(inputs):
+    if not len(leaves(inputs)[0]):
         raise ValueError("the calibration set is empty: it takes at least one sample to set the activations' ranges")
-    if not bool(torch.isfinite(inputs).all()):
-        raise ValueError(f"{int((~torch.isfinite(inputs)).sum())} values of the calibration inputs are not finite")
+    if bad := sum(int((~torch.isfinite(each)).sum()) for each in leaves(inputs)):
+        raise ValueError(f"{bad} values of the calibration inputs are not finite")
 
 
 def _write_range(kernel: Any, ends: tuple[float, float], power_of_two: bool) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from evalsuite import Inputs, leaves, mapped
+
 _CHUNK = 1000  # samples at a time: bounds the memory
 
 
@@ -22,13 +24,13 @@ class Loss:
 class Reference:
     """The float network's class probabilities for some inputs, to compare quantized networks with."""
 
-    def __init__(self, traced: nn.Module, inputs: torch.Tensor) -> None:
-        """Run `traced` on `inputs` (samples, *input_shape).
+    def __init__(self, traced: nn.Module, inputs: Inputs) -> None:
+        """Run `traced` on `inputs`, a batch.
 
         Raises:
             ValueError: there is no input, or the float network's logits are not finite.
         """
-        if not len(inputs):
+        if not len(leaves(inputs)[0]):
             raise ValueError("no inputs: the loss of a quantized network is a mean over at least one sample")
         self._inputs = inputs
         logits = _logits(traced, inputs)
@@ -51,5 +53,7 @@ class Reference:
 
 
 @torch.no_grad()
-def _logits(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    return torch.cat([network(chunk) for chunk in torch.split(inputs, _CHUNK)]).double()
+def _logits(network: nn.Module, inputs: Inputs) -> torch.Tensor:
+    starts = range(0, len(leaves(inputs)[0]), _CHUNK)
+    chunks = (mapped(inputs, lambda each, at=start: each[at : at + _CHUNK]) for start in starts)  # type: ignore[misc]
+    return torch.cat([network(chunk) for chunk in chunks]).double()

@@ -13,7 +13,8 @@ from typing import Any
 
 import onnx
 import onnxruntime
-import torch
+
+from evalsuite import Inputs, feed, mapped
 
 _BOUNDARY = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _MOVEMENT = {
@@ -148,18 +149,19 @@ class _Profile:
         return statistics.median(float(event["dur"]) for event in self.events[node.name][_WARM_UP:]) * 1e-6
 
 
-def observe(path: Path, example: torch.Tensor) -> Execution:
+def observe(path: Path, example: Inputs) -> Execution:
     """Run the file in a default session of one thread, and read the profile and the optimized graph.
 
     Args:
         path: an ONNX file of dynamic batch.
-        example: (1, *input_shape), of the file's input type; timed as a batch of 64 of it.
+        example: a batch, whose first sample is timed, 64 times in a batch.
 
     Raises:
         RuntimeError: the two do not name the same nodes, or multiply-accumulates of an operator cannot be counted.
     """
-    timed = example[:1].expand(_TIMED_BATCH, *example.shape[1:])
-    profile = _run(path, [example[:1], *[timed] * (_WARM_UP - 1 + _TIMED_RUNS)])
+    one = mapped(example, lambda each: each[:1])
+    timed = mapped(one, lambda each: each.expand(_TIMED_BATCH, *each.shape[1:]))
+    profile = _run(path, [one, *[timed] * (_WARM_UP - 1 + _TIMED_RUNS)])
     kinds = _kinds(profile)
     nodes = [
         Node(node.name, node.op_type, kinds[node.name], _macs(node, profile), _layer(node), profile.seconds(node))
@@ -170,7 +172,7 @@ def observe(path: Path, example: torch.Tensor) -> Execution:
     return Execution(nodes, islands, _TIMED_BATCH)
 
 
-def _run(path: Path, batches: list[torch.Tensor]) -> _Profile:
+def _run(path: Path, batches: list[Inputs]) -> _Profile:
     with TemporaryDirectory() as folder:
         optimized = Path(folder) / "optimized.onnx"
         options = onnxruntime.SessionOptions()
@@ -181,7 +183,7 @@ def _run(path: Path, batches: list[torch.Tensor]) -> _Profile:
         options.optimized_model_filepath = str(optimized)
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         for batch in batches:
-            session.run(None, {session.get_inputs()[0].name: batch.numpy()})
+            session.run(None, feed(session, batch))
         written = json.loads(Path(session.end_profiling()).read_text())
         graph = onnx.load(str(optimized)).graph
     suffix = "_kernel_time"

@@ -25,6 +25,7 @@ from evalsuite import (
     export_onnx,
     fold_hardness,
     is_file,
+    leaves,
     open_onnx,
     run_onnx,
     scores,
@@ -69,39 +70,43 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     if network.deployed is not None:
         raise Unsupported("takes torch modules; a step before made an ONNX file of the network already")
     _check_options(bench.data.task, options)
-    folded = fold_hardness(network.module, network.example(2))
+    folded = fold_hardness(network.module, (network.example(2),))
+    # Of real numbers random ones would do, and zeros.
+    example = network.example(2) if network.several or network.vocabulary is not None else None
     shape = tuple(folded(network.example(1)).shape)
     if shape != (1, network.classes):
         raise Unsupported(f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per sample")
-    inputs = torch.as_tensor(bench.data.calibration.first(options.calibration_samples))
-    made = quantize(folded, network.input_shape, inputs, bench, options)
+    inputs = bench.data.calibration.first(options.calibration_samples)
+    made = quantize(folded, network.input_shape, inputs, bench, options, example)
     quantized, test = made.network, bench.data.test
     artefacts = {name: bench.folder / f"{name}.onnx" for name in ("quantized", "integer")}
     with TemporaryDirectory() as folder:
         float_path = Path(folder) / "float32.onnx"
-        export_onnx(folded, network.input_shape, float_path)
+        export_onnx(folded, network.input_shape, float_path, example=example)
         float_file = float_path.read_bytes()
     path = artefacts["quantized"]
-    export_qcdq(quantized, network.input_shape, path)
-    execution = observe(path, torch.as_tensor(test.first(1)).float())
+    export_qcdq(quantized, network.input_shape, path, example)
+    execution = observe(path, test.first(1))
     report = bench.folder / "execution.json"
     report.write_text(json.dumps(asdict(execution), indent=1))
     found, classes = _scores(network.module, quantized, path, test), isinstance(test.task, Classification)
     float_session = open_onnx(float_file)
     study = IntegerStudy(quantized, network.input_shape, test, float_session, artefacts["integer"], found[0])
     metrics = [
-        Metric("calibration_samples", len(inputs), "count", NEUTRAL),
+        Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL),
         *made.metrics,
         *found,
         *agreement_metrics(compare_layers(quantized, path, test.inputs), classes=classes),
         *study.metrics(Rounding(options.rounding)),
         *execution_metrics(execution),
         *deployment_metrics(float_file, path, test),
-        *relative_metrics(folded, (float_file, path), options.yardstick, _scheme(options), inputs, test),
+        *relative_metrics(folded, (float_file, path), options.yardstick, _scheme(options), inputs, test, example),
     ]
     if options.qonnx:
         artefacts["qonnx"] = bench.folder / "qonnx.onnx"
         try:
+            if example is not None:
+                raise Unsupported("QONNX: FPGA tools take one input of real numbers")
             export_qonnx(quantized, network.input_shape, artefacts["qonnx"])
         except Unsupported as error:  # An extra: what was measured stands without it.
             metrics.append(Metric("qonnx", None, "file", NEUTRAL, reason=str(error)))
@@ -122,10 +127,18 @@ def _check_options(task: Task, options: Quantize) -> None:
 
 
 def quantize(
-    module: nn.Module, input_shape: tuple[int, ...], inputs: torch.Tensor, bench: Bench, options: Quantize
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    inputs: Inputs,
+    bench: Bench,
+    options: Quantize,
+    example: Inputs | None = None,
 ) -> Quantized:
-    """Choose treatment and widths on the calibration inputs alone, treat, and train if the options say so."""
-    traced = trace(module, input_shape)
+    """Choose treatment and widths on the calibration inputs alone, treat, and train if the options say so.
+
+    For `example` see `trace`.
+    """
+    traced = trace(module, input_shape, example)
     scheme = _scheme(options)
     treatment, treated, metrics = _treat(traced, scheme, inputs, options)
     check_exportable(treated.network)
@@ -160,7 +173,7 @@ def _scheme(options: Quantize) -> Scheme:
 
 
 def _treat(
-    traced: fx.GraphModule, scheme: Scheme, inputs: torch.Tensor, options: Quantize
+    traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, options: Quantize
 ) -> tuple[Treatment, Treated, list[Metric]]:
     if options.tuned:
         tuned = tune(traced, scheme, inputs)

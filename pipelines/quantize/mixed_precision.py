@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import torch
 from torch import fx
 
-from evalsuite import Direction, Metric
+from evalsuite import Direction, Inputs, Metric
 from pipelines.quantize.divergence import Reference
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.sensitivity import LayerSize, Make, layers_of
@@ -61,7 +60,7 @@ class Plan:
 def search(
     make: Make,
     traced: fx.GraphModule,
-    inputs: torch.Tensor,
+    inputs: Inputs,
     act_bits: int,
     size_budget: float,
     widths: Sequence[int] = WIDTHS,
@@ -71,7 +70,7 @@ def search(
     Args:
         make: gives the calibrated network for a scheme.
         traced: the float network.
-        inputs: (samples, *input_shape) of the calibration data.
+        inputs: a batch of the calibration data.
         act_bits: bits of every activation.
         size_budget: greatest share of the bytes that the same weights take at 8 bits, in (0, 1].
         widths: that a layer may have.

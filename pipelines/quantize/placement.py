@@ -112,7 +112,8 @@ class _Placer:
     def _write(self, node: fx.Node) -> None:
         layer = layer_of(self._traced, node)
         if node.op == "placeholder":
-            self._emit(node, self._graph.placeholder(node.name), "integer")
+            # Tokens have no grid, and of several inputs each part is taken from the batch first.
+            self._emit(node, self._graph.placeholder(node.name), "integer" if node.meta["real"] else "island")
         elif node.op == "output":
             (logits,) = node.args
             if not isinstance(logits, fx.Node):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from torch import fx, nn
 from torch.backends import mha
 from torch.onnx import OnnxExporterError
 
-from evalsuite import Unsupported
+from evalsuite import Inputs, Unsupported, input_names, leaves, mapped
 from pipelines.quantize.rewriting import explicit_padding, fixed_shapes, flat_products
 from pipelines.quantize.tracing import layer_of
 
@@ -46,24 +48,33 @@ def check_exportable(quantized: fx.GraphModule) -> None:
             )
 
 
-def export_qcdq(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) -> None:
-    """Write `path`: dynamic batch, input "input", output "logits".
+def export_qcdq(
+    quantized: fx.GraphModule, input_shape: tuple[int, ...], path: Path, example: Inputs | None = None
+) -> None:
+    """Write `path`: dynamic batch, input "input", output "logits"; several inputs are named as `export_onnx` does.
 
     Widths below 8 bits are stored in 8 and clipped.
+
+    Args:
+        quantized: calibrated; stays as it is.
+        input_shape: of one input of real numbers.
+        path: the file.
+        example: a batch, where the inputs are tokens or several.
 
     Raises:
         Unsupported: a float island has no operator in ONNX.
     """
+    given = torch.zeros(1, *input_shape) if example is None else example
     try:
         with _attention_in_operators():
-            _export(quantized, input_shape, path)
+            _export(quantized, given, path)
     except OnnxExporterError as error:
         text = str(error).partition("\n")[0].partition("  [Caused by")[0]
         raise Unsupported(f"QCDQ: {text}; write that layer with operators of ONNX {_OPSET}") from error
     model = onnx.load(str(path))
     model.ir_version = _IR
-    fixed_shapes(model, input_shape)
-    flat_products(model, input_shape)
+    fixed_shapes(model, given)
+    flat_products(model, given)
     explicit_padding(model)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
@@ -80,18 +91,40 @@ def _attention_in_operators() -> Iterator[None]:
         mha.set_fastpath_enabled(before)
 
 
-def _export(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) -> None:
+def _export(quantized: fx.GraphModule, example: Inputs, path: Path) -> None:
+    pair = mapped(example, lambda each: each[torch.arange(2) % len(each)])
+    taken = dict(zip(input_names(pair), leaves(pair), strict=True))
+    if not isinstance(pair, torch.Tensor):
+        quantized = _apart(quantized, list(taken))
+        taken = {node.name: taken[node.name] for node in quantized.graph.nodes if node.op == "placeholder"}
     export_onnx_qcdq(
         quantized,
-        torch.zeros(2, *input_shape),
+        tuple(taken.values()),
         export_path=str(path),
         dynamo=False,  # torch's newer exporter cannot write quantized biases
         opset_version=_OPSET,
         keep_initializers_as_inputs=False,  # a constant that is an input too is never folded
-        input_names=["input"],
+        input_names=list(taken),
         output_names=["logits"],
-        dynamic_axes={"input": {0: "batch"}, "logits": {0: "batch"}},
+        dynamic_axes={name: {0: "batch"} for name in (*taken, "logits")},
     )
+
+
+def _apart(quantized: fx.GraphModule, names: list[str]) -> fx.GraphModule:
+    """A copy with a placeholder for each input that it reads of a batch of several."""
+    copied = copy.deepcopy(quantized)
+    (batch,) = (node for node in copied.graph.nodes if node.op == "placeholder")
+    for node in list(batch.users):
+        if node.target is not operator.getitem:
+            raise RuntimeError(f"{node.name} reads the batch as a whole")
+        key = node.args[1]
+        with copied.graph.inserting_before(batch):
+            each = copied.graph.placeholder(names[key] if isinstance(key, int) else str(key))
+        node.replace_all_uses_with(each)
+        copied.graph.erase_node(node)
+    copied.graph.erase_node(batch)
+    copied.recompile()
+    return copied
 
 
 def constant_bytes(content: bytes) -> int:

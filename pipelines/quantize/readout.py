@@ -14,7 +14,7 @@ from brevitas.nn import QuantIdentity
 from numpy.typing import NDArray
 from torch import fx
 
-from evalsuite import open_onnx
+from evalsuite import Inputs, feed, open_onnx
 from pipelines.quantize.tracing import layer_of
 
 _DEQUANTIZE = "/{}/act_quant/export_handler/DequantizeLinear"
@@ -35,8 +35,8 @@ def quantizers(quantized: fx.GraphModule) -> list[str]:
 
 
 @torch.no_grad()
-def in_brevitas(quantized: fx.GraphModule, inputs: torch.Tensor) -> dict[str, Rounded]:
-    """What each quantizer makes of `inputs` (samples, *input_shape), by its name."""
+def in_brevitas(quantized: fx.GraphModule, inputs: Inputs) -> dict[str, Rounded]:
+    """What each quantizer makes of a batch, by its name."""
     found: dict[str, Rounded] = {}
 
     def record(name: str) -> Any:
@@ -76,9 +76,9 @@ class InRuntime:
         content = model.SerializeToString()
         self._session = open_onnx(content) if fused else _open_unfused(content)
 
-    def run(self, inputs: torch.Tensor) -> tuple[NDArray[np.float32], dict[str, NDArray[np.uint8]]]:
+    def run(self, inputs: Inputs) -> tuple[NDArray[np.float32], dict[str, NDArray[np.uint8]]]:
         """The logits, and the integers by the quantizer's name."""
-        logits, *integers = self._session.run(None, {"input": inputs.numpy()})
+        logits, *integers = self._session.run(None, feed(self._session, inputs))
         return logits, dict(zip(self._names, integers, strict=True))
 
 

@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from evalsuite import open_onnx
+from evalsuite import Inputs, feed, mapped, open_onnx
 
 _BATCHES = (2, 3, 5)
 _SHAPES = ("Shape", "Size")
 Array = NDArray[Any]
 
 
-def fixed_shapes(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
+def fixed_shapes(model: onnx.ModelProto, example: Inputs) -> None:
     """Compute once what follows from shapes and constants alone, in place; only the batch is free.
 
     Where a Reshape to a shape that holds the batch remains, the batch becomes -1. torch's older exporter computes such
@@ -26,7 +27,7 @@ def fixed_shapes(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
     frontier = _shape_results(model)
     if not frontier:
         return
-    runs = [_evaluate(model, frontier, (batch, *input_shape)) for batch in _BATCHES]
+    runs = [_evaluate(model, frontier, example, batch) for batch in _BATCHES]
     for name, *values in zip(frontier, *runs, strict=True):
         if all(value.shape == values[0].shape and np.array_equal(value, values[0]) for value in values):
             _replace(model, name, values[0])
@@ -35,14 +36,14 @@ def fixed_shapes(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
     _drop_unread(model)
 
 
-def flat_products(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
+def flat_products(model: onnx.ModelProto, example: Inputs) -> None:
     """Write a product of (batch, positions, features) with a matrix, and its bias, as Gemm on all rows; in place.
 
     ONNX Runtime has an integer kernel for Gemm with a bias; of MatMul and Add it makes a float Add.
     """
     found = [match for node in model.graph.node if (match := _affine(model, node)) is not None]
     names = [name for product, add, *_ in found for name in (product.input[0], add.output[0])]
-    shapes = [value.shape for value in _evaluate(model, names, (1, *input_shape))] if names else []
+    shapes = [value.shape for value in _evaluate(model, names, example, 1)] if names else []
     for (product, add, weight, bias), given, made in zip(found, shapes[::2], shapes[1::2], strict=True):
         if len(given) == 3:
             _write_gemm(model, product, add, (weight, bias), (given[-1], made[1:]))
@@ -136,13 +137,14 @@ def _free_batch(values: list[Array]) -> Array | None:
     return shape
 
 
-def _evaluate(model: onnx.ModelProto, names: Iterable[str], shape: tuple[int, ...]) -> list[Array]:
+def _evaluate(model: onnx.ModelProto, names: Iterable[str], example: Inputs, batch: int) -> list[Array]:
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     del copied.graph.output[:]
     copied.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
     session = open_onnx(copied.SerializeToString())
-    return list(session.run(None, {"input": np.zeros(shape, dtype=np.float32)}))
+    rows = mapped(example, lambda each: each[torch.arange(batch) % len(each)])
+    return list(session.run(None, feed(session, rows)))
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, Array]:

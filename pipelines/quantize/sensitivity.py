@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import fx
 
-from evalsuite import Direction, Metric, Unsupported
+from evalsuite import Direction, Inputs, Metric, Unsupported
 from pipelines.quantize.divergence import Loss, Reference
 from pipelines.quantize.placement import FLOAT_COMPUTE, Bits, Scheme
 from pipelines.quantize.threads import one_thread
@@ -71,13 +70,13 @@ def layers_of(traced: fx.GraphModule) -> list[LayerSize]:
     return found
 
 
-def sensitivity(make: Make, traced: fx.GraphModule, inputs: torch.Tensor, bits: Bits) -> SensitivityProfile:
+def sensitivity(make: Make, traced: fx.GraphModule, inputs: Inputs, bits: Bits) -> SensitivityProfile:
     """Quantize each layer alone, each layer not, and all; a layer's bits are those of its weights and its input.
 
     Args:
         make: gives the calibrated network for a scheme.
         traced: the float network.
-        inputs: (samples, *input_shape), of the calibration data where anything is chosen by the result.
+        inputs: a batch, of the calibration data where anything is chosen by the result.
         bits: of every layer that is quantized.
 
     Raises:

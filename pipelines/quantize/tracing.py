@@ -13,7 +13,7 @@ from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from evalsuite import Unsupported, census
+from evalsuite import Inputs, Unsupported, census, in_modules, mapped
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _NOTHING_TO_DO = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
@@ -61,15 +61,22 @@ class _Tracer(fx.Tracer):
         return m in self._activations or super().is_leaf_module(m, module_qualified_name)
 
 
-def trace(module: nn.Module, input_shape: tuple[int, ...]) -> fx.GraphModule:
+def trace(module: nn.Module, input_shape: tuple[int, ...], example: Inputs | None = None) -> fx.GraphModule:
     """A copy of `module` as a graph: of layers, each called once, and of the functions for which there is no layer.
 
     Additions of two tensors, flattening to (batch, features), ReLU, GELU and the mean over all pixels become modules
     where they are functions in `forward`; dropout is left out, BatchNorm folded into the layer before it. Each layer
-    is named by its path. Every node has its shape for a batch of one in `meta["shape"]`, () if it is no tensor.
+    is named by its path. Every node has its shape for a batch of one in `meta["shape"]`, () if it is no tensor; a
+    placeholder says in `meta["real"]` whether it takes real numbers. What torch.fx cannot trace is read by
+    torch.export (`in_modules`).
+
+    Args:
+        module: called with one argument, the batch.
+        input_shape: of one input of real numbers.
+        example: a batch, where the inputs are tokens or several.
 
     Raises:
-        Unsupported: torch.fx cannot trace it, or the graph does not compute what the module does.
+        Unsupported: it cannot be traced, or the graph does not compute what the module does.
     """
     for path, layer in module.named_modules():
         # Dropout is left out, BatchNorm folded, and a layer rewritten: what hangs on them would be lost.
@@ -79,32 +86,51 @@ def trace(module: nn.Module, input_shape: tuple[int, ...]) -> fx.GraphModule:
                 "compute something else than its layer: remove them"
             )
     copied = copy.deepcopy(module).eval()
-    try:
-        # The root itself may be one leaf, which only a parent lets the tracer see.
-        root = nn.Sequential(copied)
-        graph = _Tracer({found.module for found in census(copied, gates=True)}).trace(root)
-    except Exception as error:  # torch.fx raises many types, and whatever `forward` raises on a symbolic value
-        raise Unsupported(f"torch.fx cannot trace {type(module).__name__}: {error}") from error
-    traced = fx.GraphModule(root, graph)
-    ShapeProp(traced).propagate(torch.zeros(2, *input_shape))
-    of_two = {node: _shape(node) for node in graph.nodes}
-    ShapeProp(traced).propagate(torch.zeros(1, *input_shape))
-    per_sample = {node for node in graph.nodes if of_two[node] == (2, *_shape(node)[1:])}
-    normalised = _Normaliser(traced, per_sample).run()
+    traced, root = _traced(copied, input_shape) if example is None else (in_modules(copied, example), "")
+    sizes = torch.zeros(1, *input_shape) if example is None else example
+    ShapeProp(traced).propagate(_rows(sizes, 2))
+    of_two = {node: _shape(node) for node in traced.graph.nodes}
+    ShapeProp(traced).propagate(_rows(sizes, 1))
+    per_sample = {node for node in traced.graph.nodes if of_two[node] == (2, *_shape(node)[1:])}
+    normalised = _Normaliser(traced, per_sample, root).run()
     _fold_norms(normalised)
     normalised.graph.eliminate_dead_code()
     normalised.delete_all_unused_submodules()
     normalised.recompile()
-    _check_same(copied, normalised, input_shape)
+    random = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0))
+    _check_same(copied, normalised, random if example is None else example)
     return normalised
 
 
+def _rows(inputs: Inputs, batch: int) -> Inputs:
+    """So many samples of a batch, which may be smaller."""
+    return mapped(inputs, lambda each: each[torch.arange(batch) % len(each)])
+
+
+def _traced(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[fx.GraphModule, str]:
+    """The graph of `module` by torch.fx, or, where that cannot follow its forward, by torch.export; its path in it.
+
+    Raises:
+        Unsupported: neither can.
+    """
+    try:
+        # The root itself may be one leaf, which only a parent lets the tracer see.
+        root = nn.Sequential(module)
+        graph = _Tracer({found.module for found in census(module, gates=True)}).trace(root)
+        return fx.GraphModule(root, graph), "0"
+    except Exception as error:  # torch.fx raises many types, and whatever `forward` raises on a symbolic value
+        said = f"torch.fx cannot trace {type(module).__name__}: {error}"
+    try:
+        return in_modules(module, torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(0))), ""
+    except Unsupported as error:
+        raise Unsupported(f"{said}; nor is it read otherwise: {error}") from error
+
+
 @torch.no_grad()
-def _check_same(module: nn.Module, traced: fx.GraphModule, input_shape: tuple[int, ...]) -> None:
-    """Raise Unsupported unless both give the same on random inputs."""
-    inputs = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0))
+def _check_same(module: nn.Module, traced: fx.GraphModule, inputs: Inputs) -> None:
+    """Raise Unsupported unless both give the same on these inputs."""
     with torch.random.fork_rng(devices=[]):
-        wanted, made = module(inputs.clone()), traced(inputs.clone())
+        wanted, made = (each(mapped(inputs, torch.Tensor.clone)) for each in (module, traced))
     if not isinstance(wanted, torch.Tensor) or not bool(torch.isfinite(wanted).all()):
         return
     limit = _NEAR * wanted.abs().max().item()
@@ -124,8 +150,8 @@ def layer_of(traced: fx.GraphModule, node: fx.Node) -> nn.Module | None:
 class _Normaliser:
     """Writes the graph anew: each call of a module gets a module and a name of its own."""
 
-    def __init__(self, traced: fx.GraphModule, per_sample: set[fx.Node]) -> None:
-        self._traced, self._per_sample = traced, per_sample
+    def __init__(self, traced: fx.GraphModule, per_sample: set[fx.Node], root: str) -> None:
+        self._traced, self._per_sample, self._root = traced, per_sample, root
         self._graph = fx.Graph()
         self._new: dict[fx.Node, fx.Node] = {}
         self._owned: dict[str, Any] = {}
@@ -145,7 +171,7 @@ class _Normaliser:
         if layer is not None:
             if isinstance(layer, nn.Flatten) and len(shape) == 2 and layer.start_dim == 1:
                 layer = Reshape(shape[1])
-            path = str(node.target).removeprefix("0").strip(".") or type(layer).__name__.lower()
+            path = str(node.target).removeprefix(self._root).strip(".") or type(layer).__name__.lower()
             args, kwargs = fx.map_arg((node.args, node.kwargs), self._new.__getitem__)
             return self._call(layer, path, args, kwargs, shape)
         layers = _layers_for(node, self._per_sample)
@@ -161,6 +187,9 @@ class _Normaliser:
             name = self._free(str(node.target))
             self._owned[name], copied.target = operator.attrgetter(str(node.target))(self._traced), name
         copied.meta["shape"] = shape
+        if node.op == "placeholder":
+            found = node.meta["tensor_meta"]
+            copied.meta["real"] = isinstance(found, TensorMetadata) and found.dtype.is_floating_point
         return copied
 
     def _call(self, layer: nn.Module, path: str, args: Any, kwargs: Any, shape: tuple[int, ...]) -> fx.Node:

@@ -12,6 +12,7 @@ import torch
 from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from torch import fx, nn
 
+from evalsuite import Inputs
 from pipelines.quantize.calibration import FloatRun, calibrate, check_grid, check_inputs, check_ranges
 from pipelines.quantize.clipping import Calibration, WeightScale, weight_thresholds
 from pipelines.quantize.equalization import equalize
@@ -83,8 +84,8 @@ def quantize(
     return treat(trace(module, input_shape), scheme, inputs, treatment).network
 
 
-def treat(traced: fx.GraphModule, scheme: Scheme, inputs: torch.Tensor, treatment: Treatment) -> Treated:
-    """Quantize a traced network, which stays as it is, with calibration inputs (samples, *input_shape).
+def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Treatment) -> Treated:
+    """Quantize a traced network, which stays as it is, with a batch of calibration inputs.
 
     The result is the same for every number of threads. Its weights are checked to lie on their grid.
 
@@ -136,7 +137,7 @@ def _scale_weights(quantized: fx.GraphModule, weight_scale: WeightScale) -> None
             value.copy_((found.log2() if power_of_two else found).view_as(value))
 
 
-def _correct(quantized: fx.GraphModule, inputs: torch.Tensor, treatment: Treatment) -> dict[str, float]:
+def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) -> dict[str, float]:
     """Weights and biases, layer by layer, each on what the layers before it, corrected, give."""
     rounded, biased = treatment.weight_rounding != "nearest", treatment.bias_correction
     if not (rounded or biased):

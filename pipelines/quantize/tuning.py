@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from evalsuite import Unsupported
+from evalsuite import Inputs, Unsupported, leaves, mapped
 from pipelines.quantize.calibration import check_inputs
 from pipelines.quantize.divergence import Reference
 from pipelines.quantize.placement import Scheme
@@ -46,9 +46,7 @@ class Tuned:
     trials: tuple[Trial, ...]
 
 
-def tune(
-    traced: fx.GraphModule, scheme: Scheme, inputs: torch.Tensor, candidates: Sequence[Treatment] = CANDIDATES
-) -> Tuned:
+def tune(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, candidates: Sequence[Treatment] = CANDIDATES) -> Tuned:
     """Try each candidate, and treat `traced` with the best.
 
     Every candidate is fitted to every other calibration input and judged on the rest, by the mean Kullback-Leibler
@@ -62,7 +60,8 @@ def tune(
     if not candidates:
         raise ValueError("there is no candidate treatment")
     check_inputs(inputs)
-    fitted, judged = (inputs[::2], inputs[1::2]) if len(inputs) > 1 else (inputs, inputs)
+    fitted = mapped(inputs, lambda each: each[::2])
+    judged = mapped(inputs, lambda each: each[1::2]) if len(leaves(inputs)[0]) > 1 else inputs
     with one_thread(), torch.no_grad():
         reference = Reference(traced, judged)
         trials = [_try(traced, scheme, fitted, reference, each) for each in candidates]
@@ -73,9 +72,7 @@ def tune(
     return Tuned(best, treat(traced, scheme, inputs, best), tuple(trials))
 
 
-def _try(
-    traced: fx.GraphModule, scheme: Scheme, fitted: torch.Tensor, reference: Reference, treatment: Treatment
-) -> Trial:
+def _try(traced: fx.GraphModule, scheme: Scheme, fitted: Inputs, reference: Reference, treatment: Treatment) -> Trial:
     try:
         treated = treat(traced, scheme, fitted, treatment)
     except Unsupported as error:

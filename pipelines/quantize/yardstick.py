@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
 from torch import nn
 
 from evalsuite import (
     TIMED_BATCHES,
+    Inputs,
     Metric,
     Split,
     Unsupported,
@@ -24,7 +25,8 @@ from evalsuite import (
 )
 from pipelines.quantize.placement import Scheme
 from pipelines.quantize.qcdq import export_qcdq
-from pipelines.quantize.treatment import quantize
+from pipelines.quantize.tracing import trace
+from pipelines.quantize.treatment import PLAIN, treat
 
 _FLOAT: dict[str, str | int | float | bool] = {"precision": "float32"}
 _INTEGER: dict[str, str | int | float | bool] = {"precision": "int8"}
@@ -33,7 +35,13 @@ Files = tuple[Path | bytes, Path | bytes]
 
 
 def relative_metrics(
-    module: nn.Module, files: Files, name: str, scheme: Scheme, inputs: torch.Tensor, test: Split
+    module: nn.Module,
+    files: Files,
+    name: str,
+    scheme: Scheme,
+    inputs: Inputs,
+    test: Split,
+    example: Inputs | None = None,
 ) -> list[Metric]:
     """Both files of `module`, float32 and quantized, against those with the activation `name` in each place.
 
@@ -43,11 +51,12 @@ def relative_metrics(
     Args:
         module: the float network, lambda folded.
         inputs: to calibrate with.
+        example: a batch, where the inputs are tokens or several.
     """
     try:
         other = with_yardstick(module, name)
         with TemporaryDirectory() as folder:
-            beside = files if other is module else yardstick_files(other, scheme, inputs, Path(folder))
+            beside = files if other is module else yardstick_files(other, scheme, inputs, Path(folder), example)
             reason = yardstick_reason(module, other, name)
             rows = []
             for pair, setting in zip(zip(files, beside, strict=True), (_FLOAT, _INTEGER), strict=True):
@@ -66,9 +75,12 @@ def no_relative_metrics(reason: str) -> list[Metric]:
     return [row for setting in (_FLOAT, _INTEGER) for row in no_relative_latency(reason, setting)]
 
 
-def yardstick_files(module: nn.Module, scheme: Scheme, inputs: torch.Tensor, folder: Path) -> Files:
+def yardstick_files(
+    module: nn.Module, scheme: Scheme, inputs: Inputs, folder: Path, example: Inputs | None = None
+) -> Files:
     """The float32 and the quantized file of a module, in `folder`."""
-    shape = tuple(inputs.shape[1:])
-    export_onnx(module, shape, folder / "float32.onnx")
-    export_qcdq(quantize(module, shape, scheme, inputs), shape, folder / "quantized.onnx")
+    shape = () if isinstance(inputs, Mapping | tuple) else tuple(inputs.shape[1:])
+    export_onnx(module, shape, folder / "float32.onnx", example=example)
+    quantized = treat(trace(module, shape, example), scheme, inputs, PLAIN).network
+    export_qcdq(quantized, shape, folder / "quantized.onnx", example)
     return folder / "float32.onnx", folder / "quantized.onnx"

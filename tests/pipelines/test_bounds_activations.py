@@ -251,9 +251,17 @@ def patched() -> nn.Module:
         (Dented(), r"1 \(Dented\): it is known as gelu by its values at some points only"),
     ],
 )
-def test_an_activation_that_does_more_than_its_row_is_refused_by_path(activation: nn.Module, told: str) -> None:
-    with pytest.raises(Unsupported, match=told):
-        Propagation(network(activation, nn.ReLU(), 1.0))
+def test_an_activation_that_does_more_than_its_row_is_bounded_as_what_it_does(activation: nn.Module, told: str) -> None:
+    subject, properties = network(activation, nn.ReLU(), 4.0), boxes(2.0)
+    with pytest.raises(Unsupported, match=told):  # its row may not stand in its place
+        preparing.prepared(subject.module)
+    exact, points = copy.deepcopy(subject.module).double(), points_of(properties)
+    with torch.no_grad():
+        logits = exact(points.flatten(0, 1)).unflatten(0, points.shape[:2])
+    propagation = Propagation(subject)
+    for method in ("ibp", "crown"):
+        found = propagation.bounds(properties, method)
+        assert ((found.lower[:, None] <= logits) & (logits <= found.upper[:, None])).all()
 
 
 def test_a_subclass_that_only_has_another_name_is_taken() -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from evalsuite import Network, Property, Unsupported
 from pipelines.bounds import METHODS
 from pipelines.bounds.functions import with_modules
+from pipelines.bounds.preparing import refuse_overwritten
 from pipelines.bounds.propagation import Margins, Propagation
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -195,20 +196,22 @@ def test_the_rounding_bound_is_of_what_a_relu_in_place_leaves(way: str) -> None:
 
 @pytest.mark.parametrize("read", [dropped, added, viewed])
 @pytest.mark.parametrize("act", [nn.ReLU6(inplace=True), nn.SiLU(inplace=True)], ids=lambda act: type(act).__name__)
-def test_an_input_that_is_overwritten_and_read_again_is_refused_by_path(
+def test_an_input_that_is_overwritten_and_read_again_is_read_as_it_is_then(
     read: Callable[..., torch.Tensor], act: nn.Module
 ) -> None:
+    subject, properties = network(lambda: Rereads(read, act)), boxes()
     with pytest.raises(Unsupported, match=rf"^act \({type(act).__name__}\) overwrites its input, which is read again"):
-        Propagation(network(lambda: Rereads(read, act)))
+        refuse_overwritten(subject.module, (3,))
+    propagation = Propagation(subject)
+    for method in ("ibp", "crown"):
+        assert_sound(subject, propagation.bounds(properties, method), properties)
 
 
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (lambda x: x * torch.sigmoid(x), "Mul"),
         (lambda x: x.clamp(0, float(x.max())), "Clip"),
         (lambda x: torch.minimum(x, x.flip(1)), "Min|ScatterND|Slice"),
-        (lambda x: x.clamp_(0, 1), "Clip"),
         (lambda x: torch.maximum(torch.zeros_like(x), x), r"Max in the network \(Calls\)"),
         (lambda x: torch.maximum(x, torch.rand(())), "Max"),
         (lambda x: x.clamp(3, 1), "Clip"),
@@ -217,6 +220,14 @@ def test_an_input_that_is_overwritten_and_read_again_is_refused_by_path(
 def test_what_is_no_function_of_one_tensor_with_known_numbers_is_refused(function: Function, told: str) -> None:
     with pytest.raises(Unsupported, match=told):
         Propagation(network(lambda: Calls(function)))
+
+
+@pytest.mark.parametrize("function", [lambda x: x * torch.sigmoid(x), lambda x: x.clamp_(0, 1), lambda x: x * x])
+def test_what_is_written_out_or_in_place_is_bounded_soundly(function: Function) -> None:
+    subject, properties = network(lambda: Calls(function)), boxes()
+    propagation = Propagation(subject)
+    for method in ("ibp", "crown"):
+        assert_sound(subject, propagation.bounds(properties, method), properties)
 
 
 class Sleeping(torch.autograd.Function):

@@ -86,6 +86,12 @@ def lower(
         Unsupported: a layer was left in float, an activation has no integer form, a rescaling is beyond its factors,
             or a quantized tensor is not of one sample after the other.
     """
+    first = next(node for node in quantized.graph.nodes if node.op == "placeholder")
+    if not any(isinstance(layer_of(quantized, user), QuantIdentity) for user in first.users):
+        raise Unsupported(
+            f"its input {first.name!r} is on no grid: tokens, and several inputs, go into float islands; integers take"
+            " one input of real numbers"
+        )
     _check_batch_first(quantized, input_shape)
     return _Lowering(quantized, smooth).run(input_shape, rounding)
 

@@ -1,0 +1,325 @@
+"""Any network as a torch.fx module of torch's layers and few functions: one vocabulary for readers of fx graphs."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from evalsuite.contract import Unsupported
+from evalsuite.graph.attention import Attention, attentions
+from evalsuite.graph.graph import Graph, Node
+from evalsuite.graph.layers import Placed, refuse_computed, torch_layers
+from evalsuite.graph.moving import Concat, Expand, Pad, Positions, Reshape, Transpose
+from evalsuite.graph.operations import (
+    Clamp,
+    Constant,
+    Input,
+    LayerNorm,
+    Operation,
+    Pointwise,
+    Softmax,
+    Sum,
+    Where,
+    converted,
+)
+from evalsuite.graph.owned import is_exact
+from evalsuite.graph.reading import compare, read
+from evalsuite.samples import Inputs, mapped
+
+
+class Applied(nn.Module):
+    """An operation of a graph for which torch has no layer, in the precision that the module is cast to."""
+
+    unit: torch.Tensor
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__()
+        self.operation = operation
+        self.register_buffer("unit", torch.ones(()), persistent=False)
+
+    def forward(self, *operands: torch.Tensor) -> torch.Tensor:
+        """See `Operation`."""
+        return converted(self.operation, self.unit.dtype)(*operands)
+
+    def extra_repr(self) -> str:
+        """The operation, for print(module)."""
+        return type(self.operation).__name__
+
+
+def in_modules(module: nn.Module, example: Inputs, *, exact: bool = False) -> fx.GraphModule:
+    """The network in evaluation mode as an fx graph, read by `evalsuite.graph.read`, with weights of its own.
+
+    Linear and convolutional layers, BatchNorm, LayerNorm, pools and known activations are torch's modules, whatever
+    class or function they were, at their dotted paths. Functions are `operator.add` of two tensors, `torch.reshape` to
+    sizes of which one may be -1 for the batch, and `scaled_dot_product_attention`. All else is `Applied`; constants
+    are buffers. Of several inputs `operator.getitem` takes each from the one placeholder.
+
+    Args:
+        module: called with one argument, the batch.
+        example: a batch of real inputs.
+        exact: whether to refuse what rounds the real function of the float32 weights: constants of an activation's
+            formula that are rounded, weights that are computed from others.
+
+    Raises:
+        Unsupported: whatever `evalsuite.graph.read` refuses, or `exact` does, by the path.
+    """
+    graph = read(module, example)
+    writer = _Writer(graph, example)
+    made = writer.module()
+    if exact:
+        read_ones = [str(each.target) for each in made.graph.nodes if each.op == "get_attr"]
+        _refuse_rounded(graph, {value for name in read_ones for value in writer.constants[name]})
+    compare(graph, made, example)
+    # In float64 a slip that is as small as float32's rounding shows.
+    finer = mapped(example, lambda each: each.double() if each.is_floating_point() else each)
+    compare(graph, copy.deepcopy(made).double(), finer)
+    return made
+
+
+def _refuse_rounded(graph: Graph, read: set[int]) -> None:
+    """Raise Unsupported where a real number was rounded; of the constants those alone that are `read`."""
+    for index, node in enumerate(graph.nodes):
+        operation, rounded, what = node.operation, False, "a constant"
+        if isinstance(operation, Constant):
+            value = operation.value
+            rounded = index in read and not (operation.exact and torch.equal(value, value.float().to(value.dtype)))
+        elif isinstance(operation, Pointwise):
+            rounded, what = not is_exact(operation), operation.traits.name
+        else:
+            refuse_computed(node)
+        if rounded:
+            raise Unsupported(f"{node.name or 'the network'}: {what} is computed from numbers that are rounded")
+
+
+class _Writer:
+    """Writes a graph node by node."""
+
+    def __init__(self, graph: Graph, example: Inputs) -> None:
+        self.graph, self.example = graph, example
+        self.written = fx.Graph()
+        self.owned: dict[str, Any] = {}
+        self.constants: dict[str, set[int]] = {}
+        """Of which values each buffer is made."""
+        self.made: dict[int, fx.Node] = {}
+        self.attentions = {each.output: each for each in attentions(graph)}
+        computed = (node for node in graph.nodes if not isinstance(node.operation, Input | Constant))
+        paths = Counter(_path(node) for node in computed)
+        inner = {path[:place] for path in paths for place, each in enumerate(path) if each == "."}
+        self.inner = inner
+        self.alone = {path for path, times in paths.items() if times == 1 and path and path not in inner}
+
+    def module(self) -> fx.GraphModule:
+        """The finished module."""
+        self._inputs()
+        for index, node in enumerate(self.graph.nodes):
+            if not isinstance(node.operation, Input):
+                self.made[index] = self._written(index, node)
+        self.written.output(self.made[self.graph.output])
+        made = fx.GraphModule(self.owned, self.written).eval()
+        made.graph.eliminate_dead_code()
+        made.delete_all_unused_submodules()
+        made.recompile()
+        return made
+
+    def _inputs(self) -> None:
+        inputs = [index for index, node in enumerate(self.graph.nodes) if isinstance(node.operation, Input)]
+        if isinstance(self.example, torch.Tensor):
+            (only,) = inputs
+            self.made[only] = self.written.placeholder("input")
+            return
+        batch = self.written.placeholder("batch")
+        keys: list[Any] = list(self.example) if isinstance(self.example, dict) else list(range(len(self.example)))
+        for index, key in zip(inputs, keys, strict=True):
+            self.made[index] = self.written.call_function(operator.getitem, (batch, key))
+
+    def _written(self, index: int, node: Node) -> fx.Node:
+        operation, sources = node.operation, [self.made[each] for each in node.sources]
+        if isinstance(operation, Constant):
+            value = operation.value.float() if operation.value.is_floating_point() else operation.value
+            return self._constant(value.contiguous(), index)
+        if isinstance(operation, Reshape) and sum(each < 0 for each in operation.shape) <= 1:
+            sizes = tuple(-1 if each < 0 else each for each in operation.shape)
+            return self._function(node, torch.reshape, (sources[0], sizes))
+        if isinstance(operation, Concat) and self._activations(node) == 1:
+            return self._padded(node, operation.axis)
+        if isinstance(operation, Expand | Positions):
+            return self._along_batch(operation, sources)
+        if isinstance(operation, Sum) and operation.signs == (1, 1):
+            return self._function(node, operator.add, tuple(sources))
+        found = self._attention(node, self.attentions[index]) if index in self.attentions else None
+        return self._called(node, sources) if found is None else found
+
+    def _function(self, node: Node, target: Callable[..., Any], args: tuple[Any, ...],
+                  kwargs: dict[str, Any] | None = None) -> fx.Node:  # fmt: skip
+        """A call that is named by the path and the function."""
+        name = "_".join(each for each in (_path(node).replace(".", "_"), target.__name__) if each)
+        return self.written.create_node("call_function", target, args, kwargs, name=name)
+
+    def _called(self, node: Node, sources: list[fx.Node]) -> fx.Node:
+        layers = _layers(replace(node, operation=converted(node.operation, torch.float32)))
+        if not layers:
+            kind = type(node.operation).__name__.lower()
+            return self.written.call_module(self._named(node, kind, Applied(node.operation)), tuple(sources))
+        for kind, layer in layers:
+            sources = [self.written.call_module(self._named(node, kind, layer), tuple(sources))]
+        return sources[0]
+
+    def _repeated(self, index: int) -> torch.Tensor | None:
+        """A constant, perhaps repeated along the batch alone, whose size is then 1; None for all else."""
+        node = self.graph.nodes[index]
+        if isinstance(node.operation, Constant):
+            return node.operation.value if node.operation.value.is_floating_point() else None
+        if not isinstance(node.operation, Expand):
+            return None
+        value, sizes = self._repeated(node.sources[0]), node.operation.shape
+        if value is None or value.ndim != len(sizes) or sizes[0] >= 0 or value.shape[0] != 1:
+            return None
+        return value if tuple(value.shape[1:]) == sizes[1:] else None
+
+    def _activations(self, node: Node) -> int:
+        """How many of the operands are no constants, perhaps repeated along the batch."""
+        return sum(self._repeated(each) is None for each in node.sources)
+
+    def _padded(self, node: Node, axis: int) -> fx.Node:
+        """Constants beside a value: zeros, and the constants added, whose size needs no batch."""
+        parts = [self._repeated(each) for each in node.sources]
+        (place,) = (number for number, each in enumerate(parts) if each is None)
+        shape = self.graph.nodes[node.sources[place]].shape
+        zeros = torch.zeros(1, *shape[1:])
+        sizes = [shape[axis] if each is None else each.shape[axis] for each in parts]
+        widths = tuple((sum(sizes[:place]), sum(sizes[place + 1 :])) if dim == axis else (0, 0)
+                       for dim in range(len(shape)))  # fmt: skip
+        name = self._named(node, "pad", Applied(Pad(widths)))
+        made = self.written.call_module(name, (self.made[node.sources[place]],))
+        beside = torch.cat([zeros if each is None else each.float() for each in parts], axis)
+        others = (each for each in node.sources if each != node.sources[place])
+        return self._function(node, operator.add, (made, self._constant(beside, *others)))
+
+    def _constant(self, value: torch.Tensor, *made_of: int) -> fx.Node:
+        name = self._own("constant", value)
+        expanded = (self.graph.nodes[each] for each in made_of)
+        self.constants[name] = {
+            node.sources[0] if isinstance(node.operation, Expand) else index
+            for node, index in zip(expanded, made_of, strict=True)
+        }
+        return self.written.get_attr(name)
+
+    def _along_batch(self, operation: Expand | Positions, sources: list[fx.Node]) -> fx.Node:
+        def size(times: int) -> fx.Node:
+            batch = self.written.call_method("size", (sources[-1], 0))
+            return batch if times == 1 else self.written.call_function(operator.mul, (batch, times))
+
+        if isinstance(operation, Positions):
+            return self.written.call_function(torch.arange, (size(operation.times),))
+        sizes = [size(-each) if each < 0 else each for each in operation.shape]
+        return self.written.call_method("expand", (sources[0], *sizes))
+
+    def _attention(self, node: Node, found: Attention) -> fx.Node | None:
+        """One call of torch's; None where that computes something else."""
+        nodes = self.graph.nodes
+        shares = nodes[found.shares]
+        last = nodes[shares.sources[0]]
+        ranks = {len(nodes[each].shape) for each in (found.query, found.keys, found.values)}
+        plain = isinstance(shares.operation, Softmax) and len(ranks) == 1 and min(ranks) >= 3
+        mask: fx.Node | None = None
+        causal = False
+        if found.masks:
+            # Of a row in which nothing counts torch makes zeros.
+            safe = isinstance(shares.operation, Softmax) and shares.operation.safe
+            if not (plain and safe and _masks(self.graph, last, found.masks)):
+                return None
+            causal = _is_causal(nodes[found.masks[0]])
+            mask = None if causal else self.made[found.masks[0]]
+        if not plain:
+            return None
+        given = (self.made[found.query], self._keys(found), self.made[found.values])
+        more = {"attn_mask": mask, "is_causal": causal, "scale": found.scale}
+        return self._function(node, functional.scaled_dot_product_attention, given, more)
+
+    def _keys(self, found: Attention) -> fx.Node:
+        """Transposed back."""
+        node = self.graph.nodes[found.keys]
+        order = [*range(len(node.shape))]
+        source = found.keys
+        if isinstance(node.operation, Transpose):
+            (source,), order = node.sources, list(node.operation.order)
+        order[-2:] = order[:-3:-1]
+        if order == sorted(order):
+            return self.made[source]
+        name = self._named(node, "transpose", Applied(Transpose(tuple(order))))
+        return self.written.call_module(name, (self.made[source],))
+
+    def _named(self, node: Node, kind: str, layer: nn.Module) -> str:
+        path = _path(node)
+        if path in self.alone and path not in self.owned:
+            self.owned[path] = layer
+            return path
+        return self._own(f"{path}.{kind}" if path else kind, layer)
+
+    def _own(self, name: str, value: Any) -> str:
+        name = name.replace("-", "_")
+        tried = (f"{name}_{number}" if number else name for number in count())
+        free = next(each for each in tried if each not in self.owned | dict.fromkeys(self.inner | self.alone))
+        self.owned[free] = value
+        return free
+
+
+def _path(node: Node) -> str:
+    return node.name.replace("-", "_")
+
+
+def _layers(node: Node) -> list[Placed]:
+    """Layers of torch that compute the operation; none if none do."""
+    if isinstance(node.operation, LayerNorm):
+        return _layer_norm(node.operation, node.shape)
+    if isinstance(node.operation, Clamp) and node.operation.low < node.operation.high:
+        return [("clamp", nn.Hardtanh(node.operation.low, node.operation.high))]
+    if isinstance(node.operation, Pointwise):
+        # What it deviates by the caller has refused, or it is less than float32 rounds.
+        node = replace(node, operation=replace(node.operation, deviation=0.0))
+    try:
+        return torch_layers(node)
+    except Unsupported:  # of a shape that no layer has
+        return []
+
+
+def _layer_norm(made: LayerNorm, shape: tuple[int, ...]) -> list[Placed]:
+    sizes = shape[made.axes[0] :]
+    parameters = [each for each in (made.weight, made.bias) if each is not None]
+    if made.axes[-1] != len(shape) - 1 or len(sizes) != len(made.axes) or min(sizes) < 1:
+        return []
+    if any(tuple(each.shape) != sizes for each in parameters):
+        return []
+    norm = nn.LayerNorm(sizes, made.eps, elementwise_affine=bool(parameters))
+    if parameters:
+        norm.weight = nn.Parameter(torch.ones(sizes) if made.weight is None else made.weight.detach())
+        norm.bias = nn.Parameter(torch.zeros(sizes) if made.bias is None else made.bias.detach())
+    return [("norm", norm)]
+
+
+def _masks(graph: Graph, last: Node, masks: tuple[int, ...]) -> bool:
+    """Whether the only mask is added to the scaled scores, or says where they count, as torch's is."""
+    if len(masks) != 1 or masks[0] not in last.sources:
+        return False
+    if isinstance(last.operation, Sum):
+        return True
+    if not isinstance(last.operation, Where) or last.sources[0] != masks[0]:
+        return False
+    fill = graph.nodes[last.sources[2]].operation
+    return isinstance(fill, Constant) and bool((fill.value == -torch.inf).all())
+
+
+def _is_causal(mask: Node) -> bool:
+    value = mask.operation.value if isinstance(mask.operation, Constant) else None
+    if value is None or value.dtype != torch.bool or value.ndim != 2 or value.shape[0] != value.shape[1]:
+        return False
+    return torch.equal(value, torch.ones_like(value).tril())

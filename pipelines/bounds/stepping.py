@@ -1,0 +1,259 @@
+"""A network that is read by torch.export, as the operators that have sound bounds: auto_LiRPA's, and steps of our own.
+
+Which these are is told by the graph's operations, not by the network's classes.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
+from torch.nn import functional
+
+from evalsuite import Unsupported
+from pipelines.bounds.preparing import activations, stand_in
+from pipelines.bounds.steps import Affine, Greatest, Matrices, Normalised, Rule, Softmax, Step, Times, Total
+
+Shape = tuple[int, ...]
+# What auto_LiRPA bounds by operators of its own that were compared with samples.
+_KEPT = (nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.Flatten, nn.AdaptiveAvgPool2d)
+# Operations that move entries, or take means of them: their bounds are those of the ends.
+_MONOTONE = ("AveragePool", "Pad", "Reduction", "Reshape", "Resample", "Slice", "Transpose")
+_MEANS = ("mean", "sum")
+# How often a matrix of coefficients is held at once, and the bytes that they may take.
+_COPIES, _MEMORY = 10, 2**32
+
+
+def stepped(traced: fx.GraphModule, input_shape: Shape) -> nn.Module:
+    """A float64 copy of what `in_modules` gives, as operators that have sound bounds.
+
+    Raises:
+        Unsupported: an operation has no sound bounds here, by its path; or it does not keep samples apart.
+    """
+    return _Stepper(traced, input_shape).run().eval()
+
+
+class _Stepper:
+    """Writes the graph anew, in place of a copy's nodes."""
+
+    def __init__(self, traced: fx.GraphModule, input_shape: Shape) -> None:
+        self.module = copy.deepcopy(traced).double().requires_grad_(False)
+        self.known = {id(each.module): each for each in activations(self.module)}
+        self.shapes = {node: _shape(node) for node in self._propagated(1, input_shape)}
+        two = {node: _shape(node) for node in self._propagated(2, input_shape)}
+        # A constant has one shape, whatever the batch.
+        self.constant = {node for node in two if node.op == "get_attr"}
+        for node, shape in two.items():
+            if node.op not in ("get_attr", "output") and shape != (2, *self.shapes[node][1:]):
+                raise Unsupported(f"no sound bounds for {_path(node)}: its tensor is not one sample after the other")
+        greatest = max(math.prod(shape[1:]) for shape in self.shapes.values())
+        if _COPIES * 8 * greatest**2 > _MEMORY:
+            raise Unsupported(
+                f"a tensor of {greatest} values: the coefficients of each by each would not fit into "
+                f"{_MEMORY // 2**30} GiB"
+            )
+
+    def _propagated(self, batch: int, input_shape: Shape) -> Any:
+        ShapeProp(self.module).propagate(torch.zeros(batch, *input_shape, dtype=torch.float64))
+        return self.module.graph.nodes
+
+    def run(self) -> nn.Module:
+        """See `stepped`."""
+        for node in list(self.module.graph.nodes):
+            if node.op in ("placeholder", "get_attr", "output"):
+                continue
+            with self.module.graph.inserting_before(node):
+                made = self._replaced(node)
+            if made is not None:
+                node.replace_all_uses_with(made)
+                self.module.graph.erase_node(node)
+        self.module.graph.eliminate_dead_code()
+        self.module.delete_all_unused_submodules()
+        self.module.recompile()
+        return self.module
+
+    def _replaced(self, node: fx.Node) -> fx.Node | None:
+        """What stands for the node; None where it stays."""
+        layer = self.module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if layer is not None and id(layer) in self.known:
+            self._set(str(node.target), stand_in(self.known[id(layer)]))
+            return None
+        if isinstance(layer, nn.Linear) and len(self.shapes[node]) == 2:
+            return None  # as one operator it is the cheapest
+        if isinstance(layer, _KEPT) or _joins(layer, node, self.constant) or _tiles(layer):
+            return None
+        if isinstance(layer, nn.LayerNorm):
+            return self._norm(node, layer)
+        if node.target is functional.scaled_dot_product_attention:
+            return self._attention(node)
+        rule = self._rule(node, layer)
+        if rule is None:
+            raise Unsupported(f"no sound bounds for {_path(node)} ({_kind(node, layer)})")
+        given = [each for each in node.args if isinstance(each, fx.Node) and each not in self.constant]
+        return self._step(node, rule, given, self.shapes[node])
+
+    def _rule(self, node: fx.Node, layer: nn.Module | None) -> Rule | None:
+        """What a step computes; None where there are no bounds of it."""
+        operands = [each for each in node.args if isinstance(each, fx.Node)]
+        apart = [each for each in operands if each not in self.constant]
+        operation = getattr(layer, "operation", None)
+        found: Rule | None = None
+        if node.target is torch.reshape:
+            sizes: Any = node.args[1]
+            found = _monotone(lambda x: torch.reshape(x, sizes))
+        elif node.target is operator.add:
+            found = self._sum(operands, apart, (1, 1))
+        elif isinstance(layer, (nn.AvgPool1d, nn.AvgPool2d)):
+            found = _monotone(layer)
+        elif isinstance(layer, nn.MaxPool2d):
+            found = _greatest(layer)
+        elif isinstance(layer, nn.Linear):
+            found = _linear(layer)
+        elif operation is not None and len(operands) == 1:
+            found = self._of_one(layer, operation, len(self.shapes[operands[0]]))
+        elif operation is not None:
+            found = self._of_two(operation, operands, apart)
+        return found
+
+    def _of_one(self, layer: Any, operation: Any, dimensions: int) -> Rule | None:
+        kind = type(operation).__name__
+        if kind == "Softmax" and not operation.log and operation.axis == dimensions - 1:
+            return Softmax()
+        if kind not in _MONOTONE or (kind == "Reduction" and operation.name not in _MEANS):
+            return None
+        return _monotone(layer)
+
+    def _of_two(self, operation: Any, operands: list[fx.Node], apart: list[fx.Node]) -> Rule | None:
+        kind, both = type(operation).__name__, len(apart) == len(operands) == 2
+        if kind == "Sum":
+            return self._sum(operands, apart, operation.signs)
+        if kind in ("Product", "Quotient") and len(operands) == 2 and len(apart) == 1:
+            return self._scaled(kind, operands, apart[0])
+        rules = {"Product": Times(), "MatMul": Matrices()}
+        return rules.get(kind) if both else None
+
+    def _value(self, node: fx.Node) -> torch.Tensor:
+        """Of a constant, with the batch's dimension where it has as many as samples."""
+        return operator.attrgetter(str(node.target))(self.module).detach()  # type: ignore[no-any-return]
+
+    def _sum(self, operands: list[fx.Node], apart: list[fx.Node], signs: Sequence[int]) -> Rule | None:
+        if len(apart) == len(operands):
+            return Total(tuple(signs))
+        if len(operands) != 2 or len(apart) != 1 or signs[operands.index(apart[0])] < 0:
+            return None
+        (place,) = (number for number, each in enumerate(operands) if each is not apart[0])
+        value = signs[place] * self._value(operands[place])
+        zero = torch.zeros_like(value)
+        # The sum has the larger of both shapes.
+        return Affine(lambda x: x + value, lambda radius: radius + zero)
+
+    def _scaled(self, kind: str, operands: list[fx.Node], apart: fx.Node) -> Rule | None:
+        if kind == "Quotient" and operands[0] is not apart:
+            return None
+        value = self._value(next(each for each in operands if each is not apart))
+        if kind == "Quotient":
+            return Affine(lambda x: x / value, lambda r: r / value.abs())
+        return Affine(lambda x: x * value, lambda r: r * value.abs())
+
+    def _norm(self, node: fx.Node, layer: nn.LayerNorm) -> fx.Node:
+        (given,) = node.all_input_nodes
+        axes = len(layer.normalized_shape)
+        shape = self.shapes[node]
+        made = self._step(node, _centered(axes), [given], shape)
+        made = self._step(node, Normalised(axes, layer.eps), [made], shape)
+        if layer.elementwise_affine:
+            weight, bias = layer.weight.detach(), layer.bias.detach()
+            made = self._step(node, Affine(lambda x: x * weight + bias, lambda r: r * weight.abs()), [made], shape)
+        return made
+
+    def _attention(self, node: fx.Node) -> fx.Node:
+        operands: Any = node.args
+        query, key, value = operands
+        given: dict[str, Any] = dict(node.kwargs)
+        if given["attn_mask"] is not None or not given["scale"] > 0:
+            raise Unsupported("no sound bounds for attention with a mask of its own, or a negative scale")
+        square = self.shapes[query][-2] == self.shapes[key][-2]
+        if given["is_causal"] and not square:
+            raise Unsupported("no sound bounds for causal attention of queries and keys of different numbers")
+        if any(each in self.constant for each in node.all_input_nodes):
+            raise Unsupported("no sound bounds for attention of a constant")
+        scores = (*self.shapes[query][:-1], self.shapes[key][-2])
+        made = self._step(node, Matrices(transposed=True), [query, key], scores)
+        made = self._step(node, Softmax(given["scale"], given["is_causal"]), [made], scores)
+        return self._step(node, Matrices(), [made, value], self.shapes[node])
+
+    def _step(self, node: fx.Node, rule: Rule, given: list[Any], shape: Shape) -> fx.Node:
+        name = next(each for number in range(10**6) if not hasattr(self.module, each := f"step_{number}"))
+        self.module.add_submodule(name, Step(rule, shape[1:]))
+        made = self.module.graph.call_module(name, tuple(given))
+        self.shapes[made] = shape
+        return made
+
+    def _set(self, path: str, layer: nn.Module) -> None:
+        parent, _, name = path.rpartition(".")
+        setattr(self.module.get_submodule(parent), name, layer)
+
+
+def _shape(node: fx.Node) -> Shape:
+    found = node.meta.get("tensor_meta")
+    return tuple(found.shape) if hasattr(found, "shape") else ()
+
+
+def _path(node: fx.Node) -> str:
+    return str(node.target) if node.op == "call_module" else node.name
+
+
+def _kind(node: fx.Node, layer: nn.Module | None) -> str:
+    operation = getattr(layer, "operation", layer)
+    if layer is None:
+        return getattr(node.target, "__name__", str(node.target))
+    return str(getattr(operation, "name", type(operation).__name__))
+
+
+def _joins(layer: nn.Module | None, node: fx.Node, constant: set[fx.Node]) -> bool:
+    return _kind(node, layer) == "Concat" and not constant.intersection(node.all_input_nodes)
+
+
+def _tiles(layer: nn.Module | None) -> bool:
+    """Whether it is a MaxPool whose windows do not overlap, for which auto_LiRPA has an operator."""
+    if not isinstance(layer, nn.MaxPool2d) or layer.kernel_size != layer.stride:
+        return False
+    return layer.padding in (0, (0, 0)) and layer.dilation in (1, (1, 1)) and not layer.ceil_mode
+
+
+def _monotone(of: Callable[[torch.Tensor], torch.Tensor]) -> Rule:
+    """Linear, with no coefficient below 0."""
+    return Affine(of, lambda radius: of(radius) - of(torch.zeros_like(radius[:1])))
+
+
+def _linear(layer: nn.Linear) -> Rule:
+    size = layer.weight.detach().abs()
+    return Affine(layer, lambda radius: functional.linear(radius, size))
+
+
+def _centered(axes: int) -> Rule:
+    """x less its mean over the last dimensions: of n entries the own one counts 1 - 1/n, the others 1/n."""
+    dims = tuple(range(-axes, 0))
+
+    def of(x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(dims, keepdim=True)
+
+    def wide(radius: torch.Tensor) -> torch.Tensor:
+        count = int(torch.tensor(radius.shape[-axes:]).prod())
+        return (radius * (1 - 2 / count) + radius.mean(dims, keepdim=True)).clamp(min=0)
+
+    return Affine(of, wide)
+
+
+def _greatest(layer: nn.MaxPool2d) -> Rule | None:
+    if layer.ceil_mode or layer.return_indices:
+        return None
+    given = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    pairs = [(each, each) if isinstance(each, int) else (each[0], each[1]) for each in given]
+    return Greatest(*pairs)

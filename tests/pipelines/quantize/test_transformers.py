@@ -1,0 +1,124 @@
+"""Networks that torch.fx cannot trace, tokens and several inputs: quantized as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, Data, Inputs, Network, Outcome, Split
+from evalsuite.own.adapter import adapted
+from evalsuite.samples import Several
+from pipelines.quantize import Quantize
+from pipelines.quantize.tracing import Add, trace
+
+pytestmark = pytest.mark.filterwarnings("ignore:Computing zero point of output accumulator")
+_CLASSES, _SIZES = 3, {"num_hidden_layers": 1, "num_attention_heads": 2}
+_WIDTHS = {"hidden_size": 16, "intermediate_size": 32}
+
+
+def images(count: int) -> torch.Tensor:
+    return torch.rand(count, 3, 8, 8)
+
+
+def texts(count: int) -> dict[str, torch.Tensor]:
+    """The later of eight positions are padding, for some."""
+    lengths = torch.randint(3, 9, (count, 1))
+    return {"input_ids": torch.randint(1, 50, (count, 8)), "attention_mask": (torch.arange(8) < lengths).long()}
+
+
+def vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, num_labels=_CLASSES, **_SIZES, **_WIDTHS))
+
+
+def bert() -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(vocab_size=50, max_position_embeddings=16, num_labels=_CLASSES, **_SIZES, **_WIDTHS)
+    return BertForSequenceClassification(config)
+
+
+def spread(module: nn.Module) -> nn.Module:
+    """With weights that make logits differ more than those that are drawn."""
+    for each in module.modules():
+        if isinstance(each, (nn.Linear, nn.Conv2d)):
+            nn.init.normal_(each.weight, std=0.3)
+    return module.eval()
+
+
+def subject(module: nn.Module, parts: list[Any], folder: Path) -> tuple[Network, Bench]:
+    """The untrained network, and data whose targets are its own classes; folder is its bench's."""
+    example: Inputs = (
+        {name: each[:4] for name, each in parts[0].items()} if isinstance(parts[0], dict) else parts[0][:4]
+    )
+    own = adapted(module, example)
+    splits = []
+    for each in parts:
+        with torch.no_grad():
+            targets = own(each).argmax(-1)
+        splits.append(Split(Several(each) if isinstance(each, dict) else each, targets))
+    several = isinstance(example, dict)
+    data = Data(*splits, domain=(0.0, 1.0), classes=_CLASSES, fingerprint="", vocabulary=50 if several else None)
+    given = example if several else None
+    network = Network("made", own, data.input_shape, _CLASSES, vocabulary=data.vocabulary, given=given)
+    return network, Bench(data, 0, folder, 60.0, lambda *_, **__: None)
+
+
+def values(outcome: Outcome) -> dict[str, float]:
+    return {each.name: each.value for each in outcome.metrics if not each.setting and each.value is not None}
+
+
+def test_a_vision_transformer_of_hugging_face_is_quantized(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, bench = subject(spread(vit()), [images(each) for each in (4, 40, 4, 32)], tmp_path)
+    outcome = Quantize().run(network, bench)
+    found = values(outcome)
+    assert found["accuracy"] >= 0.9
+    assert found["runtime_agreement"] >= 0.95
+    assert found["integer_accuracy"] >= 0.9
+    reasons = {each.name: each.reason for each in outcome.metrics if not each.setting}
+    assert "layers_0_attention" in reasons["integer_islands"]
+    assert "layernorm_after" in reasons["integer_islands"]
+    assert outcome.network is not None
+    assert outcome.network.deployed == outcome.artefacts["quantized"]
+
+
+def test_a_bert_with_a_mask_is_quantized_and_its_integer_form_has_a_reason(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, bench = subject(spread(bert()), [texts(each) for each in (4, 40, 4, 32)], tmp_path)
+    outcome = Quantize(qonnx=True).run(network, bench)
+    found = values(outcome)
+    assert found["accuracy"] >= 0.9
+    assert found["runtime_agreement"] >= 0.95
+    reasons = {each.name: each.reason for each in outcome.metrics if each.value is None}
+    assert "is on no grid: tokens" in reasons["integer_accuracy"]
+    assert "one input of real numbers" in reasons["qonnx"]
+
+
+def test_a_class_that_fx_cannot_trace_has_its_functions_as_layers() -> None:
+    class Checked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.norm, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[1] != 3 or len(x) < 0:
+                raise ValueError("three channels")
+            x = self.norm(self.stem(x))
+            x = x + 0.5 * x * (1 + torch.erf(x / 2**0.5))
+            return self.head(x.mean((2, 3)))
+
+    torch.manual_seed(0)
+    module, inputs = Checked().eval(), images(5)
+    graph = trace(module, (3, 8, 8))
+    torch.testing.assert_close(graph(inputs), module(inputs), rtol=1e-4, atol=1e-5)
+    found = [
+        type(graph.get_submodule(str(node.target))).__name__ for node in graph.graph.nodes if node.op == "call_module"
+    ]
+    assert found == ["Conv2d", "GELU", "Add", "AdaptiveAvgPool2d", "Reshape", "Linear"]
+    assert Add in {type(each) for each in graph.modules()}
