@@ -8,17 +8,19 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_runner import AtOnce
 
 from evalsuite.plan import Job, code_of, inputs_of, jobs_of, key_of
 from evalsuite.recipe import Recipe, parse_recipe
 from evalsuite.results import Status
 from evalsuite.run.alone import turn
 from evalsuite.run.cache import Cache
-from evalsuite.run.child import Assignment
+from evalsuite.run.child import Assignment, Found
 from evalsuite.run.hosts import Hosts
 from evalsuite.run.journal import Entry, Journal, read_journal
 from evalsuite.run.orders import Order, Refused, accept, order_of, read_order
@@ -101,8 +103,9 @@ def test_another_key_is_refused_with_what_differs(recipe: Recipe, tmp_path: Path
     ],
 )
 def test_what_is_not_here_is_refused(recipe: Recipe, tmp_path: Path, change: dict[str, str], said: str) -> None:
+    told = {**json.loads(order(recipe, tmp_path).text()), **change}
     with pytest.raises(Refused, match=said):
-        accept(replace(order(recipe, tmp_path), **change), 1)
+        accept(read_order(json.dumps(told)), 1)
 
 
 def test_a_daemon_says_that_it_may_start_no_job(
@@ -158,6 +161,28 @@ def test_a_worker_leaves_what_another_machine_must_do(recipe: Recipe, tmp_path: 
     Worker(tmp_path / "out", 1, print).work(0.01)
     assert share.stands(elsewhere.key)
     assert [read_journal(each) for each in share.journals()] == [{}]
+
+
+class Late(AtOnce):
+    """Has nothing to tell when it is first asked."""
+
+    asked = 0
+
+    def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
+        self.asked += 1
+        time.sleep(0.05)
+        return super().wait(seconds) if self.asked > 1 else []
+
+
+def test_a_worker_stays_for_what_it_has_begun(recipe: Recipe, tmp_path: Path) -> None:
+    share, given = Share(tmp_path / "out"), order(recipe, tmp_path)
+    share.post(given)
+    worker = Worker(tmp_path / "out", 1, print, only=given.key)
+    worker._executor = Late(0)
+    worker.work(0.01)
+    assert [len(read_journal(each)) for each in share.journals()] == [1]
+    assert Cache(tmp_path / "cache").find(given.key) is not None
+    assert not share.stands(given.key)
 
 
 def test_what_no_worker_has_taken_is_withdrawn(recipe: Recipe, tmp_path: Path) -> None:
