@@ -107,7 +107,9 @@ def _quotient(x: Spread, divisor: Any) -> Spread:
         raise Unsupported("no bound of the rounding of a quotient by an activation")
     if isinstance(divisor, Spread):
         raise Unsupported("no bound of the rounding of a quotient by an activation")
-    size = (exact(divisor) if isinstance(divisor, torch.Tensor) else torch.tensor(float(divisor)).double()).abs()
+    held = divisor if isinstance(divisor, torch.Tensor) else torch.tensor(float(divisor))
+    exact(held)
+    size = held.detach().double().abs()
     center, radius, error = x.parts()
     reach = x.magnitude() / size
     x.run.reached(reach)

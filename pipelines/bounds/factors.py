@@ -64,6 +64,7 @@ def _bounded(pair: tuple[Any, Any]) -> tuple[Any, ...]:
 def _squares(centered: Any, squares: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Bounds of variance + epsilon."""
     if isinstance(squares, BoundStep):
+        assert isinstance(squares.rule, Normalised)
         found: tuple[torch.Tensor, torch.Tensor] = squares.rule.squares((centered.lower, centered.upper))
         return found
     return squares.lower, squares.upper

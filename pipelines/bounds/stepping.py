@@ -202,7 +202,7 @@ class _Stepper:
 
 def _shape(node: fx.Node) -> Shape:
     found = node.meta.get("tensor_meta")
-    return tuple(found.shape) if hasattr(found, "shape") else ()
+    return () if found is None or not hasattr(found, "shape") else tuple(found.shape)
 
 
 def _path(node: fx.Node) -> str:
