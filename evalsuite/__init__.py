@@ -167,10 +167,11 @@ if TYPE_CHECKING:
     from evalsuite.verification.cascade import decide
     from evalsuite.verification.falsifier import violated
     from evalsuite.verification.graph import Graph, Pointwise
+    from evalsuite.verification.integer_proofs import INTEGER_PROOF, IntegerProofError, check_integer_proof
     from evalsuite.verification.of_network import graph_of_network
     from evalsuite.verification.proofs import ProofError, Statement, check_proof
     from evalsuite.verification.propagation import Propagation
-    from evalsuite.verification.specification import specification_of
+    from evalsuite.verification.specification import Specification, specification_of
     from evalsuite.workloads.folders import data_folder
     from evalsuite.workloads.layers import convolution, mlp
     from evalsuite.workloads.options import Budget
@@ -399,7 +400,7 @@ _HOME = {
     ),
     "evalsuite.verification.of_network": ("graph_of_network",),
     "evalsuite.verification.propagation": ("Propagation",),
-    "evalsuite.verification.specification": ("specification_of",),
+    "evalsuite.verification.specification": ("Specification", "specification_of"),
     "evalsuite.variants.swapped": ("Swapped",),
     "evalsuite.variants.trained": ("Trained",),
     "evalsuite.variants.variant": ("Made", "Setup", "Variant", "train"),
@@ -414,6 +415,7 @@ _HOME = {
         "read_vnnlib",
         "verify",
     ),
+    "evalsuite.verification.integer_proofs": ("INTEGER_PROOF", "IntegerProofError", "check_integer_proof"),
     "evalsuite.verification.proofs": ("ProofError", "Statement", "check_proof"),
     "evalsuite.workloads.folders": ("data_folder",),
     "evalsuite.workloads.layers": ("convolution", "mlp"),
@@ -439,6 +441,7 @@ __all__ = [
     "GELU",
     "IGNORED",
     "INK_COLOUR",
+    "INTEGER_PROOF",
     "LAMBDA_GELU",
     "MISH",
     "MUTED_COLOUR",
@@ -480,6 +483,7 @@ __all__ = [
     "HardnessProfile",
     "Headline",
     "Inputs",
+    "IntegerProofError",
     "LambdaGELU",
     "LanguageModel",
     "Latency",
@@ -512,6 +516,7 @@ __all__ = [
     "Section",
     "Setup",
     "Several",
+    "Specification",
     "Split",
     "Stage",
     "Statement",
@@ -542,6 +547,7 @@ __all__ = [
     "certify_swap",
     "changes",
     "check_executes",
+    "check_integer_proof",
     "check_proof",
     "check_swapped",
     "check_yardstick",

@@ -28,7 +28,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-FORMAT = "evalsuite-integer-proof/1"
+INTEGER_PROOF = "evalsuite-integer-proof/1"
 _BITS = 32  # rows and prices are integers times 2^-32
 _CHUNK, _TABULATED = 2**14, 2**26  # values of functions that are looked at: at a time, and in all
 _POINTS = 4096  # of a part whose inputs are tried one by one
@@ -304,7 +304,9 @@ def _checked(proof: Any, onnx_bytes: bytes) -> IntegerStatement:
     )
     sizes = [layers[0].weight.shape[1], *(len(each.bias) for each in layers)]
     named = {"format": proof["format"], "network": proof["network"]}
-    _require(named == {"format": FORMAT, "network": {"sha256": sha256, "sizes": sizes}}, f"is not of network {sha256}")
+    _require(
+        named == {"format": INTEGER_PROOF, "network": {"sha256": sha256, "sizes": sizes}}, f"is not of network {sha256}"
+    )
     lower, upper = (_integers(proof["box"][end], sizes[0], f"box.{end}") for end in ("lower", "upper"))
     _require(((0 <= lower) & (lower <= upper) & (upper <= 255)).all(), "box: needs 0 <= lower <= upper <= 255")  # noqa: SIM300
     whole, parts, rows = _whole(layers, constants, lower, upper, proof["slopes"]), 0, list[Any]()

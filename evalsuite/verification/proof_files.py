@@ -10,7 +10,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.verification.integer_proofs import FORMAT, IntegerProofError, IntegerStatement, check_integer_proof
+from evalsuite.verification.integer_proofs import (
+    INTEGER_PROOF,
+    IntegerProofError,
+    IntegerStatement,
+    check_integer_proof,
+)
 from evalsuite.verification.proofs import ProofError, Statement, check_proof, read_network
 
 if TYPE_CHECKING:
@@ -67,7 +72,7 @@ def checked(proof: dict[str, Any], network: bytes) -> Statement | IntegerStateme
     Raises:
         ProofError: nothing.
     """
-    if proof.get("format") != FORMAT:
+    if proof.get("format") != INTEGER_PROOF:
         return check_proof(proof, network)
     try:
         return check_integer_proof(proof, network)

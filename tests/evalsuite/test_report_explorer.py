@@ -48,7 +48,9 @@ def test_the_page_holds_every_measurement_with_its_seeds_and_verdict(
 ) -> None:
     data = Page((folder / "report.html").read_text(encoding="utf-8")).data
     lines, cells = data["lines"], data["cells"]
-    assert len(cells["line"]) == len(compared)
+    # The section of `smt` shows these as brackets alone: their lower end says nothing where questions are open.
+    unlisted = [key for key in compared if key[2] == "verified_accuracy"]
+    assert len(cells["line"]) == len(compared) - len(unlisted)
     for i, at in enumerate(cells["line"]):
         key = (*(lines[name][at] for name in ("workload", "step", "metric", "setting")), cells["variant"][i])
         values = [each for each in cells["values"][i] if each is not None]

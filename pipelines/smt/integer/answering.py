@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from evalsuite import Unsupported, Verdict, open_onnx
-from evalsuite.verification.integer_proofs import check_integer_proof
-from evalsuite.verification.specification import Specification
+from evalsuite import Specification, Unsupported, Verdict, check_integer_proof, open_onnx
 from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.reading import read_integer_onnx

@@ -8,8 +8,7 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-from evalsuite import Metric, Verdict
-from evalsuite.verification.integer_proofs import IntegerProofError, check_integer_proof
+from evalsuite import IntegerProofError, Metric, Verdict, check_integer_proof
 from pipelines.smt.evidence import ARCHIVE, LATE, NETWORK, REFUSED, Setting, proof_metrics, put
 from pipelines.smt.integer.deciding import Decision
 

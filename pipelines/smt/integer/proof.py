@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from evalsuite.verification.integer_proofs import FORMAT
+from evalsuite import INTEGER_PROOF
 from pipelines.smt.integer.bounds import Prices, Region, TooWide, least_values, lines, margin_rows
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import Query
@@ -54,7 +54,7 @@ def proof_of(
         for runs in region.runs[:-1]
     ]
     return {
-        "format": FORMAT,
+        "format": INTEGER_PROOF,
         "network": {
             "sha256": hashlib.sha256(content).hexdigest(),
             "sizes": [network.inputs, *(len(each.bias) for each in network.layers)],
