@@ -87,7 +87,8 @@ def lower(
             or a quantized tensor is not of one sample after the other.
     """
     first = next(node for node in quantized.graph.nodes if node.op == "placeholder")
-    if not any(isinstance(layer_of(quantized, user), QuantIdentity) for user in first.users):
+    # A layer that was left in float has a reason of its own.
+    if not any(isinstance(layer_of(quantized, user), (QuantIdentity, *FLOAT_COMPUTE)) for user in first.users):
         raise Unsupported(
             f"its input {first.name!r} is on no grid: tokens, and several inputs, go into float islands; integers take"
             " one input of real numbers"
