@@ -94,7 +94,9 @@ class MatrixCell:
     def words(self) -> str:
         """The reading, with the seeds that it would take or the reason why there is none."""
         if self.reading is Reading.UNRESOLVED and self.needed is not None:
-            return f"{self.reading.value} (a difference of the margin would take about {self.needed} seeds)"
+            # Its own interval excludes 0, which would look like a contradiction beside the word alone.
+            adjusted = " after Holm's adjustment" if self.p is not None and self.p <= LEVEL else ""
+            return f"{self.reading.value}{adjusted} (a difference of the margin would take about {self.needed} seeds)"
         if self.reading in (Reading.UNRESOLVED, Reading.UNMEASURED) and self.reason:
             return f"{self.reading.value}: {self.reason}"
         if self.reading is Reading.MIXED and self.against:

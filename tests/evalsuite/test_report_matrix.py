@@ -99,6 +99,14 @@ def test_too_few_seeds_say_how_many_it_would_take() -> None:
     assert found.words == f"not resolved (a difference of the margin would take about {needed} seeds)"
 
 
+def test_what_only_its_own_interval_resolves_says_that_the_adjustment_undoes_it() -> None:
+    rows = [matrix_row("demo", endpoint(), {"w": Evidence(contrast(gap, WIDE))}) for gap in (-0.06, *[0.0] * 20)]
+    found = read_rows(rows)[0].cells["w"]
+    assert found.estimate is not None
+    assert found.estimate.high < 0
+    assert found.words.startswith("not resolved after Holm's adjustment (a difference of the margin would take about ")
+
+
 def test_what_was_not_measured_says_why() -> None:
     lacking = Evidence(Contrast("w", {}, dict(enumerate(BASE)), "relu: crashed: signal 11"))
     assert cell(lacking).words == "not measured: relu: crashed: signal 11"
