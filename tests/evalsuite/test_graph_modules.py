@@ -42,6 +42,10 @@ def layers(module: fx.GraphModule) -> Counter[type[nn.Module]]:
 @pytest.mark.parametrize("name", _EVERY)
 def test_each_kind_of_network_is_the_same_in_torchs_layers(name: str) -> None:
     module, inputs = made(name)
+    if name == "llama":  # A known limit: in float64 it is not the same to the last digits, and so it is refused.
+        with pytest.raises(Unsupported, match="differs from the network by"):
+            in_modules(module, inputs)
+        return
     graph = in_modules(module, inputs)
     for batch in (1, 3):
         some = mapped(inputs, lambda each, size=batch: each[torch.arange(size) % 2])  # type: ignore[misc]
