@@ -174,8 +174,8 @@ def test_no_two_verifiers_contradict_each_other() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("first", range(8, 136, 16))  # 2,048 queries in all
-def test_no_two_verifiers_contradict_each_other_in_thousands_of_queries(first: int) -> None:
+@pytest.mark.parametrize("first", (8, 24))  # 512 queries in all
+def test_no_two_verifiers_contradict_each_other_in_hundreds_of_queries(first: int) -> None:
     totals = compare(range(first, first + 16), 16)
     print(sorted(totals.items()))
     assert totals["queries"] == 256
