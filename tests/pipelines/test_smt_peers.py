@@ -174,7 +174,7 @@ def test_no_two_verifiers_contradict_each_other() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("first", (8, 24))  # 512 queries in all
+@pytest.mark.parametrize("first", [8, 24])  # 512 queries in all
 def test_no_two_verifiers_contradict_each_other_in_hundreds_of_queries(first: int) -> None:
     totals = compare(range(first, first + 16), 16)
     print(sorted(totals.items()))
