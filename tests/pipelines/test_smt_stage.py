@@ -366,4 +366,5 @@ def test_curved_digits(network: Callable[..., Network], bench: Callable[..., Ben
 @pytest.mark.timeout(120)
 @pytest.mark.slow
 def test_conformance_by_z3_and_with_distances() -> None:
-    check_stage(Smt(samples=2, method="z3", distance=True, distance_samples=1, query_time_limit=0.5))
+    # Long enough that no query ends by the clock: such rows would differ from run to run.
+    check_stage(Smt(samples=2, method="z3", distance=True, distance_samples=1, query_time_limit=20.0))
