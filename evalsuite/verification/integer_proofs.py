@@ -72,6 +72,7 @@ class _Layer:
             made = _computed(node, [known[name] if name in known else constants[name] for name in node.input])
             _require(np.broadcast_shapes(made.shape, sums.shape) == sums.shape, f"node {node.name!r} mixes sums")
             known[node.output[0]] = made
+        _require(np.abs(known[self.result].astype(np.float64)).max() < _ROOM, f"{self.result!r} is beyond 62 bits")
         return np.broadcast_to(known[self.result], sums.shape).astype(np.int64)
 
 
@@ -283,7 +284,7 @@ class _Row:
         state = np.array([*product(*ranges)], dtype=np.int64)
         for layer in self.layers:
             state = layer.function(state @ layer.weight.T + layer.bias, self.constants)
-        return int((state @ (self.row[0] >> _BITS)).min())
+        return int((state.astype(object) @ (self.row[0] >> _BITS).astype(object)).min())
 
 
 def check_integer_proof(proof: Any, onnx_bytes: bytes) -> IntegerStatement:

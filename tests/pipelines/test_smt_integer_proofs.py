@@ -233,3 +233,37 @@ def test_the_checker_stands_alone(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("IntegerStatement(")
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("INT64", 2**45), ("UINT64", 2**62)])
+@pytest.mark.parametrize("split", ["points", "prices"])
+def test_numbers_that_the_checker_could_not_hold_prove_nothing(kind: str, factor: int, split: str) -> None:
+    """y = factor x with 2^19 y = 2^64 at x = 1, or y = 2^63 at x = 2: neither fits into 64 bits with a sign."""
+    make, given = onnx.helper, onnx.TensorProto.UINT8
+    width: int = getattr(onnx.TensorProto, kind)
+    nodes = [
+        make.make_node("MatMulInteger", ["x", "w", "zero", "zero"], ["z"]),
+        make.make_node("Cast", ["z"], ["wide"], to=width),
+        make.make_node("Mul", ["wide", "factor"], ["y"]),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([[1]], dtype=np.uint8), "w"),
+        numpy_helper.from_array(np.array(0, dtype=np.uint8), "zero"),
+        numpy_helper.from_array(np.array(factor, dtype=kind.lower()), "factor"),
+    ]
+    x = make.make_tensor_value_info("x", given, ["batch", 1])
+    y = make.make_tensor_value_info("y", width, ["batch", 1])
+    graph = make.make_graph(nodes, "large", [x], [y], constants)
+    content = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    point, coefficient = (1, -(2**19)) if kind == "INT64" else (2, -1)
+    proof = {
+        "format": integer_proofs.INTEGER_PROOF,
+        "network": {"sha256": hashlib.sha256(content).hexdigest(), "sizes": [1, 1]},
+        "box": {"lower": [point], "upper": [point]},
+        "slopes": [[[0.0], [0.0]]],
+        "rows": [{"coefficients": {"0": coefficient}, "at_least": 0}],
+        "trees": [{"points": 1} if split == "points" else {"prices": [[0]]}],
+    }
+    assert coefficient * factor * point < 0
+    with pytest.raises(IntegerProofError):
+        check_integer_proof(proof, content)
