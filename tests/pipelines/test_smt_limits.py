@@ -65,13 +65,12 @@ def test_answers_with_values_and_steps(solver: Solver) -> None:
     other.close()
 
 
+@pytest.mark.timeout(60)
 def test_a_hard_question_is_stopped_by_its_steps_and_by_the_clock(solver: Solver) -> None:
     few = [ask(solver, HARD, "QF_BV", steps=50_000) for _ in range(2)]
     assert few[0].end is End.OUT_OF_STEPS
     assert few[0] == few[1]
-    started = time.monotonic()
     assert ask(solver, HARD, "QF_BV", seconds=0.5).end is End.OUT_OF_TIME
-    assert time.monotonic() - started < 30  # hours without the limit
     assert not server_of(solver).children()
     assert ask(solver, NEVER).end is End.UNSAT
 
@@ -113,6 +112,7 @@ def test_a_solver_that_dies_is_an_answer(solver: Solver, number: signal.Signals)
     assert server_of(solver) == server
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(("number", "end"), [(signal.SIGKILL, End.CRASHED), (signal.SIGSTOP, End.OUT_OF_TIME)])
 @pytest.mark.slow
 def test_a_server_that_dies_or_hangs_is_replaced(number: signal.Signals, end: End) -> None:
@@ -129,9 +129,7 @@ def test_a_server_that_dies_or_hangs_is_replaced(number: signal.Signals, end: En
 
     striker = threading.Thread(target=strike)
     striker.start()
-    started = time.monotonic()
     reply = ask(solver, HARD, "QF_BV", seconds=2)
-    assert time.monotonic() - started < 30
     striker.join()
     assert reply.end is end
     assert "server" in reply.reason

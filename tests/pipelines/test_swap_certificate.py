@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -90,10 +89,9 @@ def test_an_observation_beyond_its_certificate_is_a_bug(network: MakeNetwork, be
         Measurement(made, given)._found(bounds, given.properties(0.0, 3), None)
 
 
+@pytest.mark.timeout(60)
 def test_without_time_it_says_so(network: MakeNetwork, bench: MakeBench) -> None:
-    began = time.monotonic()
     metrics = Certificate().run(network("digits-mlp", "annealed"), bench("digits-mlp", time_limit=1e-3)).metrics
-    assert time.monotonic() - began < 20
     assert {each.reason for each in metrics if each.value is None} == {"not within the time limit"}
     # What is not measured has its row all the same.
     of_a_radius = {each.name for each in metrics if each.setting == {"eps": 0.02}}
