@@ -244,7 +244,7 @@ def as_table(frame: pd.DataFrame) -> pa.Table:
 
 
 def _frame(path: Path) -> pd.DataFrame:
-    """The rows of one file."""
+    """The rows of one results.parquet, checked for their columns."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -23,7 +23,7 @@ class Samples(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many."""
+        """The number of samples."""
 
     @abstractmethod
     def read(self, indices: Sequence[int]) -> Inputs:

@@ -91,7 +91,7 @@ def smooth_planes(place: Place, a: Interval) -> Planes:
 
 @torch.no_grad()
 def smooth_range(place: Place, a: Interval) -> Interval:
-    """The interval of f(a)."""
+    """Bounds of f(a), elementwise, for a within its interval."""
     if place.traits.name == RELU.name:
         return a[0].relu(), a[1].relu()
     return interval(place.traits, *a, hardness=place.hardness)
@@ -148,7 +148,7 @@ def _multiple(slopes: Interval, d: Interval) -> tuple[Interval, Interval]:
 
 
 def _mirrored(x: Interval) -> Interval:
-    """The interval of -|x|."""
+    """Bounds of -|x| for x within its interval."""
     low, high = x
     nearest = torch.where((low < 0) & (high > 0), 0.0, torch.minimum(low.abs(), high.abs()))
     return -torch.maximum(low.abs(), high.abs()), -nearest

@@ -170,7 +170,7 @@ def _addmm(c: Call, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: f
 
 
 def tupled(value: Any, count: int) -> tuple[int, ...]:
-    """A number for each dimension."""
+    """One number for each dimension, where one may stand for all."""
     given = [value] if isinstance(value, int) else list(value)
     return tuple(given * count if len(given) == 1 else given)
 

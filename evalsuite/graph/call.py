@@ -66,7 +66,7 @@ class Call:
         return found
 
     def optional(self, source: Any, what: str) -> torch.Tensor | None:
-        """The same, or None."""
+        """The value of a constant, or None where the argument is not given."""
         return None if source is None else self.known(source, what)
 
     def axis(self, source: Value, axis: int) -> int:
@@ -100,7 +100,7 @@ class Call:
         return self.add(Reshape(shape), source)
 
     def expanded(self, source: Any, shape: Shape) -> Value:
-        """Repeated to the shape."""
+        """The value repeated to the shape."""
         value = self.value(source)
         if self.node(value).shape == shape:
             return value
@@ -111,7 +111,7 @@ class Call:
         return (Value(0),) if any(each < 0 for each in shape) else ()
 
     def transposed(self, source: Value, first: int, second: int) -> Value:
-        """Two axes exchanged."""
+        """The value with two axes exchanged."""
         order = list(range(len(self.node(source).shape)))
         first, second = self.axis(source, first), self.axis(source, second)
         order[first], order[second] = order[second], order[first]

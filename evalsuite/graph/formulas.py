@@ -70,7 +70,7 @@ class Polynomial:
 
 
 def constant(value: float) -> Polynomial:
-    """A number."""
+    """The polynomial that is this number."""
     return _collected([((), value)])
 
 
@@ -78,7 +78,7 @@ VARIABLE = Polynomial(((((None, 1),), 1.0),))
 
 
 def atom(name: str, argument: Polynomial) -> Polynomial:
-    """A function of an expression."""
+    """A function of an expression, taken for one more variable."""
     return Polynomial(((((Atom(name, argument), 1),), 1.0),))
 
 

@@ -139,7 +139,7 @@ class Builder:
         return self._added(Node(self.name, operation, sources, sizes, kind_of(found[0].dtype)))
 
     def graph(self, output: int) -> Graph:
-        """The finished graph."""
+        """The finished graph, with `output` as its result."""
         return Graph(tuple(self.nodes), output, tuple(self.inputs)).with_changed({})
 
     def _added(self, node: Node) -> int:

@@ -246,7 +246,7 @@ class _Writer:
         return self._function(node, functional.scaled_dot_product_attention, given, more)
 
     def _keys(self, found: Attention) -> fx.Node:
-        """Transposed back."""
+        """The keys as torch's attention takes them: (..., positions, features)."""
         node = self.graph.nodes[found.keys]
         order = [*range(len(node.shape))]
         source = found.keys

@@ -43,9 +43,9 @@ class HardeningCallback(pl.Callback):
         self.hardening(min(1.0, (trainer.global_step + 1) / trainer.estimated_stepping_batches))
 
     def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """The state of the hardening, for the checkpoint."""
         return self.hardening.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From the checkpoint."""
+        """Take up the hardening from the checkpoint."""
         self.hardening.load_state_dict(state_dict)

@@ -28,7 +28,7 @@ class Originals:
         self._new = False
 
     def __call__(self, inputs: Inputs) -> torch.Tensor:
-        """The outputs for a batch."""
+        """The model's outputs for a batch, (samples, width), computed once for each batch."""
         digest = hashlib.sha256(b"".join(each.numpy().tobytes() for each in leaves(inputs))).hexdigest()
         if digest not in self._known:
             self._known[digest], self._new = self._run(inputs).contiguous(), True

@@ -130,7 +130,7 @@ class Own(Budget):
         return self.adapted(self.unadapted(), _data(self).train.first(2) if example is None else example)
 
     def unadapted(self) -> nn.Module:
-        """The user's model itself."""
+        """The user's model as it was made, with its weights loaded."""
         from evalsuite.own.models import load_model
 
         task = self.task_chosen()
@@ -156,7 +156,7 @@ class Own(Budget):
 
     @property
     def places(self) -> OwnActivations:
-        """Where it stands."""
+        """The places of the model's activations."""
         return _places(self)
 
     def check(self) -> None:
@@ -171,12 +171,12 @@ class Own(Budget):
 
     @property
     def model_choice(self) -> Model:
-        """What `model` names."""
+        """The option `model`, once it was checked."""
         return cast(Model, self.model)
 
     @property
     def data_choice(self) -> Source:
-        """What `data` names."""
+        """The option `data`, once it was checked."""
         return cast(Source, self.source)
 
     def task_chosen(self) -> Task:

@@ -29,7 +29,7 @@ class Held:
 
     @property
     def key(self) -> str:
-        """Its key."""
+        """The key of its job."""
         return self.home.name
 
     @property
@@ -41,7 +41,7 @@ class Held:
         return f"{row.workload}/{row.variant}/{row.seed}/{row.step}"
 
     def line(self) -> str:
-        """In one line."""
+        """The entry in one line."""
         return f"{self.key[:12]}  {self.size / 2**20:8.1f} MiB  {self.days:5.0f} days  {self.job}"
 
 

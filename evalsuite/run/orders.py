@@ -55,7 +55,7 @@ class Order:
     host: str = ""
 
     def text(self) -> str:
-        """As JSON."""
+        """The order as JSON, which `read_order` reads."""
         return json.dumps(asdict(self))
 
 

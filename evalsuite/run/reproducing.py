@@ -40,7 +40,7 @@ class Standing:
 
     @property
     def text(self) -> str:
-        """In words."""
+        """How many jobs would be run by the same source, in words."""
         if self.lack:
             return self.lack
         total = self.same + self.other + self.unrecorded

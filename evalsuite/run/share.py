@@ -69,7 +69,7 @@ class Share:
         return Journal(self._workers / f"{worker}.jsonl")
 
     def beat(self, worker: str) -> None:
-        """The worker lives."""
+        """Note that the worker lives, by a new text in its file."""
         self._workers.mkdir(parents=True, exist_ok=True)
         (self._workers / f"{worker}.beat").write_text(str(time.monotonic_ns()))
 
@@ -79,7 +79,7 @@ class Share:
         return journals | {path.name: path.read_text() for path in self._workers.glob("*.beat")}
 
     def journals(self) -> list[Path]:
-        """All workers' journals."""
+        """The journals of all workers, by their names."""
         return sorted(self._workers.glob("*.jsonl"))
 
 
@@ -168,7 +168,7 @@ class Shared:
             print(f"evalsuite: {said}", file=sys.stderr, flush=True)
 
     def pause(self) -> None:
-        """Workers go on."""
+        """Do nothing: workers on other machines go on."""
 
     def resume(self) -> None:
         """See `pause`."""

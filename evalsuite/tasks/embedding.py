@@ -33,7 +33,7 @@ class Embedding:
         return self.loss(outputs, teacher.detach())
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The vectors themselves."""
+        """The vectors themselves, since an embedding decides nothing."""
         return outputs
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

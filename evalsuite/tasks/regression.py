@@ -46,7 +46,7 @@ class Regression:
         return (outputs - teacher.detach()).square().mean()
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The values themselves."""
+        """The values themselves, since a regression decides nothing."""
         return outputs
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,7 @@ class Node:
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """The values it takes."""
+        """The tensors that the node's operation takes."""
         if isinstance(self.operation, Affine):
             return tuple(source for source, _ in self.operation.parts)
         return (self.operation.source,)

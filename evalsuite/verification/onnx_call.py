@@ -31,7 +31,7 @@ class Reading(ABC):
 
     @abstractmethod
     def append(self, operation: Affine | Pointwise | Maximum, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A new node's output."""
+        """Append a node to the network; return what it computes, with its shape."""
 
     @abstractmethod
     def operation_of(self, tensor: Tensor) -> Affine | Pointwise | Maximum | None:

@@ -172,5 +172,5 @@ class LanguageModel(nn.Module):
 
 
 def feed_forwards(blocks: int, width: int, hidden: int, activation: Callable[[int], nn.Module]) -> list[nn.Module]:
-    """One `FeedForward` for each block."""
+    """The `FeedForward` of each block, in the network's order."""
     return [FeedForward(width, hidden, activation(hidden)) for _ in range(blocks)]

@@ -61,11 +61,11 @@ class Recording(Run):
     divided: list[torch.Tensor]
 
     def narrowed(self, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The interval as it is."""
+        """The interval as it is; its lower end is noted."""
         self.seen.append(lower)
         return lower, upper
 
     def normalised(self, centered: torch.Tensor) -> Norm | None:
-        """Nothing."""
+        """None, since a recording bounds no norm; what would be divided is noted."""
         self.divided.append(centered)
         return None

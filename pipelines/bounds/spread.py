@@ -40,7 +40,7 @@ class Spread(torch.Tensor):
 
     @staticmethod
     def of(center: torch.Tensor, radius: torch.Tensor, error: torch.Tensor, run: Run) -> Spread:
-        """The tensor of these parts."""
+        """A tensor with this center, radius and rounding error, elementwise."""
         made = center.as_subclass(Spread)
         made.radius, made.error, made.run = radius, error, run
         return made
@@ -58,7 +58,7 @@ class Spread(torch.Tensor):
         raise Unsupported(f"no bound of the rounding of {name}")
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Center, radius and error."""
+        """Center, radius and rounding error, as plain tensors of one shape."""
         return self.as_subclass(torch.Tensor), self.radius, self.error
 
     def magnitude(self) -> torch.Tensor:
@@ -67,7 +67,7 @@ class Spread(torch.Tensor):
         return center.abs() + radius + error
 
     def each(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Spread:
-        """A rearrangement of the values."""
+        """The tensor with center, radius and error rearranged by one function."""
         center, radius, error = (function(part) for part in self.parts())
         return Spread.of(center, radius, error, self.run)
 

@@ -200,7 +200,7 @@ class _Tally:
             self._farthest = farthest
 
     def result(self) -> Agreement:
-        """Of all samples so far."""
+        """How far the networks agree on all samples compared so far."""
         shares = {name: count / self._sizes[name] for name, count in self._unequal.items() if count}
         equal = 1 - shares.get(self._names[-1], 0.0)
         first = next((self._first[name] for name in self._names if name in self._first), None)

@@ -39,7 +39,7 @@ class Range:
 
     @property
     def factor(self) -> torch.Tensor:
-        """Of the scale, since calibration."""
+        """By how much the scale has grown since calibration."""
         moved = (self.start + self.octaves).ceil() - self.start.ceil() if self.power_of_two else self.octaves
         return moved.exp2()
 
@@ -53,7 +53,7 @@ class Range:
         self.octaves.grad = gradient
 
     def write(self) -> None:
-        """Into Brevitas' parameters."""
+        """Write the learnt range into Brevitas' parameters."""
         self.length.copy_(self.start + self.octaves if self.power_of_two else self.start * self.factor)
         if self.below is not None and self.start_below is not None:
             self.below.copy_(self.start_below * self.factor)
@@ -95,7 +95,7 @@ class ScaleLearning:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Make constants of them again."""
+        """Make constants of the learnt scales, as calibration leaves them."""
         for each in self.ranges:
             if each.power_of_two:
                 each.length.ceil_()

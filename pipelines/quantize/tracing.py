@@ -37,7 +37,7 @@ class Reshape(nn.Module):
         self.features = features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, ...) to (batch, features)."""
+        """Flatten (batch, ...) to (batch, features)."""
         return x.reshape(-1, self.features)
 
 
@@ -45,7 +45,7 @@ class Add(nn.Module):
     """The sum of two tensors of one shape: a residual connection."""
 
     def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Both (batch, ...)."""
+        """Add two tensors (batch, ...), elementwise."""
         return first + second
 
 

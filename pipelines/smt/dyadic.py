@@ -105,7 +105,7 @@ class Dyadic:
         return Dyadic(self.units >> (self.exponent - bits), bits) if self.exponent > bits else self
 
     def fractions(self) -> list[Fraction]:
-        """The flattened numbers."""
+        """The numbers as fractions, flattened."""
         return [Fraction(unit, 1 << self.exponent) for unit in self.units.ravel().tolist()]
 
     def floats(self) -> NDArray[np.float64]:
@@ -141,6 +141,6 @@ def side_by_side(parts: Sequence[Dyadic]) -> Dyadic:
 
 
 def end_to_end(parts: Sequence[Dyadic]) -> Dyadic:
-    """Vectors, joined."""
+    """Vectors, joined end to end."""
     exponent = max(part.exponent for part in parts)
     return Dyadic(np.concatenate([part.at(exponent) for part in parts]), exponent)

@@ -142,17 +142,17 @@ def relu(output: str, before: str, after: str, encoding: Encoding) -> Iterator[s
 
 
 def declared(name: str) -> str:
-    """A real variable."""
+    """The declaration of a real variable."""
     return f"(declare-const {name} Real)"
 
 
 def defined(name: str, term: str) -> str:
-    """A name for a term."""
+    """The definition of a name for a real term."""
     return f"(define-fun {name} () Real {term})"
 
 
 def between(name: str, lower: Fraction, upper: Fraction) -> str:
-    """Its range."""
+    """The assertion that the variable lies between two rational numbers."""
     return f"(assert (and (<= {number(lower)} {name}) (<= {name} {number(upper)})))"
 
 
@@ -164,7 +164,7 @@ def linear(constant: Fraction, factors: Sequence[Fraction], names: Sequence[str]
 
 
 def number(value: Fraction) -> str:
-    """A rational number."""
+    """A rational number as an SMT-LIB term."""
     size = f"{abs(value.numerator)}.0"
     if value.denominator > 1:
         size = f"(/ {size} {value.denominator}.0)"

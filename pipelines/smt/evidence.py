@@ -103,7 +103,7 @@ class Evidence:
 
 
 def without_proofs(method: str, setting: Setting) -> list[Metric]:
-    """Why there are none."""
+    """The rows of a method that writes no proof files, which say why."""
     curved = "proof files are of ReLU networks; what holds here was proven by exact arithmetic on sound lines"
     peers = {
         "z3": "Z3's verdicts come without a proof file",

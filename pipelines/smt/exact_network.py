@@ -35,7 +35,7 @@ class ExactNetwork:
 
     @property
     def neurons(self) -> int:
-        """How many ReLUs."""
+        """How many hidden neurons with ReLU there are."""
         return sum(each.bias.shape[0] for each in self.maps[:-1])
 
     @property

@@ -20,7 +20,7 @@ class Decided(Protocol):
 
     @property
     def verdict(self) -> Verdict:
-        """Of the property."""
+        """Whether the property holds."""
         ...
 
     @property

@@ -28,11 +28,11 @@ class Encoded(Protocol):
     """Images as the bytes of their files."""
 
     def __len__(self) -> int:
-        """How many."""
+        """The number of images."""
         ...
 
     def __getitem__(self, index: int) -> bytes:
-        """The bytes of one."""
+        """The encoded bytes of one image."""
         ...
 
 

@@ -36,7 +36,7 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
     def where(self, index: int) -> str:
-        """The place of a row."""
+        """File and line of a row, for messages."""
         if index < 0:
             return str(self.file)
         return f"{self.file}:{self.lines[index]}" if len(self.lines) else f"{self.file}, row {index}"

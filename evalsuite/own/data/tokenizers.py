@@ -15,7 +15,7 @@ _CURE = 'name one with `tokenizer`: a folder of Hugging Face\'s, a tokenizer.jso
 
 
 class Tokenizer(Protocol):
-    """Texts to tokens."""
+    """Turns texts into tokens: integers below `vocabulary`."""
 
     vocabulary: int
     padding: int

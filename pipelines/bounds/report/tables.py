@@ -77,7 +77,7 @@ class BoundsTable:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """In the network's order."""
+        """The names of the layers, in the network's order."""
         return tuple(dict.fromkeys(place.layer for _, place in self.found if place.layer))
 
     def has(self, metric: str) -> bool:

@@ -22,7 +22,7 @@ class Affine:
 
     @staticmethod
     def of(layer: nn.Linear) -> Affine:
-        """The exact parameters."""
+        """The layer's parameters as exact fractions."""
         weight = [fractions(row) for row in layer.weight.detach()]
         return Affine(weight, [Fraction(0)] * len(weight) if layer.bias is None else fractions(layer.bias.detach()))
 
@@ -31,7 +31,7 @@ class Affine:
         return [self.interval(row, inputs) for row in range(len(self.bias))]
 
     def interval(self, row: int, inputs: list[Interval]) -> Interval:
-        """What one output can be."""
+        """The interval of one output, for inputs within theirs."""
         low = high = self.bias[row]
         for weight, (least, most) in zip(self.weight[row], inputs, strict=True):
             low += weight * (least if weight > 0 else most)

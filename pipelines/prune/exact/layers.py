@@ -52,7 +52,7 @@ class Hidden:
 
     @property
     def units(self) -> int:
-        """How many units, or channels."""
+        """How many units there are; of a convolution, how many channels."""
         return self.shape[0]
 
 

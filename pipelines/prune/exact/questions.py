@@ -45,7 +45,7 @@ class Question:
             self._solver.add(term >= self.number(low), term <= self.number(high))
 
     def number(self, value: Fraction) -> z3.RatNumRef:
-        """The rational number."""
+        """The number as a term of the solver."""
         return z3.RealVal(f"{value.numerator}/{value.denominator}", self._context)
 
     def weighted(self, weights: Sequence[Fraction], terms: Sequence[z3.ArithRef], constant: Fraction) -> z3.ArithRef:
@@ -54,7 +54,7 @@ class Question:
         return z3.Sum([self.number(constant), *parts])
 
     def affine(self, map_: Affine, before: Neurons) -> Neurons:
-        """The map's outputs."""
+        """The outputs of an affine map: terms, and rational intervals."""
         terms = [self.weighted(row, before.terms, bias) for row, bias in zip(map_.weight, map_.bias, strict=True)]
         return Neurons(terms, map_.intervals(before.intervals))
 

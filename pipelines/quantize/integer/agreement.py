@@ -41,7 +41,7 @@ class Disagreement:
     integer: int
 
     def describe(self) -> str:
-        """One line for people."""
+        """The agreement in one line, for people."""
         return (
             f"{self.layer}: {self.differing} of {self.elements} integers, first at {list(self.first)}:"
             f" {self.fake_quantized} fake-quantized, {self.integer} in integers;"

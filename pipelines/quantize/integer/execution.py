@@ -55,7 +55,7 @@ class Executor:
         return np.result_type(np.min_scalar_type(grid.low), np.min_scalar_type(grid.high))
 
     def dequantize(self, logits: Integers) -> npt.NDArray[np.float64]:
-        """The real logits."""
+        """The logits as real numbers, from integers on the output's grid."""
         output = self.network.output
         return np.asarray((np.asarray(logits, dtype=np.float64) - output.zero_point) * output.scale)
 

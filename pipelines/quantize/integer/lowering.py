@@ -137,7 +137,7 @@ class _Lowering:
         )
 
     def _hold(self, node: fx.Node, layer: nn.Module | None) -> _Held:
-        """What the node's tensor is."""
+        """What the node's tensor holds: floats, integers on a grid, or a sum that is not rounded yet."""
         held: _Held = _Float(node)
         if isinstance(layer, QuantIdentity):
             held = self._gridded(self._held_by_first(node), grid_of(layer), str(node.target))

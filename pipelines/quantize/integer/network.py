@@ -83,7 +83,7 @@ class Dyadic:
 
     @property
     def factors(self) -> npt.NDArray[np.float64]:
-        """The factors as floats, exact."""
+        """The factors as float64, which holds them exactly."""
         return np.ldexp(self.multiplier.astype(np.float64), -self.shift)
 
 

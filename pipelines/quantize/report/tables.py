@@ -100,7 +100,7 @@ class QuantizationTable:
     seeds: int
 
     def cell(self, treatment: Treatment, variant: str) -> Quantized:
-        """One cell."""
+        """What was measured of a variant after a treatment."""
         return self.cells[treatment.step, variant]
 
     @property

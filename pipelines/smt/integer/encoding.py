@@ -26,7 +26,7 @@ _NEIGHBOURS = 4
 
 
 class Finding(Enum):
-    """What Z3 says."""
+    """Z3's answer to one question."""
 
     IMPOSSIBLE = "impossible"
     POSSIBLE = "possible"
@@ -111,7 +111,7 @@ def ask(
 
 
 class _Integers:
-    """Linear integer arithmetic."""
+    """An encoding in linear integer arithmetic."""
 
     def __init__(self, context: z3.Context) -> None:
         self.context = context

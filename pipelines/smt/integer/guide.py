@@ -38,7 +38,7 @@ class Guide:
     prices: list[Integers]
 
     def choose(self, depth: int, _rows: Integers) -> Integers:
-        """`Prices` of one row."""
+        """The prices to bound one row with; see `Prices`."""
         return self.prices[depth][None]
 
 

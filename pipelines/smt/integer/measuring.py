@@ -117,15 +117,15 @@ class _Study:
     evidence: IntegerEvidence
 
     def center(self, sample: int) -> Integers:
-        """The sample's integers, (inputs,)."""
+        """The sample on the grid of the network's input, (inputs,)."""
         return self.network.input.integers(self.bench.data.test.inputs[sample].numpy().ravel())
 
     def label(self, sample: int) -> int:
-        """The sample's class."""
+        """The class of the sample in the test data."""
         return int(self.bench.data.test.targets[sample])
 
     def replay(self, points: Integers) -> Integers:
-        """ONNX Runtime's logits, (points, classes)."""
+        """What ONNX Runtime computes of integer inputs: logits, (points, classes)."""
         kind = np.uint8 if self.network.input.low == 0 else np.int8
         given = points.astype(kind).reshape(-1, *self.network.input_shape)
         found = self.session.run(None, {self.session.get_inputs()[0].name: given})[0]
@@ -141,17 +141,17 @@ class _Study:
             raise RuntimeError("ONNX Runtime computes other integers than were read from the file")
 
     def accuracy(self) -> Metric:
-        """Of the samples themselves, a tie being an error."""
+        """The share of samples that are classified rightly, a tie being an error."""
         right = [bool((self.network.margins(self.center(i)[None], self.label(i)) > 0)[0]) for i in range(self.samples)]
         return Metric("clean_accuracy", float(np.mean(right)), "fraction", Direction.HIGHER, {"method": "integer"})
 
     def query(self, sample: int, radius: int) -> Query:
-        """The sample's box."""
+        """The inputs within so many steps of the sample, and its label."""
         domain = self.bench.data.domain
         return box_of_steps(self.network, self.center(sample), self.label(sample), radius, domain)
 
     def decide(self, sample: int, radius: int, deadline: float) -> Decision:
-        """The verdict, its counterexample replayed."""
+        """The verdict; a counterexample is replayed in ONNX Runtime first."""
         left = min(self.seconds, deadline - time.monotonic())
         if left <= 0:
             return Decision(Verdict.TIMEOUT, JOB_ENDS, -(2**31), 0, 0.0)
@@ -165,7 +165,7 @@ class _Study:
         return self.evidence.check(decision, f"steps-{radius}/sample-{sample}")
 
     def counterexamples(self, radius: int, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
-        """As written to the file."""
+        """The counterexamples as they are written to the file."""
         return [
             {
                 "sample": sample,

@@ -70,7 +70,7 @@ class IntegerNetwork:
 
     @property
     def neurons(self) -> int:
-        """Hidden neurons."""
+        """How many hidden neurons there are."""
         return sum(len(each.bias) for each in self.layers[:-1])
 
     def logits(self, points: Integers) -> Integers:

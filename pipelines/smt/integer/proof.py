@@ -25,7 +25,7 @@ class Chosen:
         self.prices: list[list[int]] = []
 
     def __call__(self, depth: int, rows: Integers) -> Integers:
-        """`Prices`."""
+        """The prices to bound the rows with; see `Prices`."""
         found = self._choose(depth, rows)
         self.prices.insert(0, found[0].tolist())
         return found

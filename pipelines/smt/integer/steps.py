@@ -31,12 +31,12 @@ class Runs:
 
     @property
     def lower(self) -> int:
-        """The least argument."""
+        """The least argument that the function is known for."""
         return int(self.firsts[0])
 
     @property
     def upper(self) -> int:
-        """The greatest argument."""
+        """The greatest argument that the function is known for."""
         return int(self.lasts[-1])
 
     @property
@@ -67,7 +67,7 @@ class Runs:
         return self._parts[lower, upper]
 
     def at(self, z: npt.ArrayLike) -> Integers:
-        """f at arguments inside."""
+        """f(z), elementwise, for z between `lower` and `upper`."""
         return np.asarray(self.values[np.searchsorted(self.lasts, z)])
 
     def least(self, factors: Integers, slopes: Integers) -> Integers:

@@ -22,7 +22,7 @@ class Bracket:
 
     @property
     def variant(self) -> str:
-        """Whose."""
+        """The variant that is compared with the baseline."""
         return self.least.variant
 
     @property

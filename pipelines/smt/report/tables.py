@@ -52,17 +52,17 @@ class Counted:
 
     @property
     def decided(self) -> int:
-        """Those with an answer."""
+        """How many questions have an answer."""
         return self.holds + self.violated
 
     @property
     def open(self) -> int:
-        """Those without."""
+        """How many questions have none."""
         return self.unknown + self.timeout + self.unsupported
 
     @property
     def total(self) -> int:
-        """All."""
+        """How many questions were asked."""
         return self.decided + self.open
 
 
@@ -108,7 +108,7 @@ class ExactTable:
 
     @property
     def name(self) -> str:
-        """Of files."""
+        """The name of the table's files, without an ending."""
         return f"{self.workload}-{self.step}" + (f"-{self.method}" if self.method else "")
 
     def radius(self, value: float) -> str:
@@ -227,7 +227,7 @@ def _mean_of_all(every: Sequence[Values]) -> dict[int, float]:
 
 
 def mean_of(values: Values) -> float | None:
-    """Over seeds; None of none."""
+    """The mean over seeds; None where there is no value."""
     return math.fsum(values.values()) / len(values) if values else None
 
 

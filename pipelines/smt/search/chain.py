@@ -123,7 +123,7 @@ class _Reading:
         return ExactNetwork((*self.maps, self.pending))
 
     def take(self, node: onnx.NodeProto) -> None:
-        """The next node."""
+        """Take the next node of the chain, or refuse it by its name."""
         self._check(node)
         if node.op_type in ("Gemm", "MatMul"):
             self._affine(node)

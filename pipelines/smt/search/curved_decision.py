@@ -143,7 +143,7 @@ def _search(
 
 
 class _MarginSearch(Exploration[Intervals]):
-    """One margin."""
+    """The search for the least value of one margin."""
 
     def __init__(self, space: IntervalSpace, tree: Node[Intervals], row: int, descent: Descent, judge: _Judge) -> None:
         super().__init__(space, tree)
@@ -179,7 +179,7 @@ class _Judge:
         return point.float().reshape(self._lower.shape).clamp(self._lower, self._upper)
 
     def accepts(self, point: torch.Tensor) -> bool:
-        """Whether it is a counterexample."""
+        """Whether the input is a counterexample in float32, too."""
         flat = point.double().flatten().numpy()
         least = min(self._descent.margin(flat, row) for row in range(self._opposite.bias.shape[0]))
         if not least < -MARGIN or not self._replay.confirms(self._property, point):

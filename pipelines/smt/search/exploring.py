@@ -47,7 +47,7 @@ class Limits:
     nodes: int
 
     def reached(self) -> Finding | None:
-        """Which one is, if any."""
+        """Out of time, out of nodes, or None while the search may go on."""
         if time.monotonic() >= self.deadline:
             return Finding.OUT_OF_TIME
         return Finding.OUT_OF_NODES if self.nodes <= 0 else None
