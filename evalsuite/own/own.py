@@ -199,7 +199,13 @@ def _model_of(given: Any) -> Model:
         raise OwnError(f"{where}: {said['msg'].removeprefix('Value error, ')}") from error
 
 
-# Kept for the process: a job asks for the same data and places several times.
+def forget() -> None:
+    """Read models and data anew: between two looks of one process, as in a notebook, their files may change."""
+    _data.cache_clear()
+    _places.cache_clear()
+
+
+# Kept, since a job asks for the same data and places several times.
 @cache
 def _data(own: Own) -> Data:
     task = own.task_chosen()

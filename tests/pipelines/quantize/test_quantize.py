@@ -383,7 +383,10 @@ class Pooled(nn.Module):
             lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d((4, 3)), nn.Flatten(), nn.Linear(24, 10)),
             r"layer_1: AdaptiveAvgPool2d makes \(4, 3\) of \(6, 6\) places.*; take an output size that divides",
         ),
-        (Pooled, r"^adaptive_avg_pool2d: adaptive_avg_pool2d makes \(3, 3\) of \(8, 8\) places, by windows of different"),
+        (
+            Pooled,
+            r"^adaptive_avg_pool2d: adaptive_avg_pool2d makes \(3, 3\) of \(8, 8\) places, by windows of different",
+        ),
         (encoder, "1: TransformerEncoderLayer is one layer of torch's, .*; write it with nn.Linear"),
         (dead, "no range"),
         (diverged, "not finite"),

@@ -218,7 +218,7 @@ def test_norms_by_the_statistics_of_the_batch_are_refused() -> None:
     images = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
     vectors = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False))
     for module, shape in ((images, (2, 6, 6)), (vectors, (6,))):
-        with pytest.raises(Unsupported, match="^1 norms by the statistics of its batch"):
+        with pytest.raises(Unsupported, match=r"^1 norms by the statistics of its batch"):
             trace(module, shape)
 
 
