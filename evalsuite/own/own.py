@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from evalsuite.contract import Data, Task
 from evalsuite.own.data import Source, fingerprint, read_data, source_of
 from evalsuite.own.models import Model
-from evalsuite.own.originals import Originals
+from evalsuite.own.originals import Originals, originals_folder
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.references import OwnError
 from evalsuite.samples import Inputs, mapped
@@ -108,9 +108,9 @@ class Own(Budget):
 
     @property
     def covered(self) -> list[Path]:
-        """Files and folders whose contents the fingerprint has, so that a job need not note each that it opens."""
+        """Files and folders whose contents the fingerprint decides, so that a job need not note each that it opens."""
         data = [] if self.data_choice.is_function else [self.data_choice.place]
-        return [*data, *self.model_choice.files, *map(Path, self.depends)]
+        return [*data, *self.model_choice.files, *map(Path, self.depends), originals_folder()]
 
     def data(self) -> Data:
         """See `Workload`."""

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors
 import torch
+from safetensors.torch import load_file, save_file
 
 from evalsuite import reading, sources
 from evalsuite.recipe import parse_recipe
@@ -179,6 +181,21 @@ def test_reading_hears_what_no_import_statement_names(tmp_path: Path, monkeypatc
     (tmp_path / "computed.py").write_text("22")
     assert not reading.unchanged({"module computed": read["module computed"]})
     sys.modules.pop("computed")
+
+
+def test_reading_hears_safetensors_however_they_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("loaded.safetensors", "opened.safetensors", "left.safetensors"):
+        save_file({"weight": torch.ones(2)}, name)
+    with reading.Reading(()) as heard:
+        assert load_file("loaded.safetensors")["weight"].tolist() == [1, 1]
+        with safetensors.safe_open(Path("opened.safetensors"), framework="pt") as file:
+            assert list(file.keys()) == ["weight"]
+    read = {name: each for name, each in heard.digests().items() if "safetensors" in name}
+    assert set(read) == {"file :loaded.safetensors", "file :opened.safetensors"}
+    assert reading.unchanged(read)
+    save_file({"weight": torch.zeros(2)}, "loaded.safetensors")
+    assert not reading.unchanged(read)
 
 
 def test_a_file_beside_a_plugin_is_that_of_the_checkout_that_runs(
