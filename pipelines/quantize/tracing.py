@@ -203,7 +203,7 @@ class _Normaliser:
         if getattr(own, "inplace", False):
             setattr(own, "inplace", False)  # noqa: B010 - who reads its input behind it is given the result by `run`
         if isinstance(own, ADAPTIVE) and shape:  # None, for as many as there are, is no size that exporters take
-            own.output_size = shape[-1:] if isinstance(own, _ADAPTIVE_1D) else shape[-2:]
+            own.output_size = shape[-1:] if isinstance(own, _ADAPTIVE_1D) else shape[-2:]  # type: ignore[assignment]
         called = self._graph.call_module(name, args, kwargs)
         called.meta["shape"] = shape
         return called
