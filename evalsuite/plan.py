@@ -266,6 +266,11 @@ def fingerprint_of(workload: Part) -> str:
         raise DataError(f"workload {workload.name!r}: its data cannot be read: {unreadable(error)}") from error
 
 
+def take_fingerprints_anew() -> None:
+    """Forget those that were taken: between two runs of one process, as in a notebook, data may change."""
+    _fingerprint.cache_clear()
+
+
 @cache
 def _fingerprint(workload: Any) -> str:
     return str(workload.fingerprint())

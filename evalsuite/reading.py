@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import safetensors
 
 from evalsuite.sources import ADDED, OURS, content, is_installed, source_file, stamp
 
@@ -20,9 +23,10 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 class Reading(AbstractContextManager["Reading"]):
     """Notes the modules and files that the code inside reads, with the digests of their contents.
 
-    Python announces each file that it opens (sys.addaudithook); a library that opens files by itself, as safetensors
-    does, is not heard: name such files in an option, whose content enters the key. What belongs to the system, to
-    installed distributions or to evalsuite is left out, and so is what the code has opened to write.
+    Python announces each file that it opens (sys.addaudithook), and safetensors is made to; another library that opens
+    files by itself, as Arrow does, is not heard: name such files in an option, whose content enters the key. What
+    belongs to the system, to installed distributions or to evalsuite is left out, and so is what the code has opened
+    to write.
 
     Args:
         plugins: top-level packages of those who brought the code: files beside them are noted relative to them, so that
@@ -142,7 +146,24 @@ _INSTALLED: list[bool] = []
 def _listen() -> None:
     if not _INSTALLED:  # once in a process: a hook cannot be removed
         sys.addaudithook(_hear)
+        _announce_safetensors()
         _INSTALLED.append(True)
+
+
+def _announce_safetensors() -> None:
+    """Let safetensors, the usual format of checkpoints, announce the files that it opens itself."""
+    opens = safetensors.safe_open
+    if opens.__module__ == __name__:
+        return
+
+    def safe_open(filename: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+        sys.audit("open", os.fspath(filename), "rb", 0)
+        return opens(filename, *args, **kwargs)
+
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        if names.get("safe_open") is opens:
+            names["safe_open"] = safe_open
 
 
 def _hear(event: str, arguments: tuple[object, ...]) -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from evalsuite.plugins import did_you_mean
-from evalsuite.sources import ADDED
+from evalsuite.sources import ADDED, OURS, is_installed, source_file
 
 DECLARED = "__evalsuite_workload__"  # What @evalsuite.workload writes on a function.
 
@@ -74,6 +74,17 @@ def blame(error: BaseException, what: str, reference: str) -> OwnError:
     where = f"{_shown(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else reference
     said = " ".join(str(error).split())[:300]
     return OwnError(f"{where}: {what} raises {type(error).__name__}{f': {said}' if said else ''}")
+
+
+def line_of(error: BaseException) -> str:
+    """The last line of a user's own file that the error came through, as "my.py:12: "; empty where there is none."""
+    ours = [source_file(each) for each in OURS]
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_file()]
+    for each in reversed(frames):
+        file = Path(each.filename).resolve()
+        if not is_installed(file) and not any(file.is_relative_to(our.parent) for our in ours if our is not None):
+            return f"{_shown(each.filename)}:{each.lineno}: "
+    return ""
 
 
 def _is_dotted(place: str) -> bool:

@@ -11,7 +11,7 @@ from torch import nn
 
 from evalsuite.contract import Task
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError
+from evalsuite.references import OwnError, line_of
 from evalsuite.samples import Inputs, leaves
 from evalsuite.tasks import Embedding
 
@@ -130,12 +130,13 @@ def _called(module: Adapted, example: Inputs) -> Any:
             return module.eval()(example)
     except OwnError:
         raise
-    except Exception as error:  # a user's forward may raise anything
+    except (Exception, SystemExit) as error:  # a user's forward may raise anything
         said = " ".join(str(error).split())[:300]
         labels = [f"{key} " for key in example] if isinstance(example, Mapping) else [""] * len(leaves(example))
         given = ", ".join(f"{label}{list(each.shape)}" for label, each in zip(labels, leaves(example), strict=True))
         raise OwnError(
-            f"the model: {name}.forward raises {type(error).__name__} on a batch of the data ({given}): {said}"
+            f"{line_of(error)}the model: {name}.forward raises {type(error).__name__} on a batch of the data"
+            f" ({given}): {said}"
         ) from error
     finally:
         for each, training in modes.items():

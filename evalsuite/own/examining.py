@@ -13,8 +13,8 @@ from evalsuite.activations import census
 from evalsuite.activations.census import duplicate
 from evalsuite.contract import Data, Task
 from evalsuite.onnx_network import OnnxNetwork
-from evalsuite.own.own import Own
-from evalsuite.references import OwnError
+from evalsuite.own.own import Own, forget
+from evalsuite.references import OwnError, line_of
 from evalsuite.run.disjoint import PARTS, check_disjoint
 from evalsuite.samples import leaves
 
@@ -47,6 +47,7 @@ def examine(own: Own) -> Examined:
     Raises:
         OwnError: something would go wrong; the text names the culprit, the value and the cure.
     """
+    forget()
     data = own.data()
     try:
         check_disjoint(data)
@@ -123,10 +124,11 @@ def _step(module: nn.Module, data: Data) -> torch.Tensor:
         outputs: torch.Tensor = module(inputs)
     except OwnError:
         raise
-    except Exception as error:  # a user's forward may raise anything
+    except (Exception, SystemExit) as error:  # a user's forward may raise anything
         shapes = ", ".join(str(tuple(each.shape)) for each in leaves(inputs))
         said = " ".join(str(error).split())[:200]
-        raise OwnError(f"the model fails on inputs of shape {shapes}: {type(error).__name__}: {said}") from error
+        kind = type(error).__name__
+        raise OwnError(f"{line_of(error)}the model fails on inputs of shape {shapes}: {kind}: {said}") from error
     if misfit := _misfit(data.task, outputs, data):
         raise OwnError(misfit)
     if isinstance(module, OnnxNetwork):
@@ -134,13 +136,13 @@ def _step(module: nn.Module, data: Data) -> torch.Tensor:
     loss = data.task.loss(outputs, targets)
     if not bool(loss.isfinite()):
         raise OwnError(f"the loss of the first {len(targets)} training samples is {loss.item()}: scale the inputs")
+    if not loss.requires_grad:
+        raise OwnError("no parameter gets a gradient in a training step: does forward detach, or run under no_grad?")
     loss.backward()  # type: ignore[no-untyped-call]
     graded = [(name, each.grad) for name, each in module.named_parameters() if each.grad is not None]
     broken = [name for name, gradient in graded if not gradient.isfinite().all()]
     if broken:
         raise OwnError(f"the gradient of {broken[0]} is not finite after one training step: scale the inputs")
-    if not graded:
-        raise OwnError("no parameter gets a gradient in a training step: does forward detach, or run under no_grad?")
     return outputs.detach()
 
 

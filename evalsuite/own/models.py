@@ -160,7 +160,7 @@ def _factory(model: Model) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         try:
             made = target(**model.args)
-        except Exception as error:  # a user's function may raise anything
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
             raise blame(error, f"{name}()", model.path) from error
         _check_module(made, model.path)
         assert isinstance(made, nn.Module)

@@ -14,6 +14,11 @@ from evalsuite.run.cache import default_folder
 from evalsuite.samples import Inputs, leaves
 
 
+def originals_folder() -> Path:
+    """Where they are kept."""
+    return default_folder() / "originals"
+
+
 class Originals:
     """The outputs of a model by the content of each batch: every job needs them, and one run of the model is enough.
 
@@ -23,7 +28,7 @@ class Originals:
     """
 
     def __init__(self, key: str, run: Callable[[Inputs], torch.Tensor]) -> None:
-        self._file, self._run = default_folder() / "originals" / f"{key}.safetensors", run
+        self._file, self._run = originals_folder() / f"{key}.safetensors", run
         self._known = load_file(self._file) if self._file.is_file() else {}
         self._new = False
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from evalsuite.contract import Data, Task
 from evalsuite.own.data import Source, fingerprint, read_data, source_of
 from evalsuite.own.models import Model
-from evalsuite.own.originals import Originals
+from evalsuite.own.originals import Originals, originals_folder
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.references import OwnError
 from evalsuite.samples import Inputs, mapped
@@ -108,9 +108,9 @@ class Own(Budget):
 
     @property
     def covered(self) -> list[Path]:
-        """Files and folders whose contents the fingerprint has, so that a job need not note each that it opens."""
+        """Files and folders whose contents the fingerprint decides, so that a job need not note each that it opens."""
         data = [] if self.data_choice.is_function else [self.data_choice.place]
-        return [*data, *self.model_choice.files, *map(Path, self.depends)]
+        return [*data, *self.model_choice.files, *map(Path, self.depends), originals_folder()]
 
     def data(self) -> Data:
         """See `Workload`."""
@@ -199,7 +199,13 @@ def _model_of(given: Any) -> Model:
         raise OwnError(f"{where}: {said['msg'].removeprefix('Value error, ')}") from error
 
 
-# Kept for the process: a job asks for the same data and places several times.
+def forget() -> None:
+    """Read models and data anew: between two looks of one process, as in a notebook, their files may change."""
+    _data.cache_clear()
+    _places.cache_clear()
+
+
+# Kept, since a job asks for the same data and places several times.
 @cache
 def _data(own: Own) -> Data:
     task = own.task_chosen()

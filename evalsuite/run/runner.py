@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from pathlib import Path
 
-from evalsuite.plan import Job, code_of, fingerprint_of, jobs_of, key_of
+from evalsuite.plan import Job, code_of, fingerprint_of, jobs_of, key_of, take_fingerprints_anew
 from evalsuite.recipe import Recipe
 from evalsuite.run.artefacts import place_artefacts
 from evalsuite.run.cache import Cache
@@ -72,6 +72,7 @@ def run_recipe(
         DataError: the data of a workload cannot be read; nothing was run or written.
         KeyboardInterrupt: after what was measured is safe.
     """
+    take_fingerprints_anew()
     for workload in recipe.workloads:
         fingerprint_of(workload)
     with _locked(out):

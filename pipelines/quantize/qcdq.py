@@ -14,15 +14,19 @@ from brevitas.export import export_onnx_qcdq
 from onnx import numpy_helper
 from torch import fx, nn
 from torch.backends import mha
+from torch.nn import functional
 from torch.onnx import OnnxExporterError
 
 from evalsuite import Inputs, Unsupported, input_names, leaves, mapped
 from pipelines.quantize.rewriting import explicit_padding, fixed_shapes, flat_products
-from pipelines.quantize.tracing import layer_of
+from pipelines.quantize.tracing import ADAPTIVE, layer_of
 
 # Opset 20, that of the float32 file, writes GELU as one operator, so both files run the same kernel. IR 9 came with it.
 _OPSET, _IR = 20, 9
-_ADAPTIVE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
+_ADAPTIVE_FUNCTIONS = (
+    functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_max_pool1d,
+    functional.adaptive_max_pool2d, torch.adaptive_avg_pool1d, torch.adaptive_max_pool1d,
+)  # fmt: skip
 _WHOLE = (
     nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
 )  # fmt: skip
@@ -38,13 +42,15 @@ def check_exportable(quantized: fx.GraphModule) -> None:
                 " would all stay in float; write it with nn.Linear, nn.LayerNorm, an activation and"
                 " scaled_dot_product_attention"
             )
-        if not isinstance(layer, _ADAPTIVE):
+        if not isinstance(layer, ADAPTIVE) and node.target not in _ADAPTIVE_FUNCTIONS:
             continue
         given, made = node.all_input_nodes[0].meta["shape"][2:], node.meta["shape"][2:]
         if any(size % parts for size, parts in zip(given, made, strict=True)):
+            kind = type(layer) if layer is not None else node.target
             raise Unsupported(
-                f"{node.target}: {type(layer).__name__} makes {made} of {given} places, by windows of different sizes,"
-                " which ONNX does not have; take an output size that divides the input's, or nn.AvgPool and nn.MaxPool"
+                f"{node.name}: {getattr(kind, '__name__', kind)} makes {made} of {given} places, by windows of"
+                " different sizes, which ONNX does not have; take an output size that divides the input's, or"
+                " nn.AvgPool and nn.MaxPool"
             )
 
 
@@ -73,9 +79,9 @@ def export_qcdq(
         raise Unsupported(f"QCDQ: {text}; write that layer with operators of ONNX {_OPSET}") from error
     model = onnx.load(str(path))
     model.ir_version = _IR
+    explicit_padding(model)  # first: the others run the graph
     fixed_shapes(model, given)
     flat_products(model, given)
-    explicit_padding(model)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
 

@@ -15,6 +15,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from evalsuite import Inputs, Unsupported, census, in_modules, mapped
 
+_ADAPTIVE_1D = (nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d)
+ADAPTIVE = (*_ADAPTIVE_1D, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _NOTHING_TO_DO = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
@@ -85,6 +87,8 @@ def trace(module: nn.Module, input_shape: tuple[int, ...], example: Inputs | Non
                 f"{path or 'the network'} ({type(layer).__name__}) has forward hooks, or a forward of its own, and may "
                 "compute something else than its layer: remove them"
             )
+        if isinstance(layer, _NORMS) and layer.running_mean is None:
+            raise Unsupported(f"{path} norms by the statistics of its batch; give it track_running_stats=True")
     copied = copy.deepcopy(module).eval()
     traced, root = _traced(copied, input_shape) if example is None else (in_modules(copied, example), "")
     sizes = torch.zeros(1, *input_shape) if example is None else example
@@ -198,6 +202,8 @@ class _Normaliser:
         self._owned[name] = own = copy.deepcopy(layer)
         if getattr(own, "inplace", False):
             setattr(own, "inplace", False)  # noqa: B010 - who reads its input behind it is given the result by `run`
+        if isinstance(own, ADAPTIVE) and shape:  # None, for as many as there are, is no size that exporters take
+            own.output_size = shape[-1:] if isinstance(own, _ADAPTIVE_1D) else shape[-2:]  # type: ignore[assignment]
         called = self._graph.call_module(name, args, kwargs)
         called.meta["shape"] = shape
         return called
@@ -271,8 +277,6 @@ def _fold_norms(traced: fx.GraphModule) -> None:
         norm = layer_of(traced, node)
         if not isinstance(norm, _NORMS):
             continue
-        if norm.running_mean is None:
-            raise Unsupported(f"{node.target} norms by the statistics of its batch; give it track_running_stats=True")
         before = node.all_input_nodes[0]
         layer = layer_of(traced, before)
         if len(before.users) > 1:
@@ -280,7 +284,7 @@ def _fold_norms(traced: fx.GraphModule) -> None:
         if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
             setattr(traced, str(before.target), fuse_conv_bn_eval(layer, norm))
         elif isinstance(layer, nn.Linear) and len(node.meta["shape"]) == 2:
-            if not norm.affine:  # torch folds such a norm into convolutions only
+            if not norm.affine and norm.running_mean is not None:  # torch folds such a norm into convolutions only
                 norm.weight, norm.bias = (nn.Parameter(torch.full_like(norm.running_mean, each)) for each in (1.0, 0.0))
             setattr(traced, str(before.target), fuse_linear_bn_eval(layer, norm))
         else:

@@ -48,7 +48,7 @@ def before_swap(network: Network) -> nn.Module:
     """
     module = in_layers(network.module if network.unswapped is None else network.unswapped, network.input_shape)
     if not [found for found in census(module) if found.traits.name != "relu"]:
-        raise Unsupported("nothing to swap: the network has no activation module but ReLU")
+        raise Unsupported("nothing to swap: no activation module of the network is one that gives way to ReLU")
     return module
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,9 @@ class Listing(nn.Module):
 
 def test_what_cannot_be_adapted_is_said_in_one_line() -> None:
     bert = transformers.BertModel(config("bert"))
+    file, here = Path(__file__), Path.cwd()
+    line = inspect.getsourcelines(Raising.forward)[1] + 1
+    raising = f"{file.relative_to(here) if file.is_relative_to(here) else file}:{line}"
     cases = [
         (TwoInputs(), pair(), (), "", "the model: it returns a tuple, not a tensor; choose one by `output:`, an index below 2"),
         (TwoInputs(), pair(), (), "2", "output: the model returns a tuple without '2'; choose one by `output:`, an index below 2"),
@@ -131,7 +135,7 @@ def test_what_cannot_be_adapted_is_said_in_one_line() -> None:
         (bert, text(), (), "logits", "output: the model returns a BaseModelOutputWithPoolingAndCrossAttentions without 'logits'; choose one by `output:` (last_hidden_state, pooler_output, mean)"),
         (bert, text(), ("input_idz",), "", "inputs: the data have no 'input_idz'; did you mean 'input_ids'?"),
         (nn.Linear(4, 2), {"x": pair()[0]}, (), "", "the model: Linear.forward takes input, but the data give x (missing a required argument: 'input'); choose by `inputs: [...]`, or name the data's fields as forward does"),
-        (Raising(), torch.rand(2, 3), (), "", "the model: Raising.forward raises RuntimeError on a batch of the data ([2, 3]): no such shape"),
+        (Raising(), torch.rand(2, 3), (), "", f"{raising}: the model: Raising.forward raises RuntimeError on a batch of the data ([2, 3]): no such shape"),
         (Dividing(), torch.rand(2, 3), (), "", "the model: Dividing gives NaN on a batch of the data; look at its weights, and at the inputs' scale"),
         (Listing(), torch.rand(2, 3), (), "", "the model: it returns a list, not a tensor; choose one by `output:`, an index below 6"),
         (Listing(), torch.rand(2, 3), (), "1", "the model: its output '1' is a float, not a tensor; choose one by `output:`, an index below 6"),

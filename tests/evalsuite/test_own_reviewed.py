@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,12 @@ from evalsuite.networks import load_network, save_network
 from evalsuite.onnx_network import OnnxNetwork, running
 from evalsuite.own.own import Own
 from evalsuite.reading import Reading, unchanged
+from evalsuite.recipe import parse_recipe
 from evalsuite.references import resolve
+from evalsuite.run.cache import Cache
+from evalsuite.run.executor import Serial
+from evalsuite.run.progress import Silent
+from evalsuite.run.runner import run_recipe
 from pipelines.bounds import Bounds
 
 MakeBench = Callable[..., Bench]
@@ -185,6 +191,41 @@ def test_a_helper_beside_a_users_file_is_found_again() -> None:
     assert said.stdout.strip() == "True"
     Path("helper_of_mine.py").write_text("WIDTH = 40\n")
     assert not unchanged(read)
+
+
+def test_every_file_that_a_workload_of_ones_own_names_is_in_its_fingerprint() -> None:
+    files = ["my.py", "w.pt", "data.npz", "src/deep/table.txt", "bert/config.json", "bert/model.safetensors"]
+    for each in files:
+        Path(each).parent.mkdir(parents=True, exist_ok=True)
+        Path(each).write_text("1")
+    np.savez("data.npz", x=vectors(), y=np.arange(60) % 2)
+    mine = Own(model={"path": "my.py:net", "weights": "w.pt"}, source="data.npz", depends=("src",))
+    theirs = Own(model="hf:./bert", source="data.npz")
+    for file in files:
+        before = mine.fingerprint(), theirs.fingerprint()
+        if file == "data.npz":
+            np.savez("data.npz", x=vectors(), y=(np.arange(60) + 1) % 2)
+        else:
+            Path(file).write_text("2")
+        changed = [one != other for one, other in zip(before, (mine.fingerprint(), theirs.fingerprint()), strict=True)]
+        assert changed == [not file.startswith("bert"), file.startswith(("bert", "data"))], file
+
+
+def test_data_that_change_between_two_runs_of_one_process_are_read_again(tmp_path: Path) -> None:
+    Path("my.py").write_text(NET)
+    recipe = parse_recipe(
+        "name: t\nworkloads: [{use: own, model: 'my.py:net', data: data.npz, epochs: 1}]\nvariants: [gelu]\n"
+        "seeds: [0]\nsteps: [accuracy]\n"
+    )
+    cached, sizes = [], []
+    for number, count in enumerate((60, 60, 90)):
+        np.savez("data.npz", x=vectors(count=count), y=np.arange(count) % 2)
+        out = tmp_path / f"run{number}"
+        record = run_recipe(recipe, out, Cache(tmp_path / "cache"), Serial(), Silent(), workers=1)
+        cached.append(record.jobs["cached"])
+        told = json.loads((out / "run.json").read_text())["data"]["own"]
+        sizes.append(sum(told[part] for part in ("train", "calibration", "validation", "test")))
+    assert (cached, sizes) == ([0, 2, 0], [60, 60, 90])
 
 
 NET = "from torch import nn\ndef net(): return nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2))\n"

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors
 import torch
+from safetensors.torch import load_file, save_file
 
 from evalsuite import reading, sources
 from evalsuite.recipe import parse_recipe
@@ -57,6 +59,12 @@ CHANGES = {
     "evalsuite/cli.py": set(),
     "evalsuite/plan.py": set(),
     "evalsuite/recipe.py": set(),
+    "evalsuite/tasks/score.py": ALL,
+    "evalsuite/graph/graph.py": {"quantize", "exact-prune", "bounds", "smt", "swap-certificate"},
+    "evalsuite/own/own.py": set(),
+    "evalsuite/own/data/tables.py": set(),
+    "evalsuite/studies/merging.py": set(),
+    "evalsuite/testing/stages.py": set(),
     "pipelines/accuracy/__init__.py": {"accuracy"},
     "pipelines/accuracy/report/section.py": set(),
     "pipelines/bounds/report/section.py": set(),
@@ -65,6 +73,17 @@ CHANGES = {
     "pipelines/prune/selection.py": {"prune", "exact-prune"},
     "pipelines/bounds/propagation.py": {"bounds"},
     "pipelines/smt/search/decision.py": {"smt"},
+    "pipelines/__init__.py": STAGES,
+    "pipelines/recipes/minilm.py": set(),
+    "pipelines/prune/exact/surgery.py": {"exact-prune"},
+    "pipelines/prune/report/text.py": set(),
+    "pipelines/quantize/integer/kernels.py": {"quantize"},
+    "pipelines/quantize/report/text.py": set(),
+    "pipelines/smt/limits.py": {"smt"},
+    "pipelines/smt/integer/bounds.py": {"smt"},
+    "pipelines/smt/report/figures.py": set(),
+    "pipelines/swap_certificate/measuring.py": {"swap-certificate"},
+    "pipelines/swap_certificate/report/section.py": set(),
 }
 PROBE = """\
 import json, sys
@@ -88,6 +107,8 @@ print(json.dumps(found))
 
 
 def test_a_changed_line_invalidates_the_jobs_that_run_it_and_no_others(tmp_path: Path) -> None:
+    packages = {file.parent for package in sources.OURS for file in (ROOT / package).rglob("*.py")}
+    assert {(ROOT / file).parent for file in CHANGES} == packages
     for package in sources.OURS:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
@@ -160,6 +181,21 @@ def test_reading_hears_what_no_import_statement_names(tmp_path: Path, monkeypatc
     (tmp_path / "computed.py").write_text("22")
     assert not reading.unchanged({"module computed": read["module computed"]})
     sys.modules.pop("computed")
+
+
+def test_reading_hears_safetensors_however_they_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("loaded.safetensors", "opened.safetensors", "left.safetensors"):
+        save_file({"weight": torch.ones(2)}, name)
+    with reading.Reading(()) as heard:
+        assert load_file("loaded.safetensors")["weight"].tolist() == [1, 1]
+        with safetensors.safe_open(Path("opened.safetensors"), framework="pt") as file:
+            assert list(file.keys()) == ["weight"]
+    read = {name: each for name, each in heard.digests().items() if "safetensors" in name}
+    assert set(read) == {"file :loaded.safetensors", "file :opened.safetensors"}
+    assert reading.unchanged(read)
+    save_file({"weight": torch.zeros(2)}, "loaded.safetensors")
+    assert not reading.unchanged(read)
 
 
 def test_a_file_beside_a_plugin_is_that_of_the_checkout_that_runs(

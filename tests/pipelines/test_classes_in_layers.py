@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import Bench, Network, Property, Unsupported
+from evalsuite import Bench, Metric, Network, Property, Unsupported, Verdict
+from pipelines.bounds import Bounds
 from pipelines.prune.exact import ExactPrune
 from pipelines.smt.exact_network import layered, reach, read
 from pipelines.smt.search.curved_network import read_curved
@@ -67,6 +68,19 @@ def test_exact_prune_and_the_certificate_give_equal_rows(network: MakeNetwork, b
     for stage in stages:
         theirs, ours = (stage.run(each, bench("digits-mlp", epochs=4)).metrics for each in pair)
         assert [(each.name, each.value) for each in ours] == [(each.name, each.value) for each in theirs]
+
+
+@pytest.mark.parametrize(("variant", "act"), [("gelu", functional.gelu), ("annealed", nn.ReLU(inplace=True))])
+def test_bounds_certifies_the_same(network: MakeNetwork, bench: MakeBench, variant: str, act: Function) -> None:
+    given = network("digits-mlp", variant, epochs=4)
+    stage = Bounds(eps=(0.01,), samples=8, methods=("ibp", "crown"))
+
+    def verdicts(metrics: list[Metric]) -> list[object]:
+        return [(each.setting, each.sample, each.verdict) for each in metrics if each.name == "robustness"]
+
+    theirs, ours = (stage.run(each, bench("digits-mlp", epochs=4)).metrics for each in (given, _as_class(given, act)))
+    assert verdicts(ours) == verdicts(theirs)
+    assert Verdict.HOLDS in {each.verdict for each in ours if each.setting.get("method") == "crown"}
 
 
 def test_smt_bounds_the_values_of_a_class(network: MakeNetwork) -> None:

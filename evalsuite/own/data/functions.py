@@ -55,7 +55,7 @@ def _made(reference: str, _here: Path) -> Any:
             return function()
     except OwnError:
         raise
-    except Exception as error:  # a user's function may raise anything
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
         raise blame(error, "making the data", reference) from error
     finally:
         random.setstate(states[0])

@@ -171,6 +171,23 @@ def test_what_follows_from_shapes_is_computed_once() -> None:
         assert torch.equal(run_onnx(open_onnx(model.SerializeToString()), x), (x * 2).reshape(batch, 2, 2))
 
 
+@pytest.mark.parametrize(
+    "layers",
+    [
+        # The file holds shapes, for the sake of which it is run while it is written.
+        (nn.Flatten(1, 2), nn.Conv1d(8, 8, 4, padding="same", dilation=2), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10)),
+        (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d((1, None)), nn.Flatten(), nn.Linear(24, 10)),
+    ],
+    ids=["dilated", "as many places as there are"],
+)
+def test_layers_that_are_written_otherwise_than_torch_does(layers: tuple[nn.Module, ...], tmp_path: Path) -> None:
+    made = exported(nn.Sequential(*layers).eval(), Scheme(Bits(8, 8)), tmp_path / "q.onnx")
+    with torch.no_grad():
+        wanted = made(INPUTS)
+    found = run_onnx(open_onnx(tmp_path / "q.onnx"), INPUTS)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0.02 * wanted.abs().max().item())  # ties move by a step
+
+
 def test_what_depends_on_the_batch_stays() -> None:
     model = shape_model("Sqrt")
     next(each for each in model.graph.initializer if each.name == "index").CopyFrom(

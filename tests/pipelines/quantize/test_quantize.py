@@ -356,6 +356,18 @@ def encoder() -> nn.Module:
     return nn.Sequential(nn.Flatten(1, 2), layer, nn.Flatten(), nn.Linear(64, 10))
 
 
+class Pooled(nn.Module):
+    """Three by three means of eight by eight, by a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(1, 2, 3, padding=1), nn.Linear(18, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.last(nn.functional.adaptive_avg_pool2d(self.first(x), 3).flatten(1))
+        return made
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -370,6 +382,10 @@ def encoder() -> nn.Module:
         (
             lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d((4, 3)), nn.Flatten(), nn.Linear(24, 10)),
             r"layer_1: AdaptiveAvgPool2d makes \(4, 3\) of \(6, 6\) places.*; take an output size that divides",
+        ),
+        (
+            Pooled,
+            r"^adaptive_avg_pool2d: adaptive_avg_pool2d makes \(3, 3\) of \(8, 8\) places, by windows of different",
         ),
         (encoder, "1: TransformerEncoderLayer is one layer of torch's, .*; write it with nn.Linear"),
         (dead, "no range"),

@@ -214,9 +214,12 @@ def test_a_graph_that_computes_something_else_is_refused() -> None:
 
 
 def test_norms_by_the_statistics_of_the_batch_are_refused() -> None:
-    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
-    with pytest.raises(Unsupported, match="layer_1 norms by the statistics of its batch"):
-        trace(module, (2, 6, 6))
+    """Of one sample, on which the network is run, a norm of vectors has none."""
+    images = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
+    vectors = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False))
+    for module, shape in ((images, (2, 6, 6)), (vectors, (6,))):
+        with pytest.raises(Unsupported, match=r"^1 norms by the statistics of its batch"):
+            trace(module, shape)
 
 
 def test_constants_and_sizes_are_no_residuals() -> None:

@@ -1,0 +1,91 @@
+"""What is wrong with a model, or with model and data together, is one line with the cure before anything is trained."""
+
+# ruff: noqa: E501 (a table of messages reads better unbroken)
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from evalsuite.cli import app
+
+HEAD = "import sys, torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
+X, Y = np.random.default_rng(0).random((60, 3), dtype=np.float32), np.arange(60) % 2
+SAME = {f"{name}_{part}": each for part in ("train", "validation", "test") for name, each in (("x", X), ("y", Y))}
+
+
+def layers(inputs: int = 3, outputs: int = 2, more: str = "") -> str:
+    """A plain model of eight units."""
+    return f"def net(): return nn.Sequential(nn.Linear({inputs}, 8), nn.GELU(), nn.Linear(8, {outputs}){more})"
+
+
+def forward(line: str) -> str:
+    """A class with such a forward, whose last line is the tenth of the file."""
+    return (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a, self.b = nn.Linear(3, 8), nn.Linear(8, 2)\n\n"
+        f"    def forward(self, x):\n        {line}\n\ndef net(): return Net()"
+    )
+
+
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "another width of inputs": (layers(inputs=5), {}, "the model: Sequential.forward raises RuntimeError on a batch of the data ([2, 3]): mat1 and mat2 shapes cannot be multiplied (2x3 and 5x8)"),
+    "labels beyond the outputs": (layers(), {"y": np.arange(60) % 5}, "the labels go up to 4, but the model gives 2 logits: make its last layer 5 wide"),
+    "a dimension too much": (layers(more=", nn.Unflatten(1, (1, 2))"), {}, "the model gives outputs of shape (1, 2) for a sample, but its targets have shape (): logits have one dimension more, the classes; choose another `output`"),
+    "classes for logits": (forward("return self.b(F.gelu(self.a(x))).argmax(1)"), {}, "the model's outputs are torch.int64: give logits or values, not classes, or choose another `output`"),
+    "detached": (forward("return self.b(F.gelu(self.a(x))).detach()"), {}, "no parameter gets a gradient in a training step: does forward detach, or run under no_grad?"),
+    "frozen": ("def net(): return nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 2)).requires_grad_(False)", {}, "no parameter gets a gradient in a training step: does forward detach, or run under no_grad?"),
+    "an error in forward": (forward("return self.b(F.gelu(self.c(x)))"), {}, "my.py:10: the model: Net.forward raises AttributeError on a batch of the data ([2, 3]): 'Net' object has no attribute 'c'"),
+    "an error in training alone": (forward("return self.b(F.gelu(self.a(x))) + (self.c if self.training else 0)"), {}, "my.py:10: the model fails on inputs of shape (8, 3): AttributeError: 'Net' object has no attribute 'c'"),
+    "an exit in forward": (forward("sys.exit(F.gelu(x).shape[1])"), {}, "my.py:10: the model: Net.forward raises SystemExit on a batch of the data ([2, 3]): 3"),
+    "an exit in the function": ("def net(): sys.exit(3)", {}, "my.py:4: net() raises SystemExit: 3"),
+    "NaN": (layers(more=", nn.Threshold(1e9, float('nan'))"), {}, "the model: Sequential gives NaN on a batch of the data; look at its weights, and at the inputs' scale"),
+    "infinite loss": (forward("return self.b(F.gelu(self.a(x))) / (0 if self.training else 1)"), {}, "the loss of the first 8 training samples is nan: scale the inputs"),
+    "ReLU already": (layers().replace("GELU", "ReLU"), {}, "the model: Sequential executes ReLU already (relu at 1), and no smooth activation to replace; bring the network with its smooth activation, such as GELU, or measure this one by the stages of a workload plugin"),
+    "two activations": (layers(more=", nn.SiLU()"), {}, "the model: Sequential executes gelu x 1 and silu x 1: variants put one activation in the place of one, so that a ReLU network would keep the other; write all of them as one"),
+    "no model": ("net = 3", {}, "the model: my.py:net is a int; name a function that returns an nn.Module, or its class"),
+    "the same data in all parts": (layers(), SAME, "the data: the parts train and validation share 54 of 54 samples: what is trained on or chosen by must not be measured on: give each sample to one part alone, and drop equal samples before the data are split"),
+    "another number of values": (layers(), {"y": X, "task": "regression"}, "the model gives outputs of shape (2,) for a sample, but its targets have shape (3,): as many values are needed"),
+    "another number of labels": (layers(), {"y": np.eye(3, dtype=int)[np.arange(60) % 3], "task": "multi-label"}, "the model gives outputs of shape (2,) for a sample, but its targets have shape (3,): they must be equal"),
+    "an unknown task": (layers(), {"task": "clasification"}, "unknown task 'clasification'; did you mean 'classification'?; or name a class of your own as my.py:MyTask"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALSUITE_CACHE", str(tmp_path / "cache"))
+
+
+def brought(case: str) -> list[str]:
+    """Write the model and the data of a case; the words that name them."""
+    body, given, _ = WRONG[case]
+    arrays = {name: each for name, each in given.items() if name != "task"}
+    Path("my.py").write_text(HEAD + body + "\n")
+    np.savez("data.npz", **(arrays if "x_train" in arrays else {"x": X, "y": Y, **arrays}))
+    return ["my.py:net", "--data", "data.npz", *(["--task", given["task"]] if "task" in given else [])]
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_each_wrong_model_gives_one_message(case: str) -> None:
+    done = CliRunner().invoke(app, ["init", *brought(case)])
+    assert (done.exit_code, done.stdout) == (2, ""), done.exc_info
+    assert done.stderr == f"evalsuite: {WRONG[case][2]}\n"
+
+
+@pytest.mark.parametrize(
+    "case", ["labels beyond the outputs", "an error in training alone", "the same data in all parts"]
+)
+def test_a_recipe_says_the_same_before_anything_is_trained(case: str) -> None:
+    brought(case)
+    Path("recipe.yaml").write_text(
+        "name: t\nworkloads: [{use: own, model: 'my.py:net', data: data.npz, epochs: 1000000}]\n"
+        "variants: [gelu, relu]\nseeds: [0]\nsteps: [accuracy]\n"
+    )
+    done = CliRunner().invoke(app, ["run", "recipe.yaml", "--out", "run"])
+    assert done.exit_code == 2, done.exc_info
+    assert done.stderr == f"evalsuite: workload 'own': {WRONG[case][2]}\n"
+    assert not Path("run/artefacts").exists()
