@@ -1,0 +1,57 @@
+"""A stage that does next to nothing, so that what a run costs beside its stages shows; and its installation."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from evalsuite import Bench, Direction, Metric, Network, Outcome
+
+_ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Tells two numbers that depend on the seed and on the network, and hands the network on.
+
+    Args:
+        sleep: seconds.
+        compute: seconds of processor time.
+        leaves: whether it starts a process in a session of its own, which would stay for ten minutes.
+    """
+
+    version: ClassVar[str] = "1"
+    libraries: ClassVar[tuple[str, ...]] = ()
+    sleep: float = 0.0
+    compute: float = 0.0
+    leaves: bool = False
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        """See `Stage`."""
+        if self.leaves:
+            wait = "import time; time.sleep(600)"
+            subprocess.Popen([sys.executable, "-I", "-S", "-c", wait], start_new_session=True)
+        time.sleep(self.sleep)
+        until = time.process_time() + self.compute
+        while time.process_time() < until:
+            sum(range(10_000))
+        told = {"drawn": torch.rand(()).item(), "weight": next(network.module.parameters()).sum().item()}
+        metrics = [Metric(name, value, "count", Direction.HIGHER) for name, value in told.items()]
+        return Outcome(metrics, network=replace(network))
+
+
+def installed(folder: Path) -> dict[str, str]:
+    """The environment in which processes know the stage as `idle`; its metadata are written to `folder`."""
+    told = folder / "idle-1.0.dist-info"
+    told.mkdir(parents=True, exist_ok=True)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: idle\nVersion: 1.0\n")
+    (told / "entry_points.txt").write_text("[evalsuite.stages]\nidle = benchmarks.idle:Idle\n")
+    paths = [str(folder), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
