@@ -25,6 +25,7 @@ class Idle:
         sleep: seconds.
         compute: seconds of processor time.
         leaves: whether it starts a process in a session of its own, which would stay for ten minutes.
+        hold: GiB of memory, which it takes once it has said when, and keeps for a minute.
     """
 
     version: ClassVar[str] = "1"
@@ -32,12 +33,17 @@ class Idle:
     sleep: float = 0.0
     compute: float = 0.0
     leaves: bool = False
+    hold: float = 0.0
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """See `Stage`."""
         if self.leaves:
             wait = "import time; time.sleep(600)"
             subprocess.Popen([sys.executable, "-I", "-S", "-c", wait], start_new_session=True)
+        if self.hold:
+            print(time.time(), flush=True)
+            held = torch.ones(int(self.hold * 2**28))
+            time.sleep(60 * float(held[0]))
         time.sleep(self.sleep)
         until = time.process_time() + self.compute
         while time.process_time() < until:
