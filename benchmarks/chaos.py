@@ -97,7 +97,11 @@ class Round:
                 return
             if driver.returncode == 0:
                 return
-            if "Traceback" in _without_tracker(said) or driver.returncode not in (1, 2, -9) or (driver.returncode == 2 and not said):
+            if (
+                "Traceback" in _without_tracker(said)
+                or driver.returncode not in (1, 2, -9)
+                or (driver.returncode == 2 and not said)
+            ):
                 self.faults.append(f"exit code {driver.returncode}: {said.strip()[-2000:]}")
         self.faults.append(f"it did not end well in {_CALLS} calls: {said.strip()[-500:]}")
 

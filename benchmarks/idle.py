@@ -1,8 +1,9 @@
-"""A stage that does next to nothing, so that what a run costs beside its stages shows; and its installation."""
+"""A stage that does next to nothing, so that what a run costs beside its stages shows; and calls of runs with it."""
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ class Idle:
     """Tells two numbers that depend on the seed and on the network, and hands the network on.
 
     Args:
+        number: tells it from others that are alike, whose outcome the cache would give.
         sleep: seconds.
         compute: seconds of processor time.
         leaves: whether it starts a process in a session of its own, which would stay for ten minutes.
@@ -30,6 +32,7 @@ class Idle:
 
     version: ClassVar[str] = "1"
     libraries: ClassVar[tuple[str, ...]] = ()
+    number: int = 0
     sleep: float = 0.0
     compute: float = 0.0
     leaves: bool = False
@@ -61,3 +64,31 @@ def installed(folder: Path) -> dict[str, str]:
     (told / "entry_points.txt").write_text("[evalsuite.stages]\nidle = benchmarks.idle:Idle\n")
     paths = [str(folder), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def started(folder: Path, words: list[object]) -> subprocess.Popen[str]:
+    """The command `evalsuite` with these words, in that folder, where the stage is known."""
+    silent = ["--progress", "none"] if words[0] == "run" else []
+    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # in the background too
+    command = [sys.executable, "-c", f"{hears}; from evalsuite.cli import main; main()", *map(str, words), *silent]
+    return subprocess.Popen(
+        command, env=installed(folder), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def call(folder: Path, words: list[object]) -> None:
+    """The same to its end.
+
+    Raises:
+        RuntimeError: the run could not begin or go on.
+    """
+    called = started(folder, words)
+    _, said = called.communicate()
+    if called.returncode > 1:  # 1: a job failed, as is meant where it takes too much
+        raise RuntimeError(said)
+
+
+def processor() -> float:
+    """Seconds that processes which have ended computed for: those below this one that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -47,9 +47,7 @@ def _recipe(path: Path, seeds: str = "") -> Recipe:
         raise typer.Exit(2) from None
 
 
-def _until(
-    width: str, endpoint: str, most: int, recipe: Recipe, folder: Path, done: Callable[[Recipe], bool]
-) -> bool:
+def _until(width: str, endpoint: str, most: int, recipe: Recipe, folder: Path, done: Callable[[Recipe], bool]) -> bool:
     """Run the recipe with more and more seeds; whether every job gave what it was to give."""
     from evalsuite.run.choice import with_seeds
     from evalsuite.run.record import read_record
@@ -65,8 +63,11 @@ def _until(
             count = min(len(recipe.seeds) + found.more, most)
             print(f"{found.question}, by {len(recipe.seeds)} seeds:", *found.said, sep="\n  ")
             if count <= len(recipe.seeds):
-                print(f"Not all narrower than {width}: more than {most} seeds are not taken, see --most-seeds."
-                      if found.more else f"All narrower than {width}.")
+                print(
+                    f"Not all narrower than {width}: more than {most} seeds are not taken, see --most-seeds."
+                    if found.more
+                    else f"All narrower than {width}."
+                )
                 return complete
             recipe = with_seeds(recipe, grown(recipe.seeds, count), str(folder))
     except ValueError as error:

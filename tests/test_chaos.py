@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from benchmarks.chaos import MARK, Round, rounds, told
 
 SAMPLE = Path(__file__).parents[1] / "reports" / "sample"
@@ -21,9 +22,7 @@ def test_a_round_of_chaos_changes_no_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("part", "said"), [("lost", "rows, "), ("doubled", "1 rows are doubled"), ("whole", "")])
-def test_rows_that_are_lost_or_doubled_and_processes_that_stay_are_found(
-    tmp_path: Path, part: str, said: str
-) -> None:
+def test_rows_that_are_lost_or_doubled_and_processes_that_stay_are_found(tmp_path: Path, part: str, said: str) -> None:
     whole = pq.read_table(SAMPLE / "results.parquet").filter(pa.compute.field("step") == "train")
     pq.write_table(whole, tmp_path / "results.parquet")
     expected = told(tmp_path)

@@ -1,9 +1,9 @@
 """More seeds until an interval is narrow enough: `evalsuite run --until 0.5%`.
 
 The rule looks at the width of the intervals of one primary endpoint alone, never at where they lie: whether a
-difference is large, or which way it goes, has no part in when a run ends. The mean of normal differences does not depend
-on their spread, so that it stays unbiased; but a spread that came out small by chance ends a run early, so that an
-interval at the end holds the truth in a little less than 95 % of runs. A least number of seeds keeps that little small.
+difference is large, or which way it goes, has no part in when a run ends. The mean of normal differences does not
+depend on their spread, so that it stays unbiased; but a spread that came out small by chance ends a run early, so that
+an interval at the end holds the truth in a little less than 95 % of runs. A least number of seeds keeps that small.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a run stands: the question, the seeds that it needs beside those that it has, and what is said of each interval."""
+    """Where a run stands: the question, the seeds that it needs beside those it has, and each interval in words."""
 
     question: str
     more: int
@@ -91,7 +91,9 @@ def standing(folder: Path, goal: Goal) -> Standing:
     asked = list(dict.fromkeys(row.endpoint.question for _, row in every))
     question = next((each for each in asked if goal.endpoint.casefold() in each.casefold()), None)
     if question is None:
-        raise ValueError(f"the run measures no primary endpoint {goal.endpoint!r}; it has: {', '.join(asked) or 'none'}")
+        raise ValueError(
+            f"the run measures no primary endpoint {goal.endpoint!r}; it has: {', '.join(asked) or 'none'}"
+        )
     rows = [(variant, row) for variant, row in every if row.endpoint.question == question]
     if goal.percent and rows[0][1].endpoint.unit != SAMPLED:
         raise ValueError(f"{question} is measured in {rows[0][1].endpoint.unit}: give --until in that unit, without %")
