@@ -1,4 +1,7 @@
-"""`make bench`: prints one line per ratio. Absolute times are not stable on shared machines; ratios of medians are."""
+"""`make bench`: prints one line per ratio. Absolute times are not stable on shared machines; ratios of medians are.
+
+Of runs it prints what they cost as such: see `benchmarks.runs`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from torch.nn import functional
 
 from benchmarks.bounds import bounds
 from benchmarks.relaxations import relaxations
+from benchmarks.runs import runs
 from benchmarks.smt import exact_verification
 from evalsuite import LambdaGELU, compare_latency, export_onnx, open_onnx, run_onnx
 from evalsuite.plugins import load
@@ -214,7 +218,7 @@ def start_up() -> Iterator[Ratio]:
 
 
 def main() -> None:
-    """Print every ratio."""
+    """Print every ratio, and what runs cost."""
     torch.set_num_threads(1)
     for benchmark in (
         training_step,
@@ -228,9 +232,10 @@ def main() -> None:
         pruned,
         exact_verification,
         start_up,
+        runs,
     ):
-        for name, ratio in benchmark():
-            print(f"{ratio:8.2f}  {name}", flush=True)
+        for name, figure in benchmark():
+            print(f"{figure:8.2f}  {name}", flush=True)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,33 @@ def _recipe(path: Path, seeds: str = "") -> Recipe:
         raise typer.Exit(2) from None
 
 
+def _until(width: str, endpoint: str, most: int, recipe: Recipe, folder: Path, done: Callable[[Recipe], bool]) -> bool:
+    """Run the recipe with more and more seeds; whether every job gave what it was to give."""
+    from evalsuite.run.choice import with_seeds
+    from evalsuite.run.record import read_record
+    from evalsuite.studies.until import Goal, grown, standing
+
+    try:
+        goal = Goal.read(width, endpoint)
+        known = read_record(folder)
+        if known is not None and known.holds(recipe, grown=True):
+            recipe = with_seeds(recipe, known.seeds, str(folder))
+        while True:
+            complete, found = done(recipe), standing(folder, goal)
+            count = min(len(recipe.seeds) + found.more, most)
+            print(f"{found.question}, by {len(recipe.seeds)} seeds:", *found.said, sep="\n  ")
+            if count <= len(recipe.seeds):
+                print(
+                    f"Not all narrower than {width}: more than {most} seeds are not taken, see --most-seeds."
+                    if found.more
+                    else f"All narrower than {width}."
+                )
+                return complete
+            recipe = with_seeds(recipe, grown(recipe.seeds, count), str(folder))
+    except ValueError as error:
+        stop(error)
+
+
 def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
@@ -83,6 +110,13 @@ def run(
         list[str] | None, typer.Option(metavar="PATTERN", help="Only such jobs, as 'digits-*/gelu/*', and their needs.")
     ] = None,
     retry: Annotated[str, typer.Option(help="What runs again of what failed: all, failed, timeout or none.")] = "all",
+    until: Annotated[
+        str, typer.Option(metavar="0.5%", help="Add seeds until the intervals of a primary endpoint are this narrow.")
+    ] = "",
+    endpoint: Annotated[
+        str, typer.Option(metavar="WORDS", help="Which, by words of its question [the first that is measured].")
+    ] = "",
+    most_seeds: Annotated[int, typer.Option(help="No more seeds than these with --until.")] = 50,
     progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
 ) -> None:
     """Run a recipe; run it again to continue. What is done is not done twice."""
@@ -95,10 +129,15 @@ def run(
     options = dict(each.partition("=")[::2] for each in slurm or [])
     if "" in options or "" in options.values():
         stop("--slurm takes KEY=VALUE, as partition=long")
-    complete = execute(
-        read, folder, cache_in(cache), jobs=jobs, kind="serial" if serial else executor, scheduler=scheduler,
-        options=options, choice=Choice(tuple(only or ()), retry), progress=progress, command=f"evalsuite run {recipe}",
-    )  # fmt: skip
+
+    def done(recipe_: Recipe) -> bool:
+        return execute(
+            recipe_, folder, cache_in(cache), jobs=jobs, kind="serial" if serial else executor, scheduler=scheduler,
+            options=options, choice=Choice(tuple(only or ()), retry), progress=progress,
+            command=f"evalsuite run {recipe}",
+        )  # fmt: skip
+
+    complete = _until(until, endpoint, most_seeds, read, folder, done) if until else done(read)
     print(f"Next: evalsuite report {folder}")
     if not complete:
         raise typer.Exit(1)

@@ -204,7 +204,7 @@ def _described(part: Part) -> dict[str, str]:
 
 def _files(value: object) -> list[Path]:
     """The files that an option names: a text only where it looks like a path."""
-    if not (isinstance(value, Path) or (isinstance(value, str) and ("/" in value or Path(value).suffix))):
+    if not (isinstance(value, Path) or (isinstance(value, str) and ("/" in value or "." in value))):
         return []
     try:
         place = Path(value)

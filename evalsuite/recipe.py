@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -199,8 +200,13 @@ def _lacking(kind: str, target: Any) -> str:
     return f"lacks {', '.join(missing)}; its author must add what evalsuite.{kind.title()} names" if missing else ""
 
 
-def option_names(cls: Any) -> dict[str, str]:
-    """The field of each option of a dataclass, by the option's name: mostly the same."""
+def option_names(cls: Any) -> Mapping[str, str]:
+    """The field of each option of a dataclass, or of one's instance, by the option's name: mostly the same."""
+    return _option_names(cls if isinstance(cls, type) else type(cls))
+
+
+@cache
+def _option_names(cls: Any) -> Mapping[str, str]:
     return {each.metadata.get("option", each.name): each.name for each in fields(cls) if each.init}
 
 

@@ -92,6 +92,12 @@ class RunRecord:
             **_commit_of([checkout()]),
         )  # fmt: skip
 
+    def holds(self, recipe: Recipe, *, grown: bool = False) -> bool:
+        """Whether it is of that recipe with as many seeds or fewer; with `grown`, of that recipe with more."""
+        own, other = set(self.seeds), set(recipe.seeds)
+        nested = own > other if grown else own <= other
+        return nested and replace(recipe, seeds=tuple(self.seeds)).digest == self.digest
+
     def again(self, known: RunRecord) -> RunRecord:
         """The record of a run that goes on where an earlier call of it has left off."""
         return replace(self, started=known.started, machine=known.machine)

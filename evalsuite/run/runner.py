@@ -77,7 +77,7 @@ def run_recipe(
         fingerprint_of(workload)
     with _locked(out):
         known = read_record(out)
-        if known is not None and known.digest != recipe.digest:
+        if known is not None and not known.holds(recipe):
             raise RunError(
                 f"{out} holds a run of another recipe ({known.name!r}, {known.digest[:12]}); "
                 f"this one is {recipe.name!r}, {recipe.digest[:12]}: choose another folder with --out"

@@ -23,7 +23,9 @@ from evalsuite.recipe import parse_recipe
 from evalsuite.results import Status
 from evalsuite.run import guard, local, tree
 from evalsuite.run.child import Assignment
+from evalsuite.run.executor import Serial
 from evalsuite.run.local import Processes, _with_submodules
+from evalsuite.run.stopping import Stopped, stoppable
 
 ONE = HEAD.replace(", gelu-swap", "")
 
@@ -249,6 +251,14 @@ def test_a_terminated_run_keeps_its_rows_and_a_running_one_is_reported(workshop:
     assert "evalsuite: ended by SIGTERM; what was measured is in " in errors
     assert "Traceback" not in errors
     assert set(workshop.rows()["step"]) == {"train", "slow"}
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_each_signal_that_ends_programs_ends_a_run_in_order(name: str) -> None:
+    before = signal.getsignal(signal.Signals[name])
+    with pytest.raises(Stopped) as raised, stoppable(Serial()):
+        signal.raise_signal(signal.Signals[name])
+    assert (raised.value.name, signal.getsignal(signal.Signals[name])) == (signal.Signals[name], before)
 
 
 def test_plan_downloads_nothing(workshop: Workshop) -> None:
