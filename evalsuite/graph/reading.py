@@ -78,9 +78,7 @@ def _random(graph: Graph) -> Inputs:
 
 
 @torch.no_grad()
-def compare(
-    graph: Graph, module: nn.Module, example: Inputs, *, dynamic: bool = True, because: str = _HIDDEN
-) -> None:
+def compare(graph: Graph, module: nn.Module, example: Inputs, *, dynamic: bool = True, because: str = _HIDDEN) -> None:
     """Raise Unsupported where the graph computes something else than the module, or another shape: `because`.
 
     Compared are the example and, if `dynamic`, batches of other sizes, and random numbers in the place of real ones.
