@@ -23,6 +23,10 @@ from evalsuite.samples import Inputs, leaves, mapped
 _BATCHES = (1, 3)
 # How many times the rounding of a float32 evaluation another one may differ, and what of the output it may always.
 _NOISE, _SHARE = 16.0, 1e-6
+_HIDDEN = (
+    "its forward does something that its trace does not show, such as choosing by the batch's size, or rounds to a "
+    "coarser precision on the way"
+)
 
 
 def read(module: nn.Module, example: Inputs) -> Graph:
@@ -74,8 +78,8 @@ def _random(graph: Graph) -> Inputs:
 
 
 @torch.no_grad()
-def compare(graph: Graph, module: nn.Module, example: Inputs, *, dynamic: bool = True) -> None:
-    """Raise Unsupported where the graph computes something else than the module, or another shape.
+def compare(graph: Graph, module: nn.Module, example: Inputs, *, dynamic: bool = True, because: str = _HIDDEN) -> None:
+    """Raise Unsupported where the graph computes something else than the module, or another shape: `because`.
 
     Compared are the example and, if `dynamic`, batches of other sizes, and random numbers in the place of real ones.
     """
@@ -95,8 +99,7 @@ def compare(graph: Graph, module: nn.Module, example: Inputs, *, dynamic: bool =
         allowed = _NOISE * noise + _SHARE * finest * _greatest(wanted[known])
         if not worst <= allowed < math.inf or not bool((found.isfinite() == known).all()):
             raise Unsupported(
-                f"what was read differs from the network by {worst:.3g}, and rounding explains {allowed:.3g}: its "
-                "forward does something that its trace does not show, such as choosing by the batch's size"
+                f"what was read differs from the network by {worst:.3g}, and rounding explains {allowed:.3g}: {because}"
             )
 
 

@@ -223,7 +223,7 @@ def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
     workload = job.workload.target
     data = data_of(workload)
     network = load_network(assignment.network, workload, data)
-    _check_takes(job.step.stage, network, data, job)
+    check_takes(job.step.stage, network, data, job.workload.name, job.step.after)
     folder = assignment.scratch / ARTEFACTS
     bench = make_bench(workload, data, seed=job.seed, folder=folder, time_limit=job.time_limit)
     torch.manual_seed(job.seed)
@@ -236,9 +236,11 @@ def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
     return Found(Status.OK, rows, network=digest, handover=handover, artefacts=artefacts)
 
 
-def _check_takes(stage: Stage, network: Network, data: Data, job: Job) -> None:
-    """Raise Unsupported where the stage does not declare that it can measure such a network: see `Stage`."""
-    name, after = job.workload.name, job.step.after if job.step else ""
+def check_takes(stage: Stage, network: Network, data: Data, name: str, after: str = "") -> None:
+    """Raise Unsupported where the stage does not declare that it can measure such a network: see `Stage`.
+
+    `name` is the workload's; `after` the step's whose network it is.
+    """
     file = "an ONNX file has no layers to change or remove: give the model as my.py:make"
     lacking = {
         "takes_tokens": (network.vocabulary is not None, f"real-valued inputs; those of {name} are tokens"),

@@ -1,13 +1,18 @@
-"""A network as a graph of three kinds of nodes on flat vectors: affine maps, scalar activations and maxima."""
+"""A network as a graph of few kinds of nodes on flat vectors: affine maps, scalar functions, maxima and products."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from evalsuite.activations import Activation
 from evalsuite.verification.linear import Linear
+
+CONVEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "exp": torch.exp, "reciprocal": torch.reciprocal, "rsqrt": torch.rsqrt, "square": torch.square,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +48,33 @@ class Maximum:
 
 
 @dataclass(frozen=True, slots=True)
+class Convex:
+    """One of `CONVEX` of each entry of an earlier value, which in real arithmetic is at least `least`."""
+
+    source: int
+    name: str
+    least: float = -torch.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """left(first) * right(second), entry by entry: `left` and `right` only choose entries, perhaps one repeatedly."""
+
+    first: int
+    second: int
+    left: Linear
+    right: Linear
+
+
+Operation = Affine | Pointwise | Maximum | Convex | Product
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A node with the name that errors give it, and the number of its outputs."""
 
     name: str
-    operation: Affine | Pointwise | Maximum
+    operation: Operation
     size: int
 
     @property
@@ -55,6 +82,8 @@ class Node:
         """The tensors that the node's operation takes."""
         if isinstance(self.operation, Affine):
             return tuple(source for source, _ in self.operation.parts)
+        if isinstance(self.operation, Product):
+            return self.operation.first, self.operation.second
         return (self.operation.source,)
 
 
@@ -98,6 +127,10 @@ class Graph:
                 found.append(total)
             elif isinstance(operation, Pointwise):
                 found.append(operation.traits.value(found[operation.source]))
+            elif isinstance(operation, Convex):
+                found.append(CONVEX[operation.name](found[operation.source]))
+            elif isinstance(operation, Product):
+                found.append(operation.left(found[operation.first]) * operation.right(found[operation.second]))
             else:
                 found.append(operation.of(found[operation.source]).amax(-1))
         return found
@@ -111,7 +144,7 @@ class Graph:
         return replace(self, nodes=tuple(replace(node, operation=_to(node.operation, dtype)) for node in self.nodes))
 
 
-def _to(operation: Affine | Pointwise | Maximum, dtype: torch.dtype) -> Affine | Pointwise | Maximum:
+def _to(operation: Operation, dtype: torch.dtype) -> Operation:
     if not isinstance(operation, Affine):
         return operation
     parts = tuple((source, map_.to(dtype)) for source, map_ in operation.parts)
@@ -124,4 +157,7 @@ def renumbered(node: Node, place: dict[int, int]) -> Node:
     if isinstance(operation, Affine):
         parts = tuple((place[source], map_) for source, map_ in operation.parts)
         return replace(node, operation=replace(operation, parts=parts))
+    if isinstance(operation, Product):
+        first, second = place[operation.first], place[operation.second]
+        return replace(node, operation=replace(operation, first=first, second=second))
     return replace(node, operation=replace(operation, source=place[operation.source]))

@@ -207,3 +207,31 @@ class Convolution:
     def to(self, dtype: torch.dtype) -> Linear:
         """See `Linear`."""
         return replace(self, weight=self.weight.to(dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Adjoint:
+    """The transpose of a map, as a transposed convolution is of a convolution."""
+
+    of: Linear
+
+    @property
+    def terms(self) -> int:
+        """See `Linear`."""
+        return self.of.terms
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return self.of.pull(x)
+
+    def absolute(self) -> Linear:
+        """See `Linear`."""
+        return Adjoint(self.of.absolute())
+
+    def pull(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return self.of(rows)
+
+    def to(self, dtype: torch.dtype) -> Linear:
+        """See `Linear`."""
+        return Adjoint(self.of.to(dtype))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnx
+import torch
 
 from evalsuite.contract import Network, Unsupported
 from evalsuite.deployment import export_onnx
@@ -14,13 +16,16 @@ from evalsuite.onnx_network import OnnxNetwork, is_file
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import compare, graph_of
 
+# A module may round to float32 on the way, whatever its precision.
+_POINTS, _CLOSE = 4, 1e-5
+
 
 def graph_of_network(network: Network) -> tuple[onnx.ModelProto, Graph]:
-    """The model, and its graph in float64, which has been compared with ONNX Runtime.
+    """The model, and its graph in float64, which has been compared with ONNX Runtime, and with the module.
 
     Raises:
         Unsupported: the network cannot be exported, an operator has no reader, or the file's numbers of inputs or
-            outputs are not the network's.
+            outputs are not the network's, or the module computes something else.
     """
     model = _model(network)
     graph = graph_of(model, "the network")
@@ -31,7 +36,22 @@ def graph_of_network(network: Network) -> tuple[onnx.ModelProto, Graph]:
             f"the ONNX graph has {graph.inputs} inputs and {graph.outputs} outputs a sample, the data {wanted[0]} and "
             f"{wanted[1]}"
         )
+    _compare_module(graph, network)
     return model, graph
+
+
+@torch.no_grad()
+def _compare_module(graph: Graph, network: Network) -> None:
+    """Raise Unsupported where the graph of an exported module computes something else than the module."""
+    if is_file(network):
+        return
+    module = copy.deepcopy(network.module).double().eval()
+    random = torch.randn(_POINTS, *network.input_shape, generator=torch.Generator().manual_seed(0))
+    for points in (network.example(_POINTS).double(), random.double()):
+        ours, theirs = graph(points.flatten(1)), module(points).flatten(1)
+        if not torch.allclose(ours, theirs, rtol=_CLOSE, atol=_CLOSE * float(theirs.abs().max())):
+            worst = float((ours - theirs).abs().max())
+            raise Unsupported(f"the ONNX graph differs from the module by {worst:.3g}")
 
 
 def _model(network: Network) -> onnx.ModelProto:

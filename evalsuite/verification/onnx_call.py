@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.verification.graph import Affine, Maximum, Pointwise
+from evalsuite.verification.graph import Affine, Operation
 from evalsuite.verification.linear import Linear, Select
 
 Array = np.ndarray[Any, Any]
@@ -30,11 +30,11 @@ class Reading(ABC):
     """What operators may ask of the reader."""
 
     @abstractmethod
-    def append(self, operation: Affine | Pointwise | Maximum, name: str, shape: tuple[int, ...]) -> Tensor:
+    def append(self, operation: Operation, name: str, shape: tuple[int, ...]) -> Tensor:
         """Append a node to the network; return what it computes, with its shape."""
 
     @abstractmethod
-    def operation_of(self, tensor: Tensor) -> Affine | Pointwise | Maximum | None:
+    def operation_of(self, tensor: Tensor) -> Operation | None:
         """What computes `tensor`; None for the input."""
 
 

@@ -20,7 +20,8 @@ from onnx.reference import ReferenceEvaluator
 
 from evalsuite.contract import Unsupported
 from evalsuite.onnx_network import open_onnx
-from evalsuite.verification.graph import Affine, Graph, Maximum, Node, Pointwise, renumbered
+from evalsuite.verification.graph import Graph, Node, Operation, renumbered
+from evalsuite.verification.of_graph import nodes_of
 from evalsuite.verification.onnx_call import Call, Reading, Tensor
 from evalsuite.verification.onnx_operators import COMPUTED
 from evalsuite.verification.onnx_shapes import SHAPED
@@ -77,10 +78,25 @@ def _guarded(described: str) -> Iterator[None]:
 def graph_of(model: onnx.ModelProto, where: str, check: Callable[[], None] = lambda: None) -> Graph:
     """The graph of a model; `where` is named in errors. Not yet compared with anything. Errors as for `read_onnx`.
 
-    `check` is called before each node; what it raises ends the reading.
+    `check` is called before each node; what it raises ends the reading. A file that is no network of affine operators
+    and activations, one behind the other as they stand, is read as a typed graph: see `of_graph`.
     """
     with _guarded(where):
         reader = _Reader(model, where)
+    try:
+        return _as_it_stands(reader, model, where, check)
+    except Unsupported as refusal:
+        check()
+        try:
+            with _guarded(where):
+                written, output = nodes_of(model)
+        except Unsupported as error:
+            raise Unsupported(f"{refusal}; nor as a typed graph: {error}") from error
+    nodes, value = _needed(written, output.value)
+    return Graph(nodes, value, reader.input_shape, output.shape, reader.input_name)
+
+
+def _as_it_stands(reader: _Reader, model: onnx.ModelProto, where: str, check: Callable[[], None]) -> Graph:
     for position, node in enumerate(model.graph.node):
         check()
         with _guarded(_described(node, position, where)):
@@ -146,12 +162,12 @@ class _Reader(Reading):
         if array.dtype.kind == "f" and array.dtype not in (np.float32, np.float64):
             raise Unsupported(f"{self.where}: constant {name!r} is {array.dtype}, not float32")
 
-    def append(self, operation: Affine | Pointwise | Maximum, name: str, shape: tuple[int, ...]) -> Tensor:
+    def append(self, operation: Operation, name: str, shape: tuple[int, ...]) -> Tensor:
         """See `Reading`."""
         self.nodes.append(Node(name, operation, torch.Size(shape).numel()))
         return Tensor(len(self.nodes), shape)
 
-    def operation_of(self, tensor: Tensor) -> Affine | Pointwise | Maximum | None:
+    def operation_of(self, tensor: Tensor) -> Operation | None:
         """See `Reading`."""
         return None if tensor.value == 0 else self.nodes[tensor.value - 1].operation
 

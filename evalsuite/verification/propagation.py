@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.verification.graph import Affine, Graph, Node, Pointwise
+from evalsuite.verification.graph import Affine, Convex, Graph, Node, Pointwise, Product
+from evalsuite.verification.nonlinear import Bilinear, bilinear, convex
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
 from evalsuite.verification.scalar_lines import Chosen, Middle, is_piecewise_linear, scalar_interval, scalar_lines
 
@@ -70,13 +71,14 @@ class Propagation:
         self._graph, self._check = graph, check
         self.intervals: list[Interval] = [(lower, upper)]
         self._losses: list[torch.Tensor | None] = [None]
-        self._lines: list[Middle | Chosen | None] = [None]
+        self._lines: list[Middle | Chosen | Bilinear | None] = [None]
         sharpened = {0}
         for node in graph.nodes:
             operation = node.operation
-            if backward and not isinstance(operation, Affine) and operation.source not in sharpened:
-                self._sharpen(operation.source, node)
-                sharpened.add(operation.source)
+            for source in () if not backward or isinstance(operation, Affine) else node.sources:
+                if source not in sharpened:
+                    self._sharpen(source, node)
+                sharpened.add(source)
             self._enter(node)
             check()
 
@@ -88,9 +90,13 @@ class Propagation:
     def _enter(self, node: Node) -> None:
         """Append what is known of a node's output by intervals."""
         operation, loss = node.operation, None
-        lines: Middle | Chosen | None = None
+        lines: Middle | Chosen | Bilinear | None = None
         if isinstance(operation, Affine):
             found, loss = self._through(operation)
+        elif isinstance(operation, Product):
+            found, lines = bilinear(operation, self.intervals[operation.first], self.intervals[operation.second])
+        elif isinstance(operation, Convex):
+            found, lines = convex(operation, *self.intervals[operation.source])
         else:
             low, high = self.intervals[operation.source]
             if isinstance(operation, Pointwise):
@@ -158,6 +164,8 @@ class Propagation:
             operation = self._graph.nodes[at - 1].operation
             if isinstance(operation, Affine):
                 pulled, constant = self._back_affine(at, operation, asked)
+            elif isinstance(operation, Product):
+                pulled, constant = self._back_product(at, operation, asked)
             else:
                 coefficients, constant = self._back_activation(at, operation.source, asked)
                 pulled = [(operation.source, coefficients)]
@@ -184,6 +192,9 @@ class Propagation:
             operation, lines = self._graph.nodes[at - 1].operation, self._lines[at]
             if isinstance(operation, Affine):
                 pulled = [(source, map_.absolute().pull(asked)) for source, map_ in operation.parts]
+            elif isinstance(operation, Product):
+                pulled = self._back_product(at, operation, asked)[0]
+                pulled = [(source, each.abs()) for source, each in pulled]
             elif isinstance(lines, Middle):
                 steepest = lines.slope.abs() + lines.spread.abs()
                 pulled = [(operation.source, asked * steepest[:, None])]
@@ -209,13 +220,27 @@ class Propagation:
         constant = _dot(asked, affine.bias[None]) - _dot(asked.abs(), loss)
         return [(source, map_.pull(asked)) for source, map_ in affine.parts], constant
 
+    def _back_product(
+        self, at: int, operation: Product, asked: torch.Tensor
+    ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
+        lines, size = self._lines[at], asked.abs()
+        assert isinstance(lines, Bilinear)
+        pulled = [
+            (source, map_.pull(asked * slope[:, None] - size * spread[:, None]))
+            for source, map_, slope, spread in zip(
+                (operation.first, operation.second), (operation.left, operation.right), lines.slopes, lines.spreads,
+                strict=True,
+            )
+        ]  # fmt: skip
+        return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
+
     def _back_activation(self, at: int, source: int, asked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         lines = self._lines[at]
         if isinstance(lines, Middle):
             size = asked.abs()
             pulled = torch.addcmul(asked * lines.slope[:, None], size, lines.spread[:, None], value=-1)
             return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
-        assert lines is not None
+        assert isinstance(lines, Chosen)
         up, down = asked.clamp(min=0), asked.clamp(max=0)
         moved = up + down * lines.dominates[:, None]
         pulled = torch.zeros((*moved.shape[:-1], self.intervals[source][0].shape[1]), dtype=torch.float64)

@@ -64,7 +64,7 @@ class Quantize:
             for `relative_latency`.
     """
 
-    version: ClassVar[str] = "5"
+    version: ClassVar[str] = "6"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
     exclusive: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True

@@ -22,15 +22,14 @@ _MOVEMENT = {
     "ReorderOutput", "Reshape", "Shape", "Size", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
 _ASKS_SHAPE = {"Shape", "Size"}
-_CONVOLUTIONS = {"Conv": 1, "FusedConv": 1, "ConvInteger": 1, "QLinearConv": 3}
-"""Operators with a weight of shape (channels, ...), and which input it is."""
+_CONVOLUTIONS = {"Conv": 1, "ConvTranspose": 1, "FusedConv": 1, "ConvInteger": 1, "QLinearConv": 3}
+"""Operators with a weight of shape (channels, ...), and which input it is: of a ConvTranspose its input's channels."""
 _PRODUCTS = {
     "Gemm", "MatMul", "FusedGemm", "FusedMatMul", "QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat",
     "DynamicQuantizeMatMul",
 }  # fmt: skip
 _UNCOUNTED = {
-    "Attention", "ConvTranspose", "Einsum", "GRU", "LSTM", "MultiHeadAttention", "QAttention", "QLinearConvTranspose",
-    "RNN",
+    "Attention", "Einsum", "GRU", "LSTM", "MultiHeadAttention", "QAttention", "QLinearConvTranspose", "RNN",
 }  # fmt: skip
 _TIMED_BATCH, _TIMED_RUNS = 64, 15
 _WARM_UP = 2  # the first run of each size of batch is not typical
@@ -248,7 +247,9 @@ def _macs(node: onnx.NodeProto, profile: _Profile) -> int:
         outputs = math.prod(next(iter(args["output_type_shape"][0].values())))
         return int(outputs * next(iter(args["input_type_shape"][0].values()))[-1])
     if node.op_type in _CONVOLUTIONS:
-        outputs = math.prod(next(iter(args["output_type_shape"][0].values())))
+        # Each value is multiplied by a kernel: of what goes in where the convolution is transposed.
+        side = "input_type_shape" if node.op_type == "ConvTranspose" else "output_type_shape"
+        outputs = math.prod(next(iter(args[side][0].values())))
         # The profile leaves out weights that the kernel packed; the graph has them, if behind a DequantizeLinear.
         origin = {each.output[0]: each.input[0] for each in profile.graph.node if each.op_type == "DequantizeLinear"}
         name = node.input[_CONVOLUTIONS[node.op_type]]

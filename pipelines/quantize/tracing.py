@@ -178,6 +178,8 @@ class _Normaliser:
             path = str(node.target).removeprefix(self._root).strip(".") or type(layer).__name__.lower()
             args, kwargs = fx.map_arg((node.args, node.kwargs), self._new.__getitem__)
             return self._call(layer, path, args, kwargs, shape)
+        if _keeps_shape(node, self._per_sample):
+            return self._new[node.all_input_nodes[0]]
         layers = _layers_for(node, self._per_sample)
         if layers:
             # Others than additions read one tensor, and perhaps sizes, which they do not need.
@@ -230,6 +232,14 @@ def _changes_its_input(node: fx.Node, layer: nn.Module | None) -> bool:
     # torch ends the names of what works in place with "_", Python those of and_, or_, not_, is_.
     ours = getattr(node.target, "__module__", "") != operator.and_.__module__
     return node.target in _IN_PLACE or (ours and name.endswith("_") and not name.endswith("__"))
+
+
+def _keeps_shape(node: fx.Node, per_sample: set[fx.Node]) -> bool:
+    """Whether it reshapes to the shape that there is, which is nothing."""
+    if node.target not in _FLATTENINGS or not node.all_input_nodes:
+        return False
+    source = node.all_input_nodes[0]
+    return _shape(node) == _shape(source) != () and per_sample.issuperset((node, source))
 
 
 def _layers_for(node: fx.Node, per_sample: set[fx.Node]) -> list[nn.Module]:

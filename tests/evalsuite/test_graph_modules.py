@@ -42,10 +42,6 @@ def layers(module: fx.GraphModule) -> Counter[type[nn.Module]]:
 @pytest.mark.parametrize("name", _EVERY)
 def test_each_kind_of_network_is_the_same_in_torchs_layers(name: str) -> None:
     module, inputs = made(name)
-    if name == "llama":  # A known limit: in float64 it is not the same to the last digits, and so it is refused.
-        with pytest.raises(Unsupported, match="differs from the network by"):
-            in_modules(module, inputs)
-        return
     graph = in_modules(module, inputs)
     for batch in (1, 3):
         some = mapped(inputs, lambda each, size=batch: each[torch.arange(size) % 2])  # type: ignore[misc]
@@ -120,6 +116,29 @@ def test_what_is_rounded_is_refused_where_it_must_be_exact() -> None:
     with pytest.raises(Unsupported, match="gelu is computed from numbers that are rounded"):
         in_modules(rounded, torch.randn(2, 6), exact=True)
     in_modules(HandWritten(functional.gelu), torch.randn(2, 6), exact=True)
+
+
+@torch.no_grad()
+def test_what_is_computed_of_constants_is_held_in_float32() -> None:
+    """As Llama's rotary angles are, which float64 would round otherwise."""
+
+    class Rotated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(6, 4))
+            self.register_buffer("frequencies", 1 / 10000 ** (torch.arange(4) / 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            angles = self.frequencies * torch.arange(1, 3)[:, None]
+            return (self.normed(x)[:, None] * angles.cos()).flatten(1)
+
+    module, inputs = Rotated(), torch.randn(3, 6)
+    found = in_modules(module, inputs)
+    torch.testing.assert_close(found(inputs), module(inputs))
+    held = [each for each in [*found.parameters(), *found.buffers()] if each.is_floating_point()]
+    assert {each.dtype for each in held} == {torch.float32}
+    with pytest.raises(Unsupported, match="computed from numbers that are rounded|computed from others"):
+        in_modules(module, inputs, exact=True)
 
 
 def test_a_function_of_a_module_with_layers_has_a_name_of_its_own() -> None:

@@ -54,7 +54,7 @@ ALLOWED = {
     "certificate": {"activations", "contract", "graph", "relaxations"},
     "deployment": {"samples"},
     "yardstick": {"activations", "contract", "deployment", "plugins", "reluize", "samples"},
-    "verification": {"activations", "contract", "deployment", "onnx_network", "relaxations"},
+    "verification": {"activations", "contract", "deployment", "graph", "onnx_network", "relaxations"},
     "workloads": {"activations", "contract", "plugins", "samples", "tasks"},
     "resizing": {"activations"},
     "networks": {"activations", "contract", "onnx_network", "plugins", "resizing", "workloads"},

@@ -14,10 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from evalsuite import Bench, Data, Network, Outcome, Regression, Split, Unsupported, export_onnx
 from evalsuite.onnx_network import OnnxNetwork
-from evalsuite.plan import Job
 from evalsuite.plugins import load
-from evalsuite.recipe import Part
-from evalsuite.run.child import _check_takes
+from evalsuite.run.child import check_takes
 from pipelines.accuracy import Accuracy
 from pipelines.bounds import Bounds
 from pipelines.export_onnx import Export
@@ -183,19 +181,17 @@ def test_a_regression_of_torch_is_verified_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["prune", "exact-prune", "swap-certificate"])
 def test_what_would_change_layers_says_so(name: str, file: Network, bench: Callable[..., Bench]) -> None:
-    job = Job(Part("iris-mlp", "iris-mlp", {}, None), Part("net.onnx", "trained", {}, None), 0, None, "", 60.0)
     with pytest.raises(Unsupported, match=r"modules; an ONNX file has no layers .* give the model as my.py"):
-        _check_takes(load("stages", name).target(), file, bench("iris-mlp").data, job)
+        check_takes(load("stages", name).target(), file, bench("iris-mlp").data, "iris-mlp")
 
 
 def test_gate_takes_several_inputs_where_stages_do(bench: Callable[..., Bench]) -> None:
-    job = Job(Part("iris-mlp", "iris-mlp", {}, None), Part("trained", "trained", {}, None), 0, None, "", 60.0)
     given = {"left": torch.zeros(2, 1), "right": torch.zeros(2, 1)}
     network, data = Network("pair", torch.nn.Identity(), (1,), 3, given=given), bench("iris-mlp").data
     taken, refused = [], set()
     for name in ("accuracy", "export", "quantize", "prune", "exact-prune", "swap-certificate", "bounds", "smt"):
         try:
-            _check_takes(load("stages", name).target(), network, data, job)
+            check_takes(load("stages", name).target(), network, data, "iris-mlp")
             taken.append(name)
         except Unsupported as error:
             refused.add(str(error))

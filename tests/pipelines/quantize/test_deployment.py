@@ -316,15 +316,26 @@ def test_size_and_latency_are_against_the_float_file(integer_resnet, tmp_path: P
     assert all(each.timing for each in rows if each.name.startswith("latency"))
 
 
-def test_operators_whose_products_are_not_counted_are_refused(tmp_path: Path) -> None:
-    weight = numpy_helper.from_array(np.ones((1, 1, 2, 2), dtype=np.float32), "weight")
-    node = helper.make_node("ConvTranspose", ["input", "weight"], ["logits"], name="up")
+def saved(node: onnx.NodeProto, weight: tuple[int, ...], path: Path) -> Path:
+    """A file of one node, of images (1, 8, 8) and a weight of ones."""
+    constant = numpy_helper.from_array(np.ones(weight, dtype=np.float32), "weight")
     shapes = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["b", 1, s, s]) for name, s in
-              (("input", 8), ("logits", 9))]  # fmt: skip
-    graph = helper.make_graph([node], "up", shapes[:1], shapes[1:], [weight])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), tmp_path / "u.onnx")
-    with pytest.raises(RuntimeError, match="up: the multiply-accumulates of ConvTranspose are not counted"):
-        observe(tmp_path / "u.onnx", INPUTS[:1])
+              (("input", 8), ("logits", 9 if node.op_type == "ConvTranspose" else 8))]  # fmt: skip
+    graph = helper.make_graph([node], "one", shapes[:1], shapes[1:], [constant])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
+    return path
+
+
+def test_operators_whose_products_are_not_counted_are_refused(tmp_path: Path) -> None:
+    node = helper.make_node("Einsum", ["input", "weight"], ["logits"], name="sum", equation="bchw,oc->bohw")
+    with pytest.raises(RuntimeError, match="sum: the multiply-accumulates of Einsum are not counted"):
+        observe(saved(node, (1, 1), tmp_path / "s.onnx"), INPUTS[:1])
+
+
+def test_a_transposed_convolution_multiplies_each_value_by_its_kernel(tmp_path: Path) -> None:
+    node = helper.make_node("ConvTranspose", ["input", "weight"], ["logits"], name="up")
+    (found,) = observe(saved(node, (1, 1, 2, 2), tmp_path / "u.onnx"), INPUTS[:1]).nodes
+    assert found.macs == 8 * 8 * 2 * 2
 
 
 def test_an_execution_of_nothing_has_no_shares() -> None:

@@ -344,3 +344,20 @@ def test_what_hangs_on_a_layer_is_refused_by_path() -> None:
     patched[2].forward = lambda x: x.clamp(-4, 4)  # type: ignore[method-assign]
     with pytest.raises(Unsupported, match=r"^2 .Dropout. has forward hooks, or a forward of its own"):
         trace(patched, (4,))
+
+
+def test_flattening_what_is_flat_is_nothing() -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(functional.gelu(self.first(x.flatten(1))).view(-1, 5))
+
+    torch.manual_seed(0)
+    module, inputs = Flat().eval(), torch.randn(4, 6)
+    graph = trace(module, (6,))
+    assert layers(graph) == [nn.Linear, nn.GELU, nn.Linear]
+    assert {node.op for node in graph.graph.nodes} == {"placeholder", "call_module", "output"}
+    torch.testing.assert_close(graph(inputs), module(inputs))
