@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         area_columns,
         area_text,
         holm_areas,
+        holm_by_family,
         measured_area,
     )
     from evalsuite.report.canvas import (
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
         Measure,
         Part,
         Run,
+        Screen,
         Section,
         first_step,
         mean_test,
@@ -281,6 +283,7 @@ _HOME = {
         "area_columns",
         "area_text",
         "holm_areas",
+        "holm_by_family",
         "measured_area",
     ),
     "evalsuite.report.canvas": (
@@ -337,6 +340,7 @@ _HOME = {
         "Measure",
         "Part",
         "Run",
+        "Screen",
         "Section",
         "first_step",
         "mean_test",
@@ -513,6 +517,7 @@ __all__ = [
     "Scalar",
     "Scale",
     "Score",
+    "Screen",
     "Section",
     "Setup",
     "Several",
@@ -582,6 +587,7 @@ __all__ = [
     "harden",
     "holm",
     "holm_areas",
+    "holm_by_family",
     "in_layers",
     "in_modules",
     "input_names",

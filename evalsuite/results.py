@@ -221,8 +221,7 @@ def read_results(*folders: Path) -> pd.DataFrame:
         frame = _frame(path)
         frame.insert(0, "run", folder.resolve().name)
         frames.append(frame)
-    united: pd.DataFrame = pd.concat(frames, ignore_index=True)
-    return united
+    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
 def as_table(frame: pd.DataFrame) -> pa.Table:
@@ -260,15 +259,42 @@ def _frame(path: Path) -> pd.DataFrame:
                 "folder, which writes the file anew: what the journal and the cache still hold is not measured again"
             )
         plain = table.select(schema().names).cast(schema())
-        options = {name: table[name].to_pylist() for name in OPTIONS}
+        options = {name: _shared(table[name].combine_chunks()) for name in OPTIONS}
     except (pa.ArrowInvalid, KeyError, OSError) as error:
         text = str(error).splitlines()[0]
         raise DamagedResults(
             f"{path}: cannot be read ({text}); run the recipe again: the journal beside it is whole"
         ) from error
-    frame: pd.DataFrame = plain.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    for name, every in options.items():
-        given = ({key: value for key, value in (each or {}).items() if value is not None} for each in every)
-        shared: dict[tuple[Any, ...], dict[str, Any]] = {}  # A million rows are of a few hundred steps.
-        frame[name] = pd.Series([shared.setdefault(tuple(each.items()), each) for each in given], dtype=object)
-    return frame
+    texts = {each.name: plain[each.name] for each in plain.schema if each.type == pa.string()}
+    numbers = plain.drop_columns(list(texts)).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    columns = {name: _alike(column.combine_chunks()) for name, column in texts.items()}
+    columns |= {name: pd.Series(every, dtype=object) for name, every in options.items()}
+    columns |= {name: numbers[name] for name in numbers}
+    return pd.DataFrame({name: columns[name] for name in (*schema().names, *OPTIONS)})
+
+
+def _alike(texts: pa.Array) -> pd.Series[Any]:
+    """Texts of which equal ones are one object: a million rows have a few hundred, and would be copied with a frame."""
+    import numpy as np
+    import pandas as pd
+
+    found = texts.dictionary_encode(null_encoding="encode")
+    names = np.array([*found.dictionary.to_pylist(), None], dtype=object)
+    return pd.Series(names[found.indices.to_numpy()], dtype=object)
+
+
+def _shared(structs: pa.Array) -> list[dict[str, Any]]:
+    """Each row's options without names that have no value; equal ones are one dictionary."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    codes = np.zeros(len(structs), np.int64)
+    for column in structs.flatten() if pa.types.is_struct(structs.type) else []:
+        found = pc.dictionary_encode(column, null_encoding="encode")
+        codes = codes * max(1, len(found.dictionary)) + found.indices.to_numpy()
+        codes = np.unique(codes, return_inverse=True)[1]  # So that it never overflows.
+    _, first, places = np.unique(codes, return_index=True, return_inverse=True)
+    plain = structs.take(pa.array(first)).to_pylist()
+    given = [{key: value for key, value in (each or {}).items() if value is not None} for each in plain]
+    return [given[at] for at in places.tolist()]  # A million rows are of a few hundred steps.

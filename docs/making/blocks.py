@@ -14,10 +14,10 @@ from pathlib import Path
 
 from evalsuite.plugins import load, options_of, texts_of
 from evalsuite.report.matrix import MatrixRow, Reading, decision_matrices
-from evalsuite.report.measured import TRAIN, Measured
+from evalsuite.report.measured import Measured
 from evalsuite.report.ordering import baseline_of, in_order
 from evalsuite.report.record import read_record
-from evalsuite.report.section import Run, in_recipe_order, sections
+from evalsuite.report.section import Run, sections
 from evalsuite.results import read_results
 
 ROOT = Path(__file__).parent.parent.parent
@@ -73,8 +73,7 @@ def _rows(folder: Path) -> Iterable[MatrixRow]:
     frame = in_order(read_results(folder), record)
     # Endpoints read single networks; the comparison of everything, which takes long, is for tables.
     run = Run(frame, Measured(frame, record.after), baseline_of(frame, record), record, frame.iloc[:0])
-    asked = in_recipe_order([TRAIN, *map(str, frame["stage"].unique())])
-    (matrix,) = [each for each in decision_matrices(run, asked, run.others) if each.variant == VARIANT]
+    (matrix,) = [each for each in decision_matrices(run) if each.variant == VARIANT]
     return matrix.rows
 
 

@@ -84,13 +84,21 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
     return replace(area, heights=heights, estimate=estimate, low=low, high=high, p=p)
 
 
-def holm_areas(areas: Sequence[Kind], family: Callable[[Kind], object] = lambda _: None) -> list[Kind]:
-    """The areas with Holm's p over all that have one in the same family."""
-    found: dict[int, float] = {}
-    for each in dict.fromkeys(map(family, areas)):
-        tested = [(i, area.p) for i, area in enumerate(areas) if family(area) == each and area.p is not None]
-        found |= dict(zip((i for i, _ in tested), holm([p for _, p in tested]), strict=True))
-    return [replace(area, p_holm=found.get(i)) for i, area in enumerate(areas)]
+def holm_areas(areas: Sequence[Kind], family: Callable[[Kind], object] = lambda _: None,
+               known: Callable[[Kind], float | None] = lambda _: None) -> list[Kind]:  # fmt: skip
+    """The areas with Holm's p over all that have one in the same family; a `known` p is the decision matrix's own."""
+    p = holm_by_family([(family(area), area.p) for area in areas], [known(area) for area in areas])
+    return [replace(area, p_holm=each) for area, each in zip(areas, p, strict=True)]
+
+
+def holm_by_family(tests: Sequence[tuple[object, float | None]], known: Sequence[float | None]) -> list[float | None]:
+    """Holm's p of each test, of a family and a p value, over those of its family; or the one that is known of it."""
+    found = list(known)
+    for each in dict.fromkeys(family for family, _ in tests):
+        own = [(i, p) for i, (family, p) in enumerate(tests) if family == each and p is not None and known[i] is None]
+        for (i, _), adjusted in zip(own, holm([p for _, p in own]), strict=True):
+            found[i] = adjusted
+    return found
 
 
 def _scaled(point: Point, logarithmic: bool) -> Point:

@@ -97,6 +97,9 @@ def new_figure(width: float, height: float) -> Any:
 def svg_text(figure: Any) -> str:
     """The figure as SVG without date and version: the same bytes for the same data."""
     stream = io.StringIO()
+    # Done here, it is done once: saving would draw everything once more to lay it out.
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 

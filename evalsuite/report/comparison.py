@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalsuite.contract import Direction
 from evalsuite.report.statistics import Estimate, mean_interval, paired_difference
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINE = ("workload", "step", "stage", "metric", "setting", "unit", "direction", "timing")
+_READ = (*LINE, "variant", "seed", "value", "status", "verdict", "reason")
 _OF_LINE = LINE[:-1]  # A line depends on the clock where any of its rows does.
 SAMPLED = "fraction"  # The unit of metrics that are a fraction of samples.
 ABSENT = "absent"  # The job has no row at all: the run has not reached it.
@@ -76,17 +77,25 @@ class _Found:
     remarks: Counter[str] = field(default_factory=Counter)
 
 
+class _Value(NamedTuple):
+    """What a row says of its metric."""
+
+    value: float
+    status: str
+    verdict: str
+    reason: str
+
+
 class _Rows:
     """The aggregate rows of a frame, found by job and by metric."""
 
     def __init__(self, frame: pd.DataFrame, drawn: Sequence[str]) -> None:
-        self.by_metric: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        self.by_metric: dict[tuple[Any, ...], dict[int, _Value]] = {}  # Line and variant -> seed.
         self.failed_jobs: dict[tuple[Any, ...], Mapping[str, Any]] = {}
         self.jobs: set[tuple[Any, ...]] = set()
-        self.lines: dict[tuple[Any, ...], None] = {}
         self.seeds: dict[str, set[int]] = {}
         self.steps: dict[tuple[str, str], None] = {}
-        self.variants = list(dict.fromkeys(frame["variant"]))
+        self.variants = list(frame["variant"].unique())
         aggregates = frame[frame["sample"].isna() & ~frame["metric"].isin(drawn)]
         self._clocked = set(
             aggregates.loc[aggregates["timing"].astype(bool), list(_OF_LINE)].itertuples(index=False, name=None)
@@ -95,8 +104,8 @@ class _Rows:
             self.jobs.add(job)
             self.seeds.setdefault(job[0], set()).add(job[3])
             self.steps[job[:2]] = None
-        for row in aggregates.to_dict("records"):
-            self._add({str(key): value for key, value in row.items()})
+        for row in aggregates[list(_READ)].itertuples(index=False, name=None):
+            self._add(dict(zip(_READ, row, strict=True)))
 
     def _add(self, row: Mapping[str, Any]) -> None:
         job = (row["workload"], row["step"], row["variant"], row["seed"])
@@ -104,17 +113,15 @@ class _Rows:
             self.failed_jobs[job] = row
             return
         place = tuple(row[name] for name in _OF_LINE)
-        line = (*place, place in self._clocked)
-        key = (line, row["variant"], row["seed"])
-        if key in self.by_metric:
+        seeds = self.by_metric.setdefault(((*place, place in self._clocked), row["variant"]), {})
+        if row["seed"] in seeds:
             raise ValueError(f"two rows of {row['metric']!r} for {job}: a job gives one value per metric and setting")
-        self.by_metric[key] = row
-        self.lines[line] = None
+        seeds[row["seed"]] = _Value(row["value"], row["status"], row["verdict"], row["reason"])
 
     def all_lines(self) -> list[tuple[Any, ...]]:
         """The lines in order; a step that gave no metric for any network has one line with an empty metric."""
-        measured = {line[:2] for line in self.lines}
-        lines = dict(self.lines)
+        lines = {line: None for line, _ in self.by_metric}
+        measured = {line[:2] for line in lines}
         for (workload, step, _, _), row in self.failed_jobs.items():
             if (workload, step) not in measured:
                 lines[(workload, step, row["stage"], "", "", "", Direction.NEUTRAL.value, False)] = None
@@ -124,19 +131,19 @@ class _Rows:
     def found(self, line: tuple[Any, ...], variant: str) -> _Found:
         """What each seed gave for a line and a variant."""
         found = _Found()
+        rows = self.by_metric.get((line, variant), {})
         for seed in sorted(self.seeds[line[0]]):
-            job = (line[0], line[1], variant, seed)
-            row = self.by_metric.get((line, variant, seed))
+            row = rows.get(seed)
             if row is None:
-                found.lacks[self._why_none(job)] += 1
-            elif row["status"] == Status.OK.value and math.isfinite(row["value"]):
-                found.values[seed] = float(row["value"])
-                found.remarks[row["reason"]] += bool(row["reason"])
-            elif row["verdict"] and row["status"] == Status.OK.value:
-                found.lacks[(row["verdict"], row["reason"])] += 1
+                found.lacks[self._why_none((line[0], line[1], variant, seed))] += 1
+            elif row.status == Status.OK.value and math.isfinite(row.value):
+                found.values[seed] = float(row.value)
+                found.remarks[row.reason] += bool(row.reason)
+            elif row.verdict and row.status == Status.OK.value:
+                found.lacks[(row.verdict, row.reason)] += 1
             else:
-                status = Status.FAILED.value if row["status"] == Status.OK.value else row["status"]
-                found.lacks[(status, row["reason"] or "no reason given")] += 1
+                status = Status.FAILED.value if row.status == Status.OK.value else row.status
+                found.lacks[(status, row.reason or "no reason given")] += 1
         return found
 
     def _why_none(self, job: tuple[Any, ...]) -> tuple[str, str]:
@@ -228,10 +235,10 @@ def comparison(frame: pd.DataFrame, baseline: str, drawn: Sequence[str] = ()) ->
 
     if frame.empty:
         raise ValueError("comparison of no rows: the run has no results yet")
-    variants = list(dict.fromkeys(frame["variant"]))
+    variants = list(frame["variant"].unique())
     if baseline not in variants:
         raise ValueError(f"baseline {baseline!r} has no rows; this run has {', '.join(variants)}")
     rows = _Rows(frame, drawn)
     rows.variants.sort(key=lambda name: name != baseline)
-    made = [asdict(cell) for cell in _cells(rows, baseline)]
+    made = [vars(cell) for cell in _cells(rows, baseline)]
     return pd.DataFrame(made, columns=list(Cell.__dataclass_fields__))

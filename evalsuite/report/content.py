@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from evalsuite.report.comparison import ABSENT, comparison
 from evalsuite.report.figures import draw_all
 from evalsuite.report.findings import chance_text
 from evalsuite.report.headlines import headline_lines
-from evalsuite.report.matrix import Matrix, decision_matrices
+from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.section import Part, Run, Section, in_recipe_order
@@ -27,15 +27,17 @@ GUIDE = (
     "Each cell gives the mean over seeds ± the half-width of its 95 % t interval. Δ is the paired difference to the "
     "baseline of the same workload and seed, with its own 95 % interval in brackets. A difference is called better or "
     "worse only where that interval excludes 0 and the metric has a direction; “not resolved” means that these seeds "
-    "cannot tell, not that the two are equal. Where there is no value, the cell says why."
+    "cannot tell, not that the two are equal. A number that the answer concludes from has its verdict. "
+    "Where there is no value, the cell says why."
 )
 ANSWER_GUIDE = (
     "Differences to {baseline}, paired by seed, with 95 % intervals; all workloads: the unweighted mean over them. "
-    "Helps and costs: p at most 5 % after Holm over all tests of all variants here, so that a false such word stands "
-    "here in at most 5 % of runs. Mixed: single settings, or workloads, are resolved either way, or a single setting "
+    "Helps and costs: p at most 5 % after Holm, of {first} over all tests of its own table, of the other variants over "
+    "all tests of all theirs, so that a false such word stands in the first table in at most 5 % of runs, and in any "
+    "of the others in at most 5 %. Mixed: single settings, or workloads, are resolved either way, or a single setting "
     "costs the margin or more. No worse: the interval excludes a loss of the margin; "
     "these intervals are not adjusted for their number. The seeds named "
-    "would resolve a difference of the margin in four of five runs, at the level of the strictest test here."
+    "would resolve a difference of the margin in four of five runs, at the level of the strictest of those tests."
 )
 MOST_COLUMNS = 6
 
@@ -55,9 +57,14 @@ class Content:
         return in_recipe_order([TRAIN, *map(str, self.frame["stage"].unique())])
 
     @cached_property
+    def _rows(self) -> Run:
+        """The run without its comparison, which endpoints do not read."""
+        return Run(self.frame, self.measured, self.baseline, self.record, self.frame.iloc[:0])
+
+    @cached_property
     def run(self) -> Run:
         """The run as sections read it."""
-        return Run(self.frame, self.measured, self.baseline, self.record, self.whole, self.glances)
+        return replace(self._rows, compared=self.whole, glance=self.glances)
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -75,15 +82,26 @@ class Content:
     @cached_property
     def matrices(self) -> list[Matrix]:
         """The decision matrix of each variant but the baseline, the one that is shown first in front."""
-        first = [name for section in self.sections.values() for name in section.subjects if name in self.run.others]
-        names = dict.fromkeys([*first[:1], *self.run.others])
-        return decision_matrices(self.run, self.sections, list(names))
+        return self._rows.once(decision_matrices)
+
+    @property
+    def answer_guide(self) -> str:
+        """How the matrices are read."""
+        return ANSWER_GUIDE.format(baseline=self.baseline, first=self.matrices[0].variant)
+
+    @property
+    def unanswered(self) -> str:
+        """Which questions of the installed sections this run does not ask; empty where it asks all."""
+        asked = {row.endpoint.question for matrix in self.matrices for row in matrix.rows}
+        lacking = [each.question for section in self.sections.values() for each in section.endpoints
+                   if not each.instead and each.question not in asked]  # fmt: skip
+        return f"Not answered by this run: {', '.join(lacking)}." if lacking else ""
 
     @cached_property
     def compared(self) -> pd.DataFrame:
-        """The tidy comparison."""
+        """The tidy comparison; what is a number of the decision matrix too has its verdict."""
         drawn = [metric for section in self.sections.values() for metric in section.drawn]
-        return comparison(self.frame, self.baseline, drawn)
+        return as_decided(comparison(self.frame, self.baseline, drawn), self._rows.screen)
 
     @cached_property
     def whole(self) -> pd.DataFrame:

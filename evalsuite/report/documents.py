@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evalsuite.report.content import ANSWER_GUIDE, GUIDE, Content
+from evalsuite.report.content import GUIDE, Content
 from evalsuite.report.grids import Grid
 from evalsuite.report.matrix import ALL, matrix_frame
 from evalsuite.report.record import NOT_RECORDED
@@ -124,7 +124,7 @@ def _answers(content: Content) -> list[str]:
             for row in matrix.rows
         ]  # fmt: skip
         parts += [f"**{_cell(matrix.sentence)}**", *([_grid([_cell(each) for each in head], rows)] if rows else [])]
-    return [*parts, ANSWER_GUIDE.format(baseline=_cell(content.baseline))] if parts else []
+    return [*parts, *filter(None, [content.unanswered]), _cell(content.answer_guide)] if parts else []
 
 
 def markdown(content: Content) -> str:

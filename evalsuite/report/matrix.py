@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.report.grids import estimate_columns, frame_of
+from evalsuite.report.measured import TRAIN
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.paired import difference_unit, interval_text, seed_difference
 from evalsuite.report.pooling import mean_over_workloads, seeds_needed
 from evalsuite.report.ranks import holm
-from evalsuite.report.section import Contrast, Endpoint, Evidence, Run, Section
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Run, Screen, in_recipe_order
 from evalsuite.report.sentences import listed
 from evalsuite.report.statistics import Estimate, p_value
 
@@ -50,6 +51,7 @@ class MatrixCell:
     would resolve a difference of the margin. `asked` are the seeds, or of all workloads the workloads, that the run
     has. `small`: the whole interval lies within the margin. `ends` are the least and the greatest difference that
     there may be, one twice where no question was left open; `estimate` is then from the one's interval to the other's.
+    `place` is the step, metric and setting of a number that is a line of the comparison too.
     """
 
     reading: Reading
@@ -65,6 +67,7 @@ class MatrixCell:
     asked: int = 0
     small: bool = False
     ends: tuple[Estimate, Estimate] | None = None
+    place: tuple[str, str, str] | None = None
 
     @property
     def bracketed(self) -> bool:
@@ -201,29 +204,35 @@ def _told(row: MatrixRow) -> Reading:
     return Reading.UNRESOLVED if Reading.UNRESOLVED in every else next(iter(every), Reading.UNMEASURED)
 
 
-def decision_matrices(run: Run, sections: Mapping[str, Section], variants: Sequence[str]) -> list[Matrix]:
-    """What the run says of each variant.
+def decision_matrices(run: Run) -> list[Matrix]:
+    """What the run says of each variant but the baseline; the one that a section declares its subject comes first.
 
-    A cell is read as helping or costing only where its p value is at most 5 % after Holm's adjustment for all tests of
-    the screen: of every variant, question and workload. So whatever is true of the others, a false word stands on the
-    screen in at most 5 % of runs. A resolved cell is mixed where a member of its family, such as a single setting, is
-    resolved the other way (Holm's within the family), and so is one that is no worse on the mean while such a member
-    costs the margin or more.
+    A cell is read as helping or costing only where its p value is at most 5 % after Holm's adjustment, see
+    `read_screens`. A resolved cell is mixed where a member of its family, such as a single setting, is resolved the
+    other way (Holm's within the family), and so is one that is no worse on the mean while such a member costs the
+    margin or more.
     """
+    sections = in_recipe_order([TRAIN, *map(str, run.frame["stage"].unique())])
+    subjects = [name for section in sections.values() for name in section.subjects if name in run.others]
+    variants = list(dict.fromkeys([*subjects[:1], *run.others]))
     workloads = tuple(run.measured.workloads)
     seeds = {str(name): int(count) for name, count in run.frame.groupby("workload")["seed"].nunique().items()}
-    made = []
+    made: dict[str, list[MatrixRow]] = {variant: [] for variant in variants}
     for variant in variants:
         for name, section in sections.items():
             for endpoint in section.endpoints:
                 found = {each: endpoint.measure(run, each, variant) for each in workloads}
                 if any(found.values()):
-                    made.append((variant, matrix_row(name, endpoint, found, seeds)))
-    read = list(zip((variant for variant, _ in made), read_rows([row for _, row in made]), strict=True))
-    return [
-        Matrix(variant, run.baseline, workloads, tuple(row for name, row in read if name == variant))
-        for variant in variants
-    ]
+                    made[variant].append(matrix_row(name, endpoint, found, seeds))
+    return [Matrix(variant, run.baseline, workloads, rows) for variant, rows in read_screens(made).items()]
+
+
+def screen_of(run: Run) -> Screen:
+    """The cells of single workloads."""
+    return {
+        (row.endpoint.question, workload, matrix.variant): cell
+        for matrix in run.once(decision_matrices) for row in matrix.rows for workload, cell in row.cells.items()
+    }  # fmt: skip
 
 
 def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | None],
@@ -285,6 +294,7 @@ def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCe
         reason="questions were left open" if ends[0] != ends[1] else _why(endpoint, estimate),
         asked=seeds,
         ends=ends,
+        place=primary.place,
     )
 
 
@@ -326,8 +336,38 @@ def _resolved(endpoint: Endpoint, evidence: Evidence) -> list[tuple[str, float]]
     return [(label, mean) for (label, mean, _), p in zip(tested, adjusted, strict=True) if p <= LEVEL]
 
 
+def as_decided(compared: pd.DataFrame, screen: Screen) -> pd.DataFrame:
+    """The comparison, in which a number that a cell concludes from is resolved where the cell says so."""
+    readings = {(workload, *cell.place, variant): cell.reading
+                for (_, workload, variant), cell in screen.items() if cell.place is not None}  # fmt: skip
+    names = ["workload", "step", "metric", "setting", "variant"]
+    said = [readings.get(place) for place in compared[names].itertuples(index=False, name=None)]
+    tones = {Reading.HELPS: "better", Reading.COSTS: "worse"}
+    better = [
+        tone if each is None else tones.get(each, "") for each, tone in zip(said, compared["better"], strict=True)
+    ]
+    resolved = [yes if each is None else each in _SAID for each, yes in zip(said, compared["resolved"], strict=True)]
+    return compared.assign(better=better, resolved=resolved)
+
+
+def read_screens(rows: Mapping[str, Sequence[MatrixRow]]) -> dict[str, tuple[MatrixRow, ...]]:
+    """Variant -> rows, with what their cells say.
+
+    The first variant's contrast is what was asked before: Holm's is over all tests of its questions, workloads and
+    their means. The other variants are shown beside it, and Holm's is over all tests of all of them. So, whatever is
+    true of the rest, a false word stands on the first screen in at most 5 % of runs, and on any of the others in at
+    most 5 %.
+    """
+    names = list(rows)
+    found: dict[str, tuple[MatrixRow, ...]] = {}
+    for family in (names[:1], names[1:]):
+        read = iter(read_rows([row for name in family for row in rows[name]]))
+        found |= {name: tuple(next(read) for _ in rows[name]) for name in family}
+    return found
+
+
 def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
-    """All rows of a screen, of every variant, with what their cells say: see `decision_matrices`."""
+    """The rows of one family of tests with what their cells say: Holm's is over all of them."""
     every = [cell for row in rows for cell in (*row.cells.values(), row.pooled)]
     adjusted = holm([cell.p for cell in every if cell.p is not None])
     level, each = LEVEL / max(1, len(adjusted)), iter(adjusted)

@@ -51,7 +51,8 @@ class Measured:
         if row["status"] == Status.OK.value and isinstance(value, float) and math.isfinite(value):
             self._values.setdefault(place, {})[int(str(row["seed"]))] = value
             settings = self._settings.setdefault((place[0], place[1], place[2], place[3]), {})
-            settings.setdefault(place[4], parse_setting(place[4]))
+            if place[4] not in settings:
+                settings[place[4]] = parse_setting(place[4])
         elif row["reason"]:
             self._reasons.setdefault(place, f"{row['status']}: {root_reason(str(row['reason']))}")
 

@@ -20,7 +20,7 @@ def in_order(frame: pd.DataFrame, record: Record) -> pd.DataFrame:
     }
     ranks = frame[["seed"]].copy()
     for column, names in wanted.items():
-        rest = [each for each in dict.fromkeys(frame[column]) if each not in names]
+        rest = [each for each in frame[column].unique() if each not in names]
         # Without a recorded order, the order of the rows is all there is.
         order = {name: i for i, name in enumerate([*names, *(sorted(rest) if names else rest)])}
         ranks[column] = frame[column].map(order)
@@ -34,6 +34,6 @@ def baseline_of(frame: pd.DataFrame, record: Record) -> str:
     recorded = record.entries.get("baseline")
     if isinstance(recorded, str) and recorded:
         return recorded
-    variants = list(dict.fromkeys(frame["variant"]))
+    variants = list(frame["variant"].unique())
     known = [each.baseline for each in sections().values() if each.baseline]
     return next((each for each in known if each in variants or not variants), str(variants[0]) if variants else "")

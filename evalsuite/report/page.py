@@ -10,7 +10,7 @@ from itertools import chain, count
 from typing import Any
 
 from evalsuite.report.canvas import Drawing
-from evalsuite.report.content import ANSWER_GUIDE, GUIDE, Content
+from evalsuite.report.content import GUIDE, Content
 from evalsuite.report.documents import LATEX, file_name
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.headlines import optional_metrics
@@ -115,7 +115,6 @@ def render(content: Content) -> str:
         "content": content,
         "question": content.question,
         "guide": GUIDE,
-        "answer_guide": ANSWER_GUIDE.format(baseline=content.baseline),
         "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},
         "policy": content_policy(style, script),
         # Both come from this package; escaping them would change their digests.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from evalsuite.report.canvas import Drawing
     from evalsuite.report.grids import Grid
+    from evalsuite.report.matrix import MatrixCell
     from evalsuite.report.measured import Measured
     from evalsuite.report.paired import Values
     from evalsuite.report.record import Record
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 Kind = TypeVar("Kind")
+Screen = Mapping[tuple[str, str, str], "MatrixCell"]  # (Question, workload, variant) -> what the first screen says.
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,13 @@ class Run:
             self._made[make] = make(self)
         made: Kind = self._made[make]
         return made
+
+    @property
+    def screen(self) -> Screen:
+        """The one p value and verdict of each number that the decision matrix has, for every part of the page."""
+        from evalsuite.report.matrix import screen_of
+
+        return self.once(screen_of)
 
     @property
     def others(self) -> list[str]:
@@ -101,7 +110,8 @@ class Contrast:
 
     `magnitude` is of the numbers that the arms were computed from, where they are differences themselves: what is
     smaller than its rounding is none. Where questions were left open, `own` and `other` are the lower ends of what the
-    values may be, and `own_upper` and `other_upper` the upper ones; else these are empty.
+    values may be, and `own_upper` and `other_upper` the upper ones; else these are empty. `place` is the step, metric
+    and setting of what is a line of the comparison too: its verdict there is the decision matrix's.
     """
 
     label: str
@@ -111,6 +121,7 @@ class Contrast:
     magnitude: float | None = None
     own_upper: Values = field(default_factory=dict)
     other_upper: Values = field(default_factory=dict)
+    place: tuple[str, str, str] | None = None
 
     @property
     def ends(self) -> tuple[tuple[Values, Values], ...]:
@@ -146,6 +157,7 @@ class Endpoint:
         unit: of the differences.
         direction: which way is better.
         margin: the smallest difference that matters, in that unit: less than it is no worse.
+        instead: asked only in the place of another question of the section, and not missed where that is asked.
     """
 
     question: str
@@ -153,6 +165,7 @@ class Endpoint:
     unit: str
     direction: Direction
     margin: float
+    instead: bool = False
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.margin) and self.margin > 0):
@@ -318,7 +331,7 @@ def paired_test(run: Run, workload: str, variant: str, step: str, metrics: Seque
     for metric in metrics:
         own, other = (run.measured.values(workload, each, step, metric, setting) for each in (variant, run.baseline))
         if own and other:
-            return Contrast(label, own, other)
+            return Contrast(label, own, other, place=(step, metric, setting))
     for each in (variant, run.baseline):
         if not any(run.measured.values(workload, each, step, metric, setting) for metric in metrics):
             return Contrast(label, reason=f"{each}: {run.measured.reason(workload, each, step, metrics[0])}")

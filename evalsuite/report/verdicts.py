@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 VERDICTS = tuple(verdict.value for verdict in Verdict)
 _OPPOSITE = {Verdict.HOLDS.value: Verdict.VIOLATED.value, Verdict.VIOLATED.value: Verdict.HOLDS.value}
+_READ = ("workload", "variant", "seed", "step", "metric", "setting", "sample", "verdict")
 _COUNT_COLUMNS = ("workload", "step", "variant", "eps", "method")
 # What is claimed, by the metric's name, of which inputs and network.
 _PROPERTY = ("workload", "variant", "seed", "sample", "metric", "eps", "norm", "network")
@@ -28,13 +29,13 @@ class Contradictions(NamedTuple):
 
 def _with_settings(frame: pd.DataFrame) -> pd.DataFrame:
     """The per-sample verdict rows, with `eps` and `method` as columns of text; empty where the setting has none."""
-    rows = frame[frame["sample"].notna() & (frame["verdict"] != "")]
+    rows = frame.loc[frame["sample"].notna() & (frame["verdict"] != ""), list(_READ)]
     settings = {text: parse_setting(text) for text in rows["setting"].unique()}
-    return rows.assign(
-        eps=[settings[text].get("eps", "") for text in rows["setting"]],
-        method=[settings[text].get("method", "") for text in rows["setting"]],
-        norm=[settings[text].get("norm", "linf") for text in rows["setting"]],
-    )
+    absent = {"eps": "", "method": "", "norm": "linf"}
+    return rows.assign(**{
+        key: rows["setting"].map({text: each.get(key, lack) for text, each in settings.items()}).astype(object)
+        for key, lack in absent.items()
+    })  # fmt: skip
 
 
 def verdict_table(frame: pd.DataFrame) -> pd.DataFrame:
@@ -96,18 +97,41 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
     rows = _with_settings(frame)
     rows = rows.assign(
         eps=pd.to_numeric(rows["eps"], errors="coerce"),
-        network=[(after or {}).get(step, "") for step in rows["step"]],
-        source=[f"{step} {method}".strip() for step, method in zip(rows["step"], rows["method"], strict=True)],
+        network=rows["step"].map({step: (after or {}).get(step, "") for step in rows["step"].unique()}).astype(object),
+        source=(rows["step"] + " " + rows["method"]).str.strip(),
     ).dropna(subset=["eps"])
-    said: dict[tuple[Any, ...], set[tuple[str, str]]] = {}
+    spoken = rows[["source", "verdict"]].drop_duplicates()
+    names = sorted(spoken.itertuples(index=False, name=None))
     ever: dict[str, set[str]] = {}
-    for *key, source, verdict in rows[[*_PROPERTY, "source", "verdict"]].itertuples(index=False, name=None):
-        said.setdefault(tuple(key), set()).add((source, verdict))
+    for source, verdict in names:
         ever.setdefault(source, set()).add(verdict)
     clashes, compared = [], 0
-    for key_, found in said.items():
-        for (source, verdict), (other, other_verdict) in combinations(sorted(found), 2):
-            compared += _OPPOSITE.get(verdict) in ever[other] or _OPPOSITE.get(other_verdict) in ever[source]
+    for said, places in _alike(rows, names).items():
+        for (source, verdict), (other, other_verdict) in combinations([names[each] for each in said], 2):
+            if _OPPOSITE.get(verdict) in ever[other] or _OPPOSITE.get(other_verdict) in ever[source]:
+                compared += len(places)
             if _OPPOSITE.get(verdict) == other_verdict:
-                clashes.append({**dict(zip(_PROPERTY, key_, strict=True)), verdict: source, other_verdict: other})
-    return Contradictions(pd.DataFrame(clashes, columns=[*_PROPERTY, *_OPPOSITE]), compared)
+                clashes += [(place, {verdict: source, other_verdict: other}) for place in places]
+    clashes.sort(key=lambda each: each[0])
+    of_property = rows.iloc[[place for place, _ in clashes]][list(_PROPERTY)].to_dict("records")
+    found = [{**each, **said} for each, (_, said) in zip(of_property, clashes, strict=True)]
+    return Contradictions(pd.DataFrame(found, columns=[*_PROPERTY, *_OPPOSITE]), compared)
+
+
+def _alike(rows: pd.DataFrame, names: Sequence[tuple[str, str]]) -> dict[tuple[int, ...], list[int]]:
+    """What is said of a property, as places in `names`, in order -> the first row of each property of which it is.
+
+    A million rows say one of a few dozen things of each property.
+    """
+    codes = {name: code for code, name in enumerate(names)}
+    every = rows.groupby(list(_PROPERTY), sort=False, dropna=False).ngroup().to_numpy().tolist()
+    said: dict[int, set[int]] = {}
+    first: dict[int, int] = {}
+    spoken = zip(rows["source"].tolist(), rows["verdict"].tolist(), strict=True)
+    for place, (each, name) in enumerate(zip(every, spoken, strict=True)):
+        said.setdefault(each, set()).add(codes[name])
+        first.setdefault(each, place)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for each, told in said.items():
+        found.setdefault(tuple(sorted(told)), []).append(first[each])
+    return found

@@ -68,7 +68,7 @@ def _page(entries: Sequence[Entry]) -> str:
     style = _part("index.css")
     shown = {
         "entries": entries, "all": ALL, "tones": _TONES, "style": Markup(style), "policy": content_policy(style, ""),
-        "guide": ANSWER_GUIDE.format(baseline="the baseline"),
+        "guide": ANSWER_GUIDE.format(baseline="the baseline", first="the first variant"),
     }  # fmt: skip
     return environment.from_string(_part("index.html.j2")).render(shown)
 

@@ -21,7 +21,7 @@ from evalsuite.report.sentences import Finding
 from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.prune.report.pareto import Spot, front, pareto_figures
-from pipelines.prune.report.sweep_areas import FAST, MACS, SweepArea, areas
+from pipelines.prune.report.sweep_areas import FAST, MACS, QUESTIONS, SweepArea, areas
 from pipelines.prune.report.tables import BEFORE, PruningTable
 from pipelines.prune.report.text import accuracy_grid
 
@@ -395,8 +395,10 @@ def test_costs_by_hand(tmp_path: Path) -> None:
     said = content.parts["prune"].findings[0].sentences
     assert ("Removing channels gives the outputs of zeroing them: the largest error of 27 networks is 3.0e-15.") in said
     areas = next(each for each in said if each.startswith("Mean height"))
-    # Four areas have a p, and both of annealed the same: 0.00037 by the formula above, times 4.
-    assert "annealed −3.00 pp [−3.25, −2.75] (Holm's p 0.0015)" in areas
+    # Both areas of annealed have the same p, 0.00037 by the formula above: times the three tests of its screen.
+    cells = [content.run.screen[question, "w", "annealed"] for question in QUESTIONS.values()]
+    assert {f"{each.p_adjusted:.2g}" for each in cells} == {"0.0011"}
+    assert "annealed −3.00 pp [−3.25, −2.75] (Holm's p 0.0011)" in areas
     assert areas.endswith("annealed worse over share of MACs left and annealed worse over relative latency, batch 64.")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evalsuite import Area, Point, holm_areas, measured_area
+from evalsuite import Area, Point, Screen, holm_areas, measured_area
+from pipelines.bounds.report.radii import OVER_RADII, decided_p
 from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, BoundsTable, Place
 
 ATTACK = "pgd"  # Stands for the curve of what the attack did not break.
@@ -24,13 +25,13 @@ class Height(Area):
         return self.method, self.table.norm
 
 
-def heights(tables: Sequence[BoundsTable], *, turned: bool = False) -> list[Height]:
+def heights(tables: Sequence[BoundsTable], screen: Screen | None = None, *, turned: bool = False) -> list[Height]:
     """One for each table, method and variant but the baseline, and of PGD's curve; Holm's p within each family.
 
     `turned`: over the other axis, see `height`.
 
     Each method asks the same question with another tool, and another norm asks another question; so a method's heights
-    in balls of one norm, over all workloads, steps and variants, are one family.
+    in balls of one norm, over all workloads, steps and variants, are one family; what the screen asks has its p.
     """
     found = [
         height(table, method, variant, turned=turned)
@@ -39,7 +40,12 @@ def heights(tables: Sequence[BoundsTable], *, turned: bool = False) -> list[Heig
         for method in (*reversed(table.methods), *([ATTACK] if table.has(ATTACKED) else []))
         for variant in table.others
     ]
-    return holm_areas(found, lambda each: each.family)
+
+    def known(each: Height) -> float | None:
+        asked = each.method == each.table.tightest
+        return decided_p(screen, tables, OVER_RADII, each.table, each.variant) if asked else None
+
+    return holm_areas(found, lambda each: each.family, known)
 
 
 def curve(table: BoundsTable, method: str, variant: str) -> dict[int, dict[object, Point]]:

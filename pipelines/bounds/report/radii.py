@@ -1,17 +1,22 @@
-"""The mean certified radius of each variant against the baseline's: the section's primary number, Holm's over all."""
+"""The mean certified radius of each variant against the baseline's: the section's primary number."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from evalsuite import SIGNIFICANT, Compared, Scale, holm, interval_text, p_text
+from evalsuite import SIGNIFICANT, Compared, Scale, Screen, holm_by_family, interval_text, p_text
 from pipelines.bounds.report.tables import RADIUS, BoundsTable, Place
+
+AVERAGE, OVER_RADII = "mean certified radius", "certified accuracy"  # Questions: by radii, else by their curve.
 
 
 @dataclass(frozen=True)
 class RadiusGap:
-    """Of one variant on one table; `p_holm` is over all radii of the same norm in the report, None if untested."""
+    """Of one variant on one table; `p_holm` is the decision matrix's, None if untested.
+
+    Of what the matrix does not ask, it is Holm's over such radii of the same norm in the report.
+    """
 
     table: BoundsTable
     cell: Compared
@@ -48,15 +53,25 @@ def radius_place(table: BoundsTable) -> Place | None:
     return Place(RADIUS, None, methods[-1]) if methods else None
 
 
-def radius_gaps(tables: Sequence[BoundsTable]) -> list[RadiusGap]:
+def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> list[RadiusGap]:
     """One for each table with radii and each variant but the baseline."""
     places = ((table, radius_place(table)) for table in tables)
     found = [RadiusGap(table, table.compared(name, place)) for table, place in places if place for name in table.others]
-    adjusted: dict[int, float] = {}
-    for norm in dict.fromkeys(each.table.norm for each in found):
-        tested = [(i, p) for i, each in enumerate(found) if each.table.norm == norm and (p := each.cell.p) is not None]
-        adjusted |= dict(zip((i for i, _ in tested), holm([p for _, p in tested]), strict=True))
-    return [replace(each, p_holm=adjusted.get(i)) for i, each in enumerate(found)]
+    known = [decided_p(screen, tables, AVERAGE, each.table, each.cell.variant) for each in found]
+    adjusted = holm_by_family([(each.table.norm, each.cell.p) for each in found], known)
+    return [replace(each, p_holm=p) for each, p in zip(found, adjusted, strict=True)]
+
+
+def decided_p(screen: Screen | None, tables: Sequence[BoundsTable], question: str, table: BoundsTable, variant: str
+              ) -> float | None:  # fmt: skip
+    """The p value by which the decision matrix reads a number of a table; None of what it does not ask."""
+    cell = (screen or {}).get((question, table.workload, variant))
+    return cell.p_adjusted if cell is not None and table is first_table(tables, table.workload) else None
+
+
+def first_table(tables: Sequence[BoundsTable], workload: str) -> BoundsTable | None:
+    """Of the first step on networks as trained."""
+    return next((each for each in tables if each.workload == workload and not each.after), None)
 
 
 def by_tone(gaps: Sequence[RadiusGap], words: Sequence[tuple[str, str]],

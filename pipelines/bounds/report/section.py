@@ -11,7 +11,7 @@ from pipelines.bounds.report.figures import width_figures
 from pipelines.bounds.report.findings import RULE, finding
 from pipelines.bounds.report.heights import height, heights
 from pipelines.bounds.report.layers import bounds_cost_grid, layers_grid, logits_grid, stability_grid
-from pipelines.bounds.report.radii import radius_gaps, radius_place
+from pipelines.bounds.report.radii import AVERAGE, OVER_RADII, first_table, radius_gaps, radius_place
 from pipelines.bounds.report.reading import bounds_tables
 from pipelines.bounds.report.tables import (
     CERTIFIED,
@@ -39,7 +39,7 @@ def _part(run: Run) -> Part:
     tables = run.once(_tables)
     if not tables:
         return Part()
-    found, turned, radii = heights(tables), heights(tables, turned=True), radius_gaps(tables)
+    found, turned, radii = heights(tables, run.screen), heights(tables, turned=True), radius_gaps(tables, run.screen)
     grids: list[Grid | None] = [radius_grid(tables, radii), heights_grid(found, run.baseline)]
     grids += [decisions_grid(table) for table in tables]
     details: list[Grid | None] = [heights_grid(found, run.baseline, looser=True)]
@@ -66,9 +66,7 @@ def _drawings(run: Run, tables: list[BoundsTable]) -> list[Drawing]:
 
 
 def _first(run: Run, workload: str) -> BoundsTable | None:
-    """Of the first step on networks as trained."""
-    own = (each for each in run.once(_tables) if each.workload == workload and not each.after)
-    return next(own, None)
+    return first_table(run.once(_tables), workload)
 
 
 def _radius(run: Run, workload: str, variant: str) -> Evidence | None:
@@ -82,7 +80,10 @@ def _radius(run: Run, workload: str, variant: str) -> Evidence | None:
     own, other = (table.values(name, place) for name in (variant, table.baseline))
     lacking = variant if not own else table.baseline
     reason = f"{lacking}: {table.reason(lacking, RADIUS)}" if not (own and other) else ""
-    return Evidence(Contrast(f"mean over the samples, {place.method}, {table.ball}", own, other, reason))
+    told = run.measured.settings(workload, variant, table.step, RADIUS)
+    setting = next((text for text, keys in told.items() if keys.get("method", "") == place.method), "")
+    label = f"mean over the samples, {place.method}, {table.ball}"
+    return Evidence(Contrast(label, own, other, reason, place=(table.step, RADIUS, setting)))
 
 
 def _certified(run: Run, workload: str, variant: str) -> Evidence | None:
@@ -114,8 +115,8 @@ SECTION = Section(
     part=_part,
     endpoints=(
         # One grey level of 8 bits: less of a radius moves no image.
-        Endpoint("mean certified radius", _radius, "input", Direction.HIGHER, 1 / 255),
-        Endpoint("certified accuracy", _certified, "fraction", Direction.HIGHER, 0.01),
+        Endpoint(AVERAGE, _radius, "input", Direction.HIGHER, 1 / 255),
+        Endpoint(OVER_RADII, _certified, "fraction", Direction.HIGHER, 0.01, instead=True),
     ),
     headlines=(
         Headline(STAGE, RADIUS, wanted=("method", "crown")),

@@ -41,13 +41,13 @@ HEIGHT_NOTE = (
     "where little is certified of any network. So the number depends on that choice, and the mean certified radius, "
     "which needs none, is what the section answers by. With the 95 % t interval over seeds; p is of the two-sided t "
     "test, adjusted by Holm for all heights of the same method and norm in this report ({counts}), and marks what is "
-    "resolved."
+    "resolved; of heights that the first table concludes from it is that table's."
 )
 RADIUS_NOTE = (
     "The largest ball around each test sample that was proven, found on the grid of ε and then by bisection, mean over "
     "samples; 0 for a sample that is misclassified. Δ is paired with {baseline} by seed. In units of the input. p is "
-    "of the two-sided t test of the mean, adjusted by Holm for all of the same norm in this report, and marks what is "
-    "resolved there."
+    "of the two-sided t test of the mean, adjusted by Holm as in the first table, and marks what is resolved there; of "
+    "steps that are not in that table, for all such means of the same norm."
 )
 
 

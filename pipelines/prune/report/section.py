@@ -8,7 +8,7 @@ from pipelines.prune.report.cost import cost_grid
 from pipelines.prune.report.findings import RULE, finding, overall
 from pipelines.prune.report.pareto import pareto_figures
 from pipelines.prune.report.removal import exact_grid
-from pipelines.prune.report.sweep_areas import FAST, MACS, Axis, areas, sweep_area
+from pipelines.prune.report.sweep_areas import FAST, MACS, QUESTIONS, Axis, areas, sweep_area
 from pipelines.prune.report.tables import ACCURACY, BEFORE, EXACT, STAGE, PruningTable, pruning_tables
 from pipelines.prune.report.text import accuracy_grid, area_grid, treatments_grid
 
@@ -20,7 +20,7 @@ def _tables(run: Run) -> list[PruningTable]:
 def _part(run: Run) -> Part:
     """Each workload with a step that prunes."""
     tables = run.once(_tables)
-    found = areas(tables)
+    found = areas(tables, run.screen)
     grids: list[Grid | None] = []
     details: list[Grid | None] = []
     for table in tables:
@@ -67,8 +67,8 @@ SECTION = Section(
     stages=(STAGE, EXACT),
     part=_part,
     endpoints=(
-        Endpoint("accuracy of pruned networks at equal MACs", _at_equal(MACS), "fraction", Direction.HIGHER, 0.01),
-        Endpoint("accuracy of pruned networks at equal latency", _at_equal(FAST), "fraction", Direction.HIGHER, 0.01),
+        Endpoint(QUESTIONS[MACS], _at_equal(MACS), "fraction", Direction.HIGHER, 0.005),
+        Endpoint(QUESTIONS[FAST], _at_equal(FAST), "fraction", Direction.HIGHER, 0.005),
     ),
     headlines=(Headline(STAGE, ACCURACY),),
     of_task=(STAGE,),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from evalsuite import Area, Point, holm_areas, measured_area
+from evalsuite import Area, Point, Screen, holm_areas, measured_area
 from pipelines.prune.report.tables import ACCURACY, PruningTable, Sweep, Treatment
 
 
@@ -22,16 +22,20 @@ class Axis:
 
 MACS = Axis("mac_fraction", "", "share of MACs left")
 FAST = Axis("relative_latency", "batch=64", "relative latency, batch 64", logarithmic=True, timing=True)
+QUESTIONS = {
+    MACS: "accuracy of pruned networks at equal MACs", FAST: "accuracy of pruned networks at equal latency",
+}  # fmt: skip
 SINGLE = Axis("relative_latency", "batch=1", "relative latency, batch 1", logarithmic=True, timing=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepArea(Area):
-    """Of one sweep of a workload over one cost."""
+    """Of one sweep of a workload over one cost; `decided`: the decision matrix asks it, and `p_holm` is its p."""
 
     workload: str
     method: str
     axis: Axis
+    decided: bool = False
 
 
 def curve_points(
@@ -54,15 +58,26 @@ def curve_points(
     return found
 
 
-def areas(tables: Sequence[PruningTable]) -> list[SweepArea]:
-    """One for each workload, sweep, axis and variant but the baseline; Holm's p over all that have one."""
-    return holm_areas([
+def areas(tables: Sequence[PruningTable], screen: Screen | None = None) -> list[SweepArea]:
+    """One for each workload, sweep, axis and variant but the baseline.
+
+    The first sweep's have the decision matrix's p, the others Holm's over all of them.
+    """
+    first = {table.workload: table.sweeps[0].method for table in reversed(tables) if table.sweeps}
+    p = {place: cell.p_adjusted for place, cell in (screen or {}).items()}
+
+    def known(area: SweepArea) -> float | None:
+        asked = area.method == first[area.workload]
+        return p.get((QUESTIONS[area.axis], area.workload, area.variant)) if asked else None
+
+    found = [
         sweep_area(table, sweep, variant, axis)
         for table in tables
         for sweep in table.sweeps
         for axis in (MACS, FAST)
         for variant in table.others
-    ])  # fmt: skip
+    ]
+    return [replace(each, decided=known(each) is not None) for each in holm_areas(found, known=known)]
 
 
 def sweep_area(table: PruningTable, sweep: Sweep, variant: str, axis: Axis) -> SweepArea:

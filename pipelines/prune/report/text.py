@@ -39,7 +39,8 @@ AREA_NOTE = (
     "the signed area between them by the trapezoid rule, straight between the points, divided by the range. Networks "
     "that are not pruned are the right ends. Over shares of MACs every share weighs the same, so light pruning weighs "
     "most; latencies are clock readings, and weigh by their logarithm. With the 95 % t interval over seeds; p is of "
-    "the two-sided t test, adjusted by Holm for all {count} areas of this report, and marks what is resolved."
+    "the two-sided t test, and marks what is resolved after Holm's adjustment: the first table's, or, of {count} areas "
+    "that are not in that table, for all of these."
 )
 
 
@@ -161,7 +162,7 @@ def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
         f"Area between the accuracy curves and {baseline}'s (pp; above 0 the variant is more accurate at equal cost)",
         ("workload", "over", "range", *variants),
         tuple(rows),
-        AREA_NOTE.format(baseline=baseline, count=sum(each.p is not None for each in found)),
+        AREA_NOTE.format(baseline=baseline, count=sum(each.p is not None and not each.decided for each in found)),
         frame_of(_area_line(each, baseline) for each in found),
     )
 

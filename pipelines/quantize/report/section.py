@@ -124,8 +124,8 @@ SECTION = Section(
     stages=(STAGE,),
     part=_part,
     endpoints=(
-        Endpoint("accuracy with 8-bit integers", _of_width(8), "fraction", Direction.HIGHER, 0.01),
-        Endpoint("accuracy with 4-bit integers", _of_width(4), "fraction", Direction.HIGHER, 0.01),
+        Endpoint("accuracy with 8-bit integers", _of_width(8), "fraction", Direction.HIGHER, 0.005),
+        Endpoint("accuracy with 4-bit integers", _of_width(4), "fraction", Direction.HIGHER, 0.005),
         Endpoint("share of MACs in 8-bit integers", _of_width(8, MACS), "share", Direction.HIGHER, 0.01),
         Endpoint("latency with 8-bit integers", _int8_latency, "share", Direction.LOWER, 0.05),
     ),
