@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from evalsuite.activations.recognition import Recognised, known, recognise_module
@@ -103,13 +104,19 @@ def duplicate(network: nn.Module) -> nn.Module:
     """A deep copy that computes what `network` computes.
 
     copy.deepcopy makes ReLU the activation of an nn.TransformerDecoderLayer that was given a module for it: its
-    __setstate__ takes a module for a missing attribute.
+    __setstate__ takes a module for a missing attribute. Nor does it copy what is kept of a pass (`kept_of_a_pass`).
     """
-    copied = copy.deepcopy(network)
+    copied = copy.deepcopy(network, {id(each): each.detach().clone() for _, _, each in kept_of_a_pass(network)})
     for original, layer in zip(network.modules(), copied.modules(), strict=True):
         if isinstance(original, nn.TransformerDecoderLayer) and "activation" not in vars(original):
             vars(layer).pop("activation", None)
     return copied
+
+
+def kept_of_a_pass(network: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
+    """The attributes that modules keep of a pass with gradients, as torch.nn.utils.weight_norm keeps the weight."""
+    found = [(layer, name, each) for layer in network.modules() for name, each in vars(layer).items()]
+    return [(layer, name, each) for layer, name, each in found if isinstance(each, torch.Tensor) and not each.is_leaf]
 
 
 def substitute(network: nn.Module, replacement: Mapping[int, nn.Module]) -> nn.Module:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from evalsuite.activations.census import kept_of_a_pass
 from evalsuite.contract import Split, Task
 from evalsuite.reluize.optimizer import HARDNESS_STEP, parameter_groups
 from evalsuite.samples import Inputs, mapped, on
@@ -147,6 +148,8 @@ def fit(
             after_step(optimizer.param_groups[0]["lr"])
         schedule.step()
         losses.append(found.item())
+    for layer, name, each in kept_of_a_pass(module):
+        vars(layer)[name] = each.detach()  # torch copies no tensor that knows what it was computed from
     module.eval().to("cpu")
     if innermost:
         module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -388,3 +389,32 @@ def test_the_transformer_of_torch_is_trained_saved_and_swapped(
     assert torch.equal(load_network(tmp_path, workload, data).module(x), network.module(x))
     onto = make_network(workload, data, Swapped(name, to="silu"), 0, name="x", base=network.module)[0]
     assert {found.traits.name for found in census(onto.module)} == {"silu"}
+
+
+class _Keeping(nn.Module):
+    """Keeps its weight and its hidden values of each pass, as many do to show them."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.first = nn.utils.weight_norm(nn.Linear(64, 16))
+        self.activation, self.last = activation, nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.hidden = self.activation(self.first(x))
+        return self.last(self.hidden)  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_what_a_network_keeps_of_a_pass_is_in_no_ones_way(
+    prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch copies no tensor with a history: networks with weight_norm were trained in vain."""
+    workload, data = load("workloads", "digits-mlp").target(epochs=1), prepared[1]
+    monkeypatch.setattr(type(workload), "build", lambda _, activation: _Keeping(activation(16)))
+    network, _ = make_network(workload, data, Trained("gelu"), 0, name="kept")
+    make_network(workload, data, Annealed(), 0, name="annealed")
+    swapped = make_network(workload, data, Swapped(), 0, name="swapped", base=network.module)[0]
+    save_network(swapped, tmp_path, workload)
+    inputs = data.test.inputs[:8]
+    assert torch.equal(load_network(tmp_path, workload, data).module(inputs), swapped.module(inputs))
+    assert torch.equal(copy.deepcopy(network.module)(inputs), network.module(inputs))
