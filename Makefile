@@ -17,6 +17,10 @@ setup: .venv/ready
 
 demo: setup
 	$(BIN)/evalsuite run pipelines/recipes/quickstart.yaml --out runs/quickstart
+	$(MAKE) --no-print-directory runs/quickstart/report.html
+
+# A page is made again where its rows, or what makes pages, are newer.
+runs/quickstart/report.html: runs/quickstart/results.parquet $(shell find evalsuite pipelines -type f -not -name "*.pyc")
 	$(BIN)/evalsuite report runs/quickstart
 
 # Compiling the tests and what they import anew in each of their processes would take seconds each time.

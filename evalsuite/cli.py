@@ -49,6 +49,7 @@ def _recipe(path: Path, seeds: str = "") -> Recipe:
 
 def _until(width: str, endpoint: str, most: int, recipe: Recipe, folder: Path, done: Callable[[Recipe], bool]) -> bool:
     """Run the recipe with more and more seeds; whether every job gave what it was to give."""
+    from evalsuite.plugins import PluginError
     from evalsuite.run.choice import with_seeds
     from evalsuite.run.record import read_record
     from evalsuite.studies.until import Goal, grown, standing
@@ -70,7 +71,7 @@ def _until(width: str, endpoint: str, most: int, recipe: Recipe, folder: Path, d
                 )
                 return complete
             recipe = with_seeds(recipe, grown(recipe.seeds, count), str(folder))
-    except ValueError as error:
+    except (ValueError, PluginError) as error:
         stop(error)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -192,20 +192,37 @@ def _plain(value: Any) -> Any:
     return {name: dict(each) if isinstance(each, Mapping) else each for name, each in made.items()}
 
 
+_DESCRIBED: dict[int, tuple[Part, dict[str, str]]] = {}  # By identity, since a part cannot be hashed.
+
+
 def _described(part: Part) -> dict[str, str]:
-    """The options as text; of one that names files, such as a checkpoint or a folder of them, their contents too."""
-    described = {}
-    for key, value in options_of(part).items():
-        described[f"option {key}"] = repr(value)
-        for each in value if isinstance(value, (list, tuple)) else [value]:
-            described |= {f"option {key}: {file}": sources.content(file) for file in _files(each)}
+    """The options as text; of one that names files, such as a checkpoint or a folder of them, their contents too.
+
+    What names none is described once: a plan of 100,000 jobs has few parts.
+    """
+    if id(part) in _DESCRIBED:
+        return _DESCRIBED[id(part)][1]
+    options = options_of(part)
+    described = {f"option {key}": repr(value) for key, value in options.items()}
+    named = [(key, each) for key, value in options.items() for each in _each(value) if _may_name_files(each)]
+    for key, each in named:
+        described |= {f"option {key}: {file}": sources.content(file) for file in _files(each)}
+    if not named:
+        _DESCRIBED[id(part)] = (part, described)
     return described
 
 
-def _files(value: object) -> list[Path]:
-    """The files that an option names: a text only where it looks like a path."""
-    if not (isinstance(value, Path) or (isinstance(value, str) and ("/" in value or "." in value))):
-        return []
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _may_name_files(value: object) -> bool:
+    """Whether it is a path, or a text that looks like one."""
+    return isinstance(value, Path) or (isinstance(value, str) and ("/" in value or "." in value))
+
+
+def _files(value: Path | str) -> list[Path]:
+    """The files that an option names."""
     try:
         place = Path(value)
         return [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())

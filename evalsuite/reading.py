@@ -57,7 +57,7 @@ class Reading(AbstractContextManager["Reading"]):
 
     def digests(self) -> dict[str, str]:
         """The digests by "module NAME", "file PACKAGE:PATH", "file :PATH" of the present folder, or "file PATH"."""
-        loaded = [(name, file) for name, path in _loaded() if (file := _brought(path)) is not None]
+        loaded = [(name, file) for name, path in _loaded() if (file := _home(path)) is not None]
         modules = {name: file for name, file in loaded if source_file(name) == file}
         modules = {name: file for name, file in modules.items() if not any(map(file.is_relative_to, ADDED))}
         found = {f"module {name}": content(file) for name, file in modules.items() if self._counts(name, file)}
@@ -120,6 +120,18 @@ def _root(package: str) -> Path | None:
 def _loaded() -> list[tuple[str, str]]:
     named = [(name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items())]
     return [(name, file) for name, file in named if file and name not in ("__main__", "__mp_main__")]
+
+
+def look() -> None:
+    """Look at what is loaded: processes that are forked from this one then need not, each for itself."""
+    for _, path in _loaded():
+        _home(path)
+
+
+@cache
+def _home(module_file: str) -> Path | None:
+    """The same as `_brought`, of a file that was loaded as it was: a link may lead elsewhere by now, all the same."""
+    return _brought(module_file)
 
 
 def _brought(path: str) -> Path | None:

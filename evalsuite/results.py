@@ -189,12 +189,17 @@ def write_parquet(jobs: Iterable[tuple[Origin, Sequence[Row]]], path: Path) -> N
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a table of rows, whole or not at all."""
+    """Write a table of rows, whole or not at all; a file that holds the same stays, and with it its time of change."""
+    import filecmp
+
     import pyarrow.parquet as pq
 
     temporary = path.with_suffix(".partial")
     pq.write_table(table, temporary, compression="zstd")
-    temporary.replace(path)
+    if path.is_file() and filecmp.cmp(temporary, path, shallow=False):
+        temporary.unlink()
+    else:
+        temporary.replace(path)
 
 
 def _names(kind: type[Row | Origin]) -> list[str]:

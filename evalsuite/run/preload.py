@@ -3,10 +3,12 @@
 What a module does as it is imported must not end the server: it is said, and each job imports it again and is told.
 """
 
+import gc
 import importlib
 import os
 import sys
 
+from evalsuite.reading import look
 from evalsuite.run.tree import adopt
 
 adopt()  # what a job leaves whose guard was killed, so that the driver finds it here and ends it
@@ -17,3 +19,7 @@ for _name in filter(None, os.environ.pop("EVALSUITE_PRELOAD", "").split(",")):
         pass  # An optional library is missing, say.
     except (Exception, SystemExit) as error:
         print(f"evalsuite: {_name} is not loaded ahead: {type(error).__name__}: {error}", file=sys.stderr)
+look()
+# A job's collector would go through all that was loaded here, and so copy the pages that jobs share.
+gc.collect()
+gc.freeze()

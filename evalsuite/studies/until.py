@@ -83,7 +83,7 @@ def standing(folder: Path, goal: Goal) -> Standing:
     """What the rows of a run say of the goal's endpoint.
 
     Raises:
-        ValueError: the run measures no such endpoint, or its unit has no per cent.
+        ValueError: the run measures no such endpoint, its unit has no per cent, or no number of seeds helps.
     """
     frame, record = read_results(folder), read_record(folder)
     content = Content(in_order(frame, record), record, baseline_of(frame, record))
@@ -98,14 +98,17 @@ def standing(folder: Path, goal: Goal) -> Standing:
     if goal.percent and rows[0][1].endpoint.unit != SAMPLED:
         raise ValueError(f"{question} is measured in {rows[0][1].endpoint.unit}: give --until in that unit, without %")
     told = [each for variant, row in rows for each in _cells(variant, row, goal)]
-    return Standing(question, max((count for count, _ in told), default=0), tuple(text for _, text in told))
+    wanted = [more for more, _ in told if more is not None]
+    if not wanted:
+        raise ValueError(f"{question}: no interval that more seeds narrow: {'; '.join(text for _, text in told)}")
+    return Standing(question, max(wanted), tuple(text for _, text in told))
 
 
-def _cells(variant: str, row: MatrixRow, goal: Goal) -> Iterator[tuple[int, str]]:
-    """Of each workload: the seeds more that it needs, 0 where no number helps, and its interval in words."""
+def _cells(variant: str, row: MatrixRow, goal: Goal) -> Iterator[tuple[int | None, str]]:
+    """Of each workload: the seeds more that it needs, None where no number helps, and its interval in words."""
     for workload, cell in row.cells.items():
         if cell.estimate is None or cell.bracketed:
-            yield 0, f"{workload}, {variant}: {cell.words}; left out, since more seeds do not change it"
+            yield None, f"{workload}, {variant}: {cell.words}; left out, since more seeds do not change it"
         else:
             yield goal.more(cell.estimate), f"{workload}, {variant}: {_width(cell, row)}"
 

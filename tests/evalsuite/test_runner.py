@@ -96,8 +96,10 @@ def test_each_job_is_keyed_once_and_run_once_in_order(tmp_path: Path, monkeypatc
     assert (record.jobs["ok"], len(ran), len(set(ran))) == (6 * SEEDS, 6 * SEEDS, 6 * SEEDS)
     assert set(keyed.values()) == {1}
     assert ran.index("digits-mlp/gelu/0/accuracy") < 5  # its network is not made long before it is measured
+    written = (tmp_path / "out" / "results.parquet").stat()
     again, ran = run(tmp_path)
     assert (again.jobs["cached"], ran) == (6 * SEEDS, [])
+    assert (tmp_path / "out" / "results.parquet").stat().st_mtime_ns == written.st_mtime_ns  # a page of it still holds
     assert set(keyed.values()) == {2}
 
 
@@ -346,3 +348,14 @@ def test_a_report_does_not_replace_the_results_of_a_run_that_ends_meanwhile(
     monkeypatch.setattr(results, "write_results", ends_meanwhile)
     assert reported(out) == set(whole)
     assert [path.name for path in out.glob("*.parquet")] == ["results.parquet"]
+
+
+def test_a_run_may_be_given_more_seeds_and_no_fewer(tmp_path: Path) -> None:
+    few, more = (parse_recipe(RECIPE.replace(f", {SEEDS - 1}]", end)) for end in ("]", f", {SEEDS - 1}]"))
+    given = {"workers": 2, "cache": Cache(tmp_path / "cache"), "progress": Silent()}
+    first = run_recipe(few, tmp_path / "out", executor=AtOnce(0), **given)  # type: ignore[arg-type]
+    executor = AtOnce(0)
+    second = run_recipe(more, tmp_path / "out", executor=executor, **given)  # type: ignore[arg-type]
+    assert (first.jobs["ok"], second.jobs["ok"], len(executor.ran)) == (6 * (SEEDS - 1), 6 * SEEDS, 6)
+    with pytest.raises(runner.RunError, match="holds a run of another recipe"):
+        run_recipe(few, tmp_path / "out", executor=AtOnce(0), **given)  # type: ignore[arg-type]
