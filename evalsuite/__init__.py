@@ -167,6 +167,7 @@ if TYPE_CHECKING:
         verify,
     )
     from evalsuite.verification.cascade import decide
+    from evalsuite.verification.difference import with_difference
     from evalsuite.verification.falsifier import violated
     from evalsuite.verification.graph import Graph, Pointwise
     from evalsuite.verification.integer_proofs import INTEGER_PROOF, IntegerProofError, check_integer_proof
@@ -402,6 +403,7 @@ _HOME = {
         "Graph",
         "Pointwise",
     ),
+    "evalsuite.verification.difference": ("with_difference",),
     "evalsuite.verification.of_network": ("graph_of_network",),
     "evalsuite.verification.propagation": ("Propagation",),
     "evalsuite.verification.specification": ("Specification", "specification_of"),
@@ -661,6 +663,7 @@ __all__ = [
     "variant_legend",
     "verify",
     "violated",
+    "with_difference",
     "with_yardstick",
     "workload",
     "worsening",

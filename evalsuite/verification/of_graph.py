@@ -96,8 +96,10 @@ class _Writer:
         constants = [each for each in given if isinstance(each, torch.Tensor)]
         if len(constants) == len(given):
             result = typed.converted(operation, torch.float64)(*constants)
-            if result.is_floating_point() and not operation.moves:
+            if result.is_floating_point() and not (operation.moves or isinstance(operation, typed.Where)):
                 self.refuse("takes constants alone, whose rounded result would be none of the network")
+            if not bool(result.isfinite().all()):
+                self.refuse("its numbers are NaN or infinite, as of a mask")
             return result
         if operation.moves:
             return self.moved(operation, *given)

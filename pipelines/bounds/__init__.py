@@ -30,9 +30,10 @@ class Bounds:
     finds a proven radius with an unproven one above it, not always the greatest that could be proven. What it reports
     was proven as it stands.
 
-    Of an ONNX file, and of a regression whose task has a `tolerance`, bounds are our own of the ONNX graph, "ibp" and
-    "crown" alone, in L-infinity balls: that a property holds is said of real arithmetic on the float32 weights, and of
-    rounding nothing. A regression's property is that every output stays within the tolerance of its target.
+    Of an ONNX file, of a regression whose task has a `tolerance`, and of a network for which there are no others, as
+    where float32 rounding has no useful bound, bounds are our own of the ONNX graph, "ibp" and "crown" alone, in
+    L-infinity balls: that a property holds is said of real arithmetic on the float32 weights, and of rounding nothing.
+    A regression's property is that every output stays within the tolerance of its target.
 
     A network with modules or functions that have no bounds of their own is read by torch.export: norms, attention,
     products and overlapping windows are bounded by operators of our own, by IBP and backward, not by forward bounds.
@@ -54,7 +55,7 @@ class Bounds:
         memory: in MiB, what one batch of bounds may take.
     """
 
-    version: ClassVar[str] = "3"
+    version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     takes_tokens: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True

@@ -48,15 +48,28 @@ def certify(network: Network, bench: Bench, options: Bounds) -> list[Metric]:
     subject, samples = _subject(network, bench, options)
     patches = True
     while True:
-        propagation = Propagation(
-            subject, iterations=options.iterations, patches=patches, memory=options.memory * 2**20
-        )
+        try:
+            propagation = Propagation(
+                subject, iterations=options.iterations, patches=patches, memory=options.memory * 2**20
+            )
+        except Unsupported as refusal:
+            return _of_graph(network, bench, options, refusal)
         try:
             return Certification(subject, samples, options, propagation, pace, bench.seed).metrics()
         except Distrusted:
             if not propagation.patches:
                 raise
             patches = False
+
+
+def _of_graph(network: Network, bench: Bench, options: Bounds, refusal: Unsupported) -> list[Metric]:
+    """What auto_LiRPA does not manage, by bounds of the ONNX graph. Raises Unsupported: what both say."""
+    try:
+        if network.vocabulary is not None:
+            raise Unsupported("it takes tokens")
+        return certify_graph(network, bench, options)
+    except Unsupported as error:
+        raise Unsupported(f"{refusal}; nor by its ONNX graph: {error}") from error
 
 
 def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, Samples]:

@@ -28,10 +28,11 @@ class Smt:
     torch and ONNX Runtime misclassify. Of an integer network the integers of its ONNX file are verified, in steps of
     its input's grid.
 
-    Of an ONNX file, and of a regression whose task has a `tolerance`, boxes are bisected under bounds of the ONNX
-    graph, the method "bisection": `holds` is of real arithmetic on the float32 weights, `violated` a float32 input that
-    ONNX Runtime, and torch where there is a module, show; these queries end by the clock. A regression's property is
-    that every output stays within the tolerance of its target.
+    Of an ONNX file, of a regression whose task has a `tolerance`, and of a network that is no chain of layers, as with
+    residual sums or attention, boxes are bisected under bounds of the ONNX graph, the method "bisection": `holds` is of
+    real arithmetic on the float32 weights, `violated` a float32 input that ONNX Runtime, and torch where there is a
+    module, show; these queries end by the clock. A regression's property is that every output stays within the
+    tolerance of its target.
 
     Every other query ends by a count of its nodes, or of Z3's steps, that a usual machine reaches before
     `query_time_limit`: so the verdicts are the same everywhere. Where the clock ends one all the same, rows that rest
@@ -59,7 +60,7 @@ class Smt:
         max_inputs: networks with more inputs are refused.
     """
 
-    version: ClassVar[str] = "3"
+    version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "numpy", "highspy", "z3-solver", "onnx", "onnxruntime")
     takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True

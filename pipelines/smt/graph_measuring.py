@@ -1,4 +1,4 @@
-"""Exact verdicts of ONNX files, whoever wrote them, and of intervals: by bounds and bisection of the ONNX graph."""
+"""Exact verdicts by bounds and bisection of the ONNX graph: of files, of intervals, of what is no chain of layers."""
 
 from __future__ import annotations
 

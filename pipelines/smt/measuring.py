@@ -38,7 +38,10 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
     if network.deployed is not None or network.integer is not None:
         return _of_integers(options, network, bench)
     deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
-    method = method_for(options, network, bench, deadline)
+    try:
+        method = method_for(options, network, bench, deadline)
+    except Unsupported as refusal:
+        return _of_graph(options, network, bench, refusal)
     evidence = _evidence(options, method, network, bench)
     metrics: list[Metric] = []
     counterexamples: list[dict[str, Any]] = []
@@ -61,6 +64,14 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
     path.write_text(json.dumps(counterexamples), encoding="utf-8")
     written: dict[str, Path] = {"proofs": evidence.path} if evidence and evidence.path.exists() else {}
     return Outcome(metrics, {"counterexamples": path, **written})
+
+
+def _of_graph(options: Smt, network: Network, bench: Bench, refusal: Unsupported) -> Outcome:
+    """What is no chain of layers, by bounds of its ONNX graph. Raises Unsupported: what both say."""
+    try:
+        return measure_graph(options, network, bench)
+    except Unsupported as error:
+        raise Unsupported(f"{refusal}; nor by its ONNX graph: {error}") from error
 
 
 def _of_integers(options: Smt, network: Network, bench: Bench) -> Outcome:

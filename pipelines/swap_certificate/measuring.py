@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from evalsuite import Bench, Direction, Metric, Network, Property, SwapBounds, Unsupported, census, in_layers
+from pipelines.swap_certificate.graph_bounds import GraphSwapBounds, OutOfTime
 
 # What is left of the time limit is for the rest of the job.
 _SHARE = 0.8
@@ -52,16 +53,31 @@ def before_swap(network: Network) -> nn.Module:
     return module
 
 
+def _bounds(network: Network, deadline: float) -> tuple[SwapBounds | GraphSwapBounds, SwapBounds | None]:
+    """Of the network, and of the same weights before and after the swap: None where that is read as a graph alone.
+
+    Raises:
+        Unsupported: what both ways of reading say.
+    """
+    repaired = None if network.unswapped is None else network.module
+    try:
+        module, shape = before_swap(network), network.input_shape
+        own = SwapBounds(module, shape, swapped=repaired)
+        return own, own if repaired is None else SwapBounds(module, shape)
+    except Unsupported as refusal:
+        try:
+            return GraphSwapBounds(network, deadline), None
+        except Unsupported as error:
+            raise Unsupported(f"{refusal}; nor by its ONNX graph: {error}") from error
+
+
 class Measurement:
     """Metrics of one network, radius by radius, until its share of the time limit is used."""
 
     def __init__(self, network: Network, bench: Bench) -> None:
         self._deadline = time.monotonic() + _SHARE * bench.time_limit
         self._bench = bench
-        module, shape = before_swap(network), network.input_shape
-        repaired = None if network.unswapped is None else network.module
-        self._own = SwapBounds(module, shape, swapped=repaired)
-        self._same_weights = self._own if repaired is None else SwapBounds(module, shape)
+        self._own, self._same_weights = _bounds(network, self._deadline)
         self._slowest = 0.0
 
     def at(self, eps: float, samples: int) -> list[Metric]:
@@ -100,6 +116,8 @@ class Measurement:
         """Certified and observed disruption of one radius, with every lambda set to `hardness`."""
         properties = self._bench.properties(eps, samples)
         setting = {"eps": eps, "hardness": hardness}
+        if self._same_weights is None:
+            return _nothing(setting, _OF_A_HARDNESS, "lambda is swept where layers are in a row alone")
         found = self._found(self._same_weights, properties, hardness)
         if found is None:
             return _nothing(setting, _OF_A_HARDNESS)
@@ -109,7 +127,9 @@ class Measurement:
             _logit("observed_disruption", found.observed.mean().item(), setting, reason),
         ]
 
-    def _found(self, bounds: SwapBounds, properties: list[Property], hardness: float | None) -> _Found | None:
+    def _found(
+        self, bounds: SwapBounds | GraphSwapBounds, properties: list[Property], hardness: float | None
+    ) -> _Found | None:
         """What could be found of the first properties in time; None if nothing."""
         parts = []
         for at in range(0, len(properties), bounds.batch):
@@ -120,7 +140,10 @@ class Measurement:
                 torch.stack([getattr(each, side) for each in properties[at : at + bounds.batch]])
                 for side in ("lower", "upper")
             )
-            proven = bounds.certify(lower, upper, hardness=hardness)
+            try:
+                proven = bounds.certify(lower, upper, hardness=hardness)
+            except OutOfTime:
+                break
             seen = observed_disruption(bounds, lower, upper, hardness, seed=self._bench.seed)
             if bool((seen > proven.disruption).any()):
                 raise RuntimeError("a certificate excludes a difference that was observed")
@@ -133,7 +156,7 @@ class Measurement:
 
 
 def observed_disruption(
-    bounds: SwapBounds, lower: torch.Tensor, upper: torch.Tensor, hardness: float | None, *, seed: int
+    bounds: SwapBounds | GraphSwapBounds, lower: torch.Tensor, upper: torch.Tensor, hardness: float | None, *, seed: int
 ) -> torch.Tensor:
     """The greatest |difference| found in each box by sign-gradient ascent from its center and random points, (boxes,).
 
@@ -171,5 +194,5 @@ def _looseness(certified: torch.Tensor, observed: torch.Tensor, setting: dict[st
     return Metric("certified_to_observed", value, "ratio", Direction.LOWER, setting, reason=why)
 
 
-def _nothing(setting: dict[str, float], metrics: dict[str, tuple[str, Direction]]) -> list[Metric]:
-    return [Metric(name, None, unit, way, setting, reason=_LATE) for name, (unit, way) in metrics.items()]
+def _nothing(setting: dict[str, float], metrics: dict[str, tuple[str, Direction]], reason: str = _LATE) -> list[Metric]:
+    return [Metric(name, None, unit, way, setting, reason=reason) for name, (unit, way) in metrics.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,10 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, Metric, Network, SwapBounds, Unsupported
+from evalsuite import Bench, Metric, Network, SwapBounds, Unsupported, swap_to_relu
 from evalsuite.certificate import SwapCertificate
 from evalsuite.testing import check_stage
 from pipelines.swap_certificate import Certificate
+from pipelines.swap_certificate.graph_bounds import GraphSwapBounds
 from pipelines.swap_certificate.measuring import Measurement
 
 MakeNetwork = Callable[..., Network]
@@ -66,12 +69,69 @@ def test_a_network_that_was_not_swapped_is_compared_with_its_direct_swap(
     ("module", "text"),
     [
         (nn.Sequential(nn.Linear(64, 10), nn.ReLU()), "nothing to swap"),
-        (nn.Sequential(nn.Linear(64, 10), nn.LayerNorm(10), nn.GELU()), "1: LayerNorm"),
+        (
+            nn.Sequential(nn.Linear(64, 10), nn.GELU(), nn.LogSoftmax(1)),
+            r"2: LogSoftmax.*; nor by its ONNX graph: .*log",
+        ),
     ],
 )
 def test_what_it_can_not_measure(bench: MakeBench, module: nn.Module, text: str) -> None:
     with pytest.raises(Unsupported, match=text):
         QUICK.run(Network("odd", module.eval(), (64,), 10), bench("digits-mlp"))
+
+
+class Residual(nn.Module):
+    """Attention, a norm and residual sums: no chain of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(64, 12), nn.LayerNorm(4), nn.Linear(12, 10)
+        self.wide, self.narrow = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x.flatten(1)).reshape(-1, 3, 4)
+        h = h + torch.softmax(h @ h.transpose(1, 2), -1) @ h
+        h = h + self.narrow(nn.functional.gelu(self.wide(self.norm(h))))
+        return self.last(h.flatten(1))  # type: ignore[no-any-return]
+
+
+def test_what_is_no_chain_is_certified_by_its_graph(bench: MakeBench) -> None:
+    torch.manual_seed(0)
+    given, subject = bench("digits-mlp"), Network("residual", Residual().eval(), (64,), 10)
+    metrics = Certificate(eps=(0.0, 0.001), samples=3, hardness=(2.0,)).run(subject, given).metrics
+    assert 1 <= value(metrics, "certified_to_observed", eps=0.0) < 1.001
+    assert 1 <= value(metrics, "certified_to_observed", eps=0.001) < 2
+    (swept,) = [each for each in metrics if each.setting == {"eps": 0.0, "hardness": 2.0} and "cert" in each.name]
+    assert swept.value is None
+    assert "layers are in a row alone" in swept.reason
+    before = copy.deepcopy(subject.module).double().requires_grad_(False)
+    bounds, after = GraphSwapBounds(subject, math.inf), swap_to_relu(before, torch.rand(2, 64).double())
+    (asked,) = given.properties(0.01, 1)
+    late = Measurement(subject, replace(given, time_limit=0.0)).at(0.0, 1)
+    assert {each.reason for each in late} == {"not within the time limit"}
+    found = bounds.certify(asked.lower[None], asked.upper[None])
+    share = torch.rand(20_000, *asked.lower.shape, dtype=torch.float64)
+    share[::2] = share[::2].round()
+    points = asked.lower + share * (asked.upper - asked.lower)
+    seen = before(points) - after(points)
+    assert bool(((found.difference_lower <= seen) & (seen <= found.difference_upper)).all())
+    smooth, swapped = (each(points)[:, found.labels[0]] for each in (before, after))
+    others = torch.arange(10) != found.labels[0]
+    assert bool((found.margin_before <= smooth[:, None] - before(points)[:, others]).all())
+    assert bool((found.margin_after <= swapped[:, None] - after(points)[:, others]).all())
+
+
+def test_the_graphs_bounds_of_a_chain_contain_the_chains(network: MakeNetwork, bench: MakeBench) -> None:
+    made, given = network("digits-mlp", "gelu"), bench("digits-mlp")
+    properties = given.properties(0.01, 3)
+    lower, upper = (torch.stack([getattr(each, side) for each in properties]) for side in ("lower", "upper"))
+    ours, theirs = (
+        each.certify(lower, upper)
+        for each in (GraphSwapBounds(made, math.inf), SwapBounds(made.module, made.input_shape))
+    )
+    assert torch.equal(ours.labels, theirs.labels)
+    assert bool((ours.difference_lower <= theirs.difference_upper).all())
+    assert bool((theirs.difference_lower <= ours.difference_upper).all())
 
 
 class TooNarrow(SwapBounds):
