@@ -36,14 +36,14 @@ def write_large(folder: Path, rows: int) -> int:
     whole = pq.read_table(SAMPLE / "results.parquet")
     place = whole.schema.get_field_index("seed")
     seeds = len(set(whole["seed"].to_pylist()))
-    parts = []
-    while sum(map(len, parts)) < rows:
+    parts: list[pa.Table] = []
+    while sum(len(each) for each in parts) < rows:
         shifted = pa.compute.add(whole["seed"], len(parts) * seeds).cast(whole.schema.field(place).type)
         parts.append(whole.set_column(place, whole.schema.field(place), shifted))
     pq.write_table(pa.concat_tables(parts), folder / "results.parquet")
     record = json.loads((SAMPLE / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**record, "seeds": list(range(seeds * len(parts)))}))
-    return sum(map(len, parts))
+    return sum(len(each) for each in parts)
 
 
 def reporting(rows: int = 10**6) -> Iterator[Figure]:
