@@ -253,8 +253,9 @@ def _frame(path: Path) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    texts = [each.name for each in schema() if each.type == pa.string()]
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, read_dictionary=texts)
         for name in set(_LATER) - set(table.column_names):
             table = table.append_column(name, pa.array([""] * len(table), pa.string()))
         older = [name for name in _names(Origin) if name not in table.column_names]
@@ -263,29 +264,33 @@ def _frame(path: Path) -> pd.DataFrame:
                 f"{path}: written by an older evalsuite, without {', '.join(older)}; run the recipe again in this "
                 "folder, which writes the file anew: what the journal and the cache still hold is not measured again"
             )
-        plain = table.select(schema().names).cast(schema())
+        plain = table.select([each.name for each in schema() if each.name not in texts])
+        plain = plain.cast(pa.schema([schema().field(name) for name in plain.column_names]))
+        columns: dict[str, Any] = {name: _alike(table[name]) for name in texts}
         options = {name: _shared(table[name].combine_chunks()) for name in OPTIONS}
     except (pa.ArrowInvalid, KeyError, OSError) as error:
         text = str(error).splitlines()[0]
         raise DamagedResults(
             f"{path}: cannot be read ({text}); run the recipe again: the journal beside it is whole"
         ) from error
-    texts = {each.name: plain[each.name] for each in plain.schema if each.type == pa.string()}
-    numbers = plain.drop_columns(list(texts)).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    columns = {name: _alike(column.combine_chunks()) for name, column in texts.items()}
+    numbers = plain.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     columns |= {name: pd.Series(every, dtype=object) for name, every in options.items()}
     columns |= {name: numbers[name] for name in numbers}
     return pd.DataFrame({name: columns[name] for name in (*schema().names, *OPTIONS)})
 
 
-def _alike(texts: pa.Array) -> pd.Series[Any]:
+def _alike(texts: pa.ChunkedArray) -> pd.Series[Any]:
     """Texts of which equal ones are one object: a million rows have a few hundred, and would be copied with a frame."""
     import numpy as np
     import pandas as pd
+    import pyarrow as pa
 
-    found = texts.dictionary_encode(null_encoding="encode")
-    names = np.array([*found.dictionary.to_pylist(), None], dtype=object)
-    return pd.Series(names[found.indices.to_numpy()], dtype=object)
+    kind = pa.dictionary(pa.int32(), pa.string())
+    parts = [np.array([], dtype=object)]
+    for each in texts.cast(kind).chunks:
+        names = np.array([*each.dictionary.to_pylist(), None], dtype=object)
+        parts.append(names[each.indices.fill_null(len(names) - 1).to_numpy()])
+    return pd.Series(np.concatenate(parts), dtype=object)
 
 
 def _shared(structs: pa.Array) -> list[dict[str, Any]]:

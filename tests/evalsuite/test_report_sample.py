@@ -214,3 +214,16 @@ def test_sample_run_reads_back_whole(tmp_path: Path) -> None:
     frame = frame_of(rows, tmp_path / "run")
     assert len(frame) == len(rows)
     assert set(frame["status"]) == {"ok", "unsupported", "unavailable", "crashed"}
+
+
+def test_equal_texts_and_options_of_a_frame_are_one_object(tmp_path: Path) -> None:
+    """Of a million rows there are a few hundred, and a report copies its frame."""
+    rows = sample_rows(seeds=(0, 1))
+    options = {"prune": {"sparsity": 0.5, "norm": None}, "quantize-w8": {"bits": 8}}
+    frame = read_results(write_run(tmp_path / "run", rows, options=options))
+    assert frame["reason"].tolist() == [row.reason for row in rows]
+    for name in ("workload", "setting", "key", "reason"):
+        assert len({id(each) for each in frame[name]}) == frame[name].nunique()
+    assert len({id(each) for each in frame["options"]}) == 3
+    told = {"prune": {"sparsity": 0.5}, "quantize-w8": {"bits": 8}}
+    assert frame["options"].tolist() == [told.get(row.step, {}) for row in rows]
