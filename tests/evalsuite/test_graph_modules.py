@@ -137,7 +137,7 @@ def test_what_is_computed_of_constants_is_held_in_float32() -> None:
     torch.testing.assert_close(found(inputs), module(inputs))
     held = [each for each in [*found.parameters(), *found.buffers()] if each.is_floating_point()]
     assert {each.dtype for each in held} == {torch.float32}
-    with pytest.raises(Unsupported, match="computed from numbers that are rounded|computed from others"):
+    with pytest.raises(Unsupported, match=r"computed from numbers that are rounded|computed from others"):
         in_modules(module, inputs, exact=True)
 
 
