@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, NoReturn
 
+import numpy as np
 import onnx
 import torch
 
@@ -95,7 +96,7 @@ class _Writer:
             operation, given = replace(operation, shape=at(operation.shape, 1)), given[:1]
         constants = [each for each in given if isinstance(each, torch.Tensor)]
         if len(constants) == len(given):
-            result = typed.converted(operation, torch.float64)(*constants)
+            result: torch.Tensor = typed.converted(operation, torch.float64)(*constants)
             if result.is_floating_point() and not (operation.moves or isinstance(operation, typed.Where)):
                 self.refuse("takes constants alone, whose rounded result would be none of the network")
             if not bool(result.isfinite().all()):
@@ -159,11 +160,11 @@ class _Writer:
     def product(self, x: Tensor, y: Tensor) -> Tensor:
         if x == y:
             return self.append(Convex(x.value, "square"), x.shape)
-        shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
+        shape = tuple(np.broadcast_shapes(x.shape, y.shape))
         return self.append(Product(x.value, y.value, self.repeated(x, shape), self.repeated(y, shape)), shape)
 
     def scaled(self, x: Tensor, factor: torch.Tensor, *, terms: int = 2) -> Tensor:
-        shape = tuple(torch.broadcast_shapes(x.shape, factor.shape))
+        shape = tuple(np.broadcast_shapes(x.shape, factor.shape))
         x = x if x.shape == shape else self.affine(x, self.repeated(x, shape), shape)
         return self.affine(x, Scale(factor.double().expand(shape).flatten(), terms), shape)
 
@@ -181,7 +182,7 @@ def _marked(each: Known, own: bool) -> torch.Tensor:
 
 
 def _sum(w: _Writer, operation: typed.Sum, *given: Known) -> Tensor:
-    shape = tuple(torch.broadcast_shapes(*(each.shape for each in given)))
+    shape = tuple(np.broadcast_shapes(*(each.shape for each in given)))
     bias, parts = torch.zeros(shape).double(), list[tuple[int, Linear]]()
     for sign, each in zip(operation.signs, given, strict=True):
         if isinstance(each, torch.Tensor):
@@ -199,8 +200,8 @@ def _product(w: _Writer, _: typed.Product, *given: Known) -> Tensor:
     (made, *rest) = [each for each in given if isinstance(each, Tensor)]
     for each in rest:
         made = w.product(made, each)
-    for each in constants:
-        made = w.scaled(made, each)
+    for factor in constants:
+        made = w.scaled(made, factor)
     return made
 
 
@@ -345,7 +346,7 @@ def _matmul(w: _Writer, _: typed.MatMul, x: Known, y: Known) -> Tensor:
         w.refuse("no sound bounds of a product with a constant of such a shape")
     # Entry (..., row, column, k) is x[..., row, k] y[..., k, column].
     first, second = _numbers(x.shape)[..., :, None, :], _numbers(y.shape).transpose(-1, -2)[..., None, :, :]
-    left, right = torch.broadcast_tensors(first, second)
+    left, right = (each.expand(np.broadcast_shapes(first.shape, second.shape)) for each in (first, second))
     maps = [Select(index.flatten().long(), prod(each.shape)) for index, each in ((left, x), (right, y))]
     made = w.append(Product(x.value, y.value, *maps), tuple(left.shape))
     summed = w.dense(made, torch.ones(1, left.shape[-1]))

@@ -123,6 +123,12 @@ class GraphCertification:
             except _OutOfTime:
                 late[start:] = True
                 break
+            except Unsupported as error:
+                if _BACKWARD[method]:
+                    raise
+                # Intervals alone may be too wide, as of a softmax's powers, where backward bounds are not.
+                none = torch.zeros_like(holds)
+                return Found(method, none, none, none, time.monotonic() - began, None, str(error), refused=True)
         # A proof is of real arithmetic: what float32 breaks all the same is not counted.
         return Found(method, holds & ~broken, late, holds & broken, time.monotonic() - began, None, _OWN)
 

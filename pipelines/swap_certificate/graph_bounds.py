@@ -75,7 +75,7 @@ class GraphSwapBounds:
             whole = torch.cat([whole, asked])
         bounds = Propagation(self._graph, lower[None], upper[None], check=self._check)
         found = bounds.lower_bounds(whole).value[0]
-        low, high, before, after = found.split([count, count, count - 1, count - 1])
+        low, high, before, after = torch.split(found, [count, count, count - 1, count - 1])
         return SwapCertificate(low, -high, label, before, after)
 
     def _check(self) -> None:
@@ -88,4 +88,4 @@ class GraphSwapBounds:
         return self._parts(x.double().flatten(1))[0]
 
     def _parts(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self._graph(x).split(self._outputs, 1)
+        return torch.split(self._graph(x), self._outputs, 1)

@@ -78,7 +78,7 @@ def check(graph: Graph, module: nn.Module, shape: tuple[int, ...], radius: float
     center = torch.rand(1, graph.inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     lower, upper = center - radius, center + radius
     low, high = bounds(graph, lower, upper)
-    values = [module(each.reshape(-1, *shape)) for each in sampled(lower, upper, count).split(1000)]
+    values = [module(each.reshape(-1, *shape)) for each in torch.split(sampled(lower, upper, count), 1000)]
     found = torch.cat(values)
     assert bool(((low <= found) & (found <= high)).all())
     return float((high - low).mean() / (found.amax(0) - found.amin(0)).mean())
