@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
+from evalsuite.activations.census import duplicate
 from evalsuite.resizing.description import (
     Description,
     check_finite,
@@ -25,7 +26,7 @@ from evalsuite.resizing.description import (
     printable,
     tensor_groups,
 )
-from evalsuite.resizing.fitting import copied, fitted
+from evalsuite.resizing.fitting import fitted
 
 TENSORS, DESCRIPTION = "module.safetensors", "module.json"
 _DEEPEST = 64  # levels; a description has five
@@ -51,8 +52,7 @@ def save_module(
             tuple of arguments, or a mapping of keyword arguments.
 
     Raises:
-        ValueError: a parameter is not finite, a state is no tensor, a weight is computed from other tensors, or the
-            module read back differs.
+        ValueError: a parameter is not finite, a state is no tensor, or the module read back differs.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ def _check_equal(module: nn.Module, restored: nn.Module, example: Example | None
             raise ValueError(f"{name} read back differs from the one in memory; is the disk sound?")
     if example is None:
         return
-    expected, found = (_outputs(each, example) for each in (copied(module).eval(), restored))
+    expected, found = (_outputs(each, example) for each in (duplicate(module).eval(), restored))
     if not expected:
         raise ValueError(f"{type(module).__name__} gave no tensor for the example: nothing can be compared")
     if len(expected) != len(found) or not all(map(_equal, expected, found)):

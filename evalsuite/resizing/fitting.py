@@ -30,7 +30,7 @@ def fitted(module: nn.Module, tensors: dict[str, torch.Tensor], description: Des
     Raises:
         ValueError: the description is of another architecture; the text names what differs, and the cure.
     """
-    module = copied(module).eval()
+    module = duplicate(module).eval()
     _check_layers(module, description.layers)
     names = set(description.tensors) | set(description.ties)
     _check_names(module, description, names)
@@ -46,25 +46,6 @@ def fitted(module: nn.Module, tensors: dict[str, torch.Tensor], description: Des
         _set_sizes(path, layer, description.layers[path])
         _repeat_shapes(path, layer)
     return module
-
-
-def copied(module: nn.Module) -> nn.Module:
-    """See `duplicate`.
-
-    Raises:
-        ValueError: a tensor of a layer is computed from others, as torch's older weight_norm does.
-    """
-    try:
-        return duplicate(module)
-    except RuntimeError as error:
-        for path, layer in module.named_modules():
-            for name, each in vars(layer).items():
-                if isinstance(each, torch.Tensor) and not each.is_leaf:
-                    raise ValueError(
-                        f"{_dotted(path, name)} is computed from other tensors, which cannot be copied; before saving "
-                        "and loading, remove the parametrization, as torch.nn.utils.remove_weight_norm does"
-                    ) from error
-        raise
 
 
 def _check_layers(module: nn.Module, saved: dict[str, LayerRecord]) -> None:

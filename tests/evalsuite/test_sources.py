@@ -50,10 +50,10 @@ CHANGES = {
     "evalsuite/reluize/training.py": ALL,  # stages fine-tune
     "evalsuite/run/child.py": ALL,
     "evalsuite/run/runner.py": set(),
-    "evalsuite/deployment.py": {"export", "quantize", "prune", "exact-prune", "bounds", "smt"},
+    "evalsuite/deployment.py": {"export", "quantize", "prune", "exact-prune", "bounds", "smt", "swap-certificate"},
     "evalsuite/certificate/swap.py": {"exact-prune", "smt", "swap-certificate"},
     "evalsuite/relaxations/lines.py": {"bounds", "exact-prune", "smt", "swap-certificate"},
-    "evalsuite/verification/attack.py": {"bounds", "smt"},
+    "evalsuite/verification/attack.py": {"bounds", "smt", "swap-certificate"},
     "evalsuite/report/page.py": set(),
     "evalsuite/integrations/lightning.py": set(),
     "evalsuite/cli.py": set(),
