@@ -67,6 +67,7 @@ def test_a_killed_fork_server_costs_nothing(workshop: Workshop) -> None:
     assert said == dict.fromkeys(("train", "kills-server", "again", "slow"), ("ok", ""))
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_never_stays_is_named(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     (workshop.folder / "gone.py").write_text("import os; os._exit(5)")
     monkeypatch.syspath_prepend(workshop.folder)
@@ -214,6 +215,7 @@ def test_a_refused_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (found.status, found.rows[0].reason) == (Status.CRASHED, f"its process could not be started: {ended.why}")
 
 
+@pytest.mark.slow
 def test_an_interrupt_as_a_job_starts_leaves_none(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
     begin = BaseProcess.start

@@ -298,6 +298,7 @@ def test_a_lost_cache_costs_only_the_networks_that_are_needed_again(workshop: Wo
     assert "0 failed (2 from the cache)" in done.stdout
 
 
+@pytest.mark.slow
 def test_plan_tells_what_and_why(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - slow\n")
     planned = workshop.call("plan", recipe, "--out", workshop.out)

@@ -269,6 +269,7 @@ def test_the_cost_of_what_is_undecided_counts_twice() -> None:
     assert row(found, "nodes").value == 3.0
 
 
+@pytest.mark.slow
 def test_methods_agree(tmp_path: Path) -> None:
     verdicts = []
     methods: tuple[tuple[MethodName, EncodingName], ...] = (("search", "phase"), ("z3", "phase"), ("z3", "if-triangle"))

@@ -95,6 +95,7 @@ class Residual(nn.Module):
         return self.last(h.flatten(1))  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_what_is_no_chain_is_certified_by_its_graph(bench: MakeBench) -> None:
     torch.manual_seed(0)
     given, subject = bench("digits-mlp"), Network("residual", Residual().eval(), (64,), 10)

@@ -229,6 +229,7 @@ def test_the_yardstick_is_quantized_alike(
     assert "QuantizeLinear" in swapped[1]
 
 
+@pytest.mark.slow
 def test_relative_latencies_of_both_precisions(network: MakeNetwork, bench: MakeBench) -> None:
     reasons = {}
     for variant in ("gelu", "relu"):

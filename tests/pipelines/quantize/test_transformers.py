@@ -73,6 +73,7 @@ def values(outcome: Outcome) -> dict[str, float]:
     return {each.name: each.value for each in outcome.metrics if not each.setting and each.value is not None}
 
 
+@pytest.mark.slow
 def test_a_vision_transformer_of_hugging_face_is_quantized(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network, bench = subject(spread(vit()), [images(each) for each in (4, 40, 4, 32)], tmp_path)
@@ -88,6 +89,7 @@ def test_a_vision_transformer_of_hugging_face_is_quantized(tmp_path: Path) -> No
     assert outcome.network.deployed == outcome.artefacts["quantized"]
 
 
+@pytest.mark.slow
 def test_a_bert_with_a_mask_is_quantized_and_its_integer_form_has_a_reason(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network, bench = subject(spread(bert()), [texts(each) for each in (4, 40, 4, 32)], tmp_path)
