@@ -24,8 +24,19 @@ from evalsuite.workloads import Workload
 if TYPE_CHECKING:
     from workshop import Workshop
 
+_LONG = 1000.0  # seconds that a test of several minutes may take
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that at the end no process works at them while the other has nothing left to do."""
+
+    def limit(item: pytest.Item) -> float:
+        marker = item.get_closest_marker("timeout")
+        return float(marker.args[0]) if marker is not None and marker.args else 0.0
+
+    items.sort(key=lambda item: -limit(item) if limit(item) >= _LONG else 0.0)
 
 
 @pytest.fixture(autouse=True, scope="session")

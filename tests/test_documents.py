@@ -307,6 +307,7 @@ def test_a_declared_model_is_assessed(tmp_path: Path) -> None:
     assert "report.html" in _called(["python", "mine.py"], tmp_path)
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.slow
 def test_the_tutorial_ends_in_a_report_of_ones_own_network(tmp_path: Path) -> None:
     document = "docs/tutorial.md"

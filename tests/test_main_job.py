@@ -1,9 +1,10 @@
-"""The main job on real data: every variant through every stage, and no two verifiers at odds."""
+"""The main job on real data: three of its variants through every stage, and no two verifiers at odds."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,7 +73,8 @@ def check_complete_and_consistent(rows: pd.DataFrame, recipe: Path) -> None:
 def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_path: Path) -> None:
     text = (RECIPES / "quickstart.yaml").read_text()
     assert "seeds: [0, 1, 2]" in text
-    rows = run(text.replace("seeds: [0, 1, 2]", "seeds: [0]").replace("eps: [0.03125]", "eps: [0.0625]"), tmp_path)
+    short = re.sub("  - (gelu-swap|lambda-gelu) .*\n", "", text.replace("seeds: [0, 1, 2]", "seeds: [0]"))
+    rows = run(short.replace("eps: [0.03125]", "eps: [0.0625]"), tmp_path)
     check_complete_and_consistent(rows, tmp_path / "recipe.yaml")
     workload = load("workloads", "digits-mlp").target()
     data = workload.data()
