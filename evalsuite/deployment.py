@@ -7,8 +7,10 @@ import logging
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,7 @@ def export_onnx(
     dynamic = mapped(pair, lambda _: {0: batch})  # type: ignore[arg-type, return-value]
     # The exporter reports, at every call, which operators of other libraries it does not know.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _one_registry():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             copy.deepcopy(module).eval(),
@@ -79,6 +81,32 @@ def export_onnx(
     if written != opset:
         raise ValueError(f"{path.name}: asked for opset {opset}, the exporter wrote {written}")
     return model
+
+
+@contextmanager
+def _one_registry() -> Iterator[None]:
+    """Inside, the exporter builds its table of operators once a process: for each file, it takes longer than the rest.
+
+    Nothing is added to the table here. Where a release of torch has none of that name, this does nothing.
+    """
+    try:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+    except ImportError:
+        yield
+        return
+    own = ONNXRegistry.__dict__["from_torchlib"]
+    ONNXRegistry.from_torchlib = _built_once()  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ONNXRegistry.from_torchlib = own  # type: ignore[method-assign]
+
+
+@cache
+def _built_once() -> Any:
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    return staticmethod(cache(ONNXRegistry.from_torchlib))
 
 
 def run_onnx(session: onnxruntime.InferenceSession, inputs: Inputs) -> torch.Tensor:

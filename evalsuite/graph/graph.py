@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph.operations import Cast, Constant, Input, Operation, converted
+from evalsuite.graph.operations import Cast, Constant, Input, Operation, Product, converted
 from evalsuite.graph.sizes import BATCHES, Shape, at, shape
 from evalsuite.samples import Inputs, leaves
+
+# Entries of the operands of one operation.
+_SMALL = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +161,27 @@ class Builder:
         value = converted(operation, torch.float64)(*widened)
         # A whole number is the same as a real one.
         given = widened[0]
-        same = isinstance(operation, Cast) and constants[0].exact and torch.equal(value.to(given.dtype), given)
-        return self.constant(value, exact=not value.is_floating_point() or same)
+        same = isinstance(operation, Cast) and torch.equal(value.to(given.dtype), given)
+        # 24 bits times 24 bits are 48 of the 53 that there are.
+        short = isinstance(operation, Product) and len(widened) == 2 and all(map(_is_single, widened))
+        exact = all(each.exact for each in constants) and (same or short)
+        return self.constant(value, exact=not value.is_floating_point() or exact)
 
     def _tried(self, operation: Operation, sources: tuple[int, ...], batch: int) -> torch.Tensor:
-        """The result's shape and type, without its values."""
+        """The result's shape and type; its values mean nothing, and there are none where it is large."""
+        sizes = [at(self.nodes[each].shape, batch) for each in sources]
+        # Torch takes seconds to load what computes shapes alone: until something has, small values are computed.
+        small = "torch._dynamo" not in sys.modules and sum(map(prod, sizes)) <= _SMALL
+        device, fill = "cpu" if small else "meta", 1 if operation.elementwise else 0
         operands = [
-            torch.empty(at(self.nodes[each].shape, batch), dtype=self.nodes[each].dtype, device="meta")
-            for each in sources
+            torch.full(size, fill, dtype=self.nodes[each].dtype, device=device)
+            for each, size in zip(sources, sizes, strict=True)
         ]
-        return converted(operation, torch.float32, "meta")(*operands)
+        return converted(operation, torch.float32, device)(*operands)
+
+
+def _is_single(value: torch.Tensor) -> bool:
+    return torch.equal(value.float().to(value.dtype), value)
 
 
 def rewritten(graph: Graph, rule: Callable[[Graph, int], Node | None]) -> Graph:

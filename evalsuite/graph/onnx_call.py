@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from evalsuite.contract import Unsupported
 from evalsuite.graph.call import Call, Value
 from evalsuite.graph.moving import Positions
 from evalsuite.graph.operations import Product
 from evalsuite.graph.sizes import Shape, shape
 
 Array = np.ndarray[Any, Any]
+
+
+@contextmanager
+def guarded(where: str) -> Iterator[None]:
+    """Errors name the place; what a malformed file makes onnx, numpy or torch raise becomes Unsupported."""
+    try:
+        yield
+    except Unsupported as error:
+        raise Unsupported(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
+    except Exception as error:
+        raise Unsupported(f"{where}: malformed, or not read: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

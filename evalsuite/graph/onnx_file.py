@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from evalsuite.contract import Unsupported
 from evalsuite.graph.call import Value
 from evalsuite.graph.graph import Builder, Graph
-from evalsuite.graph.onnx_call import Array, Known, OnnxCall
+from evalsuite.graph.onnx_call import Array, Known, OnnxCall, guarded
 from evalsuite.graph.onnx_moving import MOVING
 from evalsuite.graph.onnx_table import COMPUTING
 from evalsuite.graph.sizes import BATCHES, Shape, at
@@ -25,13 +26,17 @@ _TYPES: dict[int, torch.dtype] = {
 }  # fmt: skip
 
 
-def graph_of_model(model: onnx.ModelProto, output: str | None = None) -> Graph:
+def graph_of_model(
+    model: onnx.ModelProto, output: str | None = None, check: Callable[[], None] = lambda: None
+) -> Graph:
     """The graph of a file, by default of its only output; not yet compared with it.
+
+    `check` is called before each node; what it raises ends the reading.
 
     Raises:
         Unsupported: an operator or attribute without a reader, named with its node; inputs of other types.
     """
-    return _Reader(model).graph(output)
+    return _Reader(model).graph(output, check)
 
 
 class _Reader:
@@ -42,21 +47,26 @@ class _Reader:
         self.builder = Builder()
         self.opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
         self.found: dict[str, Value | Known | None] = {"": None}
-        held = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        held = {each.name for each in model.graph.initializer}
         inputs = [each for each in model.graph.input if each.name not in held]
         for each in inputs:
             self._input(each)
-        for name, array in held.items():
-            self.builder.name = name
-            self.found[name] = self._held(name, array)
+        for constant in model.graph.initializer:
+            self.builder.name = constant.name
+            with guarded(f"constant {constant.name!r}"):
+                self.found[constant.name] = self._held(numpy_helper.to_array(constant))
 
-    def graph(self, output: str | None) -> Graph:
+    def graph(self, output: str | None, check: Callable[[], None]) -> Graph:
         """See `graph_of_model`."""
         names = [each.name for each in self.model.graph.output]
         if output is None and len(names) != 1:
             raise Unsupported(f"the file has {len(names)} outputs, {names}: choose one")
         for position, node in enumerate(self.model.graph.node):
-            self._read(node, f"node {node.name or f'#{position}'!r} ({node.op_type})")
+            check()
+            self.builder.name = node.name or f"#{position}"
+            where = f"node {self.builder.name!r} ({node.op_type})"
+            with guarded(where):
+                self._read(node, where)
         found = self.found[names[0] if output is None else output]
         if not isinstance(found, Value):
             raise Unsupported(f"the output {output or names[0]!r} does not depend on the input")
@@ -75,33 +85,24 @@ class _Reader:
             sizes.append(each.dim_value if each.HasField("dim_value") else -1)
         self.found[given.name] = Value(self.builder.input(given.name, tuple(sizes), _TYPES[kind.elem_type]))
 
-    def _held(self, name: str, array: Array) -> Value | Known:
+    def _held(self, array: Array) -> Value | Known:
         """Numbers with a fraction are constants of the graph, all others may be sizes."""
         if array.dtype.kind != "f":
             return Known(array, array)
-        try:
-            return Value(self.builder.constant(torch.from_numpy(np.array(array))))
-        except Unsupported as error:
-            raise Unsupported(f"constant {name!r}: {error}") from None
+        return Value(self.builder.constant(torch.from_numpy(np.array(array))))
 
     def _read(self, node: onnx.NodeProto, where: str) -> None:
         if node.domain not in ("", "ai.onnx"):
-            raise Unsupported(f"{where}: operators of domain {node.domain!r} are not read")
-        self.builder.name = node.name
+            raise Unsupported(f"operators of domain {node.domain!r} are not read")
         missing = [each for each in node.input if each not in self.found]
         if missing:
-            raise Unsupported(f"{where}: its input {missing[0]!r} is no output of a node before it")
+            raise Unsupported(f"its input {missing[0]!r} is no output of a node before it")
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         inputs = [self.found[each] for each in node.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        try:
-            results = self._results(node, inputs, OnnxCall(self.builder, where, (), torch.float32, attributes,
-                                                           len(node.output), self.opset))  # fmt: skip
-        except Unsupported as error:
-            raise Unsupported(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
-        except Exception as error:  # what a malformed file makes onnx, numpy or torch raise
-            raise Unsupported(f"{where}: malformed, or not read: {type(error).__name__}: {error}") from error
+        call = OnnxCall(self.builder, where, (), torch.float32, attributes, len(node.output), self.opset)
+        results = self._results(node, inputs, call)
         # Outputs that no reader gives, as a mask of Dropout, are missed where they are taken.
         self.found.update(zip(node.output, results, strict=False))
 
@@ -109,7 +110,7 @@ class _Reader:
         if node.op_type in ("Shape", "Size") and isinstance(inputs[0], Value):
             return [_sizes(node.op_type, self.builder.nodes[inputs[0]].shape, call)]
         if all(isinstance(each, Known) or each is None for each in inputs):
-            return [self._held(node.name, each.first) if each.fixed and each.first.dtype.kind == "f" else each
+            return [self._held(each.first) if each.fixed and each.first.dtype.kind == "f" else each
                     for each in _evaluated(node, inputs, list(self.model.opset_import))]  # fmt: skip
         if node.op_type not in _READERS:
             call.refuse("no reader for this operator; there are " + ", ".join(sorted(_READERS)))

@@ -14,7 +14,7 @@ from evalsuite.graph.call import Times, Value
 from evalsuite.graph.graph import kind_of
 from evalsuite.graph.moving import Gather, GatherAlong, Pad, Positions
 from evalsuite.graph.onnx_call import Known, OnnxCall
-from evalsuite.graph.operations import Resample, Where
+from evalsuite.graph.operations import Constant, Resample, Where
 from evalsuite.graph.sizes import Shape
 
 Reader = Callable[..., Any]
@@ -35,6 +35,10 @@ def _cast(c: OnnxCall, x: Any) -> Value:
     to = c.attributes["to"]
     if to not in _KINDS:
         c.refuse(f"casts to the type {to} of ONNX, and only float32, float64, int64, int32 and bool are read")
+    held = c.node(x).operation if isinstance(x, Value) else None
+    if _KINDS[to] == torch.float32 and isinstance(held, Constant) and held.exact and held.value.is_floating_point():
+        # What a file holds in a finer precision, it means as rounded.
+        return c.value(held.value.float())
     return c.as_kind(x, kind_of(_KINDS[to]))
 
 

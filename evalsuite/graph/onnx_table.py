@@ -134,10 +134,13 @@ def _window(c: OnnxCall, kernel: tuple[int, ...], x: Value) -> tuple[list[tuple[
     return [strides, dilations], pads
 
 
-def _padded(c: OnnxCall, x: Value, pads: list[int], fill: float = 0.0) -> tuple[Value, tuple[int, ...]]:
-    """Padding that is the same on both sides is left to the operation."""
+def _padded(
+    c: OnnxCall, x: Value, pads: list[int], fill: float = 0.0, kernel: tuple[int, ...] = ()
+) -> tuple[Value, tuple[int, ...]]:
+    """Padding that is the same on both sides, and at most half of a pool's kernel, is left to the operation."""
     before, behind = tuple(pads[: len(pads) // 2]), tuple(pads[len(pads) // 2 :])
-    if before == behind and min(before, default=0) >= 0:
+    within = all(2 * pad <= size for pad, size in zip(before, kernel, strict=False))
+    if before == behind and min(before, default=0) >= 0 and within:
         return x, before
     if min(pads) < 0:
         c.refuse(f"pads = {pads}: negative padding is not read")
@@ -178,17 +181,32 @@ def _max_pool(c: OnnxCall, x: Any) -> Value:
     c.expect(storage_order=0)
     kernel = tuple(c.attributes["kernel_shape"])
     (strides, dilations), pads = _window(c, kernel, x)
-    x, padding = _padded(c, x, pads, -math.inf)
+    x, padding = _padded(c, x, pads, -math.inf, kernel)
     return c.add(MaxPool(kernel, strides, padding, dilations, bool(c.attributes.get("ceil_mode", 0))), x)
 
 
 def _average_pool(c: OnnxCall, x: Any) -> Value:
     kernel, counts = tuple(c.attributes["kernel_shape"]), bool(c.attributes.get("count_include_pad", 0))
     (strides, dilations), pads = _window(c, kernel, x)
-    if set(dilations) != {1} or (pads[: len(kernel)] != pads[len(kernel) :] and not counts):
-        c.refuse("averages dilated windows, or padding that differs on the two sides and does not count")
-    x, padding = _padded(c, x, pads)
-    return c.add(AveragePool(kernel, strides, padding, bool(c.attributes.get("ceil_mode", 0)), counts), x)
+    if set(dilations) != {1}:
+        c.refuse("averages dilated windows")
+    padded, padding = _padded(c, x, pads, 0.0, kernel)
+    if padded != x and not counts:
+        return _counted(c, padded, kernel, strides)
+    return c.add(AveragePool(kernel, strides, padding, bool(c.attributes.get("ceil_mode", 0)), counts), padded)
+
+
+def _counted(c: OnnxCall, padded: Value, kernel: tuple[int, ...], strides: tuple[int, ...]) -> Value:
+    """Means of the entries of each window that are no padding: their sum, divided by how many there are."""
+    c.expect(ceil_mode=0)
+    node = c.node(padded)
+    sizes, ones = c.builder.nodes[node.sources[0]].shape, torch.ones(1, 1, *kernel)
+    window = (None, strides, (0,) * len(kernel), (1,) * len(kernel))
+    counts = Convolution(ones, *window)(node.operation(torch.ones(1, 1, *sizes[2:])))
+    if not bool(counts.all()):
+        c.refuse("a window lies in the padding alone")
+    sums = Convolution(ones.repeat(sizes[1], *[1] * (ones.ndim - 1)), *window, groups=sizes[1])
+    return c.add(Quotient(), c.add(sums, padded), counts)
 
 
 def _reduce(name: str, *, squared: bool = False) -> Reader:

@@ -1,201 +1,76 @@
-"""What a chain of affine operators does not hold, read as a typed graph and written in the few kinds of nodes here.
+"""Which nodes compute the operations of a typed graph.
 
 A softmax is 1 / sum_j exp(x_j - x_i), where each sum is at least 1; a normalisation x / sqrt(mean of x^2 + eps); a
-matrix product the sum of products of entries. What only moves entries is known from where it moves their numbers.
+matrix product the sum of products of entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-import onnx
 import torch
+from torch.nn import functional
 
 from evalsuite.activations.relu6 import clip
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.graph.graph import Graph as TypedGraph
-from evalsuite.graph.graph import Node as TypedNode
-from evalsuite.graph.moving import Expand, Pad, Positions, Reshape, Transpose
+from evalsuite.graph.moving import Reshape, Transpose
 from evalsuite.graph.norms import with_norms
-from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.owned import is_exact
 from evalsuite.graph.patterns import recognised
-from evalsuite.graph.sizes import at
-from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Operation, Pointwise, Product
-from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Scale, Select
-from evalsuite.verification.onnx_call import Tensor
+from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Pointwise, Product
+from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
+from evalsuite.verification.writing import Known, Padded, Rule, Tensor, Writer, numbers
 
-Known = Tensor | torch.Tensor
 # Entries of a matrix that stands for a pool or an interpolation.
 _MATRIX = 2**24
 # The factor of a batch normalization takes a sum, a root and products.
 _NORM_TERMS = 16
 
 
-def nodes_of(model: onnx.ModelProto) -> tuple[list[Node], Tensor]:
-    """The nodes of a file with one input, of one sample, and the output.
+def nodes_of(graph: TypedGraph, check: Callable[[], None]) -> tuple[list[Node], Tensor]:
+    """The nodes for one sample, and the output. `check` is called often; what it raises ends the writing.
 
     Raises:
         Unsupported: an operation has no sound bounds here, or a number was rounded on the way; by the node's name.
     """
-    graph = graph_of_model(model)
     try:
-        return _Writer(recognised(graph)).run()
+        return Writer(recognised(graph), _RULES, check).run()
     except Unsupported:
         # A formula of rounded numbers is no known activation, and may be bounded as it is written.
         try:
-            return _Writer(with_norms(graph)).run()
+            return Writer(with_norms(graph), _RULES, check).run()
         except Unsupported:
             pass
         raise
 
 
-class _Writer:
-    def __init__(self, graph: TypedGraph) -> None:
-        self.graph, self.nodes = graph, list[Node]()
-        self.found: list[Known] = []
-        self.name = ""
-
-    def run(self) -> tuple[list[Node], Tensor]:
-        for node in self.graph.nodes:
-            self.name = node.name
-            self.found.append(self._written(node))
-        output = self.found[self.graph.output]
-        if not isinstance(output, Tensor):
-            raise Unsupported("the output does not depend on the input")
-        return self.nodes, output
-
-    def refuse(self, why: str) -> NoReturn:
-        raise Unsupported(f"node {self.name!r}: {why}")
-
-    def append(self, operation: Operation, shape: tuple[int, ...]) -> Tensor:
-        self.nodes.append(Node(self.name, operation, prod(shape)))
-        return Tensor(len(self.nodes), shape)
-
-    def affine(self, x: Tensor, map_: Linear, shape: tuple[int, ...], bias: torch.Tensor | None = None) -> Tensor:
-        flat = torch.zeros(prod(shape)) if bias is None else bias.expand(shape).flatten()
-        return self.append(Affine(((x.value, map_),), flat.double()), shape)
-
-    def _written(self, node: TypedNode) -> Known:
-        operation: Any = node.operation
-        if isinstance(operation, typed.Input):
-            return Tensor(0, at(node.shape, 1))
-        self._refuse_rounded(operation)
-        if isinstance(operation, typed.Constant):
-            return operation.value.double() if operation.value.is_floating_point() else operation.value
-        given = [self.found[each] for each in node.sources]
-        if isinstance(operation, Positions):
-            return torch.arange(operation.times)
-        if isinstance(operation, Expand | Reshape):
-            # The batch is known: it is one.
-            operation, given = replace(operation, shape=at(operation.shape, 1)), given[:1]
-        constants = [each for each in given if isinstance(each, torch.Tensor)]
-        if len(constants) == len(given):
-            result: torch.Tensor = typed.converted(operation, torch.float64)(*constants)
-            if result.is_floating_point() and not (operation.moves or isinstance(operation, typed.Where)):
-                self.refuse("takes constants alone, whose rounded result would be none of the network")
-            if not bool(result.isfinite().all()):
-                self.refuse("its numbers are NaN or infinite, as of a mask")
-            return result
-        if operation.moves:
-            return self.moved(operation, *given)
-        if type(operation) not in _RULES:
-            self.refuse(f"no sound bounds of {getattr(operation, 'name', type(operation).__name__)}")
-        return _RULES[type(operation)](self, typed.converted(operation, torch.float64), *given)
-
-    def _refuse_rounded(self, operation: Any) -> None:
-        weights = [each for each in vars(operation).values() if isinstance(each, torch.Tensor)]
-        single = isinstance(operation, typed.Constant)
-        if not operation.exact if single else any(each.dtype == torch.float64 for each in weights):
-            self.refuse("its numbers are computed from others, and rounded")
-        if not all(bool(each.isfinite().all()) for each in weights if each.is_floating_point()):
-            self.refuse("it has numbers that are NaN or infinite")
-
-    def moved(self, operation: Any, *given: Known) -> Tensor:
-        """Of entries that are only moved: the same moves of their numbers, -1 for all that is none of them."""
-        numbered = replace(operation, value=-1.0) if isinstance(operation, Pad) else operation
-        parts, shape = list[tuple[int, Linear]](), tuple[int, ...]()
-        for place, own in enumerate(given):
-            if isinstance(own, Tensor):
-                marked = [_marked(each, number == place) for number, each in enumerate(given)]
-                index = numbered(*marked)
-                shape = tuple(index.shape)
-                parts.append((own.value, Select(index.flatten().long(), prod(own.shape))))
-        bias = operation(*(torch.zeros(each.shape).double() if isinstance(each, Tensor) else each for each in given))
-        if not bool(bias.isfinite().all()):
-            self.refuse("pads with infinity")
-        (value, first), *more = parts
-        plain = isinstance(first, Select) and torch.equal(first.index, torch.arange(first.inputs))
-        if plain and not more and not bool(bias.any()):
-            return Tensor(value, shape)
-        return self.append(Affine(tuple(parts), bias.flatten()), shape)
-
-    def along_last(self, x: Tensor, axes: tuple[int, ...], then: Callable[[Tensor], Tensor]) -> Tensor:
-        """`then` of (groups, entries), the entries those along the axes; back in place, where it keeps their number."""
-        rest = [each for each in range(len(x.shape)) if each not in axes]
-        order = (*rest, *axes)
-        y = self.moved(Transpose(order), x)
-        made = then(self.moved(Reshape((prod(x.shape[each] for each in rest), -1)), y))
-        if made.shape[1] == 1 != prod(x.shape[each] for each in axes):
-            return made
-        back = tuple(sorted(range(len(order)), key=order.__getitem__))
-        return self.moved(Transpose(back), self.moved(Reshape(y.shape), made))
-
-    def dense(self, x: Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Tensor:
-        """(..., inputs) -> (..., outputs)."""
-        shape = (*x.shape[:-1], len(weight))
-        return self.affine(x, Dense(weight.double(), prod(x.shape[:-1])), shape, bias)
-
-    def repeated(self, x: Tensor, shape: tuple[int, ...]) -> Linear:
-        """The choice of entries that broadcasts."""
-        if x.shape == shape:
-            return Same()
-        return Select(_numbers(x.shape).expand(shape).flatten().long(), prod(x.shape))
-
-    def product(self, x: Tensor, y: Tensor) -> Tensor:
-        if x == y:
-            return self.append(Convex(x.value, "square"), x.shape)
-        shape = tuple(np.broadcast_shapes(x.shape, y.shape))
-        return self.append(Product(x.value, y.value, self.repeated(x, shape), self.repeated(y, shape)), shape)
-
-    def scaled(self, x: Tensor, factor: torch.Tensor, *, terms: int = 2) -> Tensor:
-        shape = tuple(np.broadcast_shapes(x.shape, factor.shape))
-        x = x if x.shape == shape else self.affine(x, self.repeated(x, shape), shape)
-        return self.affine(x, Scale(factor.double().expand(shape).flatten(), terms), shape)
-
-
-def _numbers(shape: tuple[int, ...]) -> torch.Tensor:
-    """The flat number of each entry, float64, which a move keeps exactly."""
-    return torch.arange(prod(shape), dtype=torch.float64).reshape(shape)
-
-
-def _marked(each: Known, own: bool) -> torch.Tensor:
-    if isinstance(each, Tensor):
-        return _numbers(each.shape) if own else torch.full(each.shape, -1.0, dtype=torch.float64)
-    # Integers say where, all else is none of the entries.
-    return torch.full_like(each, -1.0) if each.is_floating_point() else each
-
-
-def _sum(w: _Writer, operation: typed.Sum, *given: Known) -> Tensor:
+def _sum(w: Writer, operation: typed.Sum, *given: Known) -> Tensor:
     shape = tuple(np.broadcast_shapes(*(each.shape for each in given)))
-    bias, parts = torch.zeros(shape).double(), list[tuple[int, Linear]]()
-    for sign, each in zip(operation.signs, given, strict=True):
-        if isinstance(each, torch.Tensor):
-            bias = bias + sign * each
-            continue
-        wide = each if each.shape == shape else w.affine(each, w.repeated(each, shape), shape)
-        parts.append((wide.value, Same(sign)))
-    if len(given) - len(parts) > 1:
+    signed = list(zip(operation.signs, given, strict=True))
+    constants = [sign * each for sign, each in signed if isinstance(each, torch.Tensor)]
+    tensors = [(sign, each) for sign, each in signed if isinstance(each, Tensor)]
+    if len(constants) > 1:
         w.refuse("adds several constants, whose rounded sum would be none of the network")
-    return w.append(Affine(tuple(parts), bias.flatten()), shape)
+    bias = (constants[0] if constants else torch.zeros(())).expand(shape)
+    ((sign, first), *more) = tensors
+    if sign > 0 and not more and prod(first.shape) == prod(shape):
+        return w.shifted(Tensor(first.value, shape), bias)
+    parts = list[tuple[int, Linear]]()
+    for sign, each in tensors:
+        map_ = w.repeated(each, shape)
+        if sign > 0 or map_ == Same():
+            parts.append((each.value, Same(sign) if map_ == Same() else map_))
+        else:
+            parts.append((w.affine(each, map_, shape).value, Same(sign)))
+    return w.append(Affine(tuple(parts), bias.double().flatten()), shape)
 
 
-def _product(w: _Writer, _: typed.Product, *given: Known) -> Tensor:
+def _product(w: Writer, _: typed.Product, *given: Known) -> Tensor:
     constants = [each for each in given if isinstance(each, torch.Tensor)]
     (made, *rest) = [each for each in given if isinstance(each, Tensor)]
     for each in rest:
@@ -205,7 +80,7 @@ def _product(w: _Writer, _: typed.Product, *given: Known) -> Tensor:
     return made
 
 
-def _quotient(w: _Writer, _: typed.Quotient, x: Known, y: Known) -> Tensor:
+def _quotient(w: Writer, _: typed.Quotient, x: Known, y: Known) -> Tensor:
     if isinstance(y, torch.Tensor):
         if not isinstance(x, Tensor) or not bool(y.all()):
             w.refuse("divides by zero")
@@ -214,20 +89,20 @@ def _quotient(w: _Writer, _: typed.Quotient, x: Known, y: Known) -> Tensor:
     return w.product(x, inverse) if isinstance(x, Tensor) else w.scaled(inverse, x)
 
 
-def _power(w: _Writer, operation: typed.Power, x: Tensor) -> Tensor:
+def _power(w: Writer, operation: typed.Power, x: Tensor) -> Tensor:
     names = {2.0: "square", -1.0: "reciprocal", -0.5: "rsqrt"}
     if operation.exponent not in names:
         w.refuse(f"no sound bounds of a power of {operation.exponent:g}")
     return w.append(Convex(x.value, names[operation.exponent]), x.shape)
 
 
-def _function(w: _Writer, operation: typed.Function, x: Tensor) -> Tensor:
+def _function(w: Writer, operation: typed.Function, x: Tensor) -> Tensor:
     if operation.name not in ("exp", "rsqrt"):
         w.refuse(f"no sound bounds of {operation.name}")
     return w.append(Convex(x.value, operation.name), x.shape)
 
 
-def _pointwise(w: _Writer, operation: typed.Pointwise, x: Tensor) -> Tensor:
+def _pointwise(w: Writer, operation: typed.Pointwise, x: Tensor) -> Tensor:
     if not is_exact(operation):
         w.refuse(f"{operation.traits.name} is computed from numbers that are rounded")
     if operation.hardness is None:
@@ -236,13 +111,13 @@ def _pointwise(w: _Writer, operation: typed.Pointwise, x: Tensor) -> Tensor:
     return w.scaled(w.append(Pointwise(inside.value, operation.traits), inside.shape), 1 / operation.hardness)
 
 
-def _clamp(w: _Writer, operation: typed.Clamp, x: Tensor) -> Tensor:
+def _clamp(w: Writer, operation: typed.Clamp, x: Tensor) -> Tensor:
     if not operation.low < operation.high:
         w.refuse(f"clamps to [{operation.low:g}, {operation.high:g}]")
     return w.append(Pointwise(x.value, clip(operation.low, operation.high)), x.shape)
 
 
-def _convolution(w: _Writer, operation: typed.Convolution, x: Tensor) -> Tensor:
+def _convolution(w: Writer, operation: typed.Convolution, x: Tensor) -> Tensor:
     weight, bias = operation.weight, operation.bias
     window: dict[str, Any] = {name: getattr(operation, name) for name in ("stride", "padding", "dilation", "groups")}
     shape = tuple(operation(torch.zeros(x.shape, dtype=torch.float64)).shape)
@@ -258,18 +133,18 @@ def _column(values: torch.Tensor, dimensions: int) -> torch.Tensor:
     return values.reshape(1, -1, *[1] * (dimensions - 2))
 
 
-def _batch_norm(w: _Writer, operation: typed.BatchNorm, x: Tensor) -> Tensor:
+def _batch_norm(w: Writer, operation: typed.BatchNorm, x: Tensor) -> Tensor:
     spread = operation.variance + operation.eps
     if not bool((spread > 0).all()):
         w.refuse("a variance plus epsilon is not above 0")
     factor = spread.rsqrt() if operation.weight is None else operation.weight / spread.sqrt()
-    # Moved before it is scaled: the mean is exact.
-    centered = w.affine(x, Same(), x.shape, _column(-operation.mean, len(x.shape)))
-    made = w.scaled(centered, _column(factor, len(x.shape)), terms=_NORM_TERMS)
-    return made if operation.bias is None else w.affine(made, Same(), made.shape, _column(operation.bias, len(x.shape)))
+    # Moved before it is scaled: the mean is exact, where its product with the factor would be rounded.
+    made = w.shifted(x, _column(-operation.mean, len(x.shape)))
+    made = w.scaled(made, _column(factor, len(x.shape)), terms=_NORM_TERMS)
+    return made if operation.bias is None else w.shifted(made, _column(operation.bias, len(x.shape)))
 
 
-def _as_matrix(w: _Writer, operation: Any, x: Tensor) -> Tensor:
+def _as_matrix(w: Writer, operation: Any, x: Tensor) -> Tensor:
     """A linear map, by what it makes of each unit vector."""
     size = prod(x.shape)
     units = torch.eye(size, dtype=torch.float64).reshape(size, *x.shape[1:])
@@ -279,21 +154,42 @@ def _as_matrix(w: _Writer, operation: Any, x: Tensor) -> Tensor:
     return w.affine(x, Dense(columns.reshape(size, -1).T.contiguous()), (1, *columns.shape[1:]))
 
 
-def _max_pool(w: _Writer, operation: typed.MaxPool, x: Tensor) -> Tensor:
-    if operation.ceil or len(operation.kernel) != 2:
-        w.refuse("a MaxPool with ceil_mode, or of another number of dimensions than two")
-    high, wide = operation.padding
-    padded = torch.nn.functional.pad(_numbers(x.shape), (wide, wide, high, high), value=-1.0)
-    found = torch.nn.functional.unfold(padded, operation.kernel, operation.dilation, 0, operation.stride)
-    windows = found.reshape(*x.shape[:2], prod(operation.kernel), -1).transpose(-1, -2).flatten(0, -2).long()
-    shape = operation(torch.zeros(x.shape)).shape
-    return w.append(Maximum(x.value, windows), tuple(shape))
+def _average_pool(w: Writer, operation: typed.AveragePool, x: Tensor) -> Tensor:
+    if operation.ceil:
+        return _as_matrix(w, operation, x)
+    channels, count = x.shape[1], len(operation.kernel)
+    window: dict[str, Any] = {"stride": operation.stride, "padding": operation.padding, "dilation": (1,) * count}
+    ones = torch.ones(1, 1, *operation.kernel, dtype=torch.float64)
+    sums = typed.Convolution(ones.repeat(channels, *[1] * (count + 1)), None, **window, groups=channels)
+    divisor = torch.tensor(float(operation.divisor or prod(operation.kernel)), dtype=torch.float64)
+    if not operation.counts and operation.divisor is None:
+        # What the windows count of an image of ones.
+        divisor = typed.Convolution(ones, None, **window)(torch.ones(1, 1, *x.shape[2:], dtype=torch.float64))
+    return w.scaled(_convolution(w, sums, x), 1 / divisor)
 
 
-def _reduction(w: _Writer, operation: typed.Reduction, x: Tensor) -> Tensor:
+def _max_pool(w: Writer, operation: typed.MaxPool, x: Tensor | Padded) -> Tensor:
+    """Of each window the numbers of its entries."""
+    inner = x.inner if isinstance(x, Padded) else x
+    if operation.ceil:
+        w.refuse("a MaxPool with ceil_mode")
+    found = x.index if isinstance(x, Padded) else numbers(x.shape)
+    shape = operation(found).shape
+    found = functional.pad(found, [each for pad in reversed(operation.padding) for each in (pad, pad)], value=-1.0)
+    for axis, (size, stride, dilation) in enumerate(
+        zip(operation.kernel, operation.stride, operation.dilation, strict=True), start=2
+    ):
+        found = found.unfold(axis, (size - 1) * dilation + 1, stride)[..., ::dilation]
+    windows = found.reshape(prod(shape), -1).long()
+    if bool((windows < 0).all(1).any()):
+        w.refuse("a window lies in the padding alone")
+    return w.append(Maximum(inner.value, windows), tuple(shape))
+
+
+def _reduction(w: Writer, operation: typed.Reduction, x: Tensor) -> Tensor:
     def of(y: Tensor) -> Tensor:
         if operation.name == "maximum":
-            return w.append(Maximum(y.value, _numbers(y.shape).long()), (y.shape[0], 1))
+            return w.append(Maximum(y.value, numbers(y.shape).long()), (y.shape[0], 1))
         ones = torch.ones(1, y.shape[1], dtype=torch.float64)
         return w.dense(y, ones / y.shape[1] if operation.name == "mean" else ones)
 
@@ -303,7 +199,7 @@ def _reduction(w: _Writer, operation: typed.Reduction, x: Tensor) -> Tensor:
     return w.moved(Reshape(tuple(shape)), w.along_last(x, operation.axes, of))
 
 
-def _softmax(w: _Writer, operation: typed.Softmax, x: Tensor) -> Tensor:
+def _softmax(w: Writer, operation: typed.Softmax, x: Tensor) -> Tensor:
     if operation.log:
         w.refuse("no sound bounds of the logarithm of a softmax")
 
@@ -319,7 +215,7 @@ def _softmax(w: _Writer, operation: typed.Softmax, x: Tensor) -> Tensor:
     return w.along_last(x, (operation.axis,), of)
 
 
-def _norm(w: _Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> Tensor:
+def _norm(w: Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> Tensor:
     if not operation.eps > 0:
         w.refuse(f"a norm with eps = {operation.eps:g}, which may divide by 0")
 
@@ -335,26 +231,31 @@ def _norm(w: _Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> 
     made = w.along_last(x, operation.axes, of)
     made = made if operation.weight is None else w.scaled(made, operation.weight)
     bias = getattr(operation, "bias", None)
-    return made if bias is None else w.affine(made, Same(), made.shape, bias)
+    return made if bias is None else w.shifted(made, bias)
 
 
-def _matmul(w: _Writer, _: typed.MatMul, x: Known, y: Known) -> Tensor:
-    if isinstance(x, torch.Tensor) and isinstance(y, Tensor) and x.ndim == 2 and len(y.shape) >= 2:
-        turned = (*range(len(y.shape) - 2), len(y.shape) - 1, len(y.shape) - 2)
-        return w.moved(Transpose(turned), w.dense(w.moved(Transpose(turned), y), x))
+def _matmul(w: Writer, operation: typed.MatMul, x: Known, y: Known) -> Tensor:
+    shape = tuple(operation(torch.zeros(x.shape), torch.zeros(y.shape)).shape)
+    if isinstance(y, torch.Tensor) and isinstance(x, Tensor) and y.ndim == 1:
+        return Tensor(w.dense(x, y[None]).value, shape)
+    if isinstance(x, torch.Tensor) and isinstance(y, Tensor) and x.ndim <= 2:
+        matrix, turned = x.reshape(-1, x.shape[-1]), list(range(len(y.shape)))
+        turned[-2:] = reversed(turned[-2:])
+        order = Transpose(tuple(turned))
+        return Tensor(w.moved(order, w.dense(w.moved(order, y), matrix)).value, shape)
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or min(len(x.shape), len(y.shape)) < 2:
         w.refuse("no sound bounds of a product with a constant of such a shape")
     # Entry (..., row, column, k) is x[..., row, k] y[..., k, column].
-    first, second = _numbers(x.shape)[..., :, None, :], _numbers(y.shape).transpose(-1, -2)[..., None, :, :]
+    first, second = numbers(x.shape)[..., :, None, :], numbers(y.shape).transpose(-1, -2)[..., None, :, :]
     left, right = (each.expand(np.broadcast_shapes(first.shape, second.shape)) for each in (first, second))
     maps = [Select(index.flatten().long(), prod(each.shape)) for index, each in ((left, x), (right, y))]
     made = w.append(Product(x.value, y.value, *maps), tuple(left.shape))
     summed = w.dense(made, torch.ones(1, left.shape[-1]))
-    return Tensor(summed.value, summed.shape[:-1])
+    return Tensor(summed.value, shape)
 
 
-_RULES: dict[type, Callable[..., Tensor]] = {
-    typed.AveragePool: _as_matrix, typed.BatchNorm: _batch_norm,
+_RULES: dict[type, Rule] = {
+    typed.AveragePool: _average_pool, typed.BatchNorm: _batch_norm,
     typed.Clamp: _clamp, typed.Convolution: _convolution, typed.Function: _function, typed.LayerNorm: _norm,
     typed.Linear: lambda w, operation, x: w.dense(x, operation.weight, operation.bias), typed.MatMul: _matmul,
     typed.MaxPool: _max_pool, typed.Pointwise: _pointwise, typed.Power: _power, typed.Product: _product,

@@ -17,6 +17,7 @@ from evalsuite.verification.integer_proofs import (
     check_integer_proof,
 )
 from evalsuite.verification.proofs import ProofError, Statement, check_proof, read_network
+from evalsuite.verification.smooth_proofs import SMOOTH_PROOF, SmoothProofError, SmoothStatement, check_smooth_proof
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import z3
 
     from evalsuite.verification.specification import Constraint, Specification
+
+AnyStatement = Statement | IntegerStatement | SmoothStatement
 
 _BYTES, _DEPTH = 2**27, 600
 _SHOWN = 4  # inputs of a box, in words
@@ -66,18 +69,20 @@ def check_digest(proof: dict[str, Any], network: bytes, path: Path, onnx: Path) 
         )
 
 
-def checked(proof: dict[str, Any], network: bytes) -> Statement | IntegerStatement:
-    """What a proof of either kind proves of the ONNX file with these bytes.
+def checked(proof: dict[str, Any], network: bytes) -> AnyStatement:
+    """What a proof of any kind proves of the ONNX file with these bytes.
 
     Raises:
         ProofError: nothing.
     """
-    if proof.get("format") != INTEGER_PROOF:
-        return check_proof(proof, network)
     try:
-        return check_integer_proof(proof, network)
-    except IntegerProofError as error:
+        if proof.get("format") == INTEGER_PROOF:
+            return check_integer_proof(proof, network)
+        if proof.get("format") == SMOOTH_PROOF:
+            return check_smooth_proof(proof, network)
+    except (IntegerProofError, SmoothProofError) as error:
         raise ProofError(str(error)) from None
+    return check_proof(proof, network)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -92,7 +97,7 @@ def _refused(text: str) -> Any:
     raise ValueError(f"{text} is no number of a proof")
 
 
-def described(statement: Statement | IntegerStatement) -> str:
+def described(statement: AnyStatement) -> str:
     """What is proven, in words; real numbers are rounded to be read."""
     if isinstance(statement, IntegerStatement):
         return _described_integers(statement)
@@ -145,7 +150,7 @@ def _counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def missing(statement: Statement | IntegerStatement, specification: Specification) -> str:
+def missing(statement: AnyStatement, specification: Specification) -> str:
     """What of a property the proven statement does not refute; empty where it refutes every case.
 
     A case is refuted where its box lies in the proven one and one of its constraints, terms . y <= bound, can't be

@@ -49,7 +49,7 @@ class Smt:
             Marabou on what is left open.
         encoding: how Z3 is told of a ReLU: a Boolean for its phase, a disjunction, or if-then-else, each also with the
             line above the triangle of its bounds.
-        proofs: whether what holds of a ReLU network is written as proof files and re-checked; of method "search".
+        proofs: whether what holds is written as proof files and re-checked; of method "search".
         distance: whether to bracket the least L-infinity distance of a counterexample, by bisection.
         distance_samples: of how many samples.
         distance_tolerance: width of the bracket.
@@ -60,7 +60,7 @@ class Smt:
         max_inputs: networks with more inputs are refused.
     """
 
-    version: ClassVar[str] = "4"
+    version: ClassVar[str] = "5"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "numpy", "highspy", "z3-solver", "onnx", "onnxruntime")
     takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The command `evalsuite smt`: an exact verdict on a VNN-LIB property of a ReLU network, and a proof where it holds."""
+"""The command `evalsuite smt`: an exact verdict on a VNN-LIB property of a network, and a proof where it holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 def smt(
     onnx: Annotated[
         Path,
-        typer.Option(metavar="FILE", help="The network: .onnx, a chain of affine layers and Relu, or of integers."),
+        typer.Option(metavar="FILE", help="The network: .onnx, affine layers and activations, or of integers."),
     ],
     vnnlib: Annotated[Path, typer.Option(metavar="FILE", help="The property: .vnnlib or .vnnlib.gz.")],
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds.")] = 60.0,
@@ -21,12 +21,12 @@ def smt(
 ) -> None:
     """Decide a VNN-LIB property by exact branch and bound: sat with a witness, unsat with a proof, or unknown.
 
-    Of chains of affine layers and Relu, and of integer networks as `quantize` writes them, in integers: there a
-    property says that one output is greater than every other in a box, whose integers are the inputs. evalsuite
-    verify reads more operators, in float64 and without proofs. A conjunction is refuted only by one of its constraints
-    alone, so that some stay unknown. The answer goes to standard output, the reason to standard error. The exit code
-    is 0 for every answer, unknown and timeout too, and 2 where the files are at fault, or where the answer stands but
-    its proof was not written.
+    Of chains of affine layers with Relu, GELU, SiLU, sigmoid or tanh between them, and of integer networks as
+    `quantize` writes them, in integers: there a property says that one output is greater than every other in a box,
+    whose integers are the inputs. evalsuite verify reads more operators, in float64 and without proofs. A conjunction
+    is refuted only by one of its constraints alone, so that some stay unknown. The answer goes to standard output, the
+    reason to standard error. The exit code is 0 for every answer, unknown and timeout too, and 2 where the files are
+    at fault, or where the answer stands but its proof was not written.
     """
     if not 0 < timeout < math.inf:
         _stop(f"--timeout is a number of seconds > 0, got {timeout:g}")

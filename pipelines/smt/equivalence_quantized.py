@@ -10,7 +10,6 @@ import torch
 
 from evalsuite import Network, Property, Unsupported, Verdict, certify_swap, falsify, float32_box
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.equivalence import Equivalence
 from pipelines.smt.exact_network import read
 from pipelines.smt.integer.deciding import Decision, decide
 from pipelines.smt.integer.falsifier import attack
@@ -23,7 +22,16 @@ _SAMPLES = 4096
 _ON_LINE = 512
 
 
-def same_class(network: Network, quantized: IntegerNetwork, box: Property, *, seconds: float = 60.0) -> Equivalence:
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The verdict, of real arithmetic on the float32 weights, why, and the float32 input that shows a violation."""
+
+    verdict: Verdict
+    reason: str
+    point: torch.Tensor | None = None
+
+
+def same_class(network: Network, quantized: IntegerNetwork, box: Property, *, seconds: float = 60.0) -> Agreement:
     """Whether the class is the same for every real input of the box, which the integer network first rounds.
 
     It holds if both provably give the class of the box's middle throughout. Where the float network's class changes
@@ -37,7 +45,7 @@ def same_class(network: Network, quantized: IntegerNetwork, box: Property, *, se
     if not seconds > 0:
         raise ValueError(f"seconds must be > 0, got {seconds}")
     if box.center is not None:
-        raise Unsupported("equivalence is decided on boxes, and this property is an L2 ball")
+        raise Unsupported("equality of classes is decided on boxes, and this property is an L2 ball")
     if (quantized.inputs, quantized.classes) != (box.lower.numel(), network.classes):
         raise Unsupported(f"{quantized.inputs} integer inputs and {quantized.classes} logits against another network")
     started = time.monotonic()
@@ -46,31 +54,28 @@ def same_class(network: Network, quantized: IntegerNetwork, box: Property, *, se
     label = int(both.classes(middle[None])[0][0])
     asked = replace(box, label=label)
     query = box_of_property(quantized, asked, first_wins=True)
-    claim = "the quantized network gives the float network's class"
-
-    def result(verdict: Verdict, reason: str, point: torch.Tensor | None = None) -> Equivalence:
-        return Equivalence(verdict, claim, reason, None, None, point, time.monotonic() - started)
-
     point = None if both.empty() else both.differing(asked, query, started + seconds / 2)
     if point is not None:
-        return result(Verdict.VIOLATED, "two classes at a float32 input", point)
+        return Agreement(Verdict.VIOLATED, "two classes at a float32 input", point)
     try:
         proven = _float_class_proven(network, asked, started + seconds)
     except OutOfTimeError:
-        return result(Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached before any bound")
+        return Agreement(Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached before any bound")
     if not proven:
-        return result(
+        return Agreement(
             Verdict.UNKNOWN,
             f"bounds, without a search, do not prove the float network to give class {label} in the whole box",
         )
     decision: Decision = decide(quantized, query, seconds=max(seconds - (time.monotonic() - started), 1e-3))
     if decision.verdict is not Verdict.VIOLATED:
-        return result(decision.verdict, decision.reason)
+        return Agreement(decision.verdict, decision.reason)
     assert decision.counterexample is not None
     point = both.real(decision.counterexample)
     if point is not None and both.differ(point[None])[0]:
-        return result(Verdict.VIOLATED, decision.reason, point)
-    return result(Verdict.UNKNOWN, "only integers at the rim have another class, and no float32 input rounds to them")
+        return Agreement(Verdict.VIOLATED, decision.reason, point)
+    return Agreement(
+        Verdict.UNKNOWN, "only integers at the rim have another class, and no float32 input rounds to them"
+    )
 
 
 def _float_class_proven(network: Network, asked: Property, deadline: float) -> bool:

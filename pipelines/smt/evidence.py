@@ -13,10 +13,22 @@ from pathlib import Path
 
 from torch import nn
 
-from evalsuite import Direction, Metric, Network, ProofError, Property, Unsupported, Verdict, check_proof, export_onnx
+from evalsuite import (
+    Direction,
+    Metric,
+    Network,
+    ProofError,
+    Property,
+    SmoothProofError,
+    Unsupported,
+    Verdict,
+    check_proof,
+    check_smooth_proof,
+    export_onnx,
+)
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.methods import Settled
-from pipelines.smt.search import Decided, proof_of
+from pipelines.smt.search import CurvedDecided, Decided, curved_proof_of, proof_of
 from pipelines.smt.search.proof import OtherNetworkError, canonical
 
 ARCHIVE, NETWORK = "proofs.zip", "network.onnx"
@@ -36,11 +48,11 @@ class Evidence:
     Args:
         folder: where the archive goes.
         network: what is proven about.
-        exact: its exact weights.
+        exact: its exact weights, where it is a ReLU network.
         deadline: no proof is written after it, on the clock of `time.monotonic`.
     """
 
-    def __init__(self, folder: Path, network: Network, exact: ExactNetwork, deadline: float) -> None:
+    def __init__(self, folder: Path, network: Network, exact: ExactNetwork | None, deadline: float) -> None:
         self.path = folder / ARCHIVE
         self._network, self._exact, self._deadline = network, exact, deadline
         self._sizes: list[int] = []
@@ -62,7 +74,7 @@ class Evidence:
             self._missing.append(str(error))
             refused = isinstance(error, OtherNetworkError) and not self._normalised
             return self._refused(settled, error) if refused else settled
-        except ProofError as error:
+        except (ProofError, SmoothProofError) as error:
             self._missing.append(str(error))
             return self._refused(settled, error)
         self._sizes.append(len(text))
@@ -96,7 +108,12 @@ class Evidence:
             put(archive, NETWORK, content)
         return content
 
-    def _checked(self, decided: Decided) -> bytes:
+    def _checked(self, decided: Decided | CurvedDecided) -> bytes:
+        if isinstance(decided, CurvedDecided):
+            text = canonical(curved_proof_of(decided, self._content)).encode("ascii")
+            check_smooth_proof(json.loads(text), self._content)
+            return text
+        assert self._exact is not None
         text = canonical(proof_of(decided, self._exact, self._content)).encode("ascii")
         check_proof(json.loads(text), self._content)
         return text
@@ -104,13 +121,12 @@ class Evidence:
 
 def without_proofs(method: str, setting: Setting) -> list[Metric]:
     """The rows of a method that writes no proof files, which say why."""
-    curved = "proof files are of ReLU networks; what holds here was proven by exact arithmetic on sound lines"
     peers = {
         "z3": "Z3's verdicts come without a proof file",
         "marabou": "Marabou's word comes without a proof file",
         "bisection": "bounds in float64, rounded outward, come without a proof file",
     }
-    reason = peers.get(method, curved)
+    reason = peers[method]
     return [
         Metric("proofs_checked", None, "count", Direction.HIGHER, setting, reason=reason),
         Metric("proof_bytes", None, "bytes", Direction.LOWER, setting, reason=reason),

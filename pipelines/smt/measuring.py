@@ -16,7 +16,7 @@ from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, Unsu
 from pipelines.smt.distances import distances
 from pipelines.smt.evidence import Evidence, without_proofs
 from pipelines.smt.graph_measuring import measure_graph
-from pipelines.smt.methods import Method, Search, Settled, method_for
+from pipelines.smt.methods import CurvedSearch, Method, Search, Settled, method_for
 from pipelines.smt.rows import effort, rows, setting_of
 
 if TYPE_CHECKING:
@@ -86,9 +86,10 @@ def _of_integers(options: Smt, network: Network, bench: Bench) -> Outcome:
 
 
 def _evidence(options: Smt, method: Method, network: Network, bench: Bench) -> Evidence | None:
-    if not (options.proofs and isinstance(method, Search)):
+    if not (options.proofs and isinstance(method, (Search, CurvedSearch))):
         return None
-    return Evidence(bench.folder, network, method.exact, method.limits.deadline)
+    exact = method.exact if isinstance(method, Search) else None
+    return Evidence(bench.folder, network, exact, method.limits.deadline)
 
 
 def _settled(

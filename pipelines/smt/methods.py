@@ -19,7 +19,7 @@ from pipelines.smt.deciding import CRASHED, JOB_ENDS, OVERFLOW, ROUNDING_ONLY, D
 from pipelines.smt.dyadic import nearest
 from pipelines.smt.encoding import BEST, Encoding
 from pipelines.smt.exact_network import Affine, ExactNetwork, layered, reach, read
-from pipelines.smt.search import CurvedDecider, Decided, decide
+from pipelines.smt.search import CurvedDecided, CurvedDecider, Decided, decide
 from pipelines.smt.search.curved_network import read_curved
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Settled:
     nodes: int | None = None
     solver_calls: int = 0
     counterexample: torch.Tensor | None = None
-    decided: Decided | None = None
+    decided: Decided | CurvedDecided | None = None
     seconds: float = 0.0
     clocked: bool = False
 
@@ -172,7 +172,8 @@ class CurvedSearch(Method):
             verdict, reason = Verdict.UNKNOWN, ROUNDING_ONLY
         elif verdict is Verdict.HOLDS and not reach(self._layers, property_) < torch.finfo(torch.float32).max:
             verdict, reason = Verdict.UNKNOWN, OVERFLOW
-        return Settled(verdict, reason, found.neurons, found.nodes, found.programs, found.counterexample)
+        proven = found if verdict is Verdict.HOLDS else None
+        return Settled(verdict, reason, found.neurons, found.nodes, found.programs, found.counterexample, proven)
 
 
 class Z3(Method):

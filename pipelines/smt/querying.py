@@ -16,18 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 
 from evalsuite import Unsupported, Verdict, read_vnnlib
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.integer.answering import AnsweredIntegers, answer_integers, is_integer
-from pipelines.smt.search import Decided, decide_rows, write_proof
-from pipelines.smt.search.attack import Descent, Relu
+from pipelines.smt.search import CurvedDecided, Decided, decide_rows, write_curved_proof, write_proof
+from pipelines.smt.search.attack import Descent, Relu, Scalar
 from pipelines.smt.search.chain import read_chain
+from pipelines.smt.search.curved_chain import read_curved_chain
+from pipelines.smt.search.curved_decision import decide_curved_rows
+from pipelines.smt.search.curved_network import CurvedNetwork
 from pipelines.smt.witnesses import Witness, Witnesses
 
 _STARTS, _STEPS = 7, 40  # of the falsifier of conjunctions
+_CURVED = ("Gelu", "Sigmoid", "Tanh")
 _WORDS = {Verdict.HOLDS: "unsat", Verdict.VIOLATED: "sat", Verdict.TIMEOUT: "timeout"}
 
 
@@ -49,8 +54,8 @@ class Answered:
     answer: str
     reason: str
     witness: Witness | None
-    decided: tuple[Decided, ...]
-    network: ExactNetwork
+    decided: tuple[Decided | CurvedDecided, ...]
+    network: ExactNetwork | CurvedNetwork
     content: bytes = field(repr=False)
     nodes: int
     seconds: float
@@ -70,7 +75,11 @@ class Answered:
         if len(self.decided) != 1:
             boxes = f"the property has {len(self.decided)} boxes, and a proof file is of one"
             return f"no proof was written: {boxes}{_left(path)}"
-        write_proof(self.decided[0], self.network, self.content, path)
+        (found,) = self.decided
+        if isinstance(found, CurvedDecided):
+            write_curved_proof(found, self.content, path)
+        elif isinstance(self.network, ExactNetwork):
+            write_proof(found, self.network, self.content, path)
         return f"the proof is in {path}"
 
 
@@ -78,21 +87,21 @@ def _left(path: Path) -> str:
     return f"; {path} is from before" if path.exists() else ""
 
 
-def answer(onnx: Path, vnnlib: Path, seconds: float) -> Answered | AnsweredIntegers:
+def answer(path: Path, vnnlib: Path, seconds: float) -> Answered | AnsweredIntegers:
     """Decide whether an input of the property's boxes has outputs that satisfy its constraints.
 
     Of an integer network, whose file takes uint8, the integers of the boxes are the inputs.
 
     Raises:
-        Unsupported: the network is no chain of affine layers and Relu with float32 weights; a disjunct has no
-            constraint on the outputs.
+        Unsupported: the network is no chain of affine layers and known activations with float32 weights; a disjunct
+            has no constraint on the outputs.
         ValueError: a file that is none; a property with other numbers of X and Y than the network has.
         OSError: a file can't be read.
     """
     started = time.monotonic()
-    content = onnx.read_bytes()
+    content = path.read_bytes()
     integers = is_integer(content)
-    network = None if integers else _network(content, onnx)
+    network = None if integers else _network(content, path)
     try:
         specification = read_vnnlib(vnnlib, _checking(started + seconds))
     except _OutOfTimeError:
@@ -101,11 +110,11 @@ def answer(onnx: Path, vnnlib: Path, seconds: float) -> Answered | AnsweredInteg
             return AnsweredIntegers("timeout", reason, 0, time.monotonic() - started)
         return Answered("timeout", reason, None, (), network, content, 0, time.monotonic() - started)
     if network is None:
-        return answer_integers(content, onnx, specification, started, seconds)
+        return answer_integers(content, path, specification, started, seconds)
     has = network.maps[0].weight.shape[1], network.maps[-1].bias.shape[0]
     if (specification.inputs, specification.outputs) != has:
         asked = f"{specification.inputs} X_i and {specification.outputs} Y_i"
-        raise ValueError(f"{vnnlib}: declares {asked}, but {onnx} has {has[0]} inputs and {has[1]} outputs")
+        raise ValueError(f"{vnnlib}: declares {asked}, but {path} has {has[0]} inputs and {has[1]} outputs")
     boxes: dict[Any, list[list[_Row]]] = {}
     for case in specification.cases:
         if not case.constraints:
@@ -116,12 +125,12 @@ def answer(onnx: Path, vnnlib: Path, seconds: float) -> Answered | AnsweredInteg
         replay = Witnesses(content, specification)
         differing = replay.differing(network)
     except Exception as error:  # of ONNX Runtime, which documents none
-        raise Unsupported(f"{onnx}: ONNX Runtime does not run it: {' '.join(str(error).split())}") from error
+        raise Unsupported(f"{path}: ONNX Runtime does not run it: {' '.join(str(error).split())}") from error
     if differing is not None:
-        raise Unsupported(f"{onnx}: {differing}")
+        raise Unsupported(f"{path}: {differing}")
     queries = [_Query(network, box, replay, started + seconds) for box in boxes]
-    decided: list[Decided] = []
-    last: Decided | None = None
+    decided: list[Decided | CurvedDecided] = []
+    last: Decided | CurvedDecided | None = None
     for query, cases in zip(queries, boxes.values(), strict=True):
         last = query.decide(cases)
         if last is None:
@@ -149,13 +158,18 @@ def _checking(deadline: float) -> Callable[[], None]:
     return check
 
 
-def _network(content: bytes, path: Path) -> ExactNetwork:
+def _network(content: bytes, path: Path) -> ExactNetwork | CurvedNetwork:
     try:
-        return read_chain(content)
+        return read_curved_chain(content) if _is_curved(content) else read_chain(content)
     except Unsupported as error:
         raise Unsupported(f"{path}: {error}") from error
     except Exception as error:  # what onnx and numpy raise for malformed files is for them to choose
         raise ValueError(f"{path}: not an ONNX network that is read: {type(error).__name__}: {error}") from error
+
+
+def _is_curved(content: bytes) -> bool:
+    """Whether there are activations other than Relu."""
+    return any(node.op_type in _CURVED for node in onnx.load_model_from_string(content).graph.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +195,14 @@ def _affine(rows: Sequence[_Row], outputs: int) -> Affine:
 class _Query:
     """The searches of one box, until `deadline` on the clock of `time.monotonic`; it is their `Suspects` too."""
 
-    def __init__(self, network: ExactNetwork, box: Any, replay: Witnesses, deadline: float) -> None:
+    def __init__(self, network: ExactNetwork | CurvedNetwork, box: Any, replay: Witnesses, deadline: float) -> None:
         self._network, self._replay, self._deadline = network, replay, deadline
         # The least float64 box around it: what holds there holds in the box.
         self._lower, self._upper = (Dyadic.of(end.numpy()) for end in box.outer())
         self._inner = box.inner()
         self.nodes = 0
 
-    def decide(self, cases: Sequence[Sequence[_Row]]) -> Decided | None:
+    def decide(self, cases: Sequence[Sequence[_Row]]) -> Decided | CurvedDecided | None:
         """Whether each case has a row that is > 0 in the whole box; what is searched last proves it of all.
 
         None where the deadline is reached between two searches.
@@ -211,13 +225,15 @@ class _Query:
                 break
         return self._search(rows)
 
-    def _together(self, case: Sequence[_Row], found: Decided) -> Decided:
+    def _together(self, case: Sequence[_Row], found: Decided | CurvedDecided) -> Decided | CurvedDecided:
         """`found`, or a point where no row of the case is positive: what satisfies a conjunction."""
         if found.verdict is Verdict.VIOLATED:
             return found
         lower, upper = self._lower.floats(), self._upper.floats()
         maps, rows = self._network.maps, _affine(case, self._network.classes)
-        descent = Descent(maps, [Relu()] * (len(maps) - 1), (lower, upper), np.arange(len(lower)), rows)
+        network, relus = self._network, [Relu()] * (len(maps) - 1)
+        curves: Sequence[Scalar] = network.curves if isinstance(network, CurvedNetwork) else relus
+        descent = Descent(maps, curves, (lower, upper), np.arange(len(lower)), rows)
         generator = np.random.default_rng(0)
         for share in (np.full(len(lower), 0.5), *generator.random((_STARTS, len(lower)))):
             for point in descent.together(lower + share * (upper - lower), _STEPS):
@@ -228,10 +244,14 @@ class _Query:
                     return replace(found, verdict=Verdict.VIOLATED, reason="falsifier", counterexample=witness)
         return found
 
-    def _search(self, rows: Sequence[_Row], share: float = 1.0) -> Decided:
+    def _search(self, rows: Sequence[_Row], share: float = 1.0) -> Decided | CurvedDecided:
         left = max((self._deadline - time.monotonic()) * share, 1e-3)
-        outputs = self._network.maps[-1].bias.shape[0]
-        found = decide_rows(self._network, self._lower, self._upper, _affine(rows, outputs), self, seconds=left)
+        asked = _affine(rows, self._network.maps[-1].bias.shape[0])
+        found: Decided | CurvedDecided
+        if isinstance(self._network, CurvedNetwork):
+            found = decide_curved_rows(self._network, self._lower, self._upper, asked, self, seconds=left)
+        else:
+            found = decide_rows(self._network, self._lower, self._upper, asked, self, seconds=left)
         self.nodes += found.nodes
         return found
 

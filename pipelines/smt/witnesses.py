@@ -10,6 +10,7 @@ import torch
 from evalsuite import open_onnx, run_onnx
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.search.chain import in_float32
+from pipelines.smt.search.curved_network import CurvedNetwork
 
 _COMPARED = 7
 Witness = tuple[list[float], list[float]]
@@ -24,7 +25,7 @@ class Witnesses:
         self._specification = specification
         self.witness: Witness | None = None
 
-    def differing(self, network: ExactNetwork) -> str | None:
+    def differing(self, network: ExactNetwork | CurvedNetwork) -> str | None:
         """How ONNX Runtime computes something else than what was read; None where some points show no difference."""
         lower, upper = (end.numpy() for end in self._specification.cases[0].box.outer())
         shares = np.concatenate([np.zeros((1, len(lower))), np.random.default_rng(0).random((_COMPARED, len(lower)))])

@@ -31,7 +31,7 @@ class Certificate:
         sweep_samples: how many test samples, in the sweep.
     """
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
 
     eps: tuple[float, ...] = (0.0, 0.01, 0.02)

@@ -91,9 +91,9 @@ def test_bounds_and_exact_verdicts_agree_with_those_of_the_module(
     assert settled == {(radius, sample): said for (radius, _, sample), said in peer.items()}
     for (radius, method, sample), said in verdicts(certified).items():
         assert said in ("unknown", "unsupported", settled[radius, sample]), (radius, method, sample)
-    near = values(certified, eps=0.02, method="crown")
+    near = values(certified, eps=0.02, method="graph-crown")
     assert near["certified_accuracy"] > 0
-    assert near["certified_accuracy"] >= values(certified, eps=0.02, method="ibp")["certified_accuracy"]
+    assert near["certified_accuracy"] >= values(certified, eps=0.02, method="graph-ibp")["certified_accuracy"]
     assert values(certified, eps=0.02, method="alpha-crown")["certified_accuracy"] is None
     assert values(certified)["clean_accuracy"] == 1.0
 
@@ -147,7 +147,7 @@ def test_a_regression_by_another_tool_stays_within_its_interval(tmp_path: Path) 
     for (radius, method, sample), said in verdicts(certified).items():
         assert said in ("unknown", wanted[radius, sample]), (radius, method, sample)
     assert values(certified)["clean_accuracy"] == 1.0
-    assert values(certified, eps=0.1, method="crown")["certified_accuracy"] == 1.0
+    assert values(certified, eps=0.1, method="graph-crown")["certified_accuracy"] == 1.0
     assert values(certified, eps=0.3)["pgd_accuracy"] == 0.0
 
 
@@ -176,7 +176,7 @@ def test_a_regression_of_torch_is_verified_too(tmp_path: Path) -> None:
     assert {each for (eps, *_), each in said.items() if eps == 0.001} == {"holds"}
     assert "violated" in {each for (eps, *_), each in said.items() if eps == 0.5}
     certified = Bounds((0.001, 0.5), samples=6, methods=("crown",)).run(network, replace(there))
-    assert values(certified, eps=0.001, method="crown")["certified_accuracy"] == 1.0
+    assert values(certified, eps=0.001, method="graph-crown")["certified_accuracy"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["prune", "exact-prune", "swap-certificate"])

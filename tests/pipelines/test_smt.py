@@ -76,6 +76,7 @@ def diagonal() -> Network:
     return of(linear(eye, [0, 0]), nn.ReLU(), linear(eye, [0, 0]), inputs=2, classes=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [True, False])
 @pytest.mark.parametrize(
     ("eps", "expected"),
@@ -391,7 +392,8 @@ def test_the_limits_of_time_are_honoured(network: Callable[..., Network], bench:
 @pytest.mark.timeout(120)
 @pytest.mark.slow
 def test_conformance() -> None:
-    check_stage(Smt(samples=4, query_time_limit=0.5))
+    # Long enough that no query ends by the clock: such rows would differ from run to run.
+    check_stage(Smt(samples=3, query_time_limit=20.0))
 
 
 def test_the_stage_imports_nothing_heavy() -> None:

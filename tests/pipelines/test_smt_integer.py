@@ -194,6 +194,7 @@ def test_the_program_is_below_every_point_and_its_prices_prove_almost_its_value(
         assert proven >= by_lines - 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounding", list(Rounding))
 @pytest.mark.parametrize("table", [False, True])
 def test_verdicts_are_those_of_exhaustive_search(tmp_path: Path, rounding: Rounding, table: bool) -> None:

@@ -70,6 +70,7 @@ def test_a_distance_known_by_hand() -> None:
     assert logits[0] <= logits[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_against_a_scan_of_a_random_network(seed: int) -> None:
     torch.manual_seed(seed)

@@ -17,14 +17,16 @@ from torch import nn
 from evalsuite import Bench, Metric, Network, Outcome, Property, Unsupported, Verdict, falsify
 from evalsuite.testing import check_stage
 from evalsuite.verification.proofs import check_proof
+from evalsuite.verification.smooth_proofs import check_smooth_proof
 from pipelines.smt import EncodingName, MethodName, Smt
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import JOB_ENDS, ROUNDING_ONLY
 from pipelines.smt.evidence import Evidence
-from pipelines.smt.exact_network import read
+from pipelines.smt.exact_network import Affine, read
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.methods import CurvedSearch, Limits, Search
 from pipelines.smt.rows import rows, setting_of
+from pipelines.smt.search import CurvedDecided, Decided
 from tests.pipelines.test_smt import absolute, bench_of, box, diagonal, linear, of, random_network
 from tests.pipelines.test_smt_integer import written
 
@@ -133,7 +135,7 @@ def test_what_the_checker_refuses_does_not_hold(tmp_path: Path) -> None:
     settled = search.settle(property_, None)
     evidence = Evidence(tmp_path, network, exact, time.monotonic() + 60)
     assert evidence.check(property_, settled).verdict is Verdict.HOLDS
-    assert settled.decided is not None
+    assert isinstance(settled.decided, Decided)
     leaf = next(settled.decided.trees[0].leaves())
     leaf.proven += 1
     refused = evidence.check(property_, settled)
@@ -178,7 +180,15 @@ def test_curved_networks_get_verdicts(activation: type[nn.Module], tmp_path: Pat
             around = inputs[each.sample or 0] + float(each.setting["eps"]) * spread
             assert bool((network.module(around).argmax(1) == labels[each.sample or 0]).all())
     assert row(outcome, "unstable_neurons", eps=0.05).value == 6
-    assert "of ReLU networks" in row(outcome, "proofs_checked", eps=0.05).reason
+    holds = [each for each in outcome.metrics if each.verdict is Verdict.HOLDS]
+    checked = [row(outcome, "proofs_checked", eps=eps) for eps in (0.05, 1.0)]
+    assert [each.reason for each in checked] == ["", ""]
+    assert sum(each.value or 0 for each in checked) == len(holds)
+    with zipfile.ZipFile(outcome.artefacts["proofs"]) as archive:
+        content = archive.read("network.onnx")
+        for each in holds:
+            proof = json.loads(archive.read(f"eps-{each.setting['eps']}/sample-{each.sample}.json"))
+            assert len(check_smooth_proof(proof, content).rows) == 2
     low = row(outcome, "adversarial_distance", method="search", sample=0).value or 0
     high = row(outcome, "adversarial_distance_upper", method="search", sample=0).value or 0
     assert 0 < low < high
@@ -188,6 +198,39 @@ def test_curved_networks_get_verdicts(activation: type[nn.Module], tmp_path: Pat
         seed=1,
     )
     assert found is None
+
+
+def test_a_smooth_proof_that_the_checker_refuses_does_not_hold(tmp_path: Path) -> None:
+    network = curved((3, 6, 3), 4)
+    center = torch.rand(3, generator=torch.Generator().manual_seed(2))
+    label = int(network.module(center[None]).argmax())
+    property_ = Property.robustness(center, sample=0, label=label, eps=0.02, domain=(-10.0, 10.0))
+    settled = CurvedSearch(network, Limits(5.0, time.monotonic() + 60)).query(property_, None, 60.0)
+    evidence = Evidence(tmp_path, network, None, time.monotonic() + 60)
+    assert evidence.check(property_, settled).verdict is Verdict.HOLDS
+    assert isinstance(settled.decided, CurvedDecided)
+    searched = settled.decided.searched
+    assert searched is not None
+    # As if the search had taken a row for positive that is the negative of one that is.
+    wrong = replace(searched, rows=Affine(-searched.rows.weight, searched.rows.bias))
+    refused = evidence.check(property_, replace(settled, decided=replace(settled.decided, searched=wrong)))
+    assert (refused.verdict, "refuses its proof" in refused.reason) == (Verdict.UNKNOWN, True)
+    assert evidence.metrics(setting_of(0.02, "search"))[0].value == 1
+    other = Evidence(tmp_path, curved((3, 6, 3), 5), None, time.monotonic() + 60)
+    assert other.check(property_, settled).verdict is Verdict.UNKNOWN
+    assert "number by number" in other.metrics(setting_of(0.02, "search"))[0].reason
+
+
+def test_a_curve_without_series_holds_without_a_proof_file(tmp_path: Path) -> None:
+    network = curved((3, 6, 3), 4, nn.ELU)
+    center = torch.rand(1, 3, generator=torch.Generator().manual_seed(2))
+    outcome = Smt(eps=(0.01,)).run(network, bench_of(center, network.module(center).argmax(1), tmp_path))
+    assert row(outcome, "robustness", sample=0).verdict is Verdict.HOLDS
+    checked = row(outcome, "proofs_checked")
+    assert (checked.value, "1 of 1 without: no proof is written of such a network: node 1 (Elu)" in checked.reason) == (
+        0,
+        True,
+    )
 
 
 def test_an_error_of_float_rounding_of_a_curved_network_is_unknown(tmp_path: Path) -> None:
@@ -360,6 +403,7 @@ def test_curved_digits(network: Callable[..., Network], bench: Callable[..., Ben
     trained, place = network("digits-mlp", "gelu"), bench("digits-mlp")
     outcome = Smt(eps=(0.015625,), samples=6).run(trained, place)
     assert (row(outcome, "verified_accuracy").value or 0) > 0.5
+    assert row(outcome, "proofs_checked").value == sum(each.verdict is Verdict.HOLDS for each in outcome.metrics)
     with pytest.raises(Unsupported, match="64 neurons; max_neurons is 63"):
         Smt(max_neurons=63).run(trained, place)
 

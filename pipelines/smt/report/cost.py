@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median
 
-from evalsuite import Grid, GridCell, common_scale, compared_cell, frame_of, listed, scale_of
+from evalsuite import Grid, GridCell, Sheet, common_scale, compared_cell, listed, scale_of
 from pipelines.smt.report.tables import (
     CALLS,
     NODES,
@@ -18,7 +19,7 @@ from pipelines.smt.report.tables import (
     ExactTable,
     mean_of,
 )
-from pipelines.smt.report.text import exact_line, radius_cell, radius_head
+from pipelines.smt.report.text import radius_cell, radius_head
 
 COST_NOTE = (
     "Questions of robustness; all radii, seeds and samples of a variant together. What was decided splits into what "
@@ -38,7 +39,7 @@ DETAIL_NOTE = (
 PROOFS_NOTE = (
     "Of the samples that hold, those whose proof was written to a file and checked again by the separate checker, "
     "which recomputes it in exact arithmetic from the network's ONNX file. What holds without one rests on the prover "
-    "alone: curved activations and integer networks have no proof files."
+    "alone."
 )
 _SPLIT = "bounds · attack · search"
 _COLUMNS = ("decided", _SPLIT, "PAR-2", "mean time", "median", "nodes", "unstable", "solver calls")
@@ -57,26 +58,21 @@ def cost_grids(tables: Sequence[ExactTable]) -> list[Grid]:
 
 
 def _cost_grid(tables: Sequence[ExactTable], kind: str, place: int) -> Grid | None:
-    rows, lines = [], []
+    sheet, made = Sheet(), []
     for table in tables:
         for variant in table.variants:
             if not table.counted(variant).total:
                 continue
             line = _costs(table, variant)
-            lines.append({"workload": table.workload, "step": table.step, "after": table.after,
-                          "method": table.method, "variant": variant, **line})  # fmt: skip
-            rows.append((GridCell(table.workload), GridCell(variant), *(_told(line, each) for each in _COLUMNS)))
-    if not rows:
-        return None
-    known = [i for i, _ in enumerate(_COLUMNS) if any(row[i + 2].text != "–" for row in rows)]
-    return Grid(
-        "exact-cost" + (f"-{place}" if place else ""),
-        f"What was decided, by what, and what it cost{kind}",
-        ("workload", "variant", *(_COLUMNS[i] for i in known)),
-        tuple((*row[:2], *(row[i + 2] for i in known)) for row in rows),
-        COST_NOTE,
-        frame_of(lines),
-    )
+            sheet.lines.append({"workload": table.workload, "step": table.step, "after": table.after,
+                                "method": table.method, "variant": variant, **line})  # fmt: skip
+            made.append((table.workload, variant, [_told(line, each) for each in _COLUMNS]))
+    known = [i for i, _ in enumerate(_COLUMNS) if any(cells[i].text != "–" for *_, cells in made)]
+    for workload, variant, cells in made:
+        sheet.add(workload, variant, *(cells[i] for i in known))
+    heads = ("workload", "variant", *(_COLUMNS[i] for i in known))
+    name, caption = "exact-cost" + (f"-{place}" if place else ""), f"What was decided, by what, and what it cost{kind}"
+    return sheet.grid(name, caption, heads, COST_NOTE)
 
 
 def _costs(table: ExactTable, variant: str) -> dict[str, float | None]:
@@ -108,7 +104,7 @@ def _told(line: Mapping[str, float | None], name: str) -> GridCell:
     if value is None:
         return GridCell("–")
     if name in ("PAR-2", "mean time", "median"):
-        return GridCell(seconds_text(value), sort=repr(value))
+        return GridCell(scaled_text(value, "s"), sort=repr(value))
     text = scale_of("count", [value]).number(value)
     asked = line["questions"]
     if name == "decided" and asked:
@@ -116,10 +112,10 @@ def _told(line: Mapping[str, float | None], name: str) -> GridCell:
     return GridCell(text, sort=repr(value))
 
 
-def seconds_text(seconds: float) -> str:
-    """ "0.21 s" or "3.1 ms"."""
-    scale = scale_of("s", [seconds])
-    return f"{scale.number(seconds)} {scale.unit}"
+def scaled_text(value: float, unit: str) -> str:
+    """ "0.21 s", "3.1 ms" or "3.06 kB"."""
+    scale = scale_of(unit, [value])
+    return f"{scale.number(value)} {scale.unit}"
 
 
 def percent_text(share: float) -> str:
@@ -131,7 +127,7 @@ def percent_text(share: float) -> str:
 
 def searches_grid(table: ExactTable) -> Grid | None:
     """Nodes, calls, unstable neurons and seconds at each radius; None where none was measured."""
-    rows, lines = [], []
+    sheet = Sheet()
     told = ((UNSTABLE, "unstable neurons", "count"), (NODES, "nodes", "count"), (CALLS, "solver calls", "count"),
             (PAR2, "PAR-2", "s"), (SECONDS, "mean time", "s"))  # fmt: skip
     for radius in table.radii:
@@ -139,24 +135,13 @@ def searches_grid(table: ExactTable) -> Grid | None:
             cells = [table.compared(each, metric, radius) for each in table.variants]
             if not any(cell.mean for cell in cells):
                 continue
-            scale = common_scale(cells, unit)
-            lines += [exact_line(table, metric, radius, cell) for cell in cells]
-            if metric == SECONDS and _is_par2(table, radius):
-                continue
-            clock = unit == "s"
-            label = f"{name} ({scale.unit})" if clock else name
-            texts = (compared_cell(cell, table, scale, toned=not clock) for cell in cells)
-            rows.append((radius_cell(table, radius), GridCell(label), *texts))
-    if not rows:
-        return None
-    return Grid(
-        f"{table.name}-search",
-        f"{table.label}, cost of the search by radius",
-        (radius_head(table), "of", *table.variants),
-        tuple(rows),
-        DETAIL_NOTE.format(baseline=table.baseline),
-        frame_of(lines),
-    )
+            scale, clock = common_scale(cells, unit), unit == "s"
+            sheet.lines += [table.line(metric, radius, cell) for cell in cells]
+            if metric != SECONDS or not _is_par2(table, radius):
+                heads = (radius_cell(table, radius), f"{name} ({scale.unit})" if clock else name)
+                table.row(sheet, heads, cells, scale, partial(compared_cell, toned=not clock))
+    columns, note = (radius_head(table), "of", *table.variants), DETAIL_NOTE.format(baseline=table.baseline)
+    return sheet.grid(f"{table.name}-search", f"{table.label}, cost of the search by radius", columns, note)
 
 
 def _is_par2(table: ExactTable, radius: float) -> bool:
@@ -170,11 +155,9 @@ def _is_par2(table: ExactTable, radius: float) -> bool:
 
 def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
     """How many of the samples that hold have a checked proof; None where no proof was asked for."""
-    rows, lines = [], []
+    sheet = Sheet()
     lacks: dict[str, dict[str, None]] = {}
-    for table in tables:
-        if not table.has(PROOFS):
-            continue
+    for table in (each for each in tables if each.has(PROOFS)):
         cells = []
         for variant in table.variants:
             found = checked(table, variant)
@@ -186,20 +169,14 @@ def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
                 lacks.setdefault(why, {})[variant] = None
             size = _bytes(table, variant)
             told = (f"{found} of {holds}" if found else f"none of {holds}") if holds else "–"
-            cells.append(GridCell(told, f"mean {bytes_text(size / found)}" if found and size else "", repr(found)))
-            lines.append({"workload": table.workload, "step": table.step, "after": table.after, "variant": variant,
-                          "holds": holds, "checked": found, "bytes": size})  # fmt: skip
-        rows.append((GridCell(table.label), *cells))
-    if not rows:
-        return None
-    return Grid(
-        "exact-proofs",
-        "Proofs: samples that hold with a checked proof",
-        ("workload", *tables[0].variants),
-        tuple(rows),
-        " ".join([PROOFS_NOTE, *(f"None of {listed(names)}: {why}." for why, names in lacks.items())]),
-        frame_of(lines),
-    )
+            mean = f"mean {scaled_text(size / found, 'bytes')}" if found and size else ""
+            cells.append(GridCell(told, mean, repr(found)))
+            sheet.lines.append({"workload": table.workload, "step": table.step, "after": table.after,
+                                "variant": variant, "holds": holds, "checked": found, "bytes": size})  # fmt: skip
+        sheet.add(table.label, *cells)
+    note = " ".join([PROOFS_NOTE, *(f"None of {listed(names)}: {why}." for why, names in lacks.items())])
+    heads = ("workload", *(tables[0].variants if tables else ()))
+    return sheet.grid("exact-proofs", "Proofs: samples that hold with a checked proof", heads, note)
 
 
 def checked(table: ExactTable, variant: str) -> int:
@@ -218,9 +195,3 @@ def _bytes(table: ExactTable, variant: str) -> float:
         (table.values(variant, PROOF_BYTES, each), table.values(variant, PROOFS, each)) for each in (*table.radii, None)
     ]
     return math.fsum(mean * count.get(seed, 0.0) for means, count in places for seed, mean in means.items())
-
-
-def bytes_text(size: float) -> str:
-    """ "3.06 kB"."""
-    scale = scale_of("bytes", [size])
-    return f"{scale.number(size)} {scale.unit}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from evalsuite import Compared, Grid, GridCell, Scale, common_scale, compared_cell, frame_of, p_text
+from evalsuite import Compared, Grid, GridCell, Scale, Sheet, compared_cell, p_text
 from pipelines.smt.report.brackets import Bracket, adjusted
 from pipelines.smt.report.tables import DISTANCE, DISTANCE_UPPER, ExactTable
-from pipelines.smt.report.text import exact_line
 
 NOTE = (
     "The least L∞ distance at which a sample is misclassified, by bisection with the exact verdicts, mean over the "
@@ -41,31 +41,19 @@ def distances(tables: Sequence[ExactTable]) -> list[Distance]:
 
 def distance_grid(tables: Sequence[ExactTable], found: Sequence[Distance]) -> Grid | None:
     """Both ends of the distances, of all workloads; None where none was measured."""
-    rows, lines = [], []
+    sheet = Sheet()
     for table in tables:
         own = {each.bracket.variant: each.bracket for each in found if each.table is table}
         for metric, told in ((DISTANCE, "proven"), (DISTANCE_UPPER, "counterexample")):
             cells = [table.compared(each, metric) for each in table.variants]
-            if not any(cell.mean for cell in cells):
-                continue
-            scale = common_scale(cells, "input")
-            rows.append((GridCell(table.label), GridCell(told),
-                         *(_cell(cell, table, scale, own.get(cell.variant)) for cell in cells)))  # fmt: skip
-            lines += [
-                {**exact_line(table, metric, None, cell), "p_holm": own[cell.variant].p_holm
-                 if metric == DISTANCE and cell.variant in own else None}
-                for cell in cells
-            ]  # fmt: skip
-    if not rows:
+            if table.row(sheet, (table.label, told), cells, "input", partial(_cell, own)):
+                p = {name: each.p_holm for name, each in own.items() if metric == DISTANCE}
+                sheet.lines += [{**table.line(metric, None, cell), "p_holm": p.get(cell.variant)} for cell in cells]
+    if not sheet.rows:
         return None
-    return Grid(
-        "adversarial-distance",
-        "Minimal adversarial distance (units of the input)",
-        ("workload", "end", *tables[0].variants),
-        tuple(rows),
-        NOTE.format(baseline=tables[0].baseline, tests=_tested_text(found)),
-        frame_of(lines),
-    )
+    heads, note = ("workload", "end", *tables[0].variants), NOTE.format(baseline=tables[0].baseline,
+                                                                       tests=_tested_text(found))  # fmt: skip
+    return sheet.grid("adversarial-distance", "Minimal adversarial distance (units of the input)", heads, note)
 
 
 def _tested_text(found: Sequence[Distance]) -> str:
@@ -73,7 +61,8 @@ def _tested_text(found: Sequence[Distance]) -> str:
     return TESTS.format(count=f"{count} tested distances" if count != 1 else "one tested distance") if count else ""
 
 
-def _cell(cell: Compared, table: ExactTable, scale: Scale, bracket: Bracket | None) -> GridCell:
+def _cell(own: Mapping[str, Bracket], cell: Compared, table: ExactTable, scale: Scale) -> GridCell:
+    bracket = own.get(cell.variant)
     more = [f"p {p_text(bracket.p_holm)}"] if bracket is not None and bracket.p_holm is not None else []
     text = compared_cell(cell, table, scale, more)
     return text if text.tone == "lack" else replace(text, tone=bracket.tone if bracket else "")

@@ -8,20 +8,17 @@ from itertools import pairwise
 from typing import Any
 
 from evalsuite import (
-    FIGURE_WIDTH,
     MUTED_COLOUR,
     Drawing,
     Look,
     drawings_by_group,
-    figure_style,
     is_geometric,
+    log_heights,
     looks,
     mean_interval,
-    new_figure,
+    panels,
     power_text,
     radius_text,
-    svg_text,
-    variant_legend,
 )
 from pipelines.smt.report.tables import BOUNDS, UPPER, VERIFIED, ExactTable
 
@@ -44,32 +41,28 @@ def exact_figures(table: ExactTable) -> list[Drawing]:
 
     There is none at all where there are not two radii and single questions were not timed.
     """
-    panels = [_accuracies] * (len(table.radii) > 1 and table.has(VERIFIED))
-    panels += [_cactus] * any(decided for times in table.times.values() for _, decided in times)
-    if not panels:
+    shown = [_accuracies] * (len(table.radii) > 1 and table.has(VERIFIED))
+    shown += [_cactus] * any(decided for times in table.times.values() for _, decided in times)
+    if not shown:
         return []
 
     def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
-        with figure_style():
-            figure = new_figure(FIGURE_WIDTH, 2.9)
-            grid = figure.subplots(1, len(panels), squeeze=False)
-            for axes, panel in zip(grid.flat, panels, strict=True):
+        with panels(len(shown), len(shown), 2.9, variants) as figure:
+            for axes, panel in zip(figure.grid.flat, shown, strict=True):
                 panel(axes, table, looks(variants))
-            variant_legend(figure, variants)
-            svg = svg_text(figure)
-        return Drawing(name, title, _caption(table, panels), f"{title}; the numbers are in the tables.", svg)
+        return Drawing(name, title, _caption(table, shown), f"{title}; the numbers are in the tables.", figure.svg)
 
     return drawings_by_group(draw, table.variants, f"exact-{table.name}", f"Exact verification, {table.label}")
 
 
-def _caption(table: ExactTable, panels: Sequence[object]) -> str:
+def _caption(table: ExactTable, shown: Sequence[object]) -> str:
     told = []
-    if _accuracies in panels:
+    if _accuracies in shown:
         bounds = any(table.values(each, BOUNDS, at) for each in table.variants for at in table.radii)
         left = any(table.counted(each).open for each in table.variants)
         told.append(ACCURACY + BY_BOUNDS * bounds + NOT_VIOLATED * left)
         told += ["The radius is on a log scale"] if _log(table) else []
-    told += [CACTUS] if _cactus in panels else []
+    told += [CACTUS] if _cactus in shown else []
     return ". ".join(told) + "."
 
 
@@ -80,7 +73,7 @@ def curve_points(times: Sequence[tuple[float, bool]]) -> tuple[list[int], list[f
 
 
 def _cactus(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator
 
     axes.set_yscale("log")
     for variant, look in known.items():
@@ -99,9 +92,7 @@ def _cactus(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
                       textcoords="offset points", fontsize=7, color=MUTED_COLOUR)  # fmt: skip
     axes.set_xlim(0, asked * 1.02)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.yaxis.set_major_locator(LogLocator(numticks=8))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value >= 0.01 else power_text(value)))
-    axes.yaxis.set_minor_locator(NullLocator())
+    log_heights(axes, lambda value: f"{value:g}" if value >= 0.01 else power_text(value), numticks=8)
     axes.grid(axis="y")
     axes.set_xlabel("questions decided")
     axes.set_ylabel("seconds")

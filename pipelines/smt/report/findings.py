@@ -1,22 +1,139 @@
-"""What exact verification says in words: what is decided, where variants differ, what bounds leave open."""
+"""What exact verification says in words: what is decided and at what cost, where variants differ, the rest."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from evalsuite import Finding, common_scale, listed, mean_interval
-from pipelines.smt.report.agreement import agreement_of, agreement_sentence
-from pipelines.smt.report.answer import (
-    completeness_sentence,
-    cost_sentence,
-    proofs_sentence,
-    verified_more,
-)
-from pipelines.smt.report.brackets import adjusted
+from evalsuite import Finding, common_scale, compare_values, listed, mean_interval, scale_of
+from pipelines.smt.report.brackets import Bracket, adjusted
+from pipelines.smt.report.cost import checked, percent_text, proofs_lack, scaled_text
 from pipelines.smt.report.distance import Distance
-from pipelines.smt.report.fractions import alike
-from pipelines.smt.report.tables import BOUNDS, DISTANCE, GAP, UNDECIDED, UPPER, VERIFIED, ExactTable
-from pipelines.smt.report.text import resolved_text, tested
+from pipelines.smt.report.fractions import agreement_of, alike
+from pipelines.smt.report.tables import (
+    BOUNDS,
+    DISTANCE,
+    GAP,
+    NODES,
+    PAR2,
+    PROOFS,
+    SAME,
+    UNDECIDED,
+    UPPER,
+    VERIFIED,
+    ExactTable,
+    mean_of,
+)
+from pipelines.smt.report.text import counted_text, resolved_text, tested
+
+
+def completeness_sentence(table: ExactTable) -> str:
+    """The share of all questions that each variant's search decided."""
+    counts = {name: table.counted(name) for name in table.variants}
+    counts = {name: count for name, count in counts.items() if count.total}
+    if not counts:
+        return ""
+    if all(not count.open for count in counts.values()):
+        total = sum(count.total for count in counts.values())
+        return f"Complete: every robustness question of {listed(counts)} was decided ({total:,} in all)."
+    told = ", ".join(
+        f"{name} {percent_text(count.decided / count.total)}" + (f" ({count.open} open)" if count.open else "")
+        for name, count in counts.items()
+    )
+    return f"Decided of the robustness questions asked: {told}."
+
+
+def cost_sentence(table: ExactTable) -> str:
+    """PAR-2 and nodes of each variant, and how far they are from the baseline's."""
+    par2 = {name: table.over_radii(name, PAR2) for name in table.variants}
+    nodes = {name: mean_of(table.over_radii(name, NODES)) for name in table.variants}
+    parts = []
+    for name, values in par2.items():
+        mean = mean_of(values)
+        if mean is None:
+            continue
+        count = nodes[name]
+        more = [f"{scale_of('count', [count]).number(count)} node{'s' * (count != 1)}"] if count is not None else []
+        more += (
+            [f"×{ratio.mean:.2g}"]
+            if (ratio := compare_values(name, values, par2[table.baseline]).ratio) and name != table.baseline
+            else []
+        )
+        parts.append(f"{name} {scaled_text(mean, 's')}" + (f" ({', '.join(more)})" if more else ""))
+    if not parts:
+        return ""
+    return f"PAR-2 of a question, a clock reading without a verdict: {', '.join(parts)}."
+
+
+def proofs_sentence(table: ExactTable) -> str:
+    """How many of the samples that hold have a checked proof."""
+    if not table.has(PROOFS):
+        return ""
+    parts: list[str] = []
+    none: dict[str, list[str]] = {}
+    for name in table.variants:
+        holds = table.counted(name).holds
+        found = checked(table, name)
+        if holds and found:
+            parts.append(f"{name} {'all' if found == holds else f'{found} of'} {holds}")
+        elif holds:
+            none.setdefault(proofs_lack(table, name), []).append(f"{name} none of {holds}")
+    told = [", ".join(parts)] if parts else []
+    told += [", ".join(names) + (f" ({reason})" if reason else "") for reason, names in none.items()]
+    return (
+        f"Of what holds, with a proof checked apart from the prover: {'; '.join(told) or 'nothing, for nothing holds'}."
+    )
+
+
+def verified_more(brackets: Sequence[Bracket], baseline: str) -> str:
+    """Which variants are verified more and which less, after Holm's adjustment for all of these; the answer first."""
+    found = adjusted(brackets)
+    better, worse = (Counter(each.variant for each in found if each.tone == tone) for tone in ("better", "worse"))
+    head = f"Verified more than {baseline}: {_per_variant(better)}" if better else (
+        f"No variant is shown to be verified more than {baseline}"
+    )  # fmt: skip
+    less = f"; less: {_per_variant(worse)}" if worse else ""
+    asked = f"{len(found)} testable difference{'s' * (len(found) != 1)} in verified accuracy"
+    return f"{head}{less}: of {asked}, open questions counted both ways, {counted_text(found)}."
+
+
+def _per_variant(counts: Counter[str]) -> str:
+    """ "relu (at 3 radii) and annealed (at 1 radius)", most first."""
+    return listed(f"{name} (at {count} radi{'us' if count == 1 else 'i'})" for name, count in counts.most_common())
+
+
+def completeness_total(tables: Sequence[ExactTable]) -> str:
+    """The share of all questions that each variant's search decided, over all tables."""
+    parts = []
+    for name in tables[0].variants if tables else ():
+        counts = [count for table in tables if (count := table.counted(name)).total]
+        total = sum(count.total for count in counts)
+        if total:
+            decided = sum(count.decided for count in counts)
+            parts.append(f"{name} {percent_text(decided / total)} of {total:,}")
+    return f"Decided of all robustness questions asked: {', '.join(parts)}." if parts else ""
+
+
+def agreement_sentence(table: ExactTable | None) -> str:
+    """How many boxes of each variant have one class, what the rest is, and whether variants differ in it."""
+    if table is None:
+        return ""
+    parts = []
+    for name in table.variants:
+        count = table.counted(name)
+        notes = [f"{count.violated} with another class"] if count.violated else []
+        notes += [f"{count.open} undecided"] if count.open else []
+        if count.total:
+            parts.append(f"{name} {count.holds} of {count.total}" + (f" ({', '.join(notes)})" if notes else ""))
+    if not parts:
+        return ""
+    told = resolved_text(table, SAME)
+    return (
+        f"Same class as the float network for every real input of the box: {', '.join(parts)}"
+        + (f"; of {told}" if told else "")
+        + "."
+    )
+
 
 RULE = (
     "Verified accuracy is exact where nothing is undecided; otherwise it is a lower limit of how robust a network is, "

@@ -1,4 +1,4 @@
-"""Fractions of samples by radius: verified accuracy, what bounds alone leave open; folded where all variants agree."""
+"""Fractions by radius: verified accuracy, what bounds leave open, equal classes; folded where all variants agree."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from evalsuite import Compared, Grid, GridCell, common_scale, compared_cell, frame_of, listed
-from pipelines.smt.report.tables import BOUNDS, CLEAN, GAP, OTHER, SAME, UNDECIDED, UPPER, VERIFIED, ExactTable
-from pipelines.smt.report.text import exact_line, radius_cell, radius_head
+from evalsuite import Compared, Grid, GridCell, Sheet, common_scale, compared_cell, listed
+from pipelines.smt.report.tables import (
+    BOUNDS,
+    CLASS_OPEN,
+    CLEAN,
+    GAP,
+    OTHER,
+    SAME,
+    UNDECIDED,
+    UPPER,
+    VERIFIED,
+    ExactTable,
+)
+from pipelines.smt.report.text import radius_cell, radius_head
 
 NOTE = (
     "Shares of the test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed with its "
@@ -20,6 +31,15 @@ GAP_NOTE = (
     "By bounds alone: what CROWN's bounds in exact arithmetic prove without any search (of curved activations: the "
     "first relaxation's). Gap: what the search proves beyond that, which bounds leave on the table. It has no better "
     "way: it also shrinks where the search decides less."
+)
+AGREEMENT_NOTE = (
+    "Shares of the boxes around test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by "
+    "seed with its own interval. Same class: the float network and the integer network, which first rounds the input, "
+    "both provably give the class of the box's middle for every real input of the box. Another class: an input was "
+    "found to which the two give different classes. Undecided: neither, as where the float network is not proven to "
+    "keep its class in the box, for then both would have to change it at the same inputs. The last two are shown where "
+    "they are not 0; a difference is marked only where it is resolved whatever the answer of the undecided ones would "
+    "be. None of this is about the right class."
 )
 
 # One end of what a share may be -> the share that has both.
@@ -59,7 +79,8 @@ def compared_grid(
     made = [row for row in made if any(cell.mean for cell in row[3])]
     if not made:
         return None
-    lines = [exact_line(table, metric, at, cell) for metric, at, _, cells in made for cell in cells]
+    sheet = Sheet()
+    sheet.lines = [table.line(metric, at, cell) for metric, at, _, cells in made for cell in cells]
     shown = [
         (at, kind, cells) for metric, at, kind, cells in made
         if metric not in unless_0 or any(cell.mean and cell.mean.mean for cell in cells)
@@ -68,16 +89,13 @@ def compared_grid(
     heads: tuple[str, ...] = ("samples", "every variant")
     if alike(cells for *_, cells in shown):
         caption += f" (%): the same for every variant in {'every' if table.seeds > 1 else 'the one'} seed"
-        rows = _folded(table, shown)
+        _folded(table, shown, sheet)
     else:
         caption, heads = f"{caption} (%, Δ in pp)", (radius_head(table), "samples", *table.variants)
         scale = common_scale([cell for *_, cells in shown for cell in cells])
-        rows = [
-            (GridCell("–", sort="-1") if at is None else radius_cell(table, at), GridCell(kind),
-             *(compared_cell(cell, table, scale) for cell in cells))
-            for at, kind, cells in shown
-        ]  # fmt: skip
-    return Grid(name, caption, heads, tuple(rows), note.format(baseline=table.baseline), frame_of(lines))
+        for at, kind, cells in shown:
+            table.row(sheet, (GridCell("–", sort="-1") if at is None else radius_cell(table, at), kind), cells, scale)
+    return sheet.grid(name, caption, heads, note.format(baseline=table.baseline))
 
 
 def _certain(table: ExactTable, variant: str, metric: str, at: float | None) -> Compared:
@@ -99,12 +117,9 @@ def _equal(cell: Compared, base: Compared) -> bool:
     return same and cell.values.keys() == base.values.keys()
 
 
-def _folded(
-    table: ExactTable, shown: Sequence[tuple[float | None, str, Sequence[Compared]]]
-) -> list[tuple[GridCell, ...]]:
+def _folded(table: ExactTable, shown: Sequence[tuple[float | None, str, Sequence[Compared]]], sheet: Sheet) -> None:
     """A row of each kind of sample: the baseline's numbers, each with the radii that have it."""
     scale = common_scale([cells[0] for *_, cells in shown])
-    rows: list[tuple[GridCell, ...]] = []
     for name in dict.fromkeys(kind for _, kind, _ in shown):
         own = [(at, compared_cell(cells[0], table, scale).plain) for at, kind, cells in shown if kind == name]
         parts = []
@@ -112,8 +127,7 @@ def _folded(
             radii = [f"{at:g}" if table.stepped else table.radius(at) for at, _ in group if at is not None]
             parts.append(f"{text} at {'' if table.stepped else 'ε = '}{listed(radii)}" if radii else text)
         unit = " grid steps" if table.stepped and any(at is not None for at, _ in own) else ""
-        rows.append((GridCell(name), GridCell(f"{'; '.join(parts)}{unit}")))
-    return rows
+        sheet.add(name, f"{'; '.join(parts)}{unit}")
 
 
 def gap_grid(table: ExactTable) -> Grid | None:
@@ -123,3 +137,22 @@ def gap_grid(table: ExactTable) -> Grid | None:
     told = ((BOUNDS, "by bounds alone"), (GAP, "gap"))
     places: list[tuple[str, float | None, str]] = [(metric, at, name) for at in table.radii for metric, name in told]
     return compared_grid(table, f"{table.name}-gap", "what bounds alone prove, and the exactness gap", GAP_NOTE, places)
+
+
+def agreement_of(table: ExactTable, agreements: Sequence[ExactTable]) -> ExactTable | None:
+    """What the step of a table of integer networks says of their classes; None where it was not asked."""
+    return next((each for each in agreements if table.stepped and _place(each) == _place(table)), None)
+
+
+def _place(table: ExactTable) -> tuple[str, str]:
+    return table.workload, table.step
+
+
+def agreement_grid(table: ExactTable) -> Grid | None:
+    """The shares at each radius; None where there are none."""
+    kinds = ((SAME, "same class"), (OTHER, "another class"), (CLASS_OPEN, "undecided"))
+    places: list[tuple[str, float | None, str]] = [(metric, at, name) for at in table.radii for metric, name in kinds]
+    told = "same class as the float network"
+    return compared_grid(
+        table, f"{table.workload}-{table.step}-same-class", told, AGREEMENT_NOTE, places, (OTHER, CLASS_OPEN)
+    )

@@ -8,40 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from evalsuite import Measured, Record, Values, Verdict, number_of, parse_setting
-from pipelines.smt.report.tables import (
-    AGREEMENT,
-    BOUNDS,
-    CALLS,
-    CLASS_OPEN,
-    CLEAN,
-    DISTANCE,
-    DISTANCE_UPPER,
-    GAP,
-    INTEGER,
-    NODES,
-    OTHER,
-    PAR2,
-    PROOF_BYTES,
-    PROOFS,
-    QUERY,
-    SAME,
-    SECONDS,
-    STAGE,
-    UNDECIDED,
-    UNSTABLE,
-    VERIFIED,
-    VIOLATED,
-    Counted,
-    ExactTable,
-)
+from evalsuite import Measured, Record, Values, Verdict, labels, number_of, parse_setting
+from pipelines.smt.report.tables import AGREEMENT, METRICS, QUERY, STAGE, STEPPED, VERIFIED, Counted, ExactTable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_METRICS = (VERIFIED, VIOLATED, UNDECIDED, BOUNDS, GAP, UNSTABLE, NODES, CALLS, SECONDS, PAR2, DISTANCE,
-            DISTANCE_UPPER, PROOFS, PROOF_BYTES, CLEAN, SAME, OTHER, CLASS_OPEN)  # fmt: skip
-_STEPPED = (INTEGER, AGREEMENT)
 _DECIDED = (Verdict.HOLDS.value, Verdict.VIOLATED.value)
 
 
@@ -56,25 +28,24 @@ def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record:
         baseline: the variant to compare with.
         record: for what each step follows.
     """
-    variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
     samples = _samples(frame)
     made = []
     for workload in measured.workloads:
-        seeds = int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique())
+        arms = measured.arms(workload, baseline)
         for step in measured.steps(workload, STAGE):
-            found, sizes = _found(measured, workload, step, variants)
+            found, sizes = _found(measured, workload, step, arms["variants"])
             own = samples[(samples["workload"] == workload) & (samples["step"] == step)]
             limits = measured.options.get(step, {})
             for method in list(dict.fromkeys(method for method, _, _, _ in found)) or [""]:
                 values = {key[1:]: each for key, each in found.items() if key[0] == method}
-                limit = number_of(str(limits.get("integer_time_limit" if method in _STEPPED else "query_time_limit")))
+                limit = number_of(str(limits.get("integer_time_limit" if method in STEPPED else "query_time_limit")))
                 rows = own[own["method"] == method]
                 made.append(ExactTable(
-                    workload, step, method, workload, baseline, variants,
-                    tuple(sorted({radius for _, _, radius in values if radius is not None})),
-                    record.after.get(step, ""), seeds, values, _verdicts(rows), _times(rows),
-                    measured.reasons(workload, step, variants, VERIFIED),
-                    sizes if method in _STEPPED else {}, limit if math.isfinite(limit) else None,
+                    **arms, step=step, method=method, label=workload,
+                    radii=tuple(sorted({radius for _, _, radius in values if radius is not None})),
+                    after=record.after.get(step, ""), found=values, verdicts=_verdicts(rows), times=_times(rows),
+                    reasons=measured.reasons(workload, step, arms["variants"], VERIFIED),
+                    sizes=sizes if method in STEPPED else {}, limit=limit if math.isfinite(limit) else None,
                 ))  # fmt: skip
     agreements = [each for each in made if each.method == AGREEMENT]
     return [*_labelled([each for each in made if each.method != AGREEMENT]), *_labelled(agreements)]
@@ -86,13 +57,8 @@ def _labelled(tables: Sequence[ExactTable]) -> list[ExactTable]:
         (each.workload, *(["in integers"] if each.stepped else []), *([f"after {each.after}"] if each.after else []))
         for each in tables
     ]
-    named = [
-        (*words, *([each.step] if told.count(words) > 1 else [])) for each, words in zip(tables, told, strict=True)
-    ]
-    return [
-        replace(each, label=", ".join([*words, *([each.method] if each.method and named.count(words) > 1 else [])]))
-        for each, words in zip(tables, named, strict=True)
-    ]
+    every = labels(told, [each.step for each in tables], [each.method for each in tables])
+    return [replace(each, label=label) for each, label in zip(tables, every, strict=True)]
 
 
 def _found(
@@ -102,7 +68,7 @@ def _found(
     found: dict[tuple[str, str, str, float | None], dict[int, float]] = {}
     sizes: dict[float, list[float]] = {}
     for variant in variants:
-        for metric in _METRICS:
+        for metric in METRICS:
             for text, keys in measured.settings(workload, variant, step, metric).items():
                 radius = _radius(keys)
                 place = (keys.get("method", ""), variant, metric, radius)
@@ -126,8 +92,9 @@ def _radius(keys: Mapping[str, str]) -> float | None:
 
 def _samples(frame: pd.DataFrame) -> pd.DataFrame:
     """The smt rows of single samples that are verdicts or seconds, with `method` and `radius` as columns."""
-    rows = frame[(frame["stage"] == STAGE) & frame["sample"].notna()]
-    rows = rows[(rows["verdict"] != "") | (rows["metric"] == QUERY)]
+    wanted = (frame["verdict"] != "") | (frame["metric"] == QUERY)
+    columns = ["workload", "variant", "seed", "step", "metric", "setting", "sample", "value", "verdict", "reason"]
+    rows = frame.loc[(frame["stage"] == STAGE) & frame["sample"].notna() & wanted, columns]
     settings = {text: parse_setting(str(text)) for text in rows["setting"].unique()}
     return rows.assign(
         method=[settings[text].get("method", "") for text in rows["setting"]],

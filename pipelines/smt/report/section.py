@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from evalsuite import Contrast, Direction, Endpoint, Evidence, Finding, Grid, Headline, Measure, Part, Run, Section
-from pipelines.smt.report.agreement import agreement_grid, agreement_of
-from pipelines.smt.report.answer import completeness_total, verified_more
 from pipelines.smt.report.cost import cost_grids, proofs_grid, searches_grid
 from pipelines.smt.report.distance import distance_grid, distances
 from pipelines.smt.report.figures import exact_figures
-from pipelines.smt.report.findings import RULE, finding
-from pipelines.smt.report.fractions import gap_grid, verified_grid
+from pipelines.smt.report.findings import RULE, completeness_total, finding, verified_more
+from pipelines.smt.report.fractions import agreement_grid, agreement_of, gap_grid, verified_grid
 from pipelines.smt.report.reading import exact_tables
 from pipelines.smt.report.tables import (
     AGREEMENT,
@@ -52,9 +50,9 @@ def _part(run: Run) -> Part:
         grids += [agreement_grid(agreement)] if agreement else []
     findings = [overall(tables), *(finding(table, found, agreements) for table in tables)]
     return Part(
-        [each for each in findings if each is not None],
-        [grid for grid in grids if grid is not None],
-        [grid for grid in map(searches_grid, tables) if grid is not None],
+        [*filter(None, findings)],
+        [*filter(None, grids)],
+        [*filter(None, map(searches_grid, tables))],
         [drawing for table in tables for drawing in exact_figures(table)],
         RULE if tables else "",
         tables,

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from evalsuite import Compared, Values, compare_values, parse_setting, radius_text
+from evalsuite import (
+    Compared,
+    StepTable,
+    Values,
+    compare_values,
+    compared_columns,
+    estimate_columns,
+    parse_setting,
+    radius_text,
+)
 from pipelines.smt.report.brackets import Bracket
 
 if TYPE_CHECKING:
@@ -25,7 +35,9 @@ PROOFS, PROOF_BYTES = "proofs_checked", "proof_bytes"
 CLEAN = "clean_accuracy"
 SAME, OTHER, CLASS_OPEN = "same_class_fraction", "other_class_fraction", "class_undecided_fraction"
 QUERY = "query_seconds"
-INTEGER, AGREEMENT = "integer", "float and integer"  # Methods of integer networks.
+STEPPED = INTEGER, AGREEMENT = "integer", "float and integer"  # Methods of integer networks.
+METRICS = (VERIFIED, VIOLATED, UNDECIDED, BOUNDS, GAP, UNSTABLE, NODES, CALLS, SECONDS, PAR2, DISTANCE,
+           DISTANCE_UPPER, PROOFS, PROOF_BYTES, CLEAN, SAME, OTHER, CLASS_OPEN)  # fmt: skip
 _FRACTIONS = (VERIFIED, VIOLATED, UNDECIDED, UPPER, BOUNDS, GAP, GAP_UPPER, CLEAN, SAME, SAME_UPPER, OTHER, CLASS_OPEN)
 # What a number would be at most, were all that was left open answered in its favour.
 _AT_MOST = {VERIFIED: UPPER, GAP: GAP_UPPER, SAME: SAME_UPPER, DISTANCE: DISTANCE_UPPER}
@@ -66,8 +78,8 @@ class Counted:
         return self.decided + self.open
 
 
-@dataclass(frozen=True)
-class ExactTable:
+@dataclass(frozen=True, kw_only=True)
+class ExactTable(StepTable):
     """What one method of one smt step says of one workload.
 
     `radii` go from small to large: ε, or steps of the input's grid where `stepped`; `sizes` is then radius -> least and
@@ -75,36 +87,26 @@ class ExactTable:
     a value. `after` names the step whose networks are measured, empty for networks as trained. `label` tells the table
     from the others of the report. `found` is (variant, metric, radius) -> seed -> value, the radius being None for what
     is of all radii. `times` is variant -> seconds of each question and whether that was decided; empty where single
-    questions were not timed. `reasons` is (variant, metric) -> why there is no value, an empty metric standing for all.
-    `limit` is the seconds a question may take, where recorded. A table of the method `AGREEMENT` is of the question
-    whether an integer network gives the class of the float network, and has its verdicts and shares only.
+    questions were not timed. `limit` is the seconds a question may take, where recorded. A table of the method
+    `AGREEMENT` is of the question whether an integer network gives the class of the float network, and has its verdicts
+    and shares only.
     """
 
-    workload: str
     step: str
     method: str
     label: str
-    baseline: str
-    variants: tuple[str, ...]
     radii: tuple[float, ...]
     after: str
-    seeds: int
     found: Mapping[tuple[str, str, float | None], Values]
     verdicts: Mapping[tuple[str, float], Counted]
     times: Mapping[str, tuple[tuple[float, bool], ...]]
-    reasons: Mapping[tuple[str, str], str]
     sizes: Mapping[float, tuple[float, float]] = field(default_factory=dict)
     limit: float | None = None
 
     @property
-    def others(self) -> tuple[str, ...]:
-        """The variants without the baseline."""
-        return self.variants[1:]
-
-    @property
     def stepped(self) -> bool:
         """Whether radii are counted in steps of the input's grid."""
-        return self.method in (INTEGER, AGREEMENT)
+        return self.method in STEPPED
 
     @property
     def name(self) -> str:
@@ -198,20 +200,24 @@ class ExactTable:
         if radius is not None:
             return self.verdicts.get((variant, radius), Counted())
         every = [self.verdicts[variant, each] for each in self.radii if (variant, each) in self.verdicts]
-        by: dict[str, int] = {}
-        for each in every:
-            for reason, count in each.by.items():
-                by[reason] = by.get(reason, 0) + count
-        return Counted(
-            sum(each.holds for each in every), sum(each.violated for each in every),
-            sum(each.unknown for each in every), sum(each.timeout for each in every),
-            max((each.seeds for each in every), default=0), by, sum(each.unsupported for each in every),
-        )  # fmt: skip
+        kinds = ("holds", "violated", "unknown", "timeout", "unsupported")
+        totals = {kind: sum(getattr(each, kind) for each in every) for kind in kinds}
+        by: Counter[str] = sum((Counter(each.by) for each in every), Counter())
+        return Counted(**totals, seeds=max((each.seeds for each in every), default=0), by=by)
 
-    def reason(self, variant: str, metric: str = "") -> str:
-        """Why there is no value of a metric."""
-        found = self.reasons.get((variant, metric)) or self.reasons.get((variant, ""))
-        return found or "absent: no row of it in this run"
+    def line(self, metric: str, radius: float | None, cell: Compared) -> dict[str, Any]:
+        """Exact numbers of a cell; of a lower end with those of the greatest difference that there may be."""
+        ends: dict[str, Any] = {}
+        if metric in (VERIFIED, SAME, DISTANCE) and cell.variant != self.baseline:
+            found = self.bracket(cell.variant, metric, radius)
+            least, most = found.least.difference, found.most.difference
+            ends = {**estimate_columns("least", least), **estimate_columns("most", most),
+                    "resolved": found.resolved, "p": found.p}  # fmt: skip
+        return {
+            "workload": self.workload, "step": self.step, "after": self.after, "method": self.method,
+            "metric": metric, "radius": radius, "radius_unit": "steps" if self.stepped else "eps",
+            "variant": cell.variant, "baseline": self.baseline, **compared_columns(cell), **ends,
+        }  # fmt: skip
 
 
 def _plain(eps: float) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from evalsuite import Compared, Grid, GridCell, after_holm, compared_columns, estimate_columns, frame_of
+from evalsuite import Grid, GridCell, Sheet, after_holm
 from pipelines.smt.report.brackets import Bracket
-from pipelines.smt.report.tables import DISTANCE, SAME, VERIFIED, Counted, ExactTable
+from pipelines.smt.report.tables import Counted, ExactTable
 
 VERDICTS_NOTE = (
     "Counts of the samples of all seeds: holds (proven for every input of the ball) · violated (an input of it is "
@@ -53,40 +53,19 @@ def resolved_text(
     return f"{head}, what was left open counted both ways, {counted_text(found, words)}"
 
 
-def exact_line(table: ExactTable, metric: str, radius: float | None, cell: Compared) -> dict[str, Any]:
-    """Exact numbers of a cell; of a lower end with those of the greatest difference that there may be."""
-    ends: dict[str, Any] = {}
-    if metric in (VERIFIED, SAME, DISTANCE) and cell.variant != table.baseline:
-        found = table.bracket(cell.variant, metric, radius)
-        ends = {**estimate_columns("least", found.least.difference), **estimate_columns("most", found.most.difference),
-                "resolved": found.resolved, "p": found.p}  # fmt: skip
-    return {
-        "workload": table.workload, "step": table.step, "after": table.after, "method": table.method,
-        "metric": metric, "radius": radius, "radius_unit": "steps" if table.stepped else "eps",
-        "variant": cell.variant, "baseline": table.baseline, **compared_columns(cell), **ends,
-    }  # fmt: skip
-
-
-def verdicts_grid(table: ExactTable) -> Grid:
+def verdicts_grid(table: ExactTable) -> Grid | None:
     """Counts at each radius and of all; where every job failed, why."""
-    rows, lines = [], []
+    sheet = Sheet()
     for radius in [*table.radii, None] if len(table.radii) > 1 else [*table.radii]:
-        counts = [table.counted(each, radius) for each in table.variants]
-        head = GridCell("all") if radius is None else radius_cell(table, radius)
-        cells = zip(table.variants, counts, strict=True)
-        rows.append((head, *(_count_cell(table, name, each) for name, each in cells)))
-        lines += [_count_line(table, name, radius, each) for name, each in zip(table.variants, counts, strict=True)]
-    if not rows:
-        rows = [(GridCell("–"), *(GridCell(table.reason(each), tone="lack") for each in table.variants))]
-    return Grid(
-        f"{table.name}-verdicts",
-        f"{table.label}, verdicts of the exact {'search' if table.method else 'verifier'}: holds · violated · "
-        f"undecided ({table.seeds} seed{'s' * (table.seeds != 1)})",
-        (radius_head(table), *table.variants),
-        tuple(rows),
-        VERDICTS_NOTE,
-        frame_of(lines),
-    )
+        counts = [(name, table.counted(name, radius)) for name in table.variants]
+        head = "all" if radius is None else radius_cell(table, radius)
+        sheet.add(head, *(_count_cell(table, name, each) for name, each in counts))
+        sheet.lines += [_count_line(table, name, radius, each) for name, each in counts]
+    if not sheet.rows:
+        sheet.add("–", *(GridCell(table.reason(each), tone="lack") for each in table.variants))
+    caption = f"verdicts of the exact {'search' if table.method else 'verifier'}: holds · violated · undecided"
+    heads, caption = (radius_head(table), *table.variants), f"{table.label}, {caption} ({table.seeds_text})"
+    return sheet.grid(f"{table.name}-verdicts", caption, heads, VERDICTS_NOTE)
 
 
 def _count_cell(table: ExactTable, variant: str, count: Counted) -> GridCell:

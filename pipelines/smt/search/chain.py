@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from evalsuite import Unsupported
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.search.curved_network import CurvedNetwork
 from pipelines.smt.search.program import Floats
 
 # Operators, and the values that their attributes may have.
@@ -29,6 +30,8 @@ _OPERATORS: dict[str, dict[str, tuple[float, ...]]] = {
 _OLDEST = 7  # before it, Gemm and Add had broadcasting rules of their own
 # One rounding of float32, with room for those in its libraries' orders of summation.
 _ROUNDING, _TINY, _GREATEST = 2.0**-22, 2.0**-100, 2.0**126
+# Of the curved activations: the greatest slope, and some roundings of numbers as large as the input.
+_STEEPEST, _CURVE_ROUNDING = 1.2, 2.0**-19
 
 
 def read_chain(content: bytes) -> ExactNetwork:
@@ -37,6 +40,12 @@ def read_chain(content: bytes) -> ExactNetwork:
     Raises:
         Unsupported: the file has other operators, or they are no such chain from its one input to its one output.
     """
+    reading, output = follow(content, Reading)
+    return reading.network(output)
+
+
+def follow(content: bytes, kind: type[Reading]) -> tuple[Reading, str]:
+    """What a reading of that kind made of a file's nodes, and the output's name. Raises as `read_chain`."""
     model = onnx.load_model_from_string(content)
     try:
         onnx.checker.check_model(model)
@@ -48,15 +57,15 @@ def read_chain(content: bytes) -> ExactNetwork:
     inputs = [each for each in graph.input if each.name not in values]
     if len(inputs) != 1 or len(graph.output) != 1:
         raise Unsupported(f"{len(inputs)} inputs and {len(graph.output)} outputs; exact reading needs one of each")
-    kind = inputs[0].type.tensor_type
-    batch, *sizes = [each.dim_value for each in kind.shape.dim] or [0]
-    if kind.elem_type != onnx.TensorProto.FLOAT or batch not in (0, 1) or not sizes or min(sizes) < 1:
-        shape = [each.dim_param or each.dim_value for each in kind.shape.dim]
+    given = inputs[0].type.tensor_type
+    batch, *sizes = [each.dim_value for each in given.shape.dim] or [0]
+    if given.elem_type != onnx.TensorProto.FLOAT or batch not in (0, 1) or not sizes or min(sizes) < 1:
+        shape = [each.dim_param or each.dim_value for each in given.shape.dim]
         raise Unsupported(f"input '{inputs[0].name}' has shape {shape}; exact reading needs float32 (1, fixed sizes)")
-    reading = _Reading(values, inputs[0].name, math.prod(sizes), len(sizes) == 1)
+    reading = kind(values, inputs[0].name, math.prod(sizes), len(sizes) == 1)
     for node in graph.node:
         reading.take(node)
-    return reading.network(graph.output[0].name)
+    return reading, graph.output[0].name
 
 
 def equal(first: ExactNetwork, second: ExactNetwork) -> bool:
@@ -71,17 +80,22 @@ def equal(first: ExactNetwork, second: ExactNetwork) -> bool:
     return all(a.shape == b.shape and not (a - b).units.any() for a, b in pairs)
 
 
-def in_float32(network: ExactNetwork, points: Floats) -> tuple[Floats, Floats]:
+def in_float32(network: ExactNetwork | CurvedNetwork, points: Floats) -> tuple[Floats, Floats]:
     """The outputs at float32 `points` (points, inputs), and by how much those of an evaluation in float32 may differ.
 
     The error is a running bound of first order (Higham, Accuracy and Stability, section 3.3), infinite or NaN where
     float32 may overflow.
     """
+    curves = network.curves if isinstance(network, CurvedNetwork) else [None] * len(network.maps)
     state, error = points, np.zeros_like(points)
     with np.errstate(all="ignore"):
-        for depth, each in enumerate(network.maps):
+        for curve, each in zip((None, *curves), network.maps, strict=False):
             weight, bias = each.weight.floats().T, each.bias.floats()
-            state = np.maximum(state, 0.0) if depth else state
+            if curve is not None:
+                error = _STEEPEST * error + _CURVE_ROUNDING * np.maximum(np.abs(state), 1.0)
+                state = curve.value(state)
+            elif each is not network.maps[0]:
+                state = np.maximum(state, 0.0)
             size = np.abs(state) @ np.abs(weight) + np.abs(bias)
             size[size > _GREATEST] = np.inf
             error = error @ np.abs(weight) + (len(weight) + 2) * (_ROUNDING * size + _TINY)
@@ -104,7 +118,7 @@ def _check_file(model: onnx.ModelProto) -> None:
 
 
 @dataclass(slots=True)
-class _Reading:
+class Reading:
     """What was read of the chain, up to the tensor `current` of `width` numbers, which is a vector if `flat`."""
 
     values: dict[str, NDArray[Any]]
@@ -116,6 +130,7 @@ class _Reading:
     bare: bool = False  # a MatMul, to which a bias may be added
 
     def network(self, output: str) -> ExactNetwork:
+        """The layers that were read, where they end in that output."""
         if self.pending is None:
             raise Unsupported("exact reading needs a network that ends with an affine layer")
         if output != self.current:
@@ -129,11 +144,11 @@ class _Reading:
             self._affine(node)
         elif node.op_type == "Add":
             if self.pending is None or not self.bare:
-                _refuse(node, "adds to something else than a MatMul")
+                refuse(node, "adds to something else than a MatMul")
             self.pending, self.bare = Affine(self.pending.weight, self._bias(node, 1)), False
         elif node.op_type == "Relu":
             if self.pending is None:
-                _refuse(node, "exact reading needs Gemm and Relu in turn")
+                refuse(node, "exact reading needs Gemm and Relu in turn")
             self.maps.append(self.pending)
             self.pending = None
         elif node.op_type != "Identity":
@@ -154,21 +169,21 @@ class _Reading:
             )
         for name in node.input[1:]:
             if name not in self.values:
-                _refuse(node, f"its input '{name}' is no constant of the file")
+                refuse(node, f"its input '{name}' is no constant of the file")
         names = [each.name for each in node.attribute]
         for each in node.attribute:
             value = onnx.helper.get_attribute_value(each)
             if value not in known.get(each.name, ()) or names.count(each.name) > 1:
-                _refuse(node, f"{each.name} = {value} is not read")
+                refuse(node, f"{each.name} = {value} is not read")
 
     def _affine(self, node: onnx.NodeProto) -> None:
         if self.pending is not None:
-            _refuse(node, "exact reading needs Gemm and Relu in turn")
+            refuse(node, "exact reading needs Gemm and Relu in turn")
         weight = self.values[node.input[1]]
         # Gemm's B and MatMul's second factor are (inputs, outputs), unless transposed.
         turned = any(each.name == "transB" and each.i == 1 for each in node.attribute)
         if not self.flat or weight.ndim != 2 or weight.shape[1 if turned else 0] != self.width:
-            _refuse(node, f"must take a vector of {self.width} numbers, and its weights are {weight.shape}")
+            refuse(node, f"must take a vector of {self.width} numbers, and its weights are {weight.shape}")
         exact = _exact(weight if turned else weight.T)
         self.width, self.bare = exact.shape[0], node.op_type == "MatMul"
         bias = self._bias(node, 2) if len(node.input) > 2 else Dyadic.zeros(self.width)
@@ -177,18 +192,19 @@ class _Reading:
     def _bias(self, node: onnx.NodeProto, place: int) -> Dyadic:
         bias = self.values[node.input[place]]
         if bias.shape not in ((self.width,), (1, self.width)):
-            _refuse(node, f"a bias of shape {bias.shape} for {self.width} outputs; exact reading needs one of each")
+            refuse(node, f"a bias of shape {bias.shape} for {self.width} outputs; exact reading needs one of each")
         return _exact(bias.ravel())
 
     def _shaping(self, node: onnx.NodeProto) -> None:
         if node.op_type == "Reshape":
             target = self.values[node.input[1]].tolist()
             if target not in [[0, -1], [0, self.width], [1, -1], [1, self.width], [-1, self.width]]:
-                _refuse(node, f"reshapes to {target}; exact reading needs (batch, {self.width})")
+                refuse(node, f"reshapes to {target}; exact reading needs (batch, {self.width})")
         self.flat = True
 
 
-def _refuse(node: onnx.NodeProto, why: str) -> NoReturn:
+def refuse(node: onnx.NodeProto, why: str) -> NoReturn:
+    """Raise Unsupported, naming the node."""
     raise Unsupported(f"node '{node.name or node.output[0]}' ({node.op_type}): {why}")
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from pipelines.smt.search.attack import Descent
 from pipelines.smt.search.curved_network import CurvedNetwork, read_curved
 from pipelines.smt.search.exploring import Exploration, Finding, Limits
 from pipelines.smt.search.intervals import Intervals, IntervalSpace
-from pipelines.smt.search.program import Optimum
+from pipelines.smt.search.program import Floats, Optimum
 from pipelines.smt.search.tree import Node
 
 # What a forward pass in float64 must be below 0 by to be looked at: a sieve, which proves nothing.
@@ -33,11 +34,32 @@ _MOST_NODES = 200_000
 _STEPS_AT_ROOT, _STEPS = 20, 2
 
 
+class Confirming(Protocol):
+    """Judges points of the box: only what it gives is a counterexample."""
+
+    def confirmed(self, point: Floats, /) -> torch.Tensor | None:
+        """The float32 input at the flat float64 `point`, if it is a counterexample."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a proof is written of: the network, the box, the rows, the intervals of the whole box, each row's tree."""
+
+    network: CurvedNetwork
+    lower: Dyadic
+    upper: Dyadic
+    rows: Affine
+    root: Intervals
+    trees: tuple[Node[Intervals], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class CurvedDecided:
     """What the search found; the fields are those of `Decided`.
 
-    `margins` are the best exact bounds of each margin, none where the time did not suffice for the first.
+    `margins` are the best exact bounds of each margin, none where the time did not suffice for the first; `searched`
+    is there where they are.
     """
 
     verdict: Verdict
@@ -48,6 +70,7 @@ class CurvedDecided:
     nodes: int
     programs: int
     seconds: float
+    searched: Searched | None = None
 
     @property
     def margin(self) -> Fraction | None:
@@ -88,30 +111,53 @@ class CurvedDecider:
             raise ValueError(f"seconds must be > 0, got {seconds}")
         if nodes < 1:
             raise ValueError(f"nodes must be >= 1, got {nodes}")
-        started = time.monotonic()
-        limits = Limits(started + seconds, nodes)
         lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
         rows = label_margins(self._network.classes, property_.label)
-        free = np.flatnonzero(np.array((upper - lower).units != 0, dtype=bool))
-        descent = Descent(self._network.maps, self._network.curves, (lower.floats(), upper.floats()), free, rows)
-        judge = _Judge(self._replay, property_, descent, self._network, rows)
+        judge = _Judge(self._replay, property_, _descent(self._network, lower, upper, rows), self._network, rows)
         known = suspect if suspect is not None and judge.accepts(suspect) else None
-        try:
-            space = IntervalSpace(self._network, lower, upper, rows, limits.deadline)
-        except OutOfTimeError:
-            neurons = sum(each.bias.shape[0] for each in self._network.maps[:-1])
-            return _unbounded(known, neurons, time.monotonic() - started)
-        trees = [Node(space.root, least, closed=least > 0) for least in space.least]
-        if known is None:
-            verdict, reason, found = _search(space, trees, descent, judge, limits)
-        elif all(tree.closed for tree in trees):
-            raise RuntimeError("the margins are proven positive by bounds, but a counterexample is confirmed")
-        else:
-            verdict, reason, found = Verdict.VIOLATED, "falsifier", known
-        margins = tuple(tree.bound() for tree in trees)
-        neurons, spent = len(space.root.lower), nodes - limits.nodes
-        seconds = time.monotonic() - started
-        return CurvedDecided(verdict, reason, margins, found, neurons, spent, space.calls, seconds)
+        return decide_curved_rows(self._network, lower, upper, rows, judge, seconds=seconds, nodes=nodes, known=known)
+
+
+def decide_curved_rows(
+    network: CurvedNetwork,
+    lower: Dyadic,
+    upper: Dyadic,
+    rows: Affine,
+    judge: Confirming,
+    *,
+    seconds: float,
+    nodes: int = _MOST_NODES,
+    known: torch.Tensor | None = None,
+) -> CurvedDecided:
+    """Whether every row over the outputs is > 0 on the box [lower, upper], each (inputs,).
+
+    `known` is a confirmed counterexample: then only bounds are computed. Raises as `CurvedDecider.decide`.
+    """
+    started = time.monotonic()
+    limits = Limits(started + seconds, nodes)
+    try:
+        space = IntervalSpace(network, lower, upper, rows, limits.deadline)
+    except OutOfTimeError:
+        neurons = sum(each.bias.shape[0] for each in network.maps[:-1])
+        return _unbounded(known, neurons, time.monotonic() - started)
+    trees = [Node(space.root, least, closed=least > 0) for least in space.least]
+    if known is None:
+        descent = _descent(network, lower, upper, rows)
+        verdict, reason, found = _search(space, trees, descent, judge, limits)
+    elif all(tree.closed for tree in trees):
+        raise RuntimeError("the margins are proven positive by bounds, but a counterexample is confirmed")
+    else:
+        verdict, reason, found = Verdict.VIOLATED, "falsifier", known
+    margins = tuple(tree.bound() for tree in trees)
+    neurons, spent = len(space.root.lower), nodes - limits.nodes
+    searched = Searched(network, lower, upper, rows, space.root, tuple(trees))
+    taken = time.monotonic() - started
+    return CurvedDecided(verdict, reason, margins, found, neurons, spent, space.calls, taken, searched)
+
+
+def _descent(network: CurvedNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> Descent:
+    free = np.flatnonzero(np.array((upper - lower).units != 0, dtype=bool))
+    return Descent(network.maps, network.curves, (lower.floats(), upper.floats()), free, rows)
 
 
 def _unbounded(known: torch.Tensor | None, neurons: int, seconds: float) -> CurvedDecided:
@@ -122,7 +168,7 @@ def _unbounded(known: torch.Tensor | None, neurons: int, seconds: float) -> Curv
 
 
 def _search(
-    space: IntervalSpace, trees: Sequence[Node[Intervals]], descent: Descent, judge: _Judge, limits: Limits
+    space: IntervalSpace, trees: Sequence[Node[Intervals]], descent: Descent, judge: Confirming, limits: Limits
 ) -> tuple[Verdict, str, torch.Tensor | None]:
     """First the roots of all open margins, then each tree to its end."""
     order = sorted((row for row, tree in enumerate(trees) if not tree.closed), key=lambda row: trees[row].proven)
@@ -145,7 +191,9 @@ def _search(
 class _MarginSearch(Exploration[Intervals]):
     """The search for the least value of one margin."""
 
-    def __init__(self, space: IntervalSpace, tree: Node[Intervals], row: int, descent: Descent, judge: _Judge) -> None:
+    def __init__(
+        self, space: IntervalSpace, tree: Node[Intervals], row: int, descent: Descent, judge: Confirming
+    ) -> None:
         super().__init__(space, tree)
         self.row, self._descent, self._judge = row, descent, judge
 
@@ -153,9 +201,9 @@ class _MarginSearch(Exploration[Intervals]):
         """See `Exploration`."""
         start, steps = self._descent.at(found.offsets), _STEPS_AT_ROOT if root else _STEPS
         for point in self._descent.suspects(start, self.row, steps):
-            rounded = self._judge.rounded(torch.from_numpy(point))
-            if self._judge.accepts(rounded):
-                yield rounded
+            confirmed = self._judge.confirmed(point)
+            if confirmed is not None:
+                yield confirmed
 
     def settle(self, node: Node[Intervals], limits: Limits) -> Finding | None:
         """The relaxation is as tight as floats let it be, and its optimum no counterexample: too close to tell."""
@@ -174,9 +222,10 @@ class _Judge:
         lower, upper = float32_box([property_])
         self._lower, self._upper = lower[0], upper[0]
 
-    def rounded(self, point: torch.Tensor) -> torch.Tensor:
-        """The nearest float32 input of the box."""
-        return point.float().reshape(self._lower.shape).clamp(self._lower, self._upper)
+    def confirmed(self, point: Floats) -> torch.Tensor | None:
+        """The nearest float32 input of the box, if it is a counterexample."""
+        rounded = torch.from_numpy(point).float().reshape(self._lower.shape).clamp(self._lower, self._upper)
+        return rounded if self.accepts(rounded) else None
 
     def accepts(self, point: torch.Tensor) -> bool:
         """Whether the input is a counterexample in float32, too."""

@@ -59,8 +59,8 @@ def proof_of(decided: Decided, exact: ExactNetwork, content: bytes) -> dict[str,
             "inputs": exact.maps[0].weight.shape[1],
             "layers": [each.bias.shape[0] for each in exact.maps],
         },
-        "box": {"lower": _texts(reduced.corner), "upper": _texts(reduced.opposite())},
-        "property": {"rows": [_row(rows.weight[i], rows.bias[[i]]) for i in range(rows.bias.shape[0])]},
+        "box": {"lower": texts(reduced.corner), "upper": texts(reduced.opposite())},
+        "property": {"rows": [row_of(rows.weight[i], rows.bias[[i]]) for i in range(rows.bias.shape[0])]},
         "neurons": [_neurons(each) for each in reduced.bounds],
         "trees": [_Writing(reduced, row, places).tree(tree) for row, tree in enumerate(decided.trees)],
     }
@@ -101,17 +101,19 @@ def _text(unit: int, exponent: int) -> str:
     return f"{unit >> shift}p-{exponent - shift}" if exponent > shift else str(unit >> shift)
 
 
-def _texts(values: Dyadic) -> list[str]:
+def texts(values: Dyadic) -> list[str]:
+    """The numbers, flattened, as a proof file says them. Raises Unsupported where one has too many digits."""
     return [_text(int(unit), values.exponent) for unit in values.units.ravel().tolist()]
 
 
-def _row(weight: Dyadic, bias: Dyadic) -> dict[str, Any]:
-    factors = {str(index): text for index, text in enumerate(_texts(weight)) if text != "0"}
-    return {"coefficients": factors, "constant": _texts(bias)[0]}
+def row_of(weight: Dyadic, bias: Dyadic) -> dict[str, Any]:
+    """A row over the outputs, weight (outputs,) and bias (1,), as a proof file says it."""
+    factors = {str(index): text for index, text in enumerate(texts(weight)) if text != "0"}
+    return {"coefficients": factors, "constant": texts(bias)[0]}
 
 
 def _neurons(bounds: Bounds) -> list[dict[str, str]]:
-    ends = zip(_texts(bounds.lower), _texts(bounds.upper), strict=True)
+    ends = zip(texts(bounds.lower), texts(bounds.upper), strict=True)
     return [{"lower": lower, "upper": upper} for lower, upper in ends]
 
 
@@ -175,7 +177,7 @@ class _Writing:
         least = node.proven if as_found else certify(self.reduced, self.row, phases, chosen)
         if least <= 0:
             return None
-        (middle,) = _texts(self._middle(linear_bound(self.reduced, self.row, phases, chosen)))
+        (middle,) = texts(self._middle(linear_bound(self.reduced, self.row, phases, chosen)))
         bound = _text(least.numerator, least.denominator.bit_length() - 1)
         return {"bound": bound, "middle": middle, "p": [] if chosen is None else self._listed(phases, chosen)}
 
@@ -186,7 +188,7 @@ class _Writing:
 
     def _listed(self, phases: Phases, chosen: Dyadic) -> list[list[int | str]]:
         """Those that are not the defaults: layers from the last to the first, and within a layer from the first on."""
-        texts, places = _texts(chosen), self.places
+        numbers, places = texts(chosen), self.places
         differ = (chosen - defaults(self.reduced, self.row, phases, chosen)).units
         order = sorted(np.flatnonzero(differ != 0).tolist(), key=lambda each: (-places[each][0], places[each][1]))
-        return [[*places[each], texts[each]] for each in order]
+        return [[*places[each], numbers[each]] for each in order]

@@ -1,0 +1,204 @@
+"""A typed graph written in the few kinds of nodes whose bounds are known, an operation at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf, prod
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from evalsuite.contract import Unsupported
+from evalsuite.graph import operations as typed
+from evalsuite.graph.graph import Graph as TypedGraph
+from evalsuite.graph.graph import Node as TypedNode
+from evalsuite.graph.moving import Expand, Pad, Positions, Reshape, Transpose
+from evalsuite.graph.onnx_call import guarded
+from evalsuite.graph.sizes import at
+from evalsuite.verification.graph import Affine, Convex, Node, Operation, Product
+from evalsuite.verification.linear import Dense, Linear, Same, Scale, Select
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What depends on the input: a value of the network, and its shape in the graph."""
+
+    value: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """A tensor in a frame of -inf, as only a maximum takes it: `index` of each entry in `inner`, -1 in the frame."""
+
+    inner: Tensor
+    index: torch.Tensor
+
+
+Known = Tensor | torch.Tensor
+Rule = Callable[..., Tensor]
+
+
+class Writer:
+    """Writes operation after operation; those that compute by `rules`, of the writer, the operation and what is given.
+
+    `check` is called before each; what it raises ends the writing.
+    """
+
+    def __init__(self, graph: TypedGraph, rules: dict[type, Rule], check: Callable[[], None]) -> None:
+        self.graph, self.nodes = graph, list[Node]()
+        self._rules, self._check = rules, check
+        self.found: list[Known | Padded] = []
+        self._name = self._where = ""
+
+    def run(self) -> tuple[list[Node], Tensor]:
+        """The nodes, and the output. Raises Unsupported, with the name of the node."""
+        for node in self.graph.nodes:
+            self._check()
+            self._name, kind = node.name, "constant" if isinstance(node.operation, typed.Constant) else "node"
+            self._where = f"{kind} {node.name!r}"
+            with guarded(self._where):
+                self.found.append(self._written(node))
+        output = self.found[self.graph.output]
+        if not isinstance(output, Tensor):
+            raise Unsupported("the output does not depend on the input")
+        return self.nodes, output
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise Unsupported, naming the node."""
+        raise Unsupported(f"{self._where}: {why}")
+
+    def append(self, operation: Operation, shape: tuple[int, ...]) -> Tensor:
+        """A new node, with the shape of what it computes."""
+        self.nodes.append(Node(self._name, operation, prod(shape)))
+        return Tensor(len(self.nodes), shape)
+
+    def affine(self, x: Tensor, map_: Linear, shape: tuple[int, ...], bias: torch.Tensor | None = None) -> Tensor:
+        """A new affine node of one tensor; `bias` is broadcast."""
+        flat = torch.zeros(prod(shape)) if bias is None else bias.expand(shape).flatten()
+        return self.append(Affine(((x.value, map_),), flat.double()), shape)
+
+    def shifted(self, x: Tensor, bias: torch.Tensor) -> Tensor:
+        """x + bias: one node with that before, where that has no bias. To add to 0 is exact, and one node is faster."""
+        before = self.nodes[x.value - 1].operation if x.value else None
+        if isinstance(before, Affine) and not bool(before.bias.any()):
+            return self.append(Affine(before.parts, bias.expand(x.shape).flatten().double()), x.shape)
+        return self.affine(x, Same(), x.shape, bias)
+
+    def _written(self, node: TypedNode) -> Known | Padded:
+        operation: Any = node.operation
+        self._refuse_rounded(operation)
+        if isinstance(operation, typed.Input):
+            return Tensor(0, at(node.shape, 1))
+        if isinstance(operation, typed.Constant):
+            return operation.value.double() if operation.value.is_floating_point() else operation.value
+        if isinstance(operation, typed.MaxPool) and isinstance(self.found[node.sources[0]], Padded):
+            return self._rules[typed.MaxPool](self, operation, self.found[node.sources[0]])
+        given = [self.known(each) for each in node.sources]
+        if isinstance(operation, Positions):
+            return torch.arange(operation.times)
+        if isinstance(operation, Expand | Reshape):
+            # The batch is known: it is one.
+            operation, given = replace(operation, shape=at(operation.shape, 1)), given[:1]
+        constants = [each for each in given if isinstance(each, torch.Tensor)]
+        return self._computed(operation, given) if len(constants) < len(given) else self._folded(operation, constants)
+
+    def _computed(self, operation: Any, given: list[Known]) -> Known | Padded:
+        if isinstance(operation, Pad) and operation.value == -inf and isinstance(given[0], Tensor):
+            return Padded(given[0], replace(operation, value=-1.0)(numbers(given[0].shape)))
+        if operation.moves:
+            return self.moved(operation, *given)
+        if type(operation) not in self._rules:
+            self.refuse(f"no sound bounds of {getattr(operation, 'name', type(operation).__name__)}")
+        return self._rules[type(operation)](self, typed.converted(operation, torch.float64), *given)
+
+    def _folded(self, operation: Any, constants: list[torch.Tensor]) -> torch.Tensor:
+        result: torch.Tensor = typed.converted(operation, torch.float64)(*constants)
+        if result.is_floating_point() and not (operation.moves or isinstance(operation, typed.Where)):
+            self.refuse("takes constants alone, whose rounded result would be none of the network")
+        if not bool(result.isfinite().all()):
+            self.refuse("its numbers are NaN or infinite, as of a mask")
+        return result
+
+    def known(self, source: int) -> Known:
+        """What was written of a value; refused in a frame of -inf."""
+        found = self.found[source]
+        if isinstance(found, Padded):
+            self.refuse("pads with infinity")
+        return found
+
+    def _refuse_rounded(self, operation: Any) -> None:
+        weights = [each for each in vars(operation).values() if isinstance(each, torch.Tensor)]
+        single = isinstance(operation, typed.Constant)
+        if not operation.exact if single else any(each.dtype == torch.float64 for each in weights):
+            self.refuse("its numbers are computed from others, and rounded")
+        if not all(bool(each.isfinite().all()) for each in weights if each.is_floating_point()):
+            self.refuse("has values that are NaN or infinite")
+
+    def moved(self, operation: Any, *given: Known) -> Tensor:
+        """Of entries that are only moved: the same moves of their numbers, -1 for all that is none of them."""
+        numbered = replace(operation, value=-1.0) if isinstance(operation, Pad) else operation
+        parts, shape = list[tuple[int, Linear]](), tuple[int, ...]()
+        for place, own in enumerate(given):
+            if isinstance(own, Tensor):
+                marked = [_marked(each, number == place) for number, each in enumerate(given)]
+                index = numbered(*marked)
+                shape = tuple(index.shape)
+                parts.append((own.value, Select(index.flatten().long(), prod(own.shape))))
+        bias = operation(*(torch.zeros(each.shape).double() if isinstance(each, Tensor) else each for each in given))
+        if not bool(bias.isfinite().all()):
+            self.refuse("pads with infinity")
+        (value, first), *more = parts
+        plain = isinstance(first, Select) and torch.equal(first.index, torch.arange(first.inputs))
+        if plain and not more and not bool(bias.any()):
+            return Tensor(value, shape)
+        return self.append(Affine(tuple(parts), bias.flatten()), shape)
+
+    def along_last(self, x: Tensor, axes: tuple[int, ...], then: Callable[[Tensor], Tensor]) -> Tensor:
+        """`then` of (groups, entries), the entries those along the axes; back in place, where it keeps their number."""
+        rest = [each for each in range(len(x.shape)) if each not in axes]
+        order = (*rest, *axes)
+        y = self.moved(Transpose(order), x)
+        made = then(self.moved(Reshape((prod(x.shape[each] for each in rest), -1)), y))
+        if made.shape[1] == 1 != prod(x.shape[each] for each in axes):
+            return made
+        back = tuple(sorted(range(len(order)), key=order.__getitem__))
+        return self.moved(Transpose(back), self.moved(Reshape(y.shape), made))
+
+    def dense(self, x: Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Tensor:
+        """(..., inputs) -> (..., outputs)."""
+        shape = (*x.shape[:-1], len(weight))
+        return self.affine(x, Dense(weight.double(), prod(x.shape[:-1])), shape, bias)
+
+    def repeated(self, x: Tensor, shape: tuple[int, ...]) -> Linear:
+        """The choice of entries that broadcasts."""
+        if prod(x.shape) == prod(shape):
+            return Same()
+        return Select(numbers(x.shape).expand(shape).flatten().long(), prod(x.shape))
+
+    def product(self, x: Tensor, y: Tensor) -> Tensor:
+        """The product, entry by entry."""
+        if x == y:
+            return self.append(Convex(x.value, "square"), x.shape)
+        shape = tuple(np.broadcast_shapes(x.shape, y.shape))
+        return self.append(Product(x.value, y.value, self.repeated(x, shape), self.repeated(y, shape)), shape)
+
+    def scaled(self, x: Tensor, factor: torch.Tensor, *, terms: int = 2) -> Tensor:
+        """The product with constants, which are off by at most `terms` units in the last place."""
+        shape = tuple(np.broadcast_shapes(x.shape, factor.shape))
+        x = self.affine(x, self.repeated(x, shape), shape) if prod(x.shape) < prod(shape) else x
+        return self.affine(x, Scale(factor.double().expand(shape).flatten(), terms), shape)
+
+
+def numbers(shape: tuple[int, ...]) -> torch.Tensor:
+    """The flat number of each entry, float64, which a move keeps exactly."""
+    return torch.arange(prod(shape), dtype=torch.float64).reshape(shape)
+
+
+def _marked(each: Known, own: bool) -> torch.Tensor:
+    if isinstance(each, Tensor):
+        return numbers(each.shape) if own else torch.full(each.shape, -1.0, dtype=torch.float64)
+    # Integers say where, all else is none of the entries.
+    return torch.full_like(each, -1.0) if each.is_floating_point() else each
