@@ -18,8 +18,10 @@ class Bounds:
 
     IBP (arXiv 1810.12715), forward bounds (arXiv 2002.12920), CROWN-IBP (arXiv 1906.06316), CROWN (arXiv 1811.00866)
     and alpha-CROWN (arXiv 2011.13824), with sound lines of our own, in float64. alpha-CROWN optimizes the bounds of the
-    margins alone, and only where CROWN left a property open, PGD found no counterexample and the proof is within
-    reach; its certified accuracy includes CROWN's.
+    margins, and only where CROWN left a property open, PGD found no counterexample and the proof is within reach; its
+    certified accuracy includes CROWN's. It first optimizes the lines of the margins' bounds alone, and where that does
+    not do, all lines: those too that the bounds of the activations' inputs are made of, for the same margins. For
+    that the lines' parameters must fit into four times `memory`; where they do not, the reason of a row says so.
 
     That a property holds means: for every input of the ball, the real function of the float32 weights gives the label
     the greatest logit by more than a bound of what float32 rounding can take from it; so it holds for every float32
@@ -46,16 +48,16 @@ class Bounds:
         samples: how many test samples.
         methods: any of "ibp", "forward", "crown-ibp", "crown", "alpha-crown".
         norm: "linf" or "l2".
-        iterations: of alpha-CROWN's optimizer.
-        alpha_seconds: what alpha-CROWN may take for one radius; 0 for no limit but the job's. A limit makes its
-            results depend on the machine.
+        iterations: of alpha-CROWN's optimizer, of the margins' lines and of all lines each.
+        alpha_seconds: what alpha-CROWN may take for one radius; 0 for no limit but an even share of the job's. A limit
+            makes its results depend on the machine.
         restarts: of PGD, each from a random point, after a start from the center.
         radius: the method, one of `methods`, by which certified radii are searched; "" for none.
         radius_steps: of the bisection; each halves the bracket.
         memory: in MiB, what one batch of bounds may take.
     """
 
-    version: ClassVar[str] = "4"
+    version: ClassVar[str] = "5"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     takes_tokens: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True

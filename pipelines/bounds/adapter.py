@@ -27,7 +27,8 @@ from pipelines.bounds.surroundings import LEGACY, at_home
 _GIVEN = "intermediate_layer_bounds" if LEGACY else "interm_bounds"
 _FIXED = "fix_intermediate_layer_bounds" if LEGACY else "fix_interm_bounds"
 _START = "init_slope" if LEGACY else "init_alpha"
-_STEP = 0.25
+# The optimizer's steps: of the margins' lines alone; of all lines, where they are ReLU's (slopes), and others (points).
+_STEP, _SLOPE_STEP, _POINT_STEP = 0.25, 0.5, 0.1
 # The operators that only move values about.
 _MOVES = ("BoundFlatten", "BoundReshape", "BoundUnsqueeze")
 _FIRST = ("BoundLinear", "BoundConv")
@@ -38,6 +39,9 @@ _CONSTANTS = ("BoundParams", "BoundBuffers", "BoundConstant")
 # How often a matrix of one layer's outputs by another's is held at once, measured: for both sides, and in between; and
 # what patches of a chain of layers come to at the most.
 _COPIES, _PATCHES = 10, 4
+# How often the lines' parameters are held at once while all lines are optimized, measured; and how many times the
+# memory of a batch they may take for one input.
+_PARAMETERS, _DEAREST = 16, 4
 _FIXED_LINES = ("BoundMaxPool", "BoundMul", "BoundReciprocal", "BoundSoftmax", "BoundSqrt")
 
 with at_home():
@@ -87,9 +91,14 @@ class _Box(PerturbationLpNorm):  # type: ignore[misc]
 
 
 class _Module(BoundedModule):  # type: ignore[misc]
-    """auto_LiRPA's module; `known` are bounds of nodes' values, by name, that narrow those of intervals."""
+    """auto_LiRPA's module.
+
+    `known` are bounds of nodes' values, by name, that narrow those of intervals; `tightest` those that narrow what is
+    found backward, and are narrowed by it: each was sound, whatever the lines.
+    """
 
     known: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    tightest: dict[str, tuple[torch.Tensor, torch.Tensor]]
 
     def _named_members(self, get_members_fn: Any, prefix: str = "", recurse: bool = True, **modern: Any) -> Any:
         # torch 2 passes remove_duplicate, which release 0.3 does not know.
@@ -104,6 +113,19 @@ class _Module(BoundedModule):  # type: ignore[misc]
         node.lower, node.upper = torch.maximum(found[0], known[0]), torch.minimum(found[1], known[1])
         node.interval = node.lower, node.upper
         return node.interval
+
+    def compute_intermediate_bounds(self, node: Any, prior_checked: bool = False) -> None:
+        """Bounds of a node, within the tightest so far; the gradient stays that of the bounds found now."""
+        super().compute_intermediate_bounds(node, prior_checked)
+        tightest = self.tightest.get(node.name)
+        if tightest is None:
+            return
+        low, high = node.lower.detach(), node.upper.detach()
+        lower, upper = torch.fmax(tightest[0], low), torch.fmin(tightest[1], high)
+        self.tightest[node.name] = lower, upper
+        # What is added is 0.
+        node.lower, node.upper = lower + (node.lower - low), upper + (node.upper - high)
+        node.interval = node.lower, node.upper
 
 
 class Engine:
@@ -132,7 +154,7 @@ class Engine:
         with at_home(), _spelling():
             made = {OPERATOR: operator(numbered(module)), STEP: step_operator(steps_of(module)), **_OPERATORS}
             self._module = _Module(module, example, bound_opts=options, custom_ops=made)
-            self._module.known = {}
+            self._module.known, self._module.tightest = {}, {}
             self._module.eval()
 
     @staticmethod
@@ -166,6 +188,19 @@ class Engine:
             type(each).__name__ == "BoundAdd" for each in self._module.children()
         )
         each = sizes[-2:][0] * sizes[-1] * 8 * (_PATCHES if sparse else _COPIES)
+        return max(1, min(largest, memory // each))
+
+    def batch_of_all_lines(self, memory: int, largest: int, rows: int) -> int:
+        """How many inputs at once, up to `largest`, of `rows` bounds each, all lines can be optimized for in about so
+        many bytes; 0 where one alone would take several times as many, or there are no lines but the margins'.
+        """
+        sizes = [prod(each.inputs[0].output_shape[1:]) for each in self._activations]
+        # Each bound of a layer has lines of its own in all layers before it.
+        before = [sum(sizes[:place]) for place in range(len(sizes) + 1)]
+        hidden = sum(size * count for size, count in zip(sizes, before, strict=False))
+        each: int = 2 * 8 * _PARAMETERS * (hidden + rows * before[-1])
+        if hidden == 0 or each > _DEAREST * memory:
+            return 0
         return max(1, min(largest, memory // each))
 
     @torch.no_grad()
@@ -226,18 +261,29 @@ class Engine:
         rows: torch.Tensor,
         inputs: Pairs,
         done: Callable[[torch.Tensor], torch.Tensor],
+        *,
+        all_lines: bool = False,
     ) -> torch.Tensor:
-        """Lower bounds by alpha-CROWN; the bounds of the activations' inputs stay as CROWN gave them.
+        """Lower bounds by alpha-CROWN.
 
-        `done`, given bounds (batch, k), says which need no more work, (batch, 1).
+        The bounds of the activations' inputs stay as CROWN gave them; with `all_lines` those that they are made of are
+        optimized too, for the same lower bounds, and the tightest of each are kept. `done`, given bounds (batch, k),
+        says which need no more work, (batch, 1).
         """
-        given = self._by_name(inputs)
-        self._module.bound_opts["optimize_bound_args"]["stop_criterion_func"] = done
-        with at_home():
-            box = self._box(regions)
-            getattr(self._module, _START)(box, c=rows, bound_upper=False, **{_GIVEN: given})
-            arguments = {"x": box, "C": rows, "method": "CROWN-Optimized", "bound_upper": False, _GIVEN: given}
-            best: torch.Tensor = self._module.compute_bounds(**arguments)[0]
+        given = {} if all_lines else {_GIVEN: self._by_name(inputs)}
+        sloped = all(isinstance(each, BoundRelu) for each in self._activations)
+        step = (_SLOPE_STEP if sloped else _POINT_STEP) if all_lines else _STEP
+        options = {"stop_criterion_func": done, _FIXED: not all_lines, "lr_alpha": step}
+        self._module.bound_opts["optimize_bound_args"].update(options)
+        arguments = {"method": "CROWN-Optimized", "bound_upper": False, **given}
+        try:
+            with at_home():
+                box = self._box(regions)
+                getattr(self._module, _START)(box, c=rows, bound_upper=False, **given)
+                self._module.tightest = self._by_name(inputs) if all_lines else {}
+                best: torch.Tensor = self._module.compute_bounds(x=box, C=rows, **arguments)[0]
+        finally:
+            self._module.tightest = {}
         return best.detach()
 
     def _by_name(self, inputs: Pairs) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:

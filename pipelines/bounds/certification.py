@@ -23,6 +23,8 @@ _SHARE = 0.8
 # alpha-CROWN raised the least margin by at most 0.18 of the mean width of the logits' bounds (digits, eps up to 0.125,
 # GELU and ReLU); where more is lacking, trying would cost most of the stage's time for nothing.
 _REACH = 0.25
+# What alpha-CROWN may take of a batch's even share of the time: the next one is expected to take as long, and must fit.
+_ROUND = 0.8
 # How many properties the falsifier attacks at once, if time is short.
 _ATTACKED = 64
 _READ = 512  # samples read, and classified, at once
@@ -67,7 +69,7 @@ def _of_graph(network: Network, bench: Bench, options: Bounds, refusal: Unsuppor
     try:
         if network.vocabulary is not None:
             raise Unsupported("it takes tokens")
-        return certify_graph(network, bench, options)
+        return certify_graph(network, bench, options, f"bounded by its ONNX graph instead: {refusal}")
     except Unsupported as error:
         raise Unsupported(f"{refusal}; nor by its ONNX graph: {error}") from error
 
@@ -100,6 +102,9 @@ class Certification:
         self._memory = Memory()
         self._points: Points = [None] * len(samples)
         self._grid: dict[float, Found] = {}
+        # How many rounds of bounds are to come after the present one, for which alpha-CROWN leaves time.
+        self._ahead = len(options.eps) + (options.radius_steps if options.radius else 0)
+        self._hurried = False  # whether time ended alpha-CROWN's optimizer in the present round
 
     def metrics(self) -> list[Metric]:
         """All that is measured."""
@@ -120,6 +125,7 @@ class Certification:
     def at(self, eps: float) -> list[Metric]:
         """All metrics of one radius, which is not below those before."""
         properties = self._samples.properties(eps)
+        self._ahead -= 1
         began = time.monotonic()
         points, late = self._attacked(properties)
         metrics = self._rows.attack(properties, points, late, time.monotonic() - began)
@@ -219,8 +225,11 @@ class Certification:
             if parts:
                 holds[todo[:done]] = proven(Margins.joined(parts))
             late[todo[done:]] = True
+            reason = self._propagation.limited if len(todo) else ""
             if len(todo) and time.monotonic() - began > self._budget:
                 reason = f"stopped after alpha_seconds = {self._options.alpha_seconds}"
+            elif self._hurried:
+                reason = "stopped after an even share of the job's time limit, so that another machine may prove more"
         seconds = crown.seconds + time.monotonic() - began
         return Found("alpha-crown", holds, late & ~violated, crown.rounded, seconds, None, reason)
 
@@ -232,12 +241,18 @@ class Certification:
         self, properties: list[Property], todo: torch.Tensor, bounds: Margins, began: float
     ) -> list[Margins]:
         chosen = [properties[int(index)] for index in todo]
+        self._hurried = False
 
         def work(some: slice) -> Margins:
-            left = min(self._pace.left(), self._budget - (time.monotonic() - began))
-            return self._propagation.bounds(
+            started = time.monotonic()
+            batches = -(-len(chosen[some.start :]) // self._propagation.batch)
+            share = _ROUND * self._pace.left() / (batches * max(1, 1 + self._ahead))
+            left = min(share, self._budget - (time.monotonic() - began))
+            found = self._propagation.bounds(
                 chosen[some], "alpha-crown", start=bounds[todo[some]], seconds=max(left, 0.0)
             )
+            self._hurried |= time.monotonic() - started >= left
+            return found
 
         with self._memory.measured("alpha-crown"):
             return self._pace.in_time("alpha-crown", len(todo), self._propagation.batch, work, budget=self._budget)
@@ -246,6 +261,7 @@ class Certification:
         method, began = self._options.radius, time.monotonic()
 
         def certified(which: list[int], eps: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+            self._ahead -= 1
             properties = self._samples.some(which, eps)
             found = self._by(method, properties, _inside(properties, [self._points[i] for i in which]))
             return found.holds, found.late

@@ -15,6 +15,9 @@ from pipelines.bounds.surroundings import at_home
 
 OPERATOR = "evalsuite::Curved"
 
+# How near a line must be to the function at both ends to be taken for a chord, and how far these must be apart.
+_NEAR = 1e-6
+
 with at_home():
     from auto_LiRPA.bound_ops import BoundOptimizableActivation
 
@@ -136,7 +139,10 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
             # While optimizing, auto_LiRPA indexes the lines by the side that it bounds; one set serves both.
             points = self.alpha[self._start]
             # Chords do not depend on the points, and have their shape no more.
-            parts = [each.expand(points.shape[1:]) for each in self._lines(x.lower, x.upper, tuple(points))]
+            lines = self._lines(x.lower, x.upper, tuple(points))
+            if x.lower.requires_grad:
+                lines = tuple(self._following(lines, x.lower, x.upper))
+            parts = [each.expand(points.shape[1:]) for each in lines]
             self.lw, self.lb, self.uw, self.ub = ((each, each) for each in parts)
             self._made_of = None
         elif self._made_of is None or self._made_of[0] is not x.lower or self._made_of[1] is not x.upper:
@@ -149,6 +155,30 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
         lines = relax(self._shape.traits, lower, upper, hardness=self._shape.factor(lower.ndim), points=points)
         below, above = lines.lower_intercept - self._gap, lines.upper_intercept + self._gap
         return lines.lower_slope, below, lines.upper_slope, above
+
+    def _following(self, lines: tuple[torch.Tensor, ...], low: torch.Tensor, high: torch.Tensor) -> list[torch.Tensor]:
+        """The same lines, with a gradient by the interval's ends where they are chords; what is added is 0.
+
+        Lines that touch elsewhere follow their points alone: the optimizer needs no more.
+        """
+        with torch.no_grad():
+            factor, width = self._shape.factor(low.ndim), (high - low).clamp(min=_NEAR)
+            values = [self._shape.value(end) for end in (low, high)]
+            steep = [self._shape.traits.slope(factor * end) for end in (low, high)]
+            near = _NEAR * (1 + values[0].abs() + values[1].abs())
+        moves = low - low.detach(), high - high.detach()
+        found = []
+        for slope, intercept in (lines[:2], lines[2:]):
+            with torch.no_grad():
+                chord = high - low > _NEAR
+                for end, value in zip((low, high), values, strict=True):
+                    chord = chord & ((slope * end + intercept - value).abs() < near)
+                turns = [torch.where(chord, each / width, 0.0).nan_to_num(0.0, 0.0, 0.0)
+                         for each in (slope - steep[0], steep[1] - slope)]  # fmt: skip
+                # A chord passes through the lower end: its intercept is f(low) - slope low.
+                rises = [-turns[0] * (width + low), -turns[1] * low]
+            found += [part + by[0] * moves[0] + by[1] * moves[1] for part, by in ((slope, turns), (intercept, rises))]
+        return found
 
     def init_linear_relaxation(self, x: Any, dim_opt: Any = None) -> None:
         """Nothing: `bound_relax` makes the lines in one go."""

@@ -28,9 +28,10 @@ from pipelines.bounds.rows import Found, Rows
 
 _SHARE = 0.8
 _BATCH = 16  # properties bounded at once
+_GRAPH = "graph-"  # before a method's name
 _BACKWARD = {"ibp": False, "crown": True}
 _OWN = "bounds of the ONNX graph, of real arithmetic; their widths are not kept"
-_REFUSED = "takes torch modules and classes; of an ONNX file, or an interval, there are ibp and crown"
+_REFUSED = "takes torch modules and classes; of an ONNX file, or an interval, there are graph-ibp and graph-crown"
 Points = list[torch.Tensor | None]
 
 
@@ -52,11 +53,17 @@ class _Flat(nn.Module):
 class GraphCertification:
     """Certifies one network's properties, radius by radius, until the share of the time limit is used.
 
+    Rows name its methods "graph-ibp" and "graph-crown": they are another engine's than "ibp" and "crown", and only
+    differences between two networks that one engine bounded are the networks' own.
+
+    Args:
+        refusal: why the other engine did not bound the network, which rows of its methods say; "" for none of those.
+
     Raises:
         Unsupported: balls of another norm than L-infinity, or an operator without a reader or a relaxation.
     """
 
-    def __init__(self, network: Network, bench: Bench, options: Bounds) -> None:
+    def __init__(self, network: Network, bench: Bench, options: Bounds, refusal: str = "") -> None:
         if options.norm != "linf":
             raise Unsupported(
                 f"norm {options.norm!r}: of an ONNX file, or an interval, boxes are bounded alone; use linf"
@@ -64,7 +71,7 @@ class GraphCertification:
         self._deadline = time.monotonic() + _SHARE * bench.time_limit
         _, self._graph = graph_of_network(network)
         self._run, self._bench, self._options = running(network), bench, options
-        self._rows = Rows(options.norm)
+        self._rows, self._refusal = Rows(options.norm), refusal
 
     def metrics(self) -> list[Metric]:
         """All that is measured."""
@@ -93,6 +100,8 @@ class GraphCertification:
             if method in self._options.methods:
                 found = self._by(method, properties, broken)
                 metrics += self._rows.found(properties, found, accuracy, ())
+                if self._refusal and method in _BACKWARD:
+                    metrics += self._rows.found(properties, _none(method, len(properties), self._refusal), accuracy, ())
         return metrics
 
     def _attacked(self, properties: list[Property]) -> tuple[Points, torch.Tensor]:
@@ -115,7 +124,7 @@ class GraphCertification:
         holds = torch.zeros(len(properties), dtype=torch.bool)
         late = holds.clone()
         if method not in _BACKWARD:
-            return Found(method, holds, late, late, 0.0, None, _REFUSED, refused=True)
+            return _none(method, len(properties), self._refusal or _REFUSED)
         for start in range(0, len(properties), _BATCH):
             some = slice(start, start + _BATCH)
             try:
@@ -127,10 +136,9 @@ class GraphCertification:
                 if _BACKWARD[method]:
                     raise
                 # Intervals alone may be too wide, as of a softmax's powers, where backward bounds are not.
-                none = torch.zeros_like(holds)
-                return Found(method, none, none, none, time.monotonic() - began, None, str(error), refused=True)
+                return _none(_GRAPH + method, len(properties), str(error), time.monotonic() - began)
         # A proof is of real arithmetic: what float32 breaks all the same is not counted.
-        return Found(method, holds & ~broken, late, holds & broken, time.monotonic() - began, None, _OWN)
+        return Found(_GRAPH + method, holds & ~broken, late, holds & broken, time.monotonic() - began, None, _OWN)
 
     def _proven(self, properties: list[Property], *, backward: bool) -> torch.Tensor:
         """Which hold, (properties,) bool."""
@@ -160,6 +168,12 @@ class GraphCertification:
         return found
 
 
-def certify_graph(network: Network, bench: Bench, options: Bounds) -> list[Metric]:
+def _none(method: str, count: int, reason: str, seconds: float = 0.0) -> Found:
+    """What there is of a method that refuses the network."""
+    none = torch.zeros(count, dtype=torch.bool)
+    return Found(method, none, none, none, seconds, None, reason, refused=True)
+
+
+def certify_graph(network: Network, bench: Bench, options: Bounds, refusal: str = "") -> list[Metric]:
     """All metrics; see `GraphCertification`."""
-    return GraphCertification(network, bench, options).metrics()
+    return GraphCertification(network, bench, options, refusal).metrics()

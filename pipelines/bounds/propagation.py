@@ -36,6 +36,7 @@ Worked = TypeVar("Worked")
 _CHECKED = 32
 # A bound of rounding errors, in logits, beyond which boxes are not worth their time.
 _BLURRED = 1e3
+_ALONE = "the margins' lines alone are optimized"
 
 
 class Distrusted(Unsupported):
@@ -52,11 +53,14 @@ class Propagation:
         iterations: of alpha-CROWN.
         patches: whether convolutions may propagate as patches, where that is safe.
         memory: bytes that a batch may take, roughly; one property at a time may take more.
+        all_lines: whether alpha-CROWN optimizes the lines that the bounds of the activations' inputs are made of too,
+            where the margins' lines alone prove too little.
 
     Attributes:
         batch: how many properties are bounded at once.
         optimizes: whether alpha-CROWN works on this network.
         patches: whether convolutions propagate as patches.
+        limited: why alpha-CROWN optimizes the margins' lines alone, where `all_lines` asks for more; else "".
         layers: for each entry of `Margins.inputs` the activation's dotted path in the network, or "relu 3" for the
             third activation where it is no module.
 
@@ -65,7 +69,10 @@ class Propagation:
         ValueError: an option is out of its range.
     """
 
-    def __init__(self, network: Network, *, iterations: int = 20, patches: bool = True, memory: int = _MEMORY) -> None:
+    def __init__(
+        self, network: Network, *, iterations: int = 20, patches: bool = True, memory: int = _MEMORY,
+        all_lines: bool = True,
+    ) -> None:  # fmt: skip
         if memory < 1:
             raise ValueError(f"memory must be >= 1 byte, got {memory}")
         if iterations < 1:
@@ -84,6 +91,11 @@ class Propagation:
         self._ordered, self._normed = self._rounding.in_order(points, seen, self._engine.norms_at(points))
         self.layers = layer_names(copy.deepcopy(module).double().eval(), points, seen)
         self.batch = self._engine.batch(memory, _LARGEST_BATCH)
+        together = self._engine.batch_of_all_lines(memory, self.batch, network.classes - 1)
+        self._together = together if all_lines and self.optimizes else 0
+        self._unshared: Engine | None = None
+        hidden = all_lines and self.optimizes and len(seen) > 1
+        self.limited = f"{_ALONE}: those of all lines do not fit into memory" if hidden and not together else ""
 
     def _read(self) -> tuple[nn.Module, nn.Module, Rounding, bool]:
         """The network of modules alone, what auto_LiRPA is given for it, its rounding, and whether patches are safe.
@@ -213,14 +225,40 @@ class Propagation:
         rows = rows_of(properties, self._network.classes)[:, : self._network.classes - 1]
 
         def done(margins: torch.Tensor) -> torch.Tensor:
-            enough = (margins > 2 * crown.allowance).all(1, keepdim=True)
-            return enough | (time.monotonic() >= until)
+            return _enough(margins, crown) | (time.monotonic() >= until)
 
         found = _managed(lambda: self._engine.optimize(regions, rows, crown.inputs, done))
+        for some in torch.split(torch.nonzero(~done(found)[:, 0])[:, 0], max(1, self._together)):
+            if not self._together or not len(some) or time.monotonic() >= until:
+                break
+            found[some] = torch.fmax(found[some], self._by_all_lines(properties, rows, crown, found, some, until))
         double = self._rounding.errors(regions.lower, regions.upper, crown.inputs if self._ordered else None)[1]
         found = _or_nothing(found - torch.einsum("bkc,bc->bk", rows.abs(), double), -torch.inf)
         self._check(regions, rows, found, torch.full_like(found, torch.inf))
         return changed(crown, margins=torch.maximum(crown.margins, found))
+
+    def _by_all_lines(
+        self, properties: list[Property], rows: torch.Tensor, crown: Margins, found: torch.Tensor, some: torch.Tensor,
+        until: float,
+    ) -> torch.Tensor:  # fmt: skip
+        """Lower bounds of `some` of the rows; `found` again where auto_LiRPA does not manage them."""
+        chosen, known = crown[some], found[some]
+
+        def done(margins: torch.Tensor) -> torch.Tensor:
+            return _enough(torch.fmax(margins, known), chosen) | (time.monotonic() >= until)
+
+        regions = Regions.of([properties[index] for index in some.tolist()])
+        try:
+            if self._unshared is None:
+                # By patches all places of a channel would share their lines.
+                self._unshared = self._engine_for(patches=False) if self.patches else self._engine
+                self._compare(self._unshared, regions.lower)
+            return self._unshared.optimize(regions, rows[some], chosen.inputs, done, all_lines=True)
+        except _FAILURES as error:
+            # The failed optimizer leaves its state behind.
+            self._engine, self._unshared, self._together = self._engine_for(self.patches), None, 0
+            self.limited = f"{_ALONE}: auto_LiRPA does not manage all lines: {_line(error)}"
+            return known
 
     @torch.no_grad()
     def _compare(self, engine: Engine, inputs: torch.Tensor) -> None:
@@ -243,6 +281,11 @@ class Propagation:
         """Whether the float64 margins at `point` of the property lie below the bounds `margins` (classes - 1,)."""
         logits = self._reference(point.double()[None])[0]
         return not bool((rows_of([property_], self._network.classes)[0, : len(margins)] @ logits >= margins).all())
+
+
+def _enough(margins: torch.Tensor, bounds: Margins) -> torch.Tensor:
+    """(properties, 1) bool: which are proven by far."""
+    return (margins > 2 * bounds.allowance).all(1, keepdim=True)
 
 
 def _managed(work: Callable[[], Worked]) -> Worked:

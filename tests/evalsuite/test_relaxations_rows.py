@@ -254,6 +254,7 @@ def least_areas(case: Case, low: float, high: float) -> tuple[float, float]:
     return areas[0], areas[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_no_area_is_more_than_one_percent_above_the_least(name: str) -> None:
     case, generator = CASES[name], np.random.default_rng(1)

@@ -194,6 +194,7 @@ def test_the_rounding_bound_is_of_what_a_relu_in_place_leaves(way: str) -> None:
     assert torch.allclose(found, expected, rtol=1e-9, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [dropped, added, viewed])
 @pytest.mark.parametrize("act", [nn.ReLU6(inplace=True), nn.SiLU(inplace=True)], ids=lambda act: type(act).__name__)
 def test_an_input_that_is_overwritten_and_read_again_is_read_as_it_is_then(

@@ -147,6 +147,7 @@ def two_layers(kind: str, act: nn.Module) -> tuple[nn.Module, tuple[int, ...]]:
     return nn.Sequential(*layers), (1, 5, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [nn.ReLU, nn.GELU])
 @pytest.mark.parametrize(("kind", "patches"), [("mlp", True), ("cnn", True), ("cnn", False)])
 def test_balls_are_bounded_soundly_and_within_their_boxes(kind: str, patches: bool, act: type[nn.Module]) -> None:

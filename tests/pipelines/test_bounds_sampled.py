@@ -21,7 +21,7 @@ WORKLOADS = {
     "digits-mlp": (3, 24, 800),
     "fashion-mlp": (1, 8, 600),
     "adult-mlp": (1, 10, 600),
-    "digits-cnn": (2, 16, 600),
+    "digits-cnn": (2, 6, 600),
     "digits-resnet": (1, 2, 600),
     "mnist-cnn": (1, 2, 600),
 }

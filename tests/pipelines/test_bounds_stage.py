@@ -362,6 +362,21 @@ def test_alpha_crown_starts_nothing_after_its_seconds(network: MakeNetwork, benc
     assert value(metrics, "certified_accuracy", eps=0.0625, method="crown") <= (told.value or 0)
 
 
+def test_alpha_crown_says_where_the_jobs_time_ended_it(
+    network: MakeNetwork, bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject, data = network("digits-mlp", "gelu"), bench("digits-mlp")
+    options = Bounds(eps=(0.0625,), samples=25, methods=("crown", "alpha-crown"))
+    told = []
+    for share in (certification_module._ROUND, 0.0):
+        monkeypatch.setattr(certification_module, "_ROUND", share)
+        metrics = work_on(subject, data, options, seconds=6000.0).metrics()
+        told.append(row(metrics, "certified_accuracy", eps=0.0625, method="alpha-crown").reason)
+        assert row(metrics, "certified_accuracy", eps=0.0625, method="crown").reason == ""
+    assert told[0] == ""
+    assert "even share of the job's time limit" in told[1]
+
+
 def test_alpha_crown_that_fails_is_told(bench: MakeBench) -> None:
     data = bench("digits-cnn")
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 10)).eval()

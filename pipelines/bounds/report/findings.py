@@ -10,17 +10,82 @@ from evalsuite import (
     Scale,
     after_holm,
     area_text,
+    by_tone,
     common_scale,
-    ends_text,
     listed,
     mean_interval,
     radius_text,
     ranges_text,
+    tally,
+    where_text,
 )
-from pipelines.bounds.report.heights import Height
+from pipelines.bounds.report.heights import Height, RadiusGap, radius_place
 from pipelines.bounds.report.layers import ratio_text, shown_radii
-from pipelines.bounds.report.radii import RadiusGap, radius_place
 from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, UNDECIDED, WIDTH, BoundsTable, Place
+from pipelines.bounds.report.text import height_brief, radius_brief
+
+OVERALL = "all workloads"
+_LONGER, _HIGHER = ("larger on", "smaller on", "not resolved on"), ("higher", "lower", "not resolved")
+
+
+def overall(
+    tables: Sequence[BoundsTable], heights: Sequence[Height], turned: Sequence[Height], radii: Sequence[RadiusGap]
+) -> Finding | None:
+    """How each variant's radii and curves lie to the baseline's, over all steps; None where one step says it all.
+
+    Args:
+        tables: of the report.
+        heights: of the curves.
+        turned: the same over the other axis.
+        radii: mean certified ones.
+    """
+    own = [each for each in heights if each.method == each.table.tightest and each.p_holm is not None]
+    tested = [each for each in radii if each.p_holm is not None]
+    if len({each.table.label for each in own} | {each.table.label for each in tested}) < 2:
+        return None
+    baseline = tables[0].baseline
+    sentences = []
+    for variant in dict.fromkeys(each.variant for each in tested):
+        groups = by_tone([each for each in tested if each.variant == variant], _LONGER, radius_brief)
+        told = "; ".join(f"{word} {', '.join(places)}" for word, places in groups.items())
+        sentences.append(f"{variant}, mean certified radius: {told}.")
+    if not own:
+        return Finding(OVERALL, _radii(tested, baseline), tuple(sentences))
+    heads = [*([_radii(tested, baseline)] if tested else []), _heights(own, turned, baseline)]
+    return Finding(OVERALL, heads[0], (*sentences, *heads[1:], *_curves(own)))
+
+
+def _radii(tested: Sequence[RadiusGap], baseline: str) -> str:
+    higher, lower = (sum(each.tone == tone for each in tested) for tone in ("better", "worse"))
+    told = f"{higher + lower} of {len(tested)} differences of the mean certified radius to {baseline}'s resolved"
+    return f"{told} ({higher} larger, {lower} smaller; p by Holm)."
+
+
+def _heights(own: Sequence[Height], turned: Sequence[Height], baseline: str) -> str:
+    """How many heights are resolved, and how many would be over the other axis."""
+    higher, lower = (sum(each.tone == tone for each in own) for tone in ("better", "worse"))
+    places = {(id(each.table), each.method, each.variant) for each in own}
+    others = sum(bool(each.tone) for each in turned if (id(each.table), each.method, each.variant) in places)
+    told = f"{higher + lower} of {len(own)} mean heights above {baseline}'s certified curve resolved"
+    axes = {each.table.logarithmic for each in own}
+    over = (
+        "over ε itself" if axes == {True} else "over the logarithm of ε" if axes == {False} else "over the other axis"
+    )
+    return f"{told} ({higher} higher, {lower} lower; p by Holm); {over} {others}: heights depend on the axis."
+
+
+def _curves(own: Sequence[Height]) -> list[str]:
+    sentences = []
+    for variant in dict.fromkeys(each.variant for each in own):
+        mine = [each for each in own if each.variant == variant]
+        groups = by_tone(mine, _HIGHER, lambda each: f"{each.table.label} ({height_brief(each)})")
+        parts = []
+        for word, told in groups.items():
+            where = ("anywhere:" if word == _HIGHER[-1] else "everywhere:") if len(told) == len(mine) else "on"
+            parts.append(f"{word} {where} {', '.join(told)}")
+        sentences.append(f"{variant}: {'; '.join(parts)}.")
+    return sentences
+
 
 RULE = (
     "Certified accuracy is a lower limit of how robust a network is, PGD's accuracy an upper one. A variant can be "
@@ -47,13 +112,11 @@ def _headline(table: BoundsTable) -> str:
     cells = [cell for name in table.others for _, cell in _cells(table, name, CERTIFIED)]
     if not cells:
         return f"Nothing of {table.tightest} can be compared with {table.baseline} over several seeds."
-    tones = [cell.tone for cell in cells if cell.resolved]
-    told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
-    count = f"{len(tones)} ({told})" if tones else "None"
-    after = f", {after_holm([cell.p for cell in cells if cell.p is not None])}" if tones else ""
+    resolved = any(cell.resolved for cell in cells)
+    after = f", {after_holm([cell.p for cell in cells if cell.p is not None])}" if resolved else ""
     return (
-        f"{count} of {len(cells)} testable difference{'s' * (len(cells) != 1)} in certified accuracy to "
-        f"{table.baseline} resolved with {table.tightest}{after}."
+        f"{tally(cells).capitalize()} of {len(cells)} testable difference{'s' * (len(cells) != 1)} in certified "
+        f"accuracy to {table.baseline} resolved with {table.tightest}{after}."
     )
 
 
@@ -71,11 +134,8 @@ def _height_sentence(table: BoundsTable, heights: Sequence[Height]) -> str:
     tested = [each for each in heights if each.p_holm is not None]
     if not tested:
         return ""
-    parts = []
-    for tone, word in (("better", "more"), ("worse", "less"), ("", "not resolved")):
-        group = [each for each in tested if each.tone == tone]
-        if group:
-            parts.append(f"{word} for {listed([f'{each.variant} {area_text(each)}' for each in group])}")
+    groups = by_tone(tested, ("more", "less", "not resolved"), lambda each: f"{each.variant} {area_text(each)}")
+    parts = [f"{word} for {listed(told)}" for word, told in groups.items()]
     axis = "the logarithm of ε" if table.logarithmic else "ε"
     return (
         f"Certified over all radii, as mean height above {table.baseline}'s curve over {axis}, on which it depends: "
@@ -111,20 +171,9 @@ def _variant_sentences(table: BoundsTable) -> list[str]:
 
 def _where(cells: Sequence[tuple[float, Compared]], ways: tuple[str, str], scale: Scale) -> str:
     """ "higher at ε = 1/64 to 1/16 (+1.0 to +3.2 pp), not resolved at 1/8"."""
-    groups: dict[str, list[tuple[float, Compared]]] = {}
-    for eps, cell in cells:
-        mean = cell.difference.mean if cell.difference else 0.0
-        groups.setdefault("" if not cell.resolved else ways[0] if mean > 0 else ways[1], []).append((eps, cell))
     every = [eps for eps, _ in cells]
-    parts = []
-    for way in ways:
-        if way in groups:
-            ends = ends_text([cell.difference for _, cell in groups[way] if cell.difference], scale)
-            parts.append(f"{way} at ε = {ranges_text([eps for eps, _ in groups[way]], every, radius_text)} ({ends})")
-    if "" in groups:
-        more = f"not resolved at {ranges_text([eps for eps, _ in groups['']], every, radius_text)}"
-        parts.append(more if parts else "not resolved at any radius")
-    return ", ".join(parts)
+    return where_text(cells, ways, scale, lambda found: ranges_text(found, every, radius_text), at=("at ε =", "at"),
+                      alone="not resolved at any radius")  # fmt: skip
 
 
 def _gap_sentence(table: BoundsTable) -> str:
@@ -150,7 +199,7 @@ def _radius_sentence(table: BoundsTable, radii: Sequence[RadiusGap]) -> str:
     cells = [table.compared(name, place) for name in table.variants]
     own, scale = cells[0].mean, common_scale(cells, "input")
     words = {"better": "larger", "worse": "smaller", "": "not resolved"}
-    told = ", ".join(f"{each.cell.variant} {each.text(scale)} {words[each.tone]}" for each in tested)
+    told = ", ".join(f"{each.variant} {each.text(scale)} {words[each.tone]}" for each in tested)
     head = f"Mean certified radius ({place.method}) of {table.baseline}" + (
         f": {scale.number(own.mean)}" if own else ""
     )

@@ -1,15 +1,74 @@
-"""The mean height of a variant's certified curve above the baseline's: the area between them, paired by seed."""
+"""What each variant gains over the baseline, paired by seed: mean certified radius, and mean height of its curve."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evalsuite import Area, Point, Screen, holm_areas, measured_area
-from pipelines.bounds.report.radii import OVER_RADII, decided_p
-from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, BoundsTable, Place
+from evalsuite import Area, Compared, Point, Scale, Screen, area_text, holm_areas, measured_area
+from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, RADIUS, BoundsTable, Place
 
+AVERAGE, OVER_RADII = "mean certified radius", "certified accuracy"  # Questions: by radii, else by their curve.
 ATTACK = "pgd"  # Stands for the curve of what the attack did not break.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RadiusGap(Area):
+    """Of the mean certified radius of one variant on one table, the section's primary number: in the input's units.
+
+    `p_holm` is the decision matrix's; of what it does not ask, Holm's over such radii of the same norm in the report.
+    """
+
+    table: BoundsTable
+    cell: Compared
+
+    @property
+    def percent(self) -> str:
+        """The difference in percent of the baseline's mean: "+3.6 %"."""
+        base = sum(self.cell.other.values()) / len(self.cell.other) if self.cell.other else 0.0
+        if self.estimate is None or not base:
+            return ""
+        return f"{100 * self.estimate.mean / base:+.1f} %".replace("-", "−")
+
+    def text(self, scale: Scale) -> str:
+        """ "+0.0019 [0.0010, 0.0029] (+3.6 %, Holm's p 0.038)"."""
+        return area_text(self, scale, [self.percent] if self.percent else []).replace(" input", "")
+
+
+def radius_place(table: BoundsTable) -> Place | None:
+    """The mean radius of the tightest method that has radii."""
+    methods = table.methods_of(RADIUS)
+    return Place(RADIUS, None, methods[-1]) if methods else None
+
+
+def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> list[RadiusGap]:
+    """One for each table with radii and each variant but the baseline."""
+    places = ((table, radius_place(table)) for table in tables)
+    cells = [(table, table.compared(name, place)) for table, place in places if place for name in table.others]
+    found = [
+        RadiusGap(variant=cell.variant, heights=cell.gap, estimate=cell.difference, p=cell.p, reason=cell.reason,
+                  table=table, cell=cell)
+        for table, cell in cells
+    ]  # fmt: skip
+    known = decided(screen, tables, AVERAGE)
+    return holm_areas(found, lambda each: each.table.norm, known)
+
+
+def decided(screen: Screen | None, tables: Sequence[BoundsTable], question: str
+            ) -> Callable[[RadiusGap | Height], float | None]:  # fmt: skip
+    """The p value by which the decision matrix reads a number of a table; None of what it does not ask."""
+
+    def known(each: RadiusGap | Height) -> float | None:
+        cell = (screen or {}).get((question, each.table.workload, each.variant))
+        first = first_table(tables, each.table.workload)
+        return cell.p_adjusted if cell is not None and each.table is first else None
+
+    return known
+
+
+def first_table(tables: Sequence[BoundsTable], workload: str) -> BoundsTable | None:
+    """Of the first step on networks as trained."""
+    return next((each for each in tables if each.workload == workload and not each.after), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +99,9 @@ def heights(tables: Sequence[BoundsTable], screen: Screen | None = None, *, turn
         for method in (*reversed(table.methods), *([ATTACK] if table.has(ATTACKED) else []))
         for variant in table.others
     ]
-
-    def known(each: Height) -> float | None:
-        asked = each.method == each.table.tightest
-        return decided_p(screen, tables, OVER_RADII, each.table, each.variant) if asked else None
-
-    return holm_areas(found, lambda each: each.family, known)
+    known = decided(screen, tables, OVER_RADII)
+    return holm_areas(found, lambda each: each.family,
+                      lambda each: known(each) if each.method == each.table.tightest else None)  # fmt: skip
 
 
 def curve(table: BoundsTable, method: str, variant: str) -> dict[int, dict[object, Point]]:

@@ -12,12 +12,9 @@ from evalsuite import (
     Grid,
     GridCell,
     Scale,
-    common_scale,
-    compared_cell,
-    frame_of,
+    Sheet,
     lacking,
     mean_interval,
-    radius_text,
     scale_of,
 )
 from pipelines.bounds.report.tables import (
@@ -31,7 +28,7 @@ from pipelines.bounds.report.tables import (
     BoundsTable,
     Place,
 )
-from pipelines.bounds.report.text import compared_line, eps_cell
+from pipelines.bounds.report.text import eps_cell
 
 WIDTH_NOTE = (
     "Mean width of the intervals, over neurons, samples and seeds. × is the geometric mean over seeds of its ratio to "
@@ -79,24 +76,11 @@ def ratio_text(ratio: Estimate) -> str:
 
 def layers_grid(table: BoundsTable) -> Grid | None:
     """Mean width of each layer's intervals, and of the logits', at one or two radii; None without any."""
-    rows, lines = [], []
+    sheet = Sheet()
     for method, eps, layer, place in _widths(table):
-        cells = [table.compared(name, place) for name in table.variants]
-        if any(cell.mean for cell in cells):
-            scale = common_scale(cells, "logit")
-            texts = (ratio_cell(cell, table, scale) for cell in cells)
-            rows.append((GridCell(layer), GridCell(method), eps_cell(eps), *texts))
-            lines += [compared_line(table, place, cell) for cell in cells]
-    if not rows:
-        return None
-    return Grid(
-        f"{table.workload}-{table.step}-widths",
-        f"{table.label}, width of the bounds by layer",
-        ("layer", "method", "ε", *table.variants),
-        tuple(rows),
-        WIDTH_NOTE.format(baseline=table.baseline),
-        frame_of(lines),
-    )
+        table.number(sheet, (layer, method, eps_cell(eps)), place, "logit", ratio_cell)
+    heads, note = ("layer", "method", "ε", *table.variants), WIDTH_NOTE.format(baseline=table.baseline)
+    return sheet.grid(f"{table.name}-widths", f"{table.label}, width of the bounds by layer", heads, note)
 
 
 def _widths(table: BoundsTable) -> Iterator[tuple[str, float, str, Place]]:
@@ -111,80 +95,45 @@ def _widths(table: BoundsTable) -> Iterator[tuple[str, float, str, Place]]:
 
 def logits_grid(table: BoundsTable) -> Grid | None:
     """Width of the logits' bounds and unstable neurons at every radius; None without any."""
-    rows, lines = [], []
-    for metric, told in ((WIDTH, "width of logits"), (UNSTABLE, "unstable neurons")):
+    sheet = Sheet()
+    for metric, told, unit in ((WIDTH, "width of logits", "logit"), (UNSTABLE, "unstable neurons", "count")):
         for method in reversed(table.methods_of(metric)):
             for eps in table.radii_of(metric, method):
-                place = Place(metric, eps, method)
-                cells = [table.compared(name, place) for name in table.variants]
-                scale = common_scale(cells, "logit" if metric == WIDTH else "count")
-                texts = (ratio_cell(cell, table, scale) for cell in cells)
-                rows.append((eps_cell(eps), GridCell(method), GridCell(told), *texts))
-                lines += [compared_line(table, place, cell) for cell in cells]
-    if not rows:
-        return None
-    return Grid(
-        f"{table.workload}-{table.step}-logits",
-        f"{table.label}, bounds of the logits and unstable neurons by radius",
-        ("ε", "method", "of", *table.variants),
-        tuple(rows),
-        WIDTH_NOTE.format(baseline=table.baseline),
-        frame_of(lines),
-    )
+                table.number(sheet, (eps_cell(eps), method, told), Place(metric, eps, method), unit, ratio_cell)
+    caption = f"{table.label}, bounds of the logits and unstable neurons by radius"
+    heads, note = ("ε", "method", "of", *table.variants), WIDTH_NOTE.format(baseline=table.baseline)
+    return sheet.grid(f"{table.name}-logits", caption, heads, note)
 
 
 def stability_grid(table: BoundsTable) -> Grid | None:
     """Shares of unstable and of stable inactive neurons by layer, at one or two radii; None without any."""
-    rows, lines = [], []
+    sheet = Sheet()
     for method in reversed(table.methods_of(LAYER_UNSTABLE)):
         for eps in shown_radii(table.radii_of(LAYER_UNSTABLE, method)):
             for layer in table.layers:
                 for metric, told in ((LAYER_UNSTABLE, "unstable"), (LAYER_OFF, "stable off")):
-                    place = Place(metric, eps, method, layer)
-                    cells = [table.compared(name, place) for name in table.variants]
-                    if any(cell.mean for cell in cells):
-                        scale = common_scale(cells, "share")
-                        texts = (compared_cell(cell, table, scale) for cell in cells)
-                        rows.append((GridCell(layer), GridCell(method), eps_cell(eps), GridCell(told), *texts))
-                        lines += [compared_line(table, place, cell) for cell in cells]
-    if not rows:
-        return None
-    return Grid(
-        f"{table.workload}-{table.step}-stability",
-        f"{table.label}, unstable and stable inactive neurons by layer (%, Δ in pp)",
-        ("layer", "method", "ε", "share", *table.variants),
-        tuple(rows),
-        STABILITY_NOTE,
-        frame_of(lines),
-    )
+                    table.number(
+                        sheet, (layer, method, eps_cell(eps), told), Place(metric, eps, method, layer), "share"
+                    )
+    caption = f"{table.label}, unstable and stable inactive neurons by layer (%, Δ in pp)"
+    heads = ("layer", "method", "ε", "share", *table.variants)
+    return sheet.grid(f"{table.name}-stability", caption, heads, STABILITY_NOTE)
 
 
 def bounds_cost_grid(tables: Sequence[BoundsTable]) -> Grid | None:
     """Seconds and peak memory of each method; None where neither was measured."""
-    rows, lines = [], []
+    sheet = Sheet()
+    kinds: tuple[tuple[str, str, str, Any], ...] = ((SECONDS, "time", "s", math.fsum), (MEMORY, "memory", "bytes", max))
     for table in tables:
-        for method in [*reversed(table.methods_of(SECONDS))]:
-            costs = [_total(table, name, method) for name in table.variants]
-            rows.append((GridCell(table.label), GridCell(method), GridCell("time"), *_plain(table, costs, "s")))
-            lines += _cost_lines(table, method, SECONDS, costs)
-        for method in [*reversed(table.methods_of(MEMORY))]:
-            costs = [_over_radii(table, name, MEMORY, method, max) for name in table.variants]
-            rows.append((GridCell(table.label), GridCell(method), GridCell("memory"), *_plain(table, costs, "bytes")))
-            lines += _cost_lines(table, method, MEMORY, costs)
-    if not rows:
-        return None
-    return Grid(
-        "bounds-cost",
-        "What bounds cost: seconds and peak memory of one network",
-        ("workload", "method", "cost", *tables[0].variants),
-        tuple(rows),
-        COST_NOTE,
-        frame_of(lines),
-    )
-
-
-def _total(table: BoundsTable, variant: str, method: str) -> dict[int, float]:
-    return _over_radii(table, variant, SECONDS, method, math.fsum)
+        for metric, told, unit, join in kinds:
+            for method in reversed(table.methods_of(metric)):
+                costs = [_over_radii(table, name, metric, method, join) for name in table.variants]
+                sheet.add(table.label, method, told, *_plain(table, costs, metric, unit))
+                means = [mean_interval(list(each.values())) if each else None for each in costs]
+                sheet.lines += [table.line(Place(metric, None, method), Compared(name, each, mean=mean))
+                                for name, each, mean in zip(table.variants, costs, means, strict=True)]  # fmt: skip
+    heads = ("workload", "method", "cost", *tables[0].variants)
+    return sheet.grid("bounds-cost", "What bounds cost: seconds and peak memory of one network", heads, COST_NOTE)
 
 
 def _over_radii(table: BoundsTable, variant: str, metric: str, method: str, join: Any) -> dict[int, float]:
@@ -197,29 +146,14 @@ def _over_radii(table: BoundsTable, variant: str, metric: str, method: str, join
     return {seed: float(join([each[seed] for each in every])) for seed in sorted(common)}
 
 
-def _plain(table: BoundsTable, costs: Sequence[Mapping[int, float]], unit: str) -> list[GridCell]:
+def _plain(table: BoundsTable, costs: Sequence[Mapping[int, float]], metric: str, unit: str) -> list[GridCell]:
     scale = scale_of(unit, [value for each in costs for value in each.values()])
     cells = []
     for variant, values in zip(table.variants, costs, strict=True):
         if not values:
-            cells.append(GridCell(table.reason(variant, SECONDS if unit == "s" else MEMORY), tone="lack"))
+            cells.append(GridCell(table.reason(variant, metric), tone="lack"))
             continue
         mean = mean_interval(list(values.values())).mean
         ends = " to ".join(dict.fromkeys(scale.number(end) for end in (min(values.values()), max(values.values()))))
         cells.append(GridCell(f"{scale.number(mean)} {scale.unit}", f"({ends})", repr(mean)))
     return cells
-
-
-def _cost_lines(
-    table: BoundsTable, method: str, metric: str, costs: Sequence[Mapping[int, float]]
-) -> list[dict[str, Any]]:
-    place = Place(metric, None, method)
-    return [
-        compared_line(table, place, Compared(name, each, mean=mean_interval(list(each.values())) if each else None))
-        for name, each in zip(table.variants, costs, strict=True)
-    ]
-
-
-def radii_told(radii: Sequence[float]) -> str:
-    """ "1/64 and 1/32"."""
-    return " and ".join(radius_text(each) for each in radii)

@@ -7,28 +7,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from evalsuite import Measured, Values, number_of
+from evalsuite import Measured, Values, labels, number_of
 from pipelines.bounds.report.tables import (
     ATTACKED,
     CERTIFIED,
-    LAYER_OFF,
-    LAYER_UNSTABLE,
-    LAYER_WIDTH,
-    MEDIAN,
-    MEMORY,
+    METRICS,
     RADIUS,
-    SECONDS,
     STAGE,
-    UNDECIDED,
-    UNSTABLE,
-    WIDTH,
     BoundsTable,
     Place,
     by_tightness,
 )
 
-_METRICS = (CERTIFIED, ATTACKED, UNDECIDED, RADIUS, MEDIAN, WIDTH, UNSTABLE, LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF,
-            SECONDS, MEMORY, "clean_accuracy")  # fmt: skip
 _TOLD = (CERTIFIED, ATTACKED, RADIUS)
 
 
@@ -40,21 +30,19 @@ def bounds_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -
         baseline: the variant to compare with.
         after: step -> what it follows, empty for a step that measures the networks as trained.
     """
-    variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
     made = []
     for workload in measured.workloads:
-        steps = measured.steps(workload, STAGE)
-        for step in steps:
-            found, norms = _found(measured, workload, step, variants)
+        arms = measured.arms(workload, baseline)
+        for step in measured.steps(workload, STAGE):
+            found, norms = _found(measured, workload, step, arms["variants"])
             places = [place for _, place in found]
             norm = next(iter(norms), str(measured.options[step].get("norm") or "linf"))  # Of a step without a value.
             made.append(BoundsTable(
-                workload, step, workload, baseline, variants,
-                tuple(by_tightness({place.method for place in places if place.metric == CERTIFIED})),
-                tuple(sorted({place.eps for place in places if place.eps is not None})), norm, after.get(step, ""),
-                int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique()),
-                found, measured.reasons(workload, step, variants, CERTIFIED),
-                _remarks(measured, workload, step),
+                **arms, step=step, label=workload,
+                methods=tuple(by_tightness({place.method for place in places if place.metric == CERTIFIED})),
+                radii=tuple(sorted({place.eps for place in places if place.eps is not None})), norm=norm,
+                after=after.get(step, ""), found=found, remarks=_remarks(measured, workload, step),
+                reasons=measured.reasons(workload, step, arms["variants"], CERTIFIED),
             ))  # fmt: skip
     return _labelled(made)
 
@@ -67,10 +55,8 @@ def _labelled(tables: Sequence[BoundsTable]) -> list[BoundsTable]:
          *([f"after {each.after}"] if each.after else [])]
         for each in tables
     ]  # fmt: skip
-    return [
-        replace(each, label=", ".join([*words, *([each.step] if told.count(words) > 1 else [])]))
-        for each, words in zip(tables, told, strict=True)
-    ]
+    every = labels(told, [each.step for each in tables])
+    return [replace(each, label=label) for each, label in zip(tables, every, strict=True)]
 
 
 def _found(
@@ -80,7 +66,7 @@ def _found(
     found: dict[tuple[str, Place], Values] = {}
     norms: dict[str, None] = {}
     for variant in variants:
-        for metric in _METRICS:
+        for metric in METRICS:
             for text, keys in measured.settings(workload, variant, step, metric).items():
                 eps = number_of(keys.get("eps"))
                 place = Place(metric, None if math.isnan(eps) else eps, keys.get("method", ""), keys.get("layer", ""))

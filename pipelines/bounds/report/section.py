@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from evalsuite import Contrast, Direction, Drawing, Endpoint, Evidence, Grid, Headline, Part, Run, Section, radius_text
-from pipelines.bounds.report.answer import overall
-from pipelines.bounds.report.curves import certified_curves
-from pipelines.bounds.report.figures import width_figures
-from pipelines.bounds.report.findings import RULE, finding
-from pipelines.bounds.report.heights import height, heights
+from pipelines.bounds.report.figures import certified_curves, width_figures
+from pipelines.bounds.report.findings import RULE, finding, overall
+from pipelines.bounds.report.heights import (
+    AVERAGE,
+    OVER_RADII,
+    first_table,
+    height,
+    heights,
+    radius_gaps,
+    radius_place,
+)
 from pipelines.bounds.report.layers import bounds_cost_grid, layers_grid, logits_grid, stability_grid
-from pipelines.bounds.report.radii import AVERAGE, OVER_RADII, first_table, radius_gaps, radius_place
 from pipelines.bounds.report.reading import bounds_tables
 from pipelines.bounds.report.tables import (
     CERTIFIED,
@@ -48,9 +53,9 @@ def _part(run: Run) -> Part:
     details.append(bounds_cost_grid(tables))
     findings = [overall(tables, found, turned, radii), *(finding(table, found, radii) for table in tables)]
     return Part(
-        [each for each in findings if each is not None],
-        [grid for grid in grids if grid is not None],
-        [grid for grid in details if grid is not None],
+        [*filter(None, findings)],
+        [*filter(None, grids)],
+        [*filter(None, details)],
         _drawings(run, tables),
         RULE,
         tables,
@@ -128,8 +133,10 @@ SECTION = Section(
         "PGD accuracy": "The share of test samples whose class an attack by projected gradient descent did not change: "
         "an upper limit of what is robust.",
         "certified radius": "The radius of the largest ball around a sample in which its class was proven.",
-        "alpha-CROWN": "CROWN with slopes that are optimised for the logits' bounds: those of the last layer alone. "
-        "The bounds of the activations' inputs stay CROWN's; were they optimised too, more might be proven of any arm.",
+        "alpha-CROWN": "CROWN with slopes that are optimised for the logits' bounds. Since version 5 of the stage "
+        "those are of all layers, where the last layer's alone prove too little and memory allows. Rows of earlier "
+        "versions have those of the last layer alone: the bounds of the activations' inputs stayed CROWN's; were they "
+        "optimised too, more might be proven of any arm.",
         "ε": "The radius of a ball around a sample, in the unit of the inputs.",
         "unstable neuron": "One whose input may be of either sign in a ball: where a ReLU is not linear.",
     },

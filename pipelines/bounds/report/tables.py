@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-from evalsuite import Compared, Values, compare_values, is_geometric
-
-if TYPE_CHECKING:
-    pass
+from evalsuite import (
+    Compared,
+    GridCell,
+    Scale,
+    Sheet,
+    StepTable,
+    Values,
+    compare_values,
+    compared_cell,
+    compared_columns,
+    estimate_columns,
+    is_geometric,
+)
 
 STAGE = "bounds"
 CERTIFIED, ATTACKED, UNDECIDED = "certified_accuracy", "pgd_accuracy", "undecided_fraction"
@@ -17,7 +26,9 @@ RADIUS, MEDIAN = "certified_radius", "certified_radius_median"
 WIDTH, UNSTABLE = "bound_width", "unstable_neurons"
 LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF = "layer_width", "unstable_share", "stable_off_share"
 SECONDS, MEMORY = "seconds", "peak_memory"
-TIGHTNESS = ("ibp", "forward", "crown-ibp", "crown", "alpha-crown")  # From loose to tight.
+METRICS = (CERTIFIED, ATTACKED, UNDECIDED, RADIUS, MEDIAN, WIDTH, UNSTABLE, LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF,
+           SECONDS, MEMORY, "clean_accuracy")  # fmt: skip
+TIGHTNESS = ("graph-ibp", "ibp", "forward", "crown-ibp", "graph-crown", "crown", "alpha-crown")  # From loose to tight.
 _WAYS = {UNDECIDED: 0, WIDTH: -1, UNSTABLE: 0, LAYER_WIDTH: -1, LAYER_UNSTABLE: 0, LAYER_OFF: 0, SECONDS: 0, MEMORY: 0}
 
 
@@ -31,34 +42,29 @@ class Place:
     layer: str = ""
 
 
-@dataclass(frozen=True)
-class BoundsTable:
+@dataclass(frozen=True, kw_only=True)
+class BoundsTable(StepTable):
     """One bounds step of one workload.
 
     `methods` go from loose to tight, `radii` from small to large; both are empty where no job gave a value. `norm` is
     that of the balls. `after` names the step whose networks are measured, empty for networks as trained. `label` tells
-    the table from the others of the report. `seeds` is the number of seeds of the workload. `remarks` are what the
-    stage says of the values it gave: properties not tried in time, radii that end at the grid's end.
+    the table from the others of the report. `remarks` are what the stage says of the values it gave: properties not
+    tried in time, radii that end at the grid's end.
     """
 
-    workload: str
     step: str
     label: str
-    baseline: str
-    variants: tuple[str, ...]
     methods: tuple[str, ...]
     radii: tuple[float, ...]
     norm: str
     after: str
-    seeds: int
     found: Mapping[tuple[str, Place], Values]
-    reasons: Mapping[tuple[str, str], str]
     remarks: tuple[str, ...] = ()
 
     @property
-    def others(self) -> tuple[str, ...]:
-        """The variants without the baseline."""
-        return self.variants[1:]
+    def name(self) -> str:
+        """The name of the table's files, without an ending."""
+        return f"{self.workload}-{self.step}"
 
     @property
     def tightest(self) -> str:
@@ -112,10 +118,21 @@ class BoundsTable:
         magnitude = 1.0 if place.metric == UNDECIDED else None  # It is itself a difference of fractions.
         return compare_values(variant, own, other, way=way, magnitude=magnitude)
 
-    def reason(self, variant: str, metric: str = "") -> str:
-        """Why there is no value of a metric."""
-        found = self.reasons.get((variant, metric)) or self.reasons.get((variant, ""))
-        return found or "absent: no row of it in this run"
+    def number(self, sheet: Sheet, heads: Sequence[GridCell | str], place: Place, scale: Scale | str = "fraction",
+               show: Callable[..., GridCell] = compared_cell) -> None:  # fmt: skip
+        """A row of one number of each variant, with its exact numbers; none where no variant has it."""
+        cells = [self.compared(name, place) for name in self.variants]
+        if self.row(sheet, heads, cells, scale, show):
+            sheet.lines += [self.line(place, cell) for cell in cells]
+
+    def line(self, place: Place, cell: Compared) -> dict[str, Any]:
+        """Exact numbers of a cell."""
+        return {
+            "workload": self.workload, "step": self.step, "norm": self.norm, "after": self.after,
+            "metric": place.metric, "eps": place.eps, "method": place.method, "layer": place.layer,
+            "variant": cell.variant, "baseline": self.baseline, **compared_columns(cell),
+            **estimate_columns("ratio", cell.ratio),
+        }  # fmt: skip
 
 
 def by_tightness(methods: Sequence[str] | set[str]) -> list[str]:

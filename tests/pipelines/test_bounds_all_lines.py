@@ -1,0 +1,126 @@
+"""alpha-CROWN of all lines: never looser than of the margins' lines, sound, as tight as auto_LiRPA's own, limited."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.optimised import upstream
+from evalsuite import LambdaGELU, Network, Property
+from pipelines.bounds import propagation as propagation_module
+from pipelines.bounds.margins import Margins, rows_of
+from pipelines.bounds.propagation import Propagation, proven
+
+Act = Callable[[], nn.Module]
+SHAPES = {"mlp": (4,), "cnn": (1, 3, 3)}
+
+
+def made(kind: str, act: Act) -> Network:
+    torch.manual_seed(1)
+    layers: list[nn.Module] = [nn.Linear(4, 10), act(), nn.Linear(10, 10), act(), nn.Linear(10, 3)]
+    if kind == "cnn":
+        layers = [nn.Conv2d(1, 3, 3, padding=1), act(), nn.Conv2d(3, 4, 3, stride=2, padding=1), act(), nn.Flatten(),
+                  nn.Linear(16, 8), act(), nn.Linear(8, 3)]  # fmt: skip
+    return Network(kind, nn.Sequential(*layers).eval(), SHAPES[kind], 3)
+
+
+def boxes(kind: str, eps: float = 1.0, count: int = 6) -> list[Property]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn((count, *SHAPES[kind]), generator=generator)
+    return [Property.robustness(each, sample=i, label=i % 3, eps=eps, domain=(-9, 9)) for i, each in enumerate(inputs)]
+
+
+def assert_sound(network: Network, properties: list[Property], found: Margins) -> None:
+    """In all corners of small boxes, and in random points."""
+    exact = copy.deepcopy(network.module).double()
+    entries = properties[0].lower.numel()
+    corners = torch.tensor(list(itertools.product((0.0, 1.0), repeat=entries)), dtype=torch.float64)
+    shares = torch.cat([corners, torch.rand(2000, entries, dtype=torch.float64)]).reshape(-1, *network.input_shape)
+    rows = rows_of(properties, 3)[:, :2]
+    for index, each in enumerate(properties):
+        points = each.lower + shares * (each.upper - each.lower)
+        with torch.no_grad():
+            values = exact(points) @ rows[index].T
+        assert (values >= found.margins[index]).all()
+
+
+@pytest.mark.parametrize("act", [nn.ReLU, nn.GELU, lambda: LambdaGELU(hardness=5.0)])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_all_lines_are_sound_and_never_looser_than_the_margins_lines(kind: str, act: Act) -> None:
+    network, properties = made(kind, act), boxes(kind)
+    every, last = (Propagation(network, iterations=10, all_lines=each) for each in (True, False))
+    crown = last.bounds(properties, "crown")
+    before, found = (each.bounds(properties, "alpha-crown", crown) for each in (last, every))
+    assert every.limited == ""
+    assert (before.margins >= crown.margins).all()
+    assert (found.margins >= before.margins).all()
+    closed, more = (found.margins - crown.margins).sum(), (found.margins - before.margins).sum()
+    assert more > 0.05 * closed > 0
+    assert_sound(network, properties, found)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_bounds_of_relu_are_as_tight_as_those_of_the_library(kind: str) -> None:
+    network, properties = made(kind, nn.ReLU), boxes(kind)
+    found = Propagation(network).bounds(properties, "alpha-crown")
+    theirs = upstream(network, properties)
+    open_ = ~proven(found)
+    assert open_.sum() >= 3
+    lost = ((theirs - found.margins) / theirs.abs())[open_]
+    assert lost.mean() <= 0
+    if kind == "mlp":  # margins share the bounds of activations: of one property's, one may gain at the other's cost
+        assert lost.max() <= 1e-4
+
+
+def test_more_inputs_than_fit_are_treated_in_turn() -> None:
+    network, properties = made("mlp", nn.ReLU), boxes("mlp")
+    whole, parts = Propagation(network), Propagation(network)
+    parts._together = 2
+    found, again = (each.bounds(properties, "alpha-crown").margins for each in (whole, parts))
+    assert torch.allclose(found, again, atol=1e-3)
+
+
+def test_lines_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
+    network, properties = made("mlp", nn.ReLU), boxes("mlp")
+    small, last = Propagation(network, memory=2**10), Propagation(network, all_lines=False)
+    assert "do not fit into memory" in small.limited
+    found, known = (each.bounds(properties, "alpha-crown").margins for each in (small, last))
+    assert torch.allclose(found, known, atol=1e-9)
+    one = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval()
+    assert Propagation(Network("one", one, (4,), 3)).limited == ""  # there are no lines but the margins'
+
+
+def test_the_time_for_all_lines_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, properties = made("mlp", nn.ReLU), boxes("mlp")
+    every, last = Propagation(network, iterations=8), Propagation(network, iterations=8, all_lines=False)
+    crown = every.bounds(properties, "crown")
+    whole, none = (each.bounds(properties, "alpha-crown", crown).margins.sum() for each in (every, last))
+    ticks = itertools.count()
+    # A clock by which each look takes a second: all iterations on the margins' lines, and three on all.
+    monkeypatch.setattr(propagation_module.time, "monotonic", lambda: float(next(ticks)))
+    short = every.bounds(properties, "alpha-crown", crown, seconds=15.0).margins.sum()
+    assert next(ticks) < 20
+    assert none + 1e-3 < short < whole - 1e-3
+
+
+def test_chords_have_gradients_by_their_intervals_ends_and_lines_stay_what_they_are() -> None:
+    propagation = Propagation(made("mlp", nn.GELU))
+    node = propagation._engine._activations[0]
+    ends = torch.tensor([[-1.0], [1.2]], dtype=torch.float64).expand(2, 10).clone()
+    points = (torch.zeros(1, 10, dtype=torch.float64),) * 2
+    low, high = (end[None].requires_grad_() for end in ends)
+    lines = node._lines(low, high, points)
+    found = node._following(lines, low, high)
+    assert all(torch.equal(each, line) for each, line in zip(found, lines, strict=True))
+    step = 1e-5
+    for place, moved in ((low, (step, 0.0)), (high, (0.0, step))):
+        up = node._lines(low + moved[0], high + moved[1], points)
+        down = node._lines(low - moved[0], high - moved[1], points)
+        for part in (2, 3):  # above is a chord, below a tangent at the point
+            (gradient,) = torch.autograd.grad(found[part].sum(), place, retain_graph=True)
+            assert torch.allclose(gradient, (up[part] - down[part]) / (2 * step), rtol=1e-3, atol=1e-6)
