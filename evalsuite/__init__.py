@@ -25,8 +25,10 @@ if TYPE_CHECKING:
         matched_hidden,
         replace,
     )
+    from evalsuite.activations.gelu_tanh import GELU_TANH
     from evalsuite.activations.relu6 import RELU6, clip
     from evalsuite.activations.runs import Call, Use, census_of_operators, census_of_run
+    from evalsuite.activations.silu import SILU
     from evalsuite.activations.traits import Scalar, unit_hardness
     from evalsuite.certificate import SwapBounds, SwapCertificate, UnitBounds, certify_swap, preactivation_bounds
     from evalsuite.contract import (
@@ -81,9 +83,10 @@ if TYPE_CHECKING:
         SIGNIFICANT,
         Area,
         Point,
-        area_cell,
         area_columns,
         area_text,
+        areas_sheet,
+        by_tone,
         holm_areas,
         holm_by_family,
         measured_area,
@@ -93,21 +96,27 @@ if TYPE_CHECKING:
         INK_COLOUR,
         MUTED_COLOUR,
         Drawing,
+        Layers,
         Look,
         drawings_by_group,
-        eps_text,
         figure_style,
+        layer_marks,
+        log_heights,
         looks,
+        name_layers,
         new_figure,
         number_of,
+        panels,
+        shifts,
         svg_text,
         variant_legend,
     )
-    from evalsuite.report.grids import Grid, GridCell, estimate_columns, frame_of
+    from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns, frame_of
     from evalsuite.report.measured import Measured
-    from evalsuite.report.numerals import Scale, power_text, scale_of
+    from evalsuite.report.numerals import Scale, is_geometric, power_text, radius_text, scale_of
     from evalsuite.report.paired import (
         Compared,
+        StepTable,
         Values,
         common_scale,
         compare_values,
@@ -118,9 +127,9 @@ if TYPE_CHECKING:
         interval_text,
         lacking,
         seed_difference,
+        tally,
+        where_text,
     )
-    from evalsuite.report.radii import is_geometric, radius_text
-    from evalsuite.report.ranks import after_holm, holm
     from evalsuite.report.record import Record
     from evalsuite.report.section import (
         Contrast,
@@ -136,8 +145,8 @@ if TYPE_CHECKING:
         mean_test,
         paired_test,
     )
-    from evalsuite.report.sentences import Finding, listed, p_text, percent_text, ranges_text
-    from evalsuite.report.statistics import Estimate, mean_interval, p_value
+    from evalsuite.report.sentences import Finding, labels, listed, p_text, percent_text, ranges_text
+    from evalsuite.report.statistics import Estimate, after_holm, holm, mean_interval, p_value
     from evalsuite.resizing import load_module, save_module
     from evalsuite.results import parse_setting
     from evalsuite.samples import Inputs, Samples, Several, batch_of, leaves, mapped, pieces
@@ -174,6 +183,14 @@ if TYPE_CHECKING:
     from evalsuite.verification.of_network import graph_of_network
     from evalsuite.verification.proofs import ProofError, Statement, check_proof
     from evalsuite.verification.propagation import Propagation
+    from evalsuite.verification.smooth_proofs import (
+        SMOOTH_PROOF,
+        SmoothBoundError,
+        SmoothProofError,
+        check_smooth_proof,
+        read_smooth_network,
+        recompute_smooth_proof,
+    )
     from evalsuite.verification.specification import Specification, specification_of
     from evalsuite.workloads.folders import data_folder
     from evalsuite.workloads.layers import convolution, mlp
@@ -280,9 +297,10 @@ _HOME = {
         "Area",
         "Point",
         "SIGNIFICANT",
-        "area_cell",
+        "areas_sheet",
         "area_columns",
         "area_text",
+        "by_tone",
         "holm_areas",
         "holm_by_family",
         "measured_area",
@@ -291,31 +309,28 @@ _HOME = {
         "Drawing",
         "FIGURE_WIDTH",
         "INK_COLOUR",
+        "Layers",
         "Look",
         "MUTED_COLOUR",
         "drawings_by_group",
-        "eps_text",
         "figure_style",
+        "layer_marks",
+        "log_heights",
         "looks",
+        "name_layers",
         "new_figure",
         "number_of",
+        "panels",
+        "shifts",
         "svg_text",
         "variant_legend",
     ),
-    "evalsuite.report.grids": (
-        "Grid",
-        "GridCell",
-        "estimate_columns",
-        "frame_of",
-    ),
+    "evalsuite.report.grids": ("Grid", "GridCell", "Sheet", "estimate_columns", "frame_of"),
     "evalsuite.report.measured": ("Measured",),
-    "evalsuite.report.numerals": (
-        "Scale",
-        "power_text",
-        "scale_of",
-    ),
+    "evalsuite.report.numerals": ("Scale", "is_geometric", "power_text", "radius_text", "scale_of"),
     "evalsuite.report.paired": (
         "Compared",
+        "StepTable",
         "Values",
         "common_scale",
         "compare_values",
@@ -326,12 +341,9 @@ _HOME = {
         "interval_text",
         "lacking",
         "seed_difference",
+        "tally",
+        "where_text",
     ),
-    "evalsuite.report.radii": (
-        "is_geometric",
-        "radius_text",
-    ),
-    "evalsuite.report.ranks": ("after_holm", "holm"),
     "evalsuite.report.record": ("Record",),
     "evalsuite.report.section": (
         "Contrast",
@@ -349,16 +361,13 @@ _HOME = {
     ),
     "evalsuite.report.sentences": (
         "Finding",
+        "labels",
         "listed",
         "p_text",
         "percent_text",
         "ranges_text",
     ),
-    "evalsuite.report.statistics": (
-        "Estimate",
-        "mean_interval",
-        "p_value",
-    ),
+    "evalsuite.report.statistics": ("Estimate", "after_holm", "holm", "mean_interval", "p_value"),
     "evalsuite.results": ("parse_setting",),
     "evalsuite.resizing": ("load_module", "save_module"),
     "evalsuite.tasks": (
@@ -423,6 +432,16 @@ _HOME = {
     ),
     "evalsuite.verification.integer_proofs": ("INTEGER_PROOF", "IntegerProofError", "check_integer_proof"),
     "evalsuite.verification.proofs": ("ProofError", "Statement", "check_proof"),
+    "evalsuite.verification.smooth_proofs": (
+        "SMOOTH_PROOF",
+        "SmoothBoundError",
+        "SmoothProofError",
+        "check_smooth_proof",
+        "read_smooth_network",
+        "recompute_smooth_proof",
+    ),
+    "evalsuite.activations.gelu_tanh": ("GELU_TANH",),
+    "evalsuite.activations.silu": ("SILU",),
     "evalsuite.workloads.folders": ("data_folder",),
     "evalsuite.workloads.layers": ("convolution", "mlp"),
     "evalsuite.workloads.options": ("Budget",),
@@ -445,6 +464,7 @@ __all__ = [
     "FIGURE_WIDTH",
     "GATED",
     "GELU",
+    "GELU_TANH",
     "IGNORED",
     "INK_COLOUR",
     "INTEGER_PROOF",
@@ -455,6 +475,8 @@ __all__ = [
     "RELU6",
     "SIGMOID",
     "SIGNIFICANT",
+    "SILU",
+    "SMOOTH_PROOF",
     "SOFTPLUS",
     "TANH",
     "TIMED_BATCHES",
@@ -493,6 +515,7 @@ __all__ = [
     "LambdaGELU",
     "LanguageModel",
     "Latency",
+    "Layers",
     "Lines",
     "Look",
     "Made",
@@ -523,10 +546,14 @@ __all__ = [
     "Section",
     "Setup",
     "Several",
+    "Sheet",
+    "SmoothBoundError",
+    "SmoothProofError",
     "Specification",
     "Split",
     "Stage",
     "Statement",
+    "StepTable",
     "SwapBounds",
     "SwapCertificate",
     "Swapped",
@@ -543,11 +570,12 @@ __all__ = [
     "Verification",
     "Workload",
     "after_holm",
-    "area_cell",
     "area_columns",
     "area_text",
+    "areas_sheet",
     "assess",
     "batch_of",
+    "by_tone",
     "census",
     "census_of_operators",
     "census_of_run",
@@ -556,6 +584,7 @@ __all__ = [
     "check_executes",
     "check_integer_proof",
     "check_proof",
+    "check_smooth_proof",
     "check_swapped",
     "check_yardstick",
     "clip",
@@ -573,7 +602,6 @@ __all__ = [
     "drawings_by_group",
     "ends_text",
     "envelope",
-    "eps_text",
     "estimate_columns",
     "export_onnx",
     "expose",
@@ -598,11 +626,14 @@ __all__ = [
     "is_file",
     "is_geometric",
     "labelled",
+    "labels",
     "lacking",
+    "layer_marks",
     "leaves",
     "listed",
     "load_module",
     "load_own",
+    "log_heights",
     "looks",
     "mapped",
     "margin",
@@ -612,6 +643,7 @@ __all__ = [
     "mean_test",
     "measured_area",
     "mlp",
+    "name_layers",
     "new_figure",
     "no_relative_latency",
     "number_of",
@@ -621,6 +653,7 @@ __all__ = [
     "p_value",
     "packaged_file",
     "paired_test",
+    "panels",
     "parameter_groups",
     "parameters_of",
     "parse_setting",
@@ -633,8 +666,10 @@ __all__ = [
     "radius_text",
     "ranges_text",
     "read_onnx",
+    "read_smooth_network",
     "read_vnnlib",
     "recalibrate_batchnorm",
+    "recompute_smooth_proof",
     "redirect_calls",
     "refit",
     "refit_bias",
@@ -649,11 +684,13 @@ __all__ = [
     "scores",
     "seed_difference",
     "sha256",
+    "shifts",
     "specification_of",
     "split",
     "svg_text",
     "swap",
     "swap_to_relu",
+    "tally",
     "target_for",
     "target_for_certificate",
     "target_for_distance",
@@ -663,6 +700,7 @@ __all__ = [
     "variant_legend",
     "verify",
     "violated",
+    "where_text",
     "with_difference",
     "with_yardstick",
     "workload",

@@ -398,7 +398,7 @@ def check_proof(
 
     With --vnnlib, also whether it refutes that property, as an unsat claims; exit code 1 if it does not.
     """
-    from evalsuite.verification import proof_files, proofs, read_vnnlib
+    from evalsuite.verification import proof_files, proofs, read_vnnlib, smooth_proofs
 
     if z3 is not None and not 0 < z3 <= 1e6:
         stop(f"--z3 is a number of seconds > 0 and <= 1e6, got {z3:g}")
@@ -421,7 +421,8 @@ def check_proof(
     contradicted = False
     if z3 is not None:
         if not isinstance(statement, proofs.Statement):
-            stop("--z3 asks about proofs of ReLU networks over the reals, and this proof is of an integer network")
+            kind = "a smooth" if isinstance(statement, smooth_proofs.SmoothStatement) else "an integer"
+            stop(f"--z3 asks about proofs of ReLU networks over the reals, and this proof is of {kind} network")
         told, contradicted = proof_files.told_by_z3(statement, network, z3)
         print(told)
     if lacking or contradicted:

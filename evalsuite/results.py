@@ -255,11 +255,14 @@ def _frame(path: Path) -> pd.DataFrame:
 
     texts = [each.name for each in schema() if each.type == pa.string()]
     try:
-        table = pq.read_table(path, read_dictionary=texts)
+        stored = pq.read_schema(path).names
+        # Options have a field for every name of every stage: of a million rows, whole columns would take a gigabyte.
+        table = pq.read_table(path, columns=[name for name in stored if name not in OPTIONS], read_dictionary=texts)
         for name in set(_LATER) - set(table.column_names):
             table = table.append_column(name, pa.array([""] * len(table), pa.string()))
-        older = [name for name in _names(Origin) if name not in table.column_names]
-        if older and set(_names(Row)) <= set(table.column_names):
+        names = {*table.column_names, *stored}
+        older = [name for name in _names(Origin) if name not in names]
+        if older and set(_names(Row)) <= names:
             raise DamagedResults(
                 f"{path}: written by an older evalsuite, without {', '.join(older)}; run the recipe again in this "
                 "folder, which writes the file anew: what the journal and the cache still hold is not measured again"
@@ -267,7 +270,8 @@ def _frame(path: Path) -> pd.DataFrame:
         plain = table.select([each.name for each in schema() if each.name not in texts])
         plain = plain.cast(pa.schema([schema().field(name) for name in plain.column_names]))
         columns: dict[str, Any] = {name: _alike(table[name]) for name in texts}
-        options = {name: _shared(table[name].combine_chunks()) for name in OPTIONS}
+        options = {name: _shared(each[name] for each in pq.ParquetFile(path).iter_batches(columns=[name]))
+                   for name in OPTIONS}  # fmt: skip
     except (pa.ArrowInvalid, KeyError, OSError) as error:
         text = str(error).splitlines()[0]
         raise DamagedResults(
@@ -293,18 +297,23 @@ def _alike(texts: pa.ChunkedArray) -> pd.Series[Any]:
     return pd.Series(np.concatenate(parts), dtype=object)
 
 
-def _shared(structs: pa.Array) -> list[dict[str, Any]]:
+def _shared(batches: Iterable[pa.Array]) -> list[dict[str, Any]]:
     """Each row's options without names that have no value; equal ones are one dictionary."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    codes = np.zeros(len(structs), np.int64)
-    for column in structs.flatten() if pa.types.is_struct(structs.type) else []:
-        found = pc.dictionary_encode(column, null_encoding="encode")
-        codes = codes * max(1, len(found.dictionary)) + found.indices.to_numpy()
-        codes = np.unique(codes, return_inverse=True)[1]  # So that it never overflows.
-    _, first, places = np.unique(codes, return_index=True, return_inverse=True)
-    plain = structs.take(pa.array(first)).to_pylist()
-    given = [{key: value for key, value in (each or {}).items() if value is not None} for each in plain]
-    return [given[at] for at in places.tolist()]  # A million rows are of a few hundred steps.
+    known: dict[str, dict[str, Any]] = {}
+    rows: list[dict[str, Any]] = []
+    for structs in batches:
+        codes = np.zeros(len(structs), np.int64)
+        for column in structs.flatten() if pa.types.is_struct(structs.type) else []:
+            found = pc.dictionary_encode(column, null_encoding="encode")
+            codes = codes * max(1, len(found.dictionary)) + found.indices.to_numpy()
+            codes = np.unique(codes, return_inverse=True)[1]  # So that it never overflows.
+        _, first, places = np.unique(codes, return_index=True, return_inverse=True)
+        plain = structs.take(pa.array(first)).to_pylist()
+        given = [{key: value for key, value in (each or {}).items() if value is not None} for each in plain]
+        shared = [known.setdefault(repr(each), each) for each in given]  # A million rows are of a few hundred steps.
+        rows += [shared[at] for at in places.tolist()]
+    return rows

@@ -7,7 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,16 +43,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _one_thread() -> None:
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_registry() -> Iterator[None]:
-    """torch's exporter builds its table of operators, always the same, anew for each file: most of an export's time."""
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
-        yield
 
 
 @cache

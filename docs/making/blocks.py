@@ -15,8 +15,7 @@ from pathlib import Path
 from evalsuite.plugins import load, options_of, texts_of
 from evalsuite.report.matrix import MatrixRow, Reading, decision_matrices
 from evalsuite.report.measured import Measured
-from evalsuite.report.ordering import baseline_of, in_order
-from evalsuite.report.record import read_record
+from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.section import Run, sections
 from evalsuite.results import read_results
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import shorten
@@ -18,9 +17,19 @@ from textwrap import shorten
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from evalsuite import Bench, Data, Inputs, Network, Outcome, Split, Unsupported, export_onnx
+from evalsuite import (
+    Bench,
+    Classification,
+    Data,
+    Inputs,
+    LanguageModel,
+    Network,
+    Outcome,
+    Split,
+    Unsupported,
+    export_onnx,
+)
 from evalsuite.contract import Stage
 from evalsuite.run.child import check_takes
 from evalsuite.samples import Several
@@ -68,9 +77,10 @@ def subject(name: str, folder: Path) -> tuple[Network, Bench]:
     parts = [_drawn(example, count) for count in _PARTS]
     with torch.no_grad():
         targets = [module(each).argmax(-1) for each in parts]
-        classes = module(example).shape[-1]
+        classes, positions = module(example).shape[-1], module(example).ndim == 3
+    task = LanguageModel() if positions else Classification()
     inputs = [Several(each) if isinstance(each, dict) else each for each in parts]
-    splits = [Split(each, target) for each, target in zip(inputs, targets, strict=True)]  # type: ignore[arg-type]
+    splits = [Split(each, target, task) for each, target in zip(inputs, targets, strict=True)]  # type: ignore[arg-type]
     tokens = None if isinstance(example, torch.Tensor) and example.is_floating_point() else _VOCABULARY
     train, calibration, validation, test = splits
     data = Data(train, calibration, validation, test, (0.0, 1.0), classes, "drawn", tokens)
@@ -135,9 +145,10 @@ def _export(network: Network, bench: Bench) -> list[str]:
 
 def _quantize(network: Network, bench: Bench) -> list[str]:
     found = _run(Quantize(), network, bench)
-    whole = f"{WORKS}: accuracy {_value(found, 'accuracy'):.2f}"
+    name = "bits_per_token" if isinstance(bench.data.task, LanguageModel) else "accuracy"
+    whole = f"{WORKS}: {name.replace('_', ' ')} {_value(found, name):.2f}"
     try:
-        accuracy = f"accuracy {_value(found, 'integer_accuracy'):.2f}"
+        accuracy = f"{name.replace('_', ' ')} {_value(found, f'integer_{name}'):.2f}"
         islands = next(each for each in found.metrics if each.name == "integer_islands")
     except Unsupported as error:
         return [whole, f"{NO}: {_line(error)}"]
@@ -154,7 +165,9 @@ def _prune(network: Network, bench: Bench) -> list[str]:
 def _bounds(network: Network, bench: Bench) -> list[str]:
     stage = Bounds(eps=(EPS,), samples=_SAMPLES, methods=("ibp", "crown"), restarts=1)
     found = _run(stage, network, bench)
-    return [f"{WORKS}: {_value(found, 'certified_accuracy', method='crown'):.2f} certified"]
+    by_graph = any(each.setting.get("method") == "graph-crown" for each in found.metrics)
+    method, how = ("graph-crown", " by its ONNX graph") if by_graph else ("crown", "")
+    return [f"{WORKS}: {_value(found, 'certified_accuracy', method=method):.2f} certified{how}"]
 
 
 def _swap(network: Network, bench: Bench) -> list[str]:
@@ -217,8 +230,6 @@ def written(text: str, made: dict[str, list[str]]) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    # torch's exporter builds its table of operators, always the same, anew for each file.
-    ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
     for each in sys.argv[1:] or NETWORKS:
         cells = row(each)
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), {each: cells}), encoding="utf-8")

@@ -136,10 +136,11 @@ def _step(module: nn.Module, data: Data) -> torch.Tensor:
     loss = data.task.loss(outputs, targets)
     if not bool(loss.isfinite()):
         raise OwnError(f"the loss of the first {len(targets)} training samples is {loss.item()}: scale the inputs")
-    if not loss.requires_grad:
-        raise OwnError("no parameter gets a gradient in a training step: does forward detach, or run under no_grad?")
-    loss.backward()  # type: ignore[no-untyped-call]
+    if loss.requires_grad:
+        loss.backward()  # type: ignore[no-untyped-call]
     graded = [(name, each.grad) for name, each in module.named_parameters() if each.grad is not None]
+    if not graded:
+        raise OwnError("no parameter gets a gradient in a training step: does forward detach, or run under no_grad?")
     broken = [name for name, gradient in graded if not gradient.isfinite().all()]
     if broken:
         raise OwnError(f"the gradient of {broken[0]} is not finite after one training step: scale the inputs")

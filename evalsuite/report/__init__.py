@@ -25,14 +25,14 @@ def write_report(folder: Path) -> list[Path]:
         ValueError: there are no rows, or none of the baseline.
     """
     from evalsuite.report.content import Content
-    from evalsuite.report.ordering import baseline_of, in_order
-    from evalsuite.report.record import read_record
+    from evalsuite.report.record import baseline_of, in_order, read_record
     from evalsuite.results import read_results
 
-    frame, record = read_results(folder), read_record(folder)
+    record = read_record(folder)
+    frame = in_order(read_results(folder), record)  # The rows as read are not kept: a million take 200 MB.
     if frame.empty:
         raise ValueError(f"{folder / 'results.parquet'} has no rows: nothing to report yet")
-    return write_content(Content(in_order(frame, record), record, baseline_of(frame, record)), folder)
+    return write_content(Content(frame, record, baseline_of(frame, record)), folder)
 
 
 def write_content(content: Content, folder: Path) -> list[Path]:

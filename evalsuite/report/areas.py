@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from evalsuite.report.grids import GridCell, estimate_columns
+from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale
 from evalsuite.report.paired import Values, bracket, interval_text
-from evalsuite.report.ranks import holm
 from evalsuite.report.sentences import p_text
-from evalsuite.report.statistics import Estimate, mean_interval, p_value
+from evalsuite.report.statistics import Estimate, holm, mean_interval, p_value
 
 SIGNIFICANT = 0.05
 AREA_SCALE = Scale(0.01, "%", "pp", 2)
@@ -147,21 +146,44 @@ def _at(curve: Sequence[Point], x: float) -> float:
     raise ValueError(f"{x} is outside the curve from {curve[0][0]} to {curve[-1][0]}")
 
 
-def area_text(area: Area) -> str:
-    """ "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"."""
+def area_text(area: Area, scale: Scale = AREA_SCALE, more: Sequence[str] = ()) -> str:
+    """ "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"; `more` stands before the p."""
     if area.estimate is None:
         return area.reason
-    told = interval_text(area.estimate, AREA_SCALE)
-    return told + ("" if area.p_holm is None else f" (Holm's p {p_text(area.p_holm)})")
+    notes = [*more, *([] if area.p_holm is None else [f"Holm's p {p_text(area.p_holm)}"])]
+    return interval_text(area.estimate, scale) + (f" ({', '.join(notes)})" if notes else "")
 
 
-def area_cell(area: Area | None, detail: str) -> GridCell:
-    """The mean height with its interval and more of a detail; empty without an area."""
-    if area is None:
-        return GridCell("")
+def by_tone(areas: Sequence[Kind], words: Sequence[str], text: Callable[[Kind], str]) -> dict[str, list[str]]:
+    """What is better, worse and not resolved, under these words for them in turn; those of none are left out."""
+    found = {word: [text(area) for area in areas if area.tone == tone]
+             for tone, word in zip(("better", "worse", ""), words, strict=True)}  # fmt: skip
+    return {word: told for word, told in found.items() if told}
+
+
+def areas_sheet(areas: Sequence[Kind], heads: Callable[[Kind], tuple[str, ...]], over: Callable[[Kind], str],
+                detail: Callable[[Kind], str]) -> tuple[Sheet, list[str]]:  # fmt: skip
+    """A row for each place with the range that areas there are over, a column for each of the variants.
+
+    Args:
+        areas: of the table.
+        heads: the place of an area, as the first cells of its row.
+        over: the range of one that has an estimate.
+        detail: of such a one, after its interval.
+    """
+    sheet, variants = Sheet(), list(dict.fromkeys(area.variant for area in areas))
+    for place in dict.fromkeys(map(heads, areas)):
+        own = {area.variant: area for area in areas if heads(area) == place}
+        ends = next((over(area) for area in own.values() if area.estimate), "–")
+        cells = (_cell(own[name], detail) if name in own else "" for name in variants)
+        sheet.add(*place, ends, *cells)
+    return sheet, variants
+
+
+def _cell(area: Kind, detail: Callable[[Kind], str]) -> GridCell:
     if area.estimate is None:
         return GridCell(area.reason, tone="lack")
-    told = f"{bracket(area.estimate, AREA_SCALE)}{detail}"
+    told = f"{bracket(area.estimate, AREA_SCALE)}{detail(area)}"
     return GridCell(AREA_SCALE.number(area.estimate.mean, sign=True), told, repr(area.estimate.mean), area.tone)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from evalsuite.report.numerals import power_text
 from evalsuite.report.section import sections
+from evalsuite.report.statistics import Estimate
 
 FIGURE_WIDTH = 7.2  # inches: two such figures side by side stay readable
 INK_COLOUR = "#1f2328"
@@ -20,6 +22,8 @@ RULE_COLOUR = "#d8dee4"
 _MORE = ("#0072B2", "#D55E00", "#8C6D1F", "#6A51A3", "#7F7F7F")
 _MARKERS = ("P", "X", "<", ">", "h")
 MOST = 6
+_NAMED = 16  # More layers than that are named in part.
+_LONGEST = 18  # Characters of a layer's name.
 VERDICT_COLOURS = {
     "holds": "#0072B2", "violated": "#D55E00", "unknown": "#C9CED4", "timeout": "#8A929B", "unsupported": "#F3F4F6",
 }  # fmt: skip
@@ -116,6 +120,96 @@ def variant_legend(figure: Any, variants: Sequence[str]) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=min(len(variants), 6), columnspacing=1.4)
 
 
+Layers = Mapping[str, Mapping[str, Estimate]]  # Variant -> layer -> over seeds.
+
+
+@dataclass
+class Panels:
+    """A figure under way: its panels by row and column; `svg` is there once it is drawn."""
+
+    figure: Any
+    grid: Any
+    svg: str = ""
+
+
+@contextmanager
+def panels(count: int, columns: int, height: float, variants: Sequence[str] = (), *, more: float = 0.0,
+           **shared: Any) -> Iterator[Panels]:  # fmt: skip
+    """So many panels side by side in rows of `columns`, then the legend of the variants and the SVG.
+
+    Args:
+        count: of panels; places that are left are empty.
+        columns: at most.
+        height: of a row, in inches.
+        variants: what the legend names; none for no such legend.
+        more: inches for legends and titles.
+        shared: which axes panels share, as matplotlib has it.
+    """
+    rows = -(-count // columns)
+    with figure_style():
+        figure = new_figure(FIGURE_WIDTH, height * rows + more)
+        found = Panels(figure, figure.subplots(rows, columns, squeeze=False, **shared))
+        for axes in found.grid.flat[count:]:
+            axes.set_axis_off()
+        yield found
+        if variants:
+            variant_legend(figure, variants)
+        found.svg = svg_text(figure)
+
+
+def layer_marks(axes: Any, names: Sequence[str], layers: Layers, known: Mapping[str, Look],
+                seen: Layers | None = None) -> None:  # fmt: skip
+    """A mark with its interval for each layer and variant, beside one another.
+
+    Args:
+        axes: a panel, whose heights may be on a log scale: what is not above 0 has no mark.
+        names: of the layers, in order.
+        layers: what has marks.
+        known: how each variant is drawn.
+        seen: what has dashes, of the layers that have names.
+    """
+    for (variant, look), shift in zip(known.items(), shifts(len(known), 0.7), strict=True):
+        found = layers.get(variant, {})
+        places = [(names.index(name) + shift, each) for name, each in found.items() if each.mean > 0]
+        # An interval may reach below 0, which a log scale has no place for.
+        down = [min(each.half_width or 0.0, 0.9 * each.mean) for _, each in places]
+        axes.errorbar(
+            [x for x, _ in places], [each.mean for _, each in places],
+            yerr=[down, [each.half_width or 0.0 for _, each in places]], color=look.colour, marker=look.marker,
+            markersize=4, elinewidth=1.1, linestyle="none",
+        )  # fmt: skip
+        below = (seen or {}).get(variant, {})
+        dashes = [(names.index(name) + shift, each.mean) for name, each in below.items() if name in names]
+        if dashes:
+            axes.plot([x for x, _ in dashes], [y for _, y in dashes], color=look.colour, marker="_", linestyle="none")
+
+
+def shifts(count: int, width: float) -> list[float]:
+    """How far the marks of so many variants stand apart from a place of theirs all, over a width."""
+    return [(i - (count - 1) / 2) * width / count for i in range(count)]
+
+
+def name_layers(axes: Any, names: Sequence[str], fitting: int) -> None:
+    """Long names are cut and many named in part; across where all are longer than what is `fitting`, in characters."""
+    step = -(-len(names) // _NAMED)
+    shown = [name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}" for name in names[::step]]
+    crowded = sum(map(len, shown)) > fitting
+    axes.set_xticks(range(0, len(names), step), shown, fontsize=6.5 if crowded else 7, rotation=90 if crowded else 0)
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.grid(axis="y")
+    axes.tick_params(axis="x", length=0)
+
+
+def log_heights(axes: Any, text: Callable[[float], str] = power_text, **located: Any) -> None:
+    """A log scale of heights with ticks as text, since formulas are not set; `located` as LogLocator has it."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(**(located or {"numticks": 6})))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
 def drawings_by_group(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence[str], name: str,
           title: str) -> list[Drawing]:  # fmt: skip
     """A figure for each group of variants that one can show; one reason where there is none of any."""
@@ -125,12 +219,6 @@ def drawings_by_group(draw: Callable[[Sequence[str], str, str], Drawing], varian
         if any(each.svg for each in drawn):
             return drawn
     return [draw(variants, name, title)]
-
-
-def eps_text(eps: str) -> str:
-    """A radius as a title has it; `eps` is text from a setting."""
-    value = number_of(eps)
-    return f"ε = {eps}" if math.isnan(value) else f"ε = {value:.6g}"
 
 
 def number_of(text: str | None) -> float:

@@ -96,7 +96,7 @@ class _Rows:
         self.seeds: dict[str, set[int]] = {}
         self.steps: dict[tuple[str, str], None] = {}
         self.variants = list(frame["variant"].unique())
-        aggregates = frame[frame["sample"].isna() & ~frame["metric"].isin(drawn)]
+        aggregates = frame.loc[frame["sample"].isna() & ~frame["metric"].isin(drawn), list(_READ)]
         self._clocked = set(
             aggregates.loc[aggregates["timing"].astype(bool), list(_OF_LINE)].itertuples(index=False, name=None)
         )
@@ -104,7 +104,7 @@ class _Rows:
             self.jobs.add(job)
             self.seeds.setdefault(job[0], set()).add(job[3])
             self.steps[job[:2]] = None
-        for row in aggregates[list(_READ)].itertuples(index=False, name=None):
+        for row in aggregates.itertuples(index=False, name=None):
             self._add(dict(zip(_READ, row, strict=True)))
 
     def _add(self, row: Mapping[str, Any]) -> None:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
-from evalsuite.report.figures import draw_all
-from evalsuite.report.findings import chance_text
 from evalsuite.report.headlines import headline_lines
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.section import Part, Run, Section, in_recipe_order
-from evalsuite.report.tables import TextLine, contradictions, failures, merged, text_lines
-from evalsuite.report.verdicts import Contradictions, verdict_table
+from evalsuite.report.sentences import chance_text
+from evalsuite.report.tables import TextLine, failures, merged, text_lines
+from evalsuite.report.verdicts import Contradictions, contradictions, verdict_figures, verdict_table
 from evalsuite.results import Status
 
 if TYPE_CHECKING:
@@ -136,14 +135,19 @@ class Content:
         """In order, the baseline first."""
         return [str(each) for each in self.compared["variant"].unique()]
 
+    @cached_property
+    def by_workload(self) -> dict[str, list[TextLine]]:
+        """The headline lines of each workload."""
+        return {each: headline_lines([line for line in self.lines if line.workload == each]) for each in self.workloads}
+
     def glance(self, workload: str) -> list[TextLine]:
         """The headline lines of a workload."""
-        return headline_lines([line for line in self.lines if line.workload == workload])
+        return self.by_workload.get(workload, [])
 
-    @cached_property
+    @property
     def glances(self) -> list[TextLine]:
         """The headline lines of all workloads."""
-        return [line for workload in self.workloads for line in self.glance(workload)]
+        return [line for found in self.by_workload.values() for line in found]
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
@@ -167,7 +171,12 @@ class Content:
     @cached_property
     def figures(self) -> list[Drawing]:
         """Those of no single section, without data too."""
-        return draw_all(self.whole, self.verdicts)
+        return [
+            each
+            for workload in map(str, self.whole["workload"].unique())
+            for each in verdict_figures(self.verdicts[self.verdicts["workload"] == workload], workload,
+                                        list(self.whole.loc[self.whole["workload"] == workload, "variant"].unique()))
+        ]  # fmt: skip
 
     @property
     def drawings(self) -> list[Drawing]:
@@ -178,15 +187,6 @@ class Content:
     def many(self) -> bool:
         """Whether there are too many variants for a column each."""
         return len(self.variants) > MOST_COLUMNS
-
-    @property
-    def undrawn(self) -> dict[str, list[str]]:
-        """Reason -> the titles of the figures that there are not for it."""
-        found: dict[str, list[str]] = {}
-        for drawing in self.drawings:
-            if drawing.svg is None:
-                found.setdefault(drawing.reason, []).append(drawing.title)
-        return found
 
     @property
     def seeds(self) -> list[int]:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from evalsuite.report.content import GUIDE, Content
-from evalsuite.report.grids import Grid
+from evalsuite.report.grids import Grid, csv_text
 from evalsuite.report.matrix import ALL, matrix_frame
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.section import Part, Section
-from evalsuite.report.spreadsheet import csv_text
 from evalsuite.report.tables import TextLine
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ def explorer_data(content: Content) -> dict[str, Any]:
     """Lines and cells by columns; a cell has its values by seed, so that the page computes what it draws from these."""
     lines = content.lines
     shown = content.variants[1:] or content.variants
-    seeds = {each: sorted(map(int, rows["seed"].unique())) for each, rows in content.frame.groupby("workload")}
+    seeds = {str(each): sorted(map(int, every))
+             for each, every in content.frame.groupby("workload")["seed"].unique().items()}  # fmt: skip
     cells = [
         _cell(content, line, at, variant, seeds[line.workload])
         for at, line in enumerate(lines)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from evalsuite.report.statistics import Estimate
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # A spreadsheet would run text that begins so.
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,22 @@ class Grid:
     frame: pd.DataFrame | None = field(default=None, compare=False)
 
 
+class Sheet:
+    """A table under way: its rows of cells, and `lines` of their exact numbers."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[GridCell, ...]] = []
+        self.lines: list[dict[str, Any]] = []
+
+    def add(self, *cells: GridCell | str) -> None:
+        """A row; text alone is a cell."""
+        self.rows.append(tuple(GridCell(each) if isinstance(each, str) else each for each in cells))
+
+    def grid(self, name: str, caption: str, columns: Sequence[str], note: str = "") -> Grid | None:
+        """The table; None without any row."""
+        return Grid(name, caption, tuple(columns), tuple(self.rows), note, frame_of(self.lines)) if self.rows else None
+
+
 def frame_of(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
     """Lines as a frame."""
     import pandas as pd
@@ -59,13 +80,21 @@ def frame_of(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(list(lines))
 
 
-def estimate_columns(name: str, estimate: Any) -> dict[str, Any]:
-    """Columns `name`, `name_low`, `name_high` of an `Estimate` or `Ratio`; None where there is no number."""
-    value = None if estimate is None else getattr(estimate, "mean", None)
-    if estimate is not None and value is None:
-        value = estimate.value
-    return {
-        name: value,
-        f"{name}_low": None if estimate is None else estimate.low,
-        f"{name}_high": None if estimate is None else estimate.high,
-    }
+def estimate_columns(name: str, estimate: Estimate | None) -> dict[str, Any]:
+    """Columns `name`, `name_low`, `name_high`; None where there is no number."""
+    found = (None, None, None) if estimate is None else (estimate.mean, estimate.low, estimate.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """The frame with exact numbers; an apostrophe stands before text that begins like a formula."""
+    import pandas as pd
+
+    marked = frame.copy()
+    for name in marked.select_dtypes(exclude="number").columns:
+        marked[name] = pd.Series([_marked(value) for value in marked[name]], marked.index, dtype=object)
+    return marked.rename(columns=_marked).to_csv(index=False, lineterminator="\n")
+
+
+def _marked(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

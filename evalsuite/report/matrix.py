@@ -12,22 +12,20 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
+from evalsuite.report.comparison import SAMPLED
 from evalsuite.report.grids import estimate_columns, frame_of
 from evalsuite.report.measured import TRAIN
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.paired import difference_unit, interval_text, seed_difference
-from evalsuite.report.pooling import mean_over_workloads, seeds_needed
-from evalsuite.report.ranks import holm
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Run, Screen, in_recipe_order
 from evalsuite.report.sentences import listed
-from evalsuite.report.statistics import Estimate, p_value
+from evalsuite.report.statistics import Estimate, holm, mean_over_workloads, p_value, seeds_needed
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.05
 ALL = "all workloads"
-SAMPLED = "fraction"  # The same difference in a few seeds is chance there, and no spread of zero.
 
 
 class Reading(str, Enum):
@@ -255,8 +253,8 @@ def _pooled(endpoint: Endpoint, effects: Sequence[Estimate]) -> tuple[Estimate, 
     pooled = mean_over_workloads(effects)
     if pooled is None:
         return None
-    p = _p(endpoint, [each.mean for each in effects], pooled.estimate) if pooled.estimate.constant else pooled.p
-    return pooled.estimate, p
+    estimate, p = pooled
+    return estimate, _p(endpoint, [each.mean for each in effects], estimate) if estimate.constant else p
 
 
 def _between(least: Estimate, p_least: float | None, most: Estimate, p_most: float | None

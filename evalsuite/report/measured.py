@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from evalsuite.report.comparison import root_reason
 from evalsuite.results import Status, parse_setting
@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 
 TRAIN = "train"
 _PLACE = ("workload", "variant", "step", "metric", "setting")
+
+
+class Arms(TypedDict):
+    """Whose numbers a table has."""
+
+    workload: str
+    baseline: str
+    variants: tuple[str, ...]
+    seeds: int
 
 
 class Measured:
@@ -31,7 +40,7 @@ class Measured:
         self.frame = rows
         self.workloads = [str(each) for each in frame["workload"].unique()]
         self.variants = [str(each) for each in frame["variant"].unique()]
-        steps = frame[frame["step"] != TRAIN].drop_duplicates("step")
+        steps = frame.loc[frame["step"] != TRAIN, ["step", "options"]].drop_duplicates("step")
         self.options: dict[str, dict[str, Any]] = dict(zip(steps["step"], steps["options"], strict=True))
         named = frame.drop_duplicates("variant")
         self.uses: dict[str, str] = dict(zip(named["variant"], named["variant_use"], strict=True))
@@ -56,10 +65,15 @@ class Measured:
         elif row["reason"]:
             self._reasons.setdefault(place, f"{row['status']}: {root_reason(str(row['reason']))}")
 
+    def arms(self, workload: str, baseline: str) -> Arms:
+        """What every table of a workload has: see `StepTable`."""
+        variants = tuple(sorted(self.variants, key=lambda name: name != baseline))
+        seeds = int(self.frame.loc[self.frame["workload"] == workload, "seed"].nunique())
+        return {"workload": workload, "baseline": baseline, "variants": variants, "seeds": seeds}
+
     def step(self, workload: str, stage: str) -> str:
         """The first step of a stage that measures the networks as trained; empty where there is none."""
-        steps = self._steps.get((workload, stage), {})
-        return next((step for step in steps if not self._after.get(step)), "")
+        return next(iter(self.plain_steps(workload, stage)), "")
 
     def plain_steps(self, workload: str, stage: str) -> list[str]:
         """The steps of a stage that take networks as trained, in the order of the rows."""
@@ -76,6 +90,11 @@ class Measured:
     def settings(self, workload: str, variant: str, step: str, metric: str) -> dict[str, dict[str, str]]:
         """The settings that have a value: text -> its keys and values, in the order of the rows."""
         return dict(self._settings.get((workload, variant, step, metric), {}))
+
+    def every_setting(self, workload: str, steps: Iterable[str], metric: str) -> list[str]:
+        """The settings that any network of these steps has a value at, in the order of the steps."""
+        places = ((variant, step) for step in steps for variant in self.variants)
+        return list(dict.fromkeys(text for place in places for text in self.settings(workload, *place, metric)))
 
     def reason(self, workload: str, variant: str, step: str, metric: str) -> str:
         """Why there is no value, with the status; "absent" where there is no row either."""

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
-from evalsuite.report.grids import GridCell, estimate_columns
+from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.statistics import Estimate, mean_interval, p_value, paired_difference
 
 Values = Mapping[int, float]  # Seed -> value.
-
-
-class Arms(Protocol):
-    """What a cell must know of its table: the variant it is compared with, and the seeds of the run."""
-
-    @property
-    def baseline(self) -> str:
-        """The variant to compare with."""
-        ...
-
-    @property
-    def seeds(self) -> int:
-        """How many seeds there are."""
-        ...
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -87,6 +74,45 @@ class Compared:
         return "" if ratio.low <= 1 <= ratio.high else "better" if (ratio.mean > 1) == (self.way > 0) else "worse"
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepTable:
+    """What one step, or several, gave of one workload: numbers of each variant, paired with the baseline's by seed.
+
+    `variants` have the baseline first. `seeds` counts those of the workload. `reasons` is (variant, metric) -> why it
+    has no value, an empty metric standing for all.
+    """
+
+    workload: str
+    baseline: str
+    variants: tuple[str, ...]
+    seeds: int
+    reasons: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The variants without the baseline."""
+        return self.variants[1:]
+
+    @property
+    def seeds_text(self) -> str:
+        """ "3 seeds"."""
+        return f"{self.seeds} seed{'s' * (self.seeds != 1)}"
+
+    def reason(self, variant: str, metric: str = "") -> str:
+        """Why there is no value of a metric."""
+        found = self.reasons.get((variant, metric)) or self.reasons.get((variant, ""))
+        return found or "absent: no row of it in this run"
+
+    def row(self, sheet: Sheet, heads: Iterable[GridCell | str], cells: Sequence[Compared],
+            scale: Scale | str = "fraction", show: Callable[..., GridCell] | None = None) -> bool:  # fmt: skip
+        """A row of one number of each variant, on a scale or on their own of a unit; whether any variant has it."""
+        if not any(cell.mean for cell in cells):
+            return False
+        scale = common_scale(cells, scale) if isinstance(scale, str) else scale
+        sheet.add(*heads, *((show or compared_cell)(cell, self, scale) for cell in cells))
+        return True
+
+
 def compare_values(
     variant: str, own: Values, other: Values, *, way: int = 1, magnitude: float | None = None
 ) -> Compared:
@@ -139,7 +165,7 @@ def common_scale(cells: Sequence[Compared], unit: str = "fraction") -> Scale:
     return scale_of(unit, [cell.mean.mean for cell in cells if cell.mean], halves + differences)
 
 
-def compared_cell(cell: Compared, table: Arms, scale: Scale, more: Sequence[str] = (), *,
+def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence[str] = (), *,
                   toned: bool = True, alone: bool = False) -> GridCell:  # fmt: skip
     """ "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value; `more` ends the detail.
 
@@ -160,7 +186,7 @@ def compared_cell(cell: Compared, table: Arms, scale: Scale, more: Sequence[str]
     return GridCell(text, ", ".join(notes), repr(cell.mean.mean), cell.tone if toned else "")
 
 
-def lacking(cell: Compared, table: Arms) -> list[str]:
+def lacking(cell: Compared, table: StepTable) -> list[str]:
     """ "n = 2 of 3" where seeds are missing."""
     count = cell.mean.n if cell.mean else 0
     return [f"n = {count} of {table.seeds}"] if 0 < count < table.seeds else []
@@ -192,6 +218,41 @@ def bracket(estimate: Estimate, scale: Scale) -> str:
     if estimate.low is None or estimate.high is None:
         return "(one seed, no interval)"
     return f"[{scale.number(estimate.low)}, {scale.number(estimate.high)}]"
+
+
+def tally(cells: Sequence[Compared]) -> str:
+    """How many are resolved: "3 (1 better, 2 worse)" or "none"."""
+    tones = [cell.tone for cell in cells if cell.resolved]
+    told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
+    return f"{len(tones)} ({told})" if tones else "none"
+
+
+def where_text(cells: Sequence[tuple[Kind, Compared]], words: tuple[str, str], scale: Scale,
+               told: Callable[[list[Kind]], str], *, at: Sequence[str] = ("at", "at"), alone: str = ""
+               ) -> str:  # fmt: skip
+    """ "higher at 25 % and 50 % (+1.0 to +3.2 pp), not resolved at 75 %".
+
+    Args:
+        cells: places, and what differs there.
+        words: for what is resolved above 0 and below it.
+        scale: of the differences.
+        told: several places in words.
+        at: stands before the places, and before those of what is not resolved.
+        alone: said where nothing is resolved, in the place of all places.
+    """
+    groups: dict[str, list[tuple[Kind, Compared]]] = {}
+    for place, cell in cells:
+        above = cell.difference is not None and cell.difference.mean > 0
+        groups.setdefault(words[not above] if cell.resolved else "", []).append((place, cell))
+    parts = []
+    for word in words:
+        if word in groups:
+            ends = ends_text([cell.difference for _, cell in groups[word] if cell.difference], scale)
+            parts.append(f"{word} {at[0]} {told([place for place, _ in groups[word]])} ({ends})")
+    if "" in groups:
+        rest = f"not resolved {at[1]} {told([place for place, _ in groups['']])}"
+        parts.append(rest if parts or not alone else alone)
+    return ", ".join(parts)
 
 
 def ends_text(estimates: Sequence[Estimate], scale: Scale) -> str:

@@ -1,4 +1,4 @@
-"""What the runner wrote of a run beside its rows: `run.json`, read so that a missing entry shows as such."""
+"""What the runner wrote of a run beside its rows, `run.json`, and what follows from it: the order, the baseline."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from evalsuite.report.section import sections
 from evalsuite.results import DamagedResults
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NOT_RECORDED = "not recorded"
 
@@ -70,3 +74,30 @@ def read_record(folder: Path) -> Record:
     if not isinstance(entries, dict):
         raise DamagedResults(f"{path}: holds {type(entries).__name__}, not an object; run the recipe again")
     return Record(entries)
+
+
+def in_order(frame: pd.DataFrame, record: Record) -> pd.DataFrame:
+    """The rows in the recipe's order, whatever order the jobs ended in; unknown names go last, by name."""
+    wanted = {
+        "workload": record.names("workloads"),
+        "variant": record.names("variants"),
+        "step": ["train", *steps] if (steps := [str(step["name"]) for step in record.steps]) else [],
+    }
+    ranks = frame[["seed"]].copy()
+    for column, names in wanted.items():
+        rest = [each for each in frame[column].unique() if each not in names]
+        # Without a recorded order, the order of the rows is all there is.
+        order = {name: i for i, name in enumerate([*names, *(sorted(rest) if names else rest)])}
+        ranks[column] = frame[column].map(order)
+    places = ranks.sort_values(["workload", "variant", "seed", "step"], kind="stable").index
+    return frame.loc[places].reset_index(drop=True)
+
+
+def baseline_of(frame: pd.DataFrame, record: Record) -> str:
+    """The recorded baseline; for want of a record, that of a section, else the first variant."""
+    recorded = record.entries.get("baseline")
+    if isinstance(recorded, str) and recorded:
+        return recorded
+    variants = list(frame["variant"].unique())
+    known = [each.baseline for each in sections().values() if each.baseline]
+    return next((each for each in known if each in variants or not variants), str(variants[0]) if variants else "")

@@ -304,18 +304,13 @@ def first_step(
         ]
         if not steps or not _anywhere(run, stage, metrics):
             return None
-        told = _settings(run, workload, steps[0], metrics)[0] if setting is None else setting
+        own = (run.measured.settings(workload, run.baseline, steps[0], metric) for metric in metrics)
+        told = next((text for found in own for text in found), "") if setting is None else setting
         primary = paired_test(run, workload, variant, steps[0], metrics, told)
         family = [paired_test(run, workload, variant, steps[0], (each,)) for each in guards]
         return Evidence(primary, [each for each in family if each.own and each.other])
 
     return measure
-
-
-def _settings(run: Run, workload: str, step: str, metrics: Sequence[str]) -> list[str]:
-    """The settings that the baseline has a value at, in the order of the rows; one that is empty for want of any."""
-    every = (run.measured.settings(workload, run.baseline, step, metric) for metric in metrics)
-    return list(dict.fromkeys(text for found in every for text in found)) or [""]
 
 
 def _anywhere(run: Run, stage: str, metrics: Sequence[str]) -> bool:

@@ -1,12 +1,16 @@
-"""Per-sample verdicts: how many there are of each, and whether two methods ever contradict each other."""
+"""Per-sample verdicts: how many there are of each, drawn as shares, and whether two methods contradict each other."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalsuite.contract import Verdict
+from evalsuite.report.canvas import MUTED_COLOUR, RULE_COLOUR, VERDICT_COLOURS, Drawing, number_of, panels
+from evalsuite.report.numerals import radius_text
+from evalsuite.report.tables import records
 from evalsuite.results import JOB_FAILURES, parse_setting
 
 if TYPE_CHECKING:
@@ -16,6 +20,7 @@ VERDICTS = tuple(verdict.value for verdict in Verdict)
 _OPPOSITE = {Verdict.HOLDS.value: Verdict.VIOLATED.value, Verdict.VIOLATED.value: Verdict.HOLDS.value}
 _READ = ("workload", "variant", "seed", "step", "metric", "setting", "sample", "verdict")
 _COUNT_COLUMNS = ("workload", "step", "variant", "eps", "method")
+_MOST_RADII = 4  # Of panels beside one another.
 # What is claimed, by the metric's name, of which inputs and network.
 _PROPERTY = ("workload", "variant", "seed", "sample", "metric", "eps", "norm", "network")
 
@@ -56,7 +61,7 @@ def verdict_table(frame: pd.DataFrame) -> pd.DataFrame:
     failed = frame[
         (frame["metric"] == "") & frame["status"].isin(JOB_FAILURES) & frame["step"].isin(rows["step"].unique())
     ]
-    seeds = {str(name): rows_of["seed"].nunique() for name, rows_of in frame.groupby("workload")}
+    seeds = {str(name): count for name, count in frame.groupby("workload")["seed"].nunique().items()}
     for (workload, step, variant, status, reason), group in failed.groupby(
         ["workload", "step", "variant", "status", "reason"], sort=False
     ):
@@ -123,15 +128,103 @@ def _alike(rows: pd.DataFrame, names: Sequence[tuple[str, str]]) -> dict[tuple[i
 
     A million rows say one of a few dozen things of each property.
     """
+    import numpy as np
+
+    if rows.empty:
+        return {}
     codes = {name: code for code, name in enumerate(names)}
-    every = rows.groupby(list(_PROPERTY), sort=False, dropna=False).ngroup().to_numpy().tolist()
-    said: dict[int, set[int]] = {}
-    first: dict[int, int] = {}
-    spoken = zip(rows["source"].tolist(), rows["verdict"].tolist(), strict=True)
-    for place, (each, name) in enumerate(zip(every, spoken, strict=True)):
-        said.setdefault(each, set()).add(codes[name])
-        first.setdefault(each, place)
+    spoken = zip(rows["source"], rows["verdict"], strict=True)
+    code = np.fromiter((codes[name] for name in spoken), np.int64, len(rows))
+    every = rows.groupby(list(_PROPERTY), sort=False, dropna=False).ngroup().to_numpy()
+    # Each property with each thing that is said of it once, in order: a million rows take three arrays.
+    of, said = np.divmod(np.unique(every * len(names) + code), len(names))
+    starts = np.flatnonzero(np.diff(of, prepend=-1)).tolist()
+    told = said.tolist()
     found: dict[tuple[int, ...], list[int]] = {}
-    for each, told in said.items():
-        found.setdefault(tuple(sorted(told)), []).append(first[each])
+    for place, start, end in zip(np.unique(every, return_index=True)[1].tolist(), starts, [*starts[1:], len(told)],
+                                 strict=True):  # fmt: skip
+        found.setdefault(tuple(told[start:end]), []).append(place)
     return found
+
+
+def verdict_figures(verdicts: pd.DataFrame, workload: str, variants: Sequence[str]) -> list[Drawing]:
+    """Shares of the verdicts: one figure; where there are more radii than it has room for, one of each step."""
+    name, title = f"verdicts-{workload}", f"Verdicts, {workload}"
+    counted = verdicts[verdicts["total"] > 0]
+    steps = list(dict.fromkeys(counted["step"]))
+    if counted["eps"].nunique() <= _MOST_RADII or len(steps) < 2:
+        return [verdict_bars(verdicts, name, title, variants)]
+    return [
+        verdict_bars(verdicts[verdicts["step"] == step], f"{name}-{step}" if i else name, f"{title}, {step}", variants)
+        for i, step in enumerate(steps)
+    ]
+
+
+def verdict_bars(verdicts: pd.DataFrame, name: str, title: str, variants: Sequence[str]) -> Drawing:
+    """Shares of the verdicts: a row of panels per method, a column per eps, a bar per variant."""
+    caption = (
+        "What each method says of the same samples, all seeds together. An attack can only find violations, and bound "
+        "propagation can only find proofs; what neither decides stays unknown."
+    )
+    counted = verdicts[verdicts["total"] > 0]
+    if counted.empty:
+        return Drawing(name, title, caption, reason="no verdicts of single samples")
+    methods = list(dict.fromkeys(zip(counted["step"], counted["method"], strict=True)))
+    every = sorted(counted["eps"].unique(), key=number_of)
+    if len(every) > _MOST_RADII:
+        caption += f" Of {len(every)} radii {_MOST_RADII} are shown; the counts of all are in the table."
+        every = [every[round(i * (len(every) - 1) / (_MOST_RADII - 1))] for i in range(_MOST_RADII)]
+    noted = [row for row in records(verdicts) if row["note"]]
+    notes = {(row["step"], row["variant"]): row["note"].split(" (")[0] for row in noted}
+    with panels(
+        len(methods) * len(every), len(every), 0.3 + 0.17 * len(variants), more=0.5, sharex=True, sharey=True
+    ) as figure:
+        for axes_row, (step, method) in zip(figure.grid, methods, strict=True):
+            for axes, eps in zip(axes_row, every, strict=True):
+                panel = counted[(counted["step"] == step) & (counted["method"] == method) & (counted["eps"] == eps)]
+                _bars(axes, panel, variants, {variant: notes.get((step, variant), "") for variant in variants})
+                head = f"{method or step}, {_eps_title(eps)}" if eps else method or step
+                axes.set_title(head, fontweight="normal", fontsize=8)
+        _verdict_legend(figure.figure)
+    alt = f"{title}: shares by method and eps; the counts are in the table."
+    return Drawing(name, title, caption, alt, figure.svg)
+
+
+def _eps_title(eps: str) -> str:
+    value = number_of(eps)
+    return f"ε = {eps}" if math.isnan(value) else f"ε = {radius_text(value)}"
+
+
+def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mapping[str, str]) -> None:
+    axes.set_yticks(range(len(variants)), variants, fontsize=7)
+    axes.tick_params(length=0)
+    axes.set_ylim(len(variants) - 0.5, -0.5)
+    axes.set_xlim(0, 100)
+    axes.set_xticks([0, 50, 100], ["0", "50", "100 %"], fontsize=7)
+    axes.spines["left"].set_visible(False)
+    if panel.empty:
+        middle = (len(variants) - 1) / 2
+        axes.text(50, middle, "not run", ha="center", va="center", color=MUTED_COLOUR, fontsize=7, style="italic")
+        return
+    rows = {row["variant"]: row for row in records(panel)}
+    for i, variant in enumerate(variants):
+        left = 0.0
+        if variant not in rows:
+            axes.text(
+                2, i, notes[variant] or "no verdicts", va="center", color=MUTED_COLOUR, fontsize=6.5, style="italic"
+            )
+            continue
+        for verdict in VERDICTS:
+            share = 100 * rows[variant][verdict] / rows[variant]["total"]
+            if share:
+                axes.barh(i, share, left=left, height=0.72, color=VERDICT_COLOURS[verdict], linewidth=0)
+            left += share
+
+
+def _verdict_legend(figure: Any) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor=VERDICT_COLOURS[each], edgecolor=RULE_COLOUR, linewidth=0.5, label=each) for each in VERDICTS
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.4, handlelength=1.2)

@@ -12,8 +12,7 @@ from evalsuite.contract import Direction
 from evalsuite.report.comparison import SAMPLED, is_clock
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.paired import interval_text, seed_difference
-from evalsuite.report.ranks import holm
-from evalsuite.report.statistics import Estimate, mean_interval, p_value
+from evalsuite.report.statistics import Estimate, holm, mean_interval, p_value
 
 if TYPE_CHECKING:
     from evalsuite.studies.pairing import Pair

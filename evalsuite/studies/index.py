@@ -10,9 +10,8 @@ from urllib.parse import quote
 
 from evalsuite.report.content import ANSWER_GUIDE, Content
 from evalsuite.report.matrix import ALL, Matrix, Reading
-from evalsuite.report.ordering import baseline_of, in_order
 from evalsuite.report.page import content_policy
-from evalsuite.report.record import Record, read_record
+from evalsuite.report.record import Record, baseline_of, in_order, read_record
 from evalsuite.results import DamagedResults, read_results
 
 _TONES = {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"}

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.content import Content
-from evalsuite.report.ordering import in_order
-from evalsuite.report.record import Record, read_record
+from evalsuite.report.record import Record, in_order, read_record
 from evalsuite.results import OPTIONS, read_results
 
 if TYPE_CHECKING:

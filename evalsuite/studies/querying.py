@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evalsuite.report.spreadsheet import csv_text
+from evalsuite.report.grids import csv_text
 from evalsuite.results import as_table, read_results
 from evalsuite.studies.pairing import Refused
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evalsuite.report.comparison import SAMPLED
 from evalsuite.report.content import Content
-from evalsuite.report.matrix import SAMPLED, MatrixRow
-from evalsuite.report.ordering import baseline_of, in_order
-from evalsuite.report.record import read_record
+from evalsuite.report.matrix import MatrixRow
+from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.statistics import Estimate, t_quantile
 from evalsuite.results import read_results
 

@@ -15,10 +15,14 @@ from evalsuite import (
     Network,
     Outcome,
     Split,
+    Unsupported,
+    census,
+    expose,
     fold_hardness,
     scores,
     worsening,
 )
+from pipelines.prune.conv1d import conv1d_to_linear
 from pipelines.prune.cost import runtime_metrics, size_metrics
 from pipelines.prune.narrowing import Narrowed, narrow, probe_of
 from pipelines.prune.obstacles import check_weights
@@ -32,7 +36,7 @@ LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
 def measure(network: Network, bench: Bench, options: Prune) -> Outcome:
     """Prune and fine-tune a copy of `network`, and hand it on with its metrics; see `Prune` for what is raised."""
     check_weights(network.module)
-    unpruned = fold_hardness(network.module, (network.example(2),))
+    unpruned = fold_hardness(_readable(network), (network.example(2),))
     made = narrow(unpruned, probe_of(bench), bench, options)
     test, path = bench.data.test, bench.folder / "pruned.onnx"
     metrics = [
@@ -43,6 +47,19 @@ def measure(network: Network, bench: Bench, options: Prune) -> Outcome:
     ]
     handed_on = dataclasses.replace(network, module=made.module, unswapped=None)
     return Outcome(metrics, {"onnx": path} if path.exists() else {}, handed_on)
+
+
+def _readable(network: Network) -> nn.Module:
+    """The network with GPT-2's `Conv1D` as linear layers and, where all its activations are functions, as modules.
+
+    Raises:
+        Unsupported: it calls its activations, or shares its weights, in a way that has no such form.
+    """
+    module = conv1d_to_linear(network.module)
+    try:
+        return module if census(module) else expose(module, (network.example(2),))
+    except ValueError as error:
+        raise Unsupported(f"its activations cannot be made modules: {error}") from error
 
 
 def _removal(made: Narrowed, options: Prune) -> list[Metric]:

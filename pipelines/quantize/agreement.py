@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from evalsuite import Direction, Metric, Samples, mapped, open_onnx, pieces, run_onnx
+from evalsuite import Direction, Metric, Samples, leaves, mapped, open_onnx, pieces, run_onnx
 from pipelines.quantize.processor import saturation
 from pipelines.quantize.readout import InRuntime, Rounded, in_brevitas, quantizers
 
@@ -74,7 +74,7 @@ class Agreement:
     Args:
         samples: how many were compared.
         equal_logits: share of logits that are the same integer of the logits' grid.
-        equal_classes: share of samples of the same class.
+        equal_classes: share of samples, of a language model of positions, of the same class.
         differing: the quantizers whose tensors differ, in the graph's order, with the share of their elements.
         origins: how many elements differ in the first tensor of their sample that does.
         ties: how many of these lie within `TIE` of a rounding tie.
@@ -109,13 +109,16 @@ class Agreement:
         return f"{text}; {self.saturation}" if self.saturation else text
 
 
-def compare_layers(quantized: fx.GraphModule, path: Path, inputs: torch.Tensor | Samples) -> Agreement:
+def compare_layers(
+    quantized: fx.GraphModule, path: Path, inputs: torch.Tensor | Samples, *, by_position: bool = False
+) -> Agreement:
     """Run both on `inputs` (samples, *input_shape) and compare the integers of every quantized tensor.
 
     Args:
         quantized: the calibrated network.
         path: what `export_qcdq` made of it.
         inputs: real inputs, at least one.
+        by_position: whether each position of a sample has a class of its own, as in a language model.
 
     Raises:
         ValueError: there is no input, or nothing is quantized.
@@ -127,12 +130,12 @@ def compare_layers(quantized: fx.GraphModule, path: Path, inputs: torch.Tensor |
         raise ValueError(f"Brevitas and ONNX Runtime cannot be compared: there is no {missing}")
     plain = open_onnx(path)
     fused, unfused = (InRuntime(path, names, fused=each) for each in (True, False))
-    tally = _Tally(names)
+    tally = _Tally(names, by_position)
     for piece in pieces(inputs, _CHUNK):
         chunk = mapped(piece, lambda each: each.float() if each.is_floating_point() else each)
         logits, integers = fused.run(chunk)
         tally.faithful &= np.array_equal(logits, run_onnx(plain, chunk).numpy())
-        tally.add(in_brevitas(quantized, chunk), integers, unfused.run(chunk)[1])
+        tally.add(len(leaves(chunk)[0]), in_brevitas(quantized, chunk), integers, unfused.run(chunk)[1])
     return tally.result()
 
 
@@ -152,29 +155,31 @@ def agreement_metrics(agreement: Agreement, *, classes: bool = True) -> list[Met
 class _Tally:
     """Collects the comparison, chunk by chunk."""
 
-    def __init__(self, names: list[str]) -> None:
-        self.faithful = True
+    def __init__(self, names: list[str], by_position: bool) -> None:
+        self.faithful, self._by_position = True, by_position
         self._names = names
         self._unequal, self._sizes = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-        self._samples = self._equal_classes = self._origins = self._ties = 0
+        self._samples = self._equal_classes = self._classes = self._origins = self._ties = 0
         self._first: dict[str, Difference] = {}
         self._farthest: Difference | None = None
 
-    def add(self, brevitas: dict[str, Rounded], fused: dict[str, Any], unfused: dict[str, Any]) -> None:
-        """Compare the next samples."""
-        count = len(next(iter(fused.values())))
+    def add(self, count: int, brevitas: dict[str, Rounded], fused: dict[str, Any], unfused: dict[str, Any]) -> None:
+        """Compare the next `count` samples; a tensor may have several rows for each, as of a text's positions."""
         agree = np.ones(count, dtype=bool)
         for name in self._names:
             unequal = brevitas[name].integers != fused[name]
             self._unequal[name] += int(unequal.sum())
             self._sizes[name] += unequal.size
-            origins = np.argwhere(unequal & agree.reshape(-1, *[1] * (unequal.ndim - 1)))
+            rows = np.repeat(agree, len(unequal) // count)
+            origins = np.argwhere(unequal & rows.reshape(-1, *[1] * (unequal.ndim - 1)))
             if len(origins):
                 self._add_origins(name, origins, brevitas[name], fused[name], unfused[name])
             agree &= ~unequal.reshape(count, -1).any(1)
         last = self._names[-1]
-        classes = [each.reshape(count, -1).argmax(1) for each in (brevitas[last].integers, fused[last])]
+        shape = (-1, fused[last].shape[-1]) if self._by_position else (count, -1)
+        classes = [each.reshape(shape).argmax(1) for each in (brevitas[last].integers, fused[last])]
         self._equal_classes += int((classes[0] == classes[1]).sum())
+        self._classes += len(classes[0])
         self._samples += count
 
     def _add_origins(
@@ -205,6 +210,6 @@ class _Tally:
         equal = 1 - shares.get(self._names[-1], 0.0)
         first = next((self._first[name] for name in self._names if name in self._first), None)
         return Agreement(
-            self._samples, equal, self._equal_classes / self._samples, shares, self._origins, self._ties, first,
+            self._samples, equal, self._equal_classes / self._classes, shares, self._origins, self._ties, first,
             self._farthest, self.faithful, saturation(),
         )  # fmt: skip

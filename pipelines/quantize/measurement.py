@@ -16,6 +16,7 @@ from evalsuite import (
     Classification,
     Direction,
     Inputs,
+    LanguageModel,
     Metric,
     Network,
     Outcome,
@@ -74,7 +75,8 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     # Of real numbers random ones would do, and zeros.
     example = network.example(2) if network.several or network.vocabulary is not None else None
     shape = tuple(folded(network.example(1)).shape)
-    if shape != (1, network.classes):
+    texts = isinstance(bench.data.task, LanguageModel)
+    if shape != (1, network.classes) and not (texts and len(shape) == 3):
         raise Unsupported(f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per sample")
     inputs = bench.data.calibration.first(options.calibration_samples)
     made = quantize(folded, network.input_shape, inputs, bench, options, example)
@@ -96,7 +98,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL),
         *made.metrics,
         *found,
-        *agreement_metrics(compare_layers(quantized, path, test.inputs), classes=classes),
+        *agreement_metrics(compare_layers(quantized, path, test.inputs, by_position=texts), classes=classes),
         *study.metrics(Rounding(options.rounding)),
         *execution_metrics(execution),
         *deployment_metrics(float_file, path, test),

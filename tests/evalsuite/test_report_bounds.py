@@ -19,14 +19,13 @@ from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.content import Content
 from evalsuite.report.grids import Grid
-from evalsuite.report.radii import is_geometric, radius_text
+from evalsuite.report.numerals import is_geometric, radius_text
 from evalsuite.report.record import Record
 from evalsuite.report.sentences import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
-from pipelines.bounds.report.curves import _curves, _radius_axis, certified_curves
-from pipelines.bounds.report.heights import Height, heights
+from pipelines.bounds.report.figures import _curves, _radius_axis, certified_curves
+from pipelines.bounds.report.heights import Height, heights, radius_gaps
 from pipelines.bounds.report.layers import layers_grid, logits_grid, shown_radii, stability_grid
-from pipelines.bounds.report.radii import radius_gaps
 from pipelines.bounds.report.tables import BoundsTable, Place
 from pipelines.bounds.report.text import decisions_grid, heights_grid, looser_grid, radius_grid
 

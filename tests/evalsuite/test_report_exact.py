@@ -374,7 +374,7 @@ def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
     section = content_of(tmp_path, rows).parts["exact"]
     (grid,) = [each for each in section.grids if each.name == "exact-proofs"]
     assert marked(grid) == [["w", "none of 2", "2 of 2 mean 3.00 kB"]]
-    assert grid.note.endswith("have no proof files. None of gelu: GELU has none.")
+    assert grid.note.endswith("rests on the prover alone. None of gelu: GELU has none.")
     told = "Of what holds, with a proof checked apart from the prover: relu all 2; gelu none of 2 (GELU has none)."
     assert told in section.findings[-1].sentences
 

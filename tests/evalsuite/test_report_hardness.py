@@ -14,11 +14,13 @@ from test_report_sample import sample_record, write_run
 
 from evalsuite.contract import Direction, Metric
 from evalsuite.reluize.report.hardness import ALL, BEYOND, Relation, _adjusted, layer_drifts, layer_orders, relations
+from evalsuite.reluize.report.ranks import agreement, association, spearman
 from evalsuite.report import write_report
 from evalsuite.report.canvas import groups, looks
+from evalsuite.report.comparison import comparison
 from evalsuite.report.measured import Measured
-from evalsuite.report.ranks import agreement, association, holm, spearman
-from evalsuite.report.tables import comparison, text_lines
+from evalsuite.report.statistics import holm
+from evalsuite.report.tables import text_lines
 from evalsuite.results import Row, read_results, row_of
 
 LAYERS = ("blocks.0.act", "blocks.1.act", "blocks.2.act", "blocks.3.act")

@@ -420,6 +420,7 @@ def test_a_stage_that_calls_sys_exit_costs_only_its_own_row(workshop: Workshop, 
     assert set(rows.loc["slow", "status"]) == {"ok"}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_trained_for_good_fails_before_its_training(workshop: Workshop) -> None:
     head = HEAD.replace("{use: digits-mlp, epochs: 1}", "overlapping, unsavable, {use: from-file, when: data}")
     done = workshop.run(workshop.recipe("  - slow\n", head.replace(", gelu-swap", "")))
@@ -553,6 +554,7 @@ def test_progress_as_json_is_one_object_a_job(workshop: Workshop) -> None:
     assert events[-1]["eta_s"] == 0
 
 
+@pytest.mark.slow
 def test_a_variant_that_does_not_apply_is_unsupported_with_all_its_steps_and_fails_nothing(workshop) -> None:
     head = HEAD.replace("[gelu, gelu-swap]", "[gelu, swap-recalibrated]")
     done = workshop.run(workshop.recipe("  - accuracy\n", head))

@@ -7,9 +7,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import t as student
 
-from evalsuite.report.ranks import after_holm
-from evalsuite.report.statistics import mean_interval, paired_difference
+from evalsuite.report.statistics import after_holm, mean_interval, paired_difference, t_quantile, two_sided_p
 
 # Quantiles of Student's t at 0.975, from printed tables.
 T2, T3 = 4.302653, 3.182446
@@ -113,3 +113,12 @@ def test_counts_after_holm() -> None:
     assert after_holm([0.01, 0.04, 0.015, 0.03]) == "2 after Holm's adjustment for all 4"
     assert after_holm([0.01, 0.04, 0.02, 0.03]) == "1 after Holm's adjustment for all 4"
     assert after_holm([0.02] * 3) == "none after Holm's adjustment for all 3"
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 4, 29])
+@pytest.mark.parametrize("place", [0.5, 0.8, 0.975, 0.99999])
+def test_students_t_is_scipys_to_the_bit(degrees: int, place: float) -> None:
+    """Reports compute it without scipy.stats, whose import takes longer than a small report's tables."""
+    found = t_quantile(place, degrees)
+    assert found == student.ppf(place, degrees)
+    assert two_sided_p(-found, degrees) == two_sided_p(found, degrees) == 2 * student.sf(found, degrees)

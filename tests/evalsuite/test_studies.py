@@ -21,8 +21,7 @@ from typer.testing import CliRunner
 import evalsuite
 from evalsuite.cli import app
 from evalsuite.report.content import Content
-from evalsuite.report.ordering import baseline_of, in_order
-from evalsuite.report.record import read_record
+from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.results import as_table, read_results
 from evalsuite.run.record import read_record as read_run_record
 

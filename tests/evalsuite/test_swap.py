@@ -549,6 +549,7 @@ def test_a_hardened_copy_of_an_example_is_the_swap_that_it_leads_to(make) -> Non
     check_swapped(swapped, example)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(4)])
 def test_formulas_beside_what_has_a_mode_are_not_hardened(layer: nn.Module, training: bool) -> None:

@@ -12,12 +12,21 @@ import pytest
 from test_report_sample import CRASH, NO_ERF, frame_of, sample_rows
 
 from evalsuite.contract import Direction, Metric, Verdict
+from evalsuite.report.comparison import comparison
+from evalsuite.report.grids import csv_text
 from evalsuite.report.numerals import scale_of
-from evalsuite.report.spreadsheet import csv_text
-from evalsuite.report.tables import comparison, contradictions, failures, main_table, verdict_table
+from evalsuite.report.tables import failures, text_lines
+from evalsuite.report.verdicts import contradictions, verdict_table
 from evalsuite.results import Row, Status, failure_row, row_of
 
 Cell = pd.Series
+
+
+def main_table(compared: pd.DataFrame) -> pd.DataFrame:
+    """A line of text for each metric: its unit and a cell for each variant."""
+    lines = text_lines(compared)
+    cells = [{variant: cell.plain for variant, cell in line.cells.items()} for line in lines]
+    return pd.DataFrame({"unit": line.unit_label, **own} for line, own in zip(lines, cells, strict=True))
 
 
 def job(variant: str, seed: int, step: str = "accuracy") -> dict[str, object]:

@@ -231,5 +231,6 @@ def test_a_lambda_that_cannot_be_folded_still_exports(bench: Callable[..., Bench
     assert found["graph_nodes"] > 3
 
 
+@pytest.mark.slow
 def test_conformance() -> None:
     assert "artefacts" in check_stage(Export())

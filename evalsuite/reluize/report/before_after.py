@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evalsuite.contract import Direction
 from evalsuite.report.measured import TRAIN, Measured
-from evalsuite.report.statistics import Estimate, Ratio, mean_interval, paired_difference, ratio_interval
+from evalsuite.report.statistics import Estimate, mean_interval, paired_difference, t_quantile
 
 ACCURACY = "accuracy"  # The stage that measures quality.
 DIRECT, ANNEALED = "gelu-swap", "annealed"
@@ -62,7 +63,7 @@ class SwapLine:
     after: Estimate | None = None
     change: Estimate | None = None
     difference: Estimate | None = None
-    gap_closed: Ratio | None = None
+    gap_closed: Estimate | None = None
     budget: float | None = None
     remark: str = ""
     reason: str = ""
@@ -147,7 +148,7 @@ def gap_closed(
     variant: str,
     baseline: str,
     quality: Quality,
-) -> Ratio | None:
+) -> Estimate | None:
     """(direct swap - variant) / (direct swap - baseline) with Fieller's interval.
 
     None for the baseline, the direct swap, variants that do not end as ReLU networks, without the values, and where the
@@ -164,3 +165,35 @@ def gap_closed(
     ratio = ratio_interval(pairs)
     unresolved = ratio is not None and ratio.low is None and ratio.n > 1
     return ratio if unresolved or quality.loss(sum(gap for _, gap in pairs)) > 0 else None
+
+
+def ratio_interval(pairs: Sequence[tuple[float, float]], *, level: float = 0.95) -> Estimate | None:
+    """The ratio of the means of paired numerators and denominators; None where the mean denominator is 0.
+
+    Fieller's interval (1954): all R for which the paired t test does not reject mean(numerator - R denominator) = 0.
+    It is exact for normal pairs, needs no replicates beyond the seeds, and says by itself when the denominator is too
+    uncertain to divide by: it is unbounded where that of the denominator contains 0, or for one seed, and then None.
+
+    Args:
+        pairs: (numerator, denominator), one a seed.
+        level: the interval's coverage.
+    """
+    n = len(pairs)
+    if not n:
+        raise ValueError("ratio of no values")
+    above, below = (math.fsum(each) / n for each in zip(*pairs, strict=True))
+    if below == 0:
+        return None
+    value = above / below
+    if n == 1:
+        return Estimate(value, None, None, 1)
+    spread = t_quantile((1 + level) / 2, n - 1) ** 2 / (n * (n - 1))
+    aa = spread * math.fsum((a - above) ** 2 for a, _ in pairs)
+    ab = spread * math.fsum((a - above) * (b - below) for a, b in pairs)
+    bb = spread * math.fsum((b - below) ** 2 for _, b in pairs)
+    # (below^2 - bb) R^2 - 2 (above below - ab) R + (above^2 - aa) <= 0
+    leading, half, constant = below**2 - bb, above * below - ab, above**2 - aa
+    if leading <= 0:
+        return Estimate(value, None, None, n)
+    root = math.sqrt(max(0.0, half**2 - leading * constant))  # Never negative but by rounding, where leading > 0.
+    return Estimate(value, (half - root) / leading, (half + root) / leading, n)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evalsuite.contract import Direction
+from evalsuite.reluize.report.ranks import Association, agreement, association
 from evalsuite.report.measured import TRAIN, Measured
-from evalsuite.report.ranks import Association, agreement, association, holm
-from evalsuite.report.statistics import Estimate, mean_interval
+from evalsuite.report.statistics import Estimate, holm, mean_interval
 from evalsuite.report.tables import TextLine
 
 LEAST_LAYERS = 3  # Two layers have two orders: rho_S is 1 or -1 whatever was learnt.

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from evalsuite.reluize.report.hardness import ALL, BEYOND, LayerDrift, LayerOrder, Relation
-from evalsuite.report.grids import Grid, GridCell, estimate_columns
-from evalsuite.report.numerals import MINUS
+from evalsuite.reluize.report.text import signed
+from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
+from evalsuite.report.sentences import p_text
 from evalsuite.report.statistics import Estimate
 
 ORDER_NOTE = (
@@ -28,85 +29,67 @@ POOLED_NOTE = (
 )
 
 
-def _signed(value: float, *, sign: bool = True, decimals: int = 2) -> str:
-    text = f"{abs(value):.{decimals}f}"
-    if float(text) == 0:
-        return text
-    return (MINUS if value < 0 else "+" if sign else "") + text
-
-
 def _interval(estimate: Estimate, decimals: int) -> str:
     if estimate.constant:
         return f"in all {estimate.n} seeds"
     if estimate.low is None or estimate.high is None:
         return "no interval"
-    ends = (_signed(each, sign=False, decimals=decimals) for each in (estimate.low, estimate.high))
+    ends = (signed(each, sign=False, decimals=decimals) for each in (estimate.low, estimate.high))
     return f"[{', '.join(ends)}]"
 
 
 def rho_text(estimate: Estimate) -> str:
     """ "+0.80 [0.31, 1.00]"; pairs that all agree have no spread to make an interval of."""
     detail = "in all pairs of seeds" if estimate.constant else _interval(estimate, 2)
-    return f"{_signed(estimate.mean)} {detail}"
+    return f"{signed(estimate.mean)} {detail}"
 
 
 def _cell(estimate: Estimate | None, decimals: int, *, sign: bool) -> GridCell:
     if estimate is None:
         return GridCell("")
-    text = _signed(estimate.mean, sign=sign, decimals=decimals)
+    text = signed(estimate.mean, sign=sign, decimals=decimals)
     return GridCell(text, _interval(estimate, decimals), repr(estimate.mean))
 
 
-def order_grid(orders: Sequence[LayerOrder]) -> Grid:
+def order_grid(orders: Sequence[LayerOrder]) -> Grid | None:
     """Agreement on the order of layers."""
-    import pandas as pd
-
-    rows, lines = [], []
+    sheet = Sheet()
     for each in orders:
         rho = GridCell(each.reason, tone="lack")
         if each.agreement is not None:
             head, _, tail = rho_text(each.agreement).partition(" ")
             rho = GridCell(head, tail, repr(each.agreement.mean))
-        rows.append(
-            (GridCell(each.variant), GridCell(each.workload), rho, _count(each.layers), _count(each.seeds),
-             _count(each.seeds * (each.seeds - 1) // 2))
-        )  # fmt: skip
-        lines.append(
+        pairs = each.seeds * (each.seeds - 1) // 2
+        sheet.add(each.variant, each.workload, rho, *map(_count, (each.layers, each.seeds, pairs)))
+        sheet.lines.append(
             {"workload": each.workload, "variant": each.variant, "layers": each.layers, "seeds": each.seeds,
              **estimate_columns("rho", each.agreement), "reason": each.reason}
         )  # fmt: skip
     columns = ("variant", "workload", "ρ between seeds", "layers", "seeds", "pairs")
-    caption = "Layer order of the learnt hardness"
-    return Grid("layer-order", caption, columns, tuple(rows), ORDER_NOTE, pd.DataFrame(lines))
+    return sheet.grid("layer-order", "Layer order of the learnt hardness", columns, ORDER_NOTE)
 
 
-def drift_grid(drifts: Sequence[LayerDrift]) -> Grid:
+def drift_grid(drifts: Sequence[LayerDrift]) -> Grid | None:
     """Learnt hardness and drift of each layer."""
-    import pandas as pd
-
-    channels = any(each.spread for each in drifts)
-    rows, lines = [], []
+    channels, sheet = any(each.spread for each in drifts), Sheet()
     for each in drifts:
-        row = [
-            GridCell(each.layer), GridCell(each.variant), GridCell(each.workload),
-            _cell(each.learnt, 3, sign=False), _cell(each.drift, 3, sign=True),
-        ]  # fmt: skip
-        rows.append((*row, *([_cell(each.spread, 3, sign=False)] if channels else []), _count(each.learnt.n)))
-        lines.append(
+        cells = [_cell(each.learnt, 3, sign=False), _cell(each.drift, 3, sign=True)]
+        cells += [_cell(each.spread, 3, sign=False)] if channels else []
+        sheet.add(each.layer, each.variant, each.workload, *cells, _count(each.learnt.n))
+        sheet.lines.append(
             {"workload": each.workload, "variant": each.variant, "layer": each.layer, "seeds": each.learnt.n,
              **estimate_columns("learnt", each.learnt), **estimate_columns("drift", each.drift),
              **estimate_columns("spread", each.spread)}
         )  # fmt: skip
-    spread = ("spread over channels",) if channels else ()
-    columns = ("layer", "variant", "workload", "learnt λ", "drift Δλ", *spread, "seeds")
-    return Grid("hardness-drift", "Drift of each layer", columns, tuple(rows), DRIFT_NOTE, pd.DataFrame(lines))
+    columns = ("layer", "variant", "workload", "learnt λ", "drift Δλ", *["spread over channels"] * channels, "seeds")
+    return sheet.grid("hardness-drift", "Drift of each layer", columns, DRIFT_NOTE)
 
 
 def _count(number: int) -> GridCell:
     return GridCell(str(number), sort=str(number))
 
 
-def relation_grids(relations: Sequence[Relation]) -> list[Grid]:
+def relation_grids(relations: Sequence[Relation]) -> list[Grid | None]:
     """One table over all workloads where there are several, then one for each: rows are metrics, columns variants."""
     places = dict.fromkeys(each.workload for each in relations)
     return [
@@ -115,24 +98,19 @@ def relation_grids(relations: Sequence[Relation]) -> list[Grid]:
     ]
 
 
-def _relation_grid(own: Sequence[Relation], every: Sequence[Relation]) -> Grid:
-    import pandas as pd
-
-    workload = own[0].workload
-    pooled = workload == ALL
+def _relation_grid(own: Sequence[Relation], every: Sequence[Relation]) -> Grid | None:
+    workload, sheet = own[0].workload, Sheet()
     variants = list(dict.fromkeys(each.variant for each in own))
-    rows = []
     for label in dict.fromkeys(each.label for each in own):
         found = {each.variant: each for each in own if each.label == label}
-        rows.append((GridCell(label), *(_relation_cell(found.get(variant)) for variant in variants)))
+        sheet.add(label, *(_relation_cell(found.get(variant)) for variant in variants))
+    sheet.lines = [_line(each) for each in own]
     tested = [each.workload == ALL for each in every if each.association is not None]
     note = RELATION_NOTE.format(single=tested.count(False))
     if any(each.workload == ALL for each in every):
         note += POOLED_NOTE.format(pooled=tested.count(True))
-    columns = ("metric", *variants)
-    frame = pd.DataFrame(_line(each) for each in own)
-    name = f"drift-relations-{'all' if pooled else workload}"
-    return Grid(name, f"Drift and the metrics of the same networks, {workload}", columns, tuple(rows), note, frame)
+    name = f"drift-relations-{'all' if workload == ALL else workload}"
+    return sheet.grid(name, f"Drift and the metrics of the same networks, {workload}", ("metric", *variants), note)
 
 
 def _relation_cell(relation: Relation | None) -> GridCell:
@@ -142,12 +120,8 @@ def _relation_cell(relation: Relation | None) -> GridCell:
         return GridCell(relation.reason, tone="lack")
     found = relation.association
     over = f"n = {found.n}" + (f" in {found.strata} workloads" if found.strata > 1 else "")
-    detail = f"p {_p(found.p)}, Holm {_p(relation.p_adjusted)}, {over}: {relation.verdict}"
-    return GridCell(_signed(found.rho), detail, repr(found.rho))
-
-
-def _p(value: float) -> str:
-    return f"{value:.2g}" if value >= 0.001 else "< 0.001"
+    detail = f"p {p_text(found.p)}, Holm {p_text(relation.p_adjusted)}, {over}: {relation.verdict}"
+    return GridCell(signed(found.rho), detail, repr(found.rho))
 
 
 def _line(each: Relation) -> dict[str, Any]:

@@ -8,16 +8,7 @@ from typing import Any
 
 from evalsuite.reluize.report.hardness import LayerOrder, learners
 from evalsuite.reluize.report.hardness_text import rho_text
-from evalsuite.report.canvas import (
-    FIGURE_WIDTH,
-    INK_COLOUR,
-    MUTED_COLOUR,
-    Drawing,
-    figure_style,
-    new_figure,
-    number_of,
-    svg_text,
-)
+from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, Drawing, number_of, panels
 from evalsuite.report.measured import TRAIN, Measured
 
 PROFILE = "hardness_profile"
@@ -33,15 +24,14 @@ def profile_figure(measured: Measured, workload: str) -> Drawing:
         "λ of each layer over training (log scale), from the first layer (dark) to the last (light): the mean over "
         "seeds, and a thin line for each seed. Each panel has its own axis."
     )
-    panels = {variant: _courses(measured, workload, variant) for variant in learners(measured, workload)}
-    panels = {variant: courses for variant, courses in panels.items() if courses}
-    if not panels:
+    shown = {variant: _courses(measured, workload, variant) for variant in learners(measured, workload)}
+    shown = {variant: courses for variant, courses in shown.items() if courses}
+    if not shown:
         return Drawing(name, title, caption, reason="no variant here learnt a lambda")
-    layers = list(dict.fromkeys(layer for courses in panels.values() for layer in courses))
+    layers = list(dict.fromkeys(layer for courses in shown.values() for layer in courses))
     colours = depth_colours(layers)
-    with figure_style():
-        figure, grid = _grid(len(panels), 2.15)
-        for axes, (variant, courses) in zip(grid.flat, panels.items(), strict=False):
+    with panels(len(shown), min(_COLUMNS, len(shown)), 2.15, more=0.35) as figure:
+        for axes, (variant, courses) in zip(figure.grid.flat, shown.items(), strict=False):
             for layer, course in courses.items():
                 _course(axes, course, colours[layer])
             _log_lambda(axes, [value for course in courses.values() for each in course.values()
@@ -50,11 +40,10 @@ def profile_figure(measured: Measured, workload: str) -> Drawing:
             axes.set_xlim(0, 1)
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100 %"])
             axes.set_xlabel("of training")
-        for axes in grid[:, 0]:
+        for axes in figure.grid[:, 0]:
             axes.set_ylabel("λ")
-        _layer_legend(figure, layers, colours)
-        svg = svg_text(figure)
-    return Drawing(name, title, caption, f"{title}: {', '.join(panels)}; {len(layers)} layers.", svg)
+        _layer_legend(figure.figure, layers, colours)
+    return Drawing(name, title, caption, f"{title}: {', '.join(shown)}; {len(layers)} layers.", figure.svg)
 
 
 def order_figure(measured: Measured, workload: str, orders: Sequence[LayerOrder]) -> Drawing:
@@ -69,18 +58,16 @@ def order_figure(measured: Measured, workload: str, orders: Sequence[LayerOrder]
         return Drawing(name, title, caption, reason="no variant here learnt a lambda")
     if all(each.layers < 2 for each in own):
         return Drawing(name, title, caption, reason="one layer has no order")
-    with figure_style():
-        figure, grid = _grid(len(own), 2.0)
-        for axes, order in zip(grid.flat, own, strict=False):
+    with panels(len(own), min(_COLUMNS, len(own)), 2.0, more=0.35) as figure:
+        for axes, order in zip(figure.grid.flat, own, strict=False):
             layers = measured.layers(workload, order.variant, "learnt_hardness")
             _learnt(axes, layers)
             told = f"ρ = {rho_text(order.agreement)}" if order.agreement else f"ρ {order.reason}"
             axes.set_title(f"{order.variant}\n", fontsize=9)
             axes.text(0, 1.03, told, transform=axes.transAxes, fontsize=7.5, color=MUTED_COLOUR)
-        for axes in grid[:, 0]:
+        for axes in figure.grid[:, 0]:
             axes.set_ylabel("learnt λ")
-        svg = svg_text(figure)
-    return Drawing(name, title, caption, f"{title}: {', '.join(each.variant for each in own)}.", svg)
+    return Drawing(name, title, caption, f"{title}: {', '.join(each.variant for each in own)}.", figure.svg)
 
 
 def depth_colours(layers: Sequence[str]) -> dict[str, Any]:
@@ -89,16 +76,6 @@ def depth_colours(layers: Sequence[str]) -> dict[str, Any]:
 
     scale = mpl.colormaps["viridis"]
     return {layer: scale(0.05 + 0.8 * i / max(1, len(layers) - 1)) for i, layer in enumerate(layers)}
-
-
-def _grid(panels: int, height: float) -> tuple[Any, Any]:
-    columns = min(_COLUMNS, panels)
-    rows = -(-panels // columns)
-    figure = new_figure(FIGURE_WIDTH, height * rows + 0.35)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for axes in grid.flat[panels:]:
-        axes.set_axis_off()
-    return figure, grid
 
 
 def _courses(measured: Measured, workload: str, variant: str) -> dict[str, Course]:

@@ -35,7 +35,7 @@ def _swap(run: Run) -> Part:
     tables = swap_tables(run.measured, run.baseline)
     patterns = [found for found in map(pattern_finding, tables) if found is not None]
     findings = [Finding(each.workload, each.headline, each.sentences) for each in patterns]
-    return Part(findings, [swap_grid(each) for each in tables], rule=PATTERN_RULE if patterns else "", tables=tables)
+    return Part(findings, [*filter(None, map(swap_grid, tables))], rule=PATTERN_RULE if patterns else "", tables=tables)
 
 
 def _orders(run: Run) -> list[LayerOrder]:
@@ -54,7 +54,7 @@ def _hardness(run: Run) -> Part:
     question = "Does the drift of the hardness go with the metrics of the same networks?"
     findings = [Finding(question, relations_told(found), ())] if found else []
     details = [drift_grid(layer_drifts(run.measured)), *relation_grids(found)]
-    return Part(findings, [order_grid(orders)], details, drawings, tables=orders)
+    return Part(findings, [*filter(None, [order_grid(orders)])], [*filter(None, details)], drawings, tables=orders)
 
 
 def _by_layer(compared: pd.DataFrame) -> pd.Series[bool]:

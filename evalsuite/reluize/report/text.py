@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from evalsuite.contract import Direction
 from evalsuite.reluize.report.before_after import DIRECT, Quality, SwapLine, SwapTable
-from evalsuite.report.grids import Grid, GridCell, estimate_columns
+from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import MINUS, Scale, scale_of
 from evalsuite.report.paired import bracket
-from evalsuite.report.statistics import Estimate, Ratio
-
-if TYPE_CHECKING:
-    import pandas as pd
+from evalsuite.report.statistics import Estimate
 
 COLUMNS = ("variant", "before the swap", "after the swap", "change", "after, Δ to {baseline}", "gap closed", "budget",
            "seeds")  # fmt: skip
@@ -35,32 +32,32 @@ def table_scale(table: SwapTable) -> Scale:
     return scale_of(table.quality.unit, means, spreads)
 
 
-def ratio_text(ratio: Ratio) -> str:
+def ratio_text(ratio: Estimate) -> str:
     """ "0.94 [0.88, 1.01]"; where the gap itself is too uncertain to divide by, no number at all."""
     if ratio.low is None or ratio.high is None:
-        return f"{_two(ratio.value)} (one seed)" if ratio.n == 1 else "gap not resolved"
-    return f"{_two(ratio.value)} [{_two(ratio.low)}, {_two(ratio.high)}]"
+        return f"{signed(ratio.mean, sign=False)} (one seed)" if ratio.n == 1 else "gap not resolved"
+    mean, low, high = (signed(each, sign=False) for each in (ratio.mean, ratio.low, ratio.high))
+    return f"{mean} [{low}, {high}]"
 
 
-def _two(value: float) -> str:
-    text = f"{abs(value):.2f}"
-    return (MINUS if value < 0 and text != "0.00" else "") + text
+def signed(value: float, *, sign: bool = True, decimals: int = 2) -> str:
+    """ "+0.94"; what is shown as 0 has no sign."""
+    text = f"{abs(value):.{decimals}f}"
+    return text if float(text) == 0 else (MINUS if value < 0 else "+" if sign else "") + text
 
 
-def swap_grid(table: SwapTable) -> Grid:
+def swap_grid(table: SwapTable) -> Grid | None:
     """The table of a workload: a row per variant in the recipe's order."""
-    scale = table_scale(table)
+    scale, sheet = table_scale(table), Sheet()
     names = {"baseline": table.baseline, "direct": DIRECT}
     way = "higher" if table.quality.direction is Direction.HIGHER else "lower"
     unit = f"{scale.unit}, Δ in {scale.difference_unit}" if scale.difference_unit else scale.unit
-    return Grid(
-        f"{table.workload}-swap",
-        f"{table.workload}, before and after the swap: {table.quality.name} ({unit}; {way} is better)",
-        tuple(each.format(**names) for each in COLUMNS),
-        tuple(_row(line, table, scale) for line in table.lines),
-        NOTE.format(**names),
-        _frame(table),
-    )
+    for line in table.lines:
+        sheet.add(*_row(line, table, scale))
+        sheet.lines.append(_line(line, table))
+    caption = f"{table.workload}, before and after the swap: {table.quality.name} ({unit}; {way} is better)"
+    heads = [each.format(**names) for each in COLUMNS]
+    return sheet.grid(f"{table.workload}-swap", caption, heads, NOTE.format(**names))
 
 
 def _row(line: SwapLine, table: SwapTable, scale: Scale) -> tuple[GridCell, ...]:
@@ -74,7 +71,7 @@ def _row(line: SwapLine, table: SwapTable, scale: Scale) -> tuple[GridCell, ...]
         text = ratio_text(line.gap_closed)
         bounded = line.gap_closed.low is not None
         head, _, tail = text.partition(" [") if bounded else (text, "", "")
-        gap = GridCell(head, f"[{tail}" if tail else "", repr(line.gap_closed.value) if bounded else "",
+        gap = GridCell(head, f"[{tail}" if tail else "", repr(line.gap_closed.mean) if bounded else "",
                        "" if bounded else "lack")  # fmt: skip
     seeds = GridCell(str(line.after.n), sort=str(line.after.n))
     budget = GridCell("") if line.budget is None else GridCell(f"{line.budget:.3g}", sort=repr(line.budget))
@@ -99,17 +96,12 @@ def _difference(estimate: Estimate | None, quality: Quality, scale: Scale) -> Gr
     return GridCell(scale.number(estimate.mean, sign=True), bracket(estimate, scale), repr(estimate.mean), tone)
 
 
-def _frame(table: SwapTable) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(
-        {
-            "workload": table.workload, "variant": line.variant, "metric": table.quality.metric,
-            "unit": table.quality.unit, "seeds": line.after.n if line.after else 0,
-            **estimate_columns("before", line.before), **estimate_columns("after", line.after),
-            **estimate_columns("change", line.change), **estimate_columns("difference", line.difference),
-            **estimate_columns("gap_closed", line.gap_closed), "training_budget": line.budget,
-            "reason": line.reason or line.remark,
-        }
-        for line in table.lines
-    )  # fmt: skip
+def _line(line: SwapLine, table: SwapTable) -> dict[str, Any]:
+    return {
+        "workload": table.workload, "variant": line.variant, "metric": table.quality.metric,
+        "unit": table.quality.unit, "seeds": line.after.n if line.after else 0,
+        **estimate_columns("before", line.before), **estimate_columns("after", line.after),
+        **estimate_columns("change", line.change), **estimate_columns("difference", line.difference),
+        **estimate_columns("gap_closed", line.gap_closed), "training_budget": line.budget,
+        "reason": line.reason or line.remark,
+    }  # fmt: skip

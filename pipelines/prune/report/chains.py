@@ -10,6 +10,7 @@ from evalsuite import (
     Grid,
     GridCell,
     Measured,
+    Sheet,
     estimate_columns,
     interval_text,
     mean_interval,
@@ -75,15 +76,12 @@ class Chain:
 
 def chain_grid(measured: Measured, workload: str, baseline: str, after: Mapping[str, str]) -> Grid | None:
     """A row per metric of each link, from the pruned network on; None where nothing follows a step that prunes."""
-    import pandas as pd
-
     own = measured.frame[measured.frame["workload"] == workload]
     stages = dict(own[["step", "stage"]].drop_duplicates("step").itertuples(index=False, name=None))
     chain = Chain(after, measured.options, stages)
     ends = [step for step in stages if chain.pruned(step) and len(chain.links(step)) > 1]
     shown = dict.fromkeys(link for step in ends for link in chain.links(step) if chain.pruned(link))
-    variants = sorted(measured.variants, key=lambda name: name != baseline)
-    rows, lines = [], []
+    variants, sheet = measured.arms(workload, baseline)["variants"], Sheet()
     for step in shown:
         twin = chain.twin(step)
         for metric, setting in _metrics(measured, workload, step):
@@ -93,7 +91,7 @@ def chain_grid(measured: Measured, workload: str, baseline: str, after: Mapping[
                 other = measured.values(workload, variant, twin, metric, setting) if twin else {}
                 cell = (mean_interval(list(values.values())) if values else None, seed_difference(values, other))
                 cells.append(_cell(*cell, metric, measured.reason(workload, variant, step, metric)))
-                lines.append(
+                sheet.lines.append(
                     {"workload": workload, "step": step, "chain": " → ".join(chain.links(step)), "metric": metric,
                      "setting": setting, "variant": variant, "seeds": cell[0].n if cell[0] else 0,
                      **estimate_columns("value", cell[0]), "unpruned_step": twin,
@@ -101,13 +99,9 @@ def chain_grid(measured: Measured, workload: str, baseline: str, after: Mapping[
                 )  # fmt: skip
             what = ", ".join(part for part in (_named(metric), setting.replace("=", " ")) if part)
             to = twin if any(cell.detail for cell in cells) else "–"
-            rows.append((GridCell(" → ".join(chain.links(step))), GridCell(what), GridCell(to), *cells))
-    if not rows:
-        return None
-    return Grid(
-        f"{workload}-pruning-chains", f"{workload}, steps that follow pruning",
-        ("chain", "metric", "Δ to", *variants), tuple(rows), CHAIN_NOTE, pd.DataFrame(lines),
-    )  # fmt: skip
+            sheet.add(" → ".join(chain.links(step)), what, to, *cells)
+    heads = ("chain", "metric", "Δ to", *variants)
+    return sheet.grid(f"{workload}-pruning-chains", f"{workload}, steps that follow pruning", heads, CHAIN_NOTE)
 
 
 def _metrics(measured: Measured, workload: str, step: str) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evalsuite import Grid, GridCell, estimate_columns, mean_interval, scale_of
+from evalsuite import Grid, GridCell, Sheet, estimate_columns, mean_interval, scale_of
 from pipelines.prune.report.tables import PruningTable, Treatment
 from pipelines.prune.report.text import swept
 
@@ -27,18 +27,11 @@ _SHARED = (
 
 def cost_grid(table: PruningTable) -> Grid | None:
     """A row per sparsity; None where nothing was measured."""
-    import pandas as pd
-
-    treatments = swept(table)
+    treatments, sheet, columns = swept(table), Sheet(), []
     batches = _batches(table, treatments)
-    shared = [
-        *_SHARED,
-        *((PEAK, f"peak memory, {_told(batch)}", "bytes") for batch in _settings(table, treatments, PEAK)),
-    ]
-    columns = []
-    for (metric, title, unit), setting in zip(
-        shared, [""] * len(_SHARED) + _settings(table, treatments, PEAK), strict=True
-    ):
+    shared = [(*each, "") for each in _SHARED]
+    shared += [(PEAK, f"peak memory, {_told(batch)}", "bytes", batch) for batch in _settings(table, treatments, PEAK)]
+    for metric, title, unit, setting in shared:
         cells = [_shared(table, each, metric, setting, unit) for each in treatments]
         if any(cell.text not in ("", "0") for cell in cells):
             columns.append((title, cells))
@@ -49,27 +42,15 @@ def cost_grid(table: PruningTable) -> Grid | None:
     if not columns:
         return None
     several = len(table.sweeps) > 1
-    names = [GridCell(each.label if several or each.control else each.share) for each in treatments]
-    lines = [_line(table, each, name) for each in treatments for name in table.variants]
-    return Grid(
-        f"{table.workload}-pruning-cost",
-        f"{table.workload}, what pruning buys",
-        ("sparsity", *(title for title, _ in columns)),
-        tuple((name, *(cells[i] for _, cells in columns)) for i, name in enumerate(names)),
-        NOTE,
-        pd.DataFrame(lines),
-    )
+    for i, each in enumerate(treatments):
+        sheet.add(each.label if several or each.control else each.share, *(cells[i] for _, cells in columns))
+        sheet.lines += [_line(table, each, name) for name in table.variants]
+    heads = ("sparsity", *(title for title, _ in columns))
+    return sheet.grid(f"{table.workload}-pruning-cost", f"{table.workload}, what pruning buys", heads, NOTE)
 
 
 def _settings(table: PruningTable, treatments: Sequence[Treatment], metric: str) -> list[str]:
-    return list(
-        dict.fromkeys(
-            text
-            for each in treatments
-            for name in table.variants
-            for text in table.measured.settings(table.workload, name, each.step, metric)
-        )
-    )
+    return table.measured.every_setting(table.workload, [each.step for each in treatments], metric)
 
 
 def _batches(table: PruningTable, treatments: Sequence[Treatment]) -> list[str]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from evalsuite import (
     Compared,
-    Estimate,
     Finding,
     Scale,
     after_holm,
@@ -16,6 +15,8 @@ from evalsuite import (
     interval_text,
     listed,
     ranges_text,
+    tally,
+    where_text,
 )
 from pipelines.prune.report.sweep_areas import SweepArea
 from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, Sweep, Treatment
@@ -26,6 +27,7 @@ RULE = (
     "put down to pruning only where it differs resolvedly from the gap of the same networks unpruned, paired by seed."
 )
 RANDOM = "random"
+_WAYS = ("better", "worse")
 
 
 def finding(table: PruningTable, areas: Sequence[SweepArea]) -> Finding:
@@ -38,8 +40,8 @@ def finding(table: PruningTable, areas: Sequence[SweepArea]) -> Finding:
             if variant not in quiet and _any_tested(table, sweep, variant):
                 sentences.append(head + _variant_sentence(table, sweep, variant))
         if quiet:
-            before = _tuned(sweep) and any(_cells(table, sweep, name, BEFORE) for name in quiet)
-            how = "with or without fine-tuning" if before else _how(_tuned(sweep))
+            before = sweep.tuned and any(_cells(table, sweep, name, BEFORE) for name in quiet)
+            how = "with or without fine-tuning" if before else _how(sweep.tuned)
             told = f"{listed(quiet)}: no difference to {table.baseline} is resolved at any sparsity, {how}."
             sentences.append(head + told)
         sentences += [head + text for text in (_losses(table, sweep), _area_sentence(table, sweep, areas)) if text]
@@ -56,14 +58,8 @@ def overall(tables: Sequence[PruningTable]) -> Finding | None:
     if len({table.workload for table in tables}) < 2 or not cells:
         return None
     after = after_holm([cell.p for cell in cells if cell.p is not None])
-    told = (
-        f"{_tally(cells).capitalize()} of {len(cells)} differences to {tables[0].baseline} at equal sparsity resolved"
-    )
+    told = f"{tally(cells).capitalize()} of {len(cells)} differences to {tables[0].baseline} at equal sparsity resolved"
     return Finding("all workloads", f"{told}; {after}.", ())
-
-
-def _tuned(sweep: Sweep) -> bool:
-    return any(each.tuned for each in sweep.treatments)
 
 
 def _how(tuned: bool) -> str:
@@ -93,58 +89,36 @@ def _headline(table: PruningTable) -> str:
         ]
         for metric in (ACCURACY, BEFORE)
     }
-    after, before = counted[ACCURACY], counted[BEFORE] if any(map(_tuned, table.sweeps)) else []
+    after, before = counted[ACCURACY], counted[BEFORE] if any(each.tuned for each in table.sweeps) else []
     if not after:
         paired = any(table.paired(each.step, name).difference for each in table.treatments for name in table.others)
         return "One seed: no interval, so nothing is claimed." if paired else (
             f"No pruned network can be compared with {table.baseline}."
         )  # fmt: skip
-    how = _how(any(map(_tuned, table.sweeps)))
-    text = f"{_tally(after).capitalize()} of {len(after)} differences to {table.baseline} resolved {how}"
-    text += f", {_tally(before)} of {len(before)} before it" if before else ""
+    how = _how(any(each.tuned for each in table.sweeps))
+    text = f"{tally(after).capitalize()} of {len(after)} differences to {table.baseline} resolved {how}"
+    text += f", {tally(before)} of {len(before)} before it" if before else ""
     p_values = [cell.p for cell in (*after, *before) if cell.p is not None]
     return f"{text}; {after_holm(p_values)}." if p_values else f"{text}."
 
 
-def _tally(cells: Sequence[Compared]) -> str:
-    """ "3 (1 better, 2 worse)"."""
-    tones = [cell.tone for cell in cells if cell.resolved]
-    if not tones:
-        return "none"
-    told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
-    return f"{len(tones)} ({told})"
-
-
 def _variant_sentence(table: PruningTable, sweep: Sweep, variant: str) -> str:
     scale = table_scale(table)
-    text = f"{variant}: " + ("after fine-tuning " if _tuned(sweep) else "")
+    text = f"{variant}: " + ("after fine-tuning " if sweep.tuned else "")
     text += _where(_cells(table, sweep, variant, ACCURACY), scale)
-    before = _cells(table, sweep, variant, BEFORE) if _tuned(sweep) else []
+    before = _cells(table, sweep, variant, BEFORE) if sweep.tuned else []
     text += f"; before it {_where(before, scale)}" if before else ""
     return f"{text}.{_beyond(table, sweep, variant, scale)}"
 
 
 def _where(cells: Sequence[tuple[Treatment, Compared]], scale: Scale) -> str:
     """ "worse at 75 % (−1.2 pp [−2.0, −0.4]), not resolved at 25 % and 50 %"."""
-    if not cells:
-        return "not compared"
-    groups: dict[str, list[tuple[Treatment, Compared]]] = {}
-    for each, cell in cells:
-        groups.setdefault(cell.tone, []).append((each, cell))
     every = [each for each, _ in cells]
-    parts = [f"{tone} at {_range(groups[tone], every, scale)}" for tone in ("better", "worse") if tone in groups]
-    if "" in groups:
-        parts.append(f"not resolved at {_shares([each for each, _ in groups['']], every)}")
-    return ", ".join(parts)
+    return where_text(cells, _WAYS, scale, lambda found: _shares(found, every)) if cells else "not compared"
 
 
 def _shares(found: Sequence[Treatment], every: Sequence[Treatment]) -> str:
     return ranges_text(found, every, lambda each: each.share)
-
-
-def _range(found: Sequence[tuple[Treatment, Compared]], every: Sequence[Treatment], scale: Scale) -> str:
-    shares = _shares([each for each, _ in found], every)
-    return f"{shares} ({ends_text([cell.difference for _, cell in found if cell.difference], scale)})"
 
 
 def _beyond(table: PruningTable, sweep: Sweep, variant: str, scale: Scale) -> str:
@@ -163,7 +137,7 @@ def _beyond(table: PruningTable, sweep: Sweep, variant: str, scale: Scale) -> st
     told = (
         f" Unpruned its gap is {interval_text(plain.difference, scale)}{'' if plain.resolved else ', not resolved'}; "
     )
-    how = " with fine-tuning" if _tuned(sweep) else ""
+    how = " with fine-tuning" if sweep.tuned else ""
     return told + f"pruning{how} changes that gap resolvedly {where}."
 
 
@@ -240,18 +214,9 @@ def _without(treatment: Treatment) -> dict[str, str]:
 
 
 def _versus(table: PruningTable, one: Treatment, other: Treatment, metric: str, scale: Scale) -> str:
-    groups: dict[str, dict[str, Estimate]] = {}
-    for variant in table.variants:
-        cell = table.against(one.step, other.step, variant, metric)
-        if cell.bracketed and cell.difference is not None:
-            groups.setdefault(cell.tone, {})[variant] = cell.difference
-    if not groups:
-        return "not compared"
-    texts = []
-    for tone in ("better", "worse"):
-        if tone in groups:
-            texts.append(f"{tone} for {listed(groups[tone])} ({ends_text(list(groups[tone].values()), scale)})")
-    return ", ".join([*texts, *([f"not resolved for {listed(groups[''])}"] if "" in groups else [])])
+    cells = [(name, table.against(one.step, other.step, name, metric)) for name in table.variants]
+    cells = [(name, cell) for name, cell in cells if cell.bracketed]
+    return where_text(cells, _WAYS, scale, listed, at=("for", "for")) if cells else "not compared"
 
 
 def _equality_sentence(table: PruningTable) -> list[str]:

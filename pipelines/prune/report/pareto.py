@@ -7,19 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalsuite import (
-    FIGURE_WIDTH,
     INK_COLOUR,
     MUTED_COLOUR,
     Drawing,
     Estimate,
     Look,
     drawings_by_group,
-    figure_style,
     looks,
     mean_interval,
-    new_figure,
-    svg_text,
-    variant_legend,
+    panels,
 )
 from pipelines.prune.report.sweep_areas import FAST, MACS, SINGLE, Axis, curve_points
 from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, Sweep
@@ -85,38 +81,30 @@ def _beats(one: Spot, other: Spot) -> bool:
 
 def _pareto(table: PruningTable, sweep: Sweep, variants: Sequence[str], name: str, title: str) -> Drawing:
     caption = CAPTION.format(zero=ZERO if sweep.control else "At 0, where shown: the networks as trained.")
-    panels = _panels(table, sweep, variants)
-    if not panels:
+    shown = _panels(table, sweep, variants)
+    if not shown:
         return Drawing(name, title, caption, reason=LACK)
-    columns = len(panels) if len(panels) <= _ONE_ROW else 2
-    rows = -(-len(panels) // columns)
-    with figure_style():
-        figure = new_figure(FIGURE_WIDTH, 2.7 * rows + 0.4)
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        for axes, panel in zip(grid.flat, panels, strict=False):
+    with panels(len(shown), len(shown) if len(shown) <= _ONE_ROW else 2, 2.7, variants, more=0.4) as figure:
+        for axes, panel in zip(figure.grid.flat, shown, strict=False):
             _draw(axes, panel, looks(variants))
-        for axes in grid[:, 0]:
+        for axes in figure.grid[:, 0]:
             axes.set_ylabel("accuracy, %")
-        variant_legend(figure, variants)
-        svg = svg_text(figure)
-    told = "; ".join(panel.title for panel in panels)
-    return Drawing(name, title, caption, f"{title}: {told}; the numbers are in the tables.", svg)
+    told = "; ".join(panel.title for panel in shown)
+    return Drawing(name, title, caption, f"{title}: {told}; the numbers are in the tables.", figure.svg)
 
 
 def _panels(table: PruningTable, sweep: Sweep, variants: Sequence[str]) -> list[_Panel]:
     """Those with points that differ in cost; before fine-tuning only where there was some."""
-    tuned = any(each.tuned for each in sweep.treatments)
+    tuned = sweep.tuned
     told = "fine-tuned" if tuned else "not fine-tuned"
     wanted = [(f"{told}, batch 64", FAST, ACCURACY), (f"{told}, batch 1", SINGLE, ACCURACY), (told, MACS, ACCURACY)]
     wanted += [("before fine-tuning", MACS, BEFORE)] if tuned else []
-    panels = [
+    found = [
         _Panel(title, axis, _spots(table, sweep, variants, axis, metric),
                _unpruned(table, sweep, variants, axis) if metric == ACCURACY else [])
         for title, axis, metric in wanted
     ]  # fmt: skip
-    return [panel for panel in panels if len({each.label for each in panel.spots}) > 1]
+    return [panel for panel in found if len({each.label for each in panel.spots}) > 1]
 
 
 def _spots(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axis, metric: str) -> list[Spot]:

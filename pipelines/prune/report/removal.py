@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evalsuite import Grid, GridCell, Measured, estimate_columns, mean_interval, parse_setting, percent_text, scale_of
+from evalsuite import (
+    Grid,
+    GridCell,
+    Measured,
+    Sheet,
+    estimate_columns,
+    mean_interval,
+    parse_setting,
+    percent_text,
+    scale_of,
+)
 from pipelines.prune.report.tables import ACCURACY, EXACT
 
 EXACT_NOTE = (
@@ -26,12 +36,10 @@ _ERROR, _BOUND, _VERDICT = "equality_error", "equality_bound", "equality"
 
 def exact_grid(measured: Measured, workload: str, baseline: str) -> Grid | None:
     """A row per variant: what could go by its kind, and whether the outputs are equal; None without such a step."""
-    import pandas as pd
-
-    rows, lines = [], []
+    sheet = Sheet()
     steps = measured.steps(workload, EXACT)
     for step in steps:
-        for variant in sorted(measured.variants, key=lambda name: name != baseline):
+        for variant in measured.arms(workload, baseline)["variants"]:
             name = f"{variant}, {step}" if len(steps) > 1 else variant
             found = {metric: measured.values(workload, variant, step, metric) for metric, _ in _EXACT}
             error, bound = (measured.values(workload, variant, step, each) for each in (_ERROR, _BOUND))
@@ -39,27 +47,20 @@ def exact_grid(measured: Measured, workload: str, baseline: str) -> Grid | None:
             verdicts = _verdicts(measured, workload, variant, step)
             if not any([*found.values(), error, accuracy, verdicts]):
                 reason = measured.reason(workload, variant, step, "removed_units")
-                rows.append((GridCell(name), GridCell(reason, tone="lack"), *[GridCell("")] * (len(_EXACT) + 4)))
+                sheet.add(name, GridCell(reason, tone="lack"), *[""] * (len(_EXACT) + 4))
                 continue
-            rows.append(
-                (GridCell(name), *(_count(found[metric], share=metric == "removed_share") for metric, _ in _EXACT),
-                 _greatest(error), _greatest(bound), GridCell(_told(verdicts)),
-                 _share(accuracy), _share(drop))
-            )  # fmt: skip
-            lines.append(
+            counts = (_count(found[metric], share=metric == "removed_share") for metric, _ in _EXACT)
+            checks = (_greatest(error), _greatest(bound), _told(verdicts), _share(accuracy), _share(drop))
+            sheet.add(name, *counts, *checks)
+            sheet.lines.append(
                 {"workload": workload, "step": step, "variant": variant,
                  **{key: value for metric, _ in _EXACT for key, value in _columns(metric, found[metric]).items()},
                  "largest_equality_error": max(error.values()) if error else None,
                  "proven_bound": max(bound.values()) if bound else None, "equality": _told(verdicts),
                  **_columns(ACCURACY, accuracy), **_columns("accuracy_drop", drop)}
             )  # fmt: skip
-    if not rows:
-        return None
-    return Grid(
-        f"{workload}-exact-removal", f"{workload}, removal that changes no output",
-        ("variant", *(title for _, title in _EXACT), *_CHECKED),
-        tuple(rows), EXACT_NOTE, pd.DataFrame(lines),
-    )  # fmt: skip
+    heads = ("variant", *(title for _, title in _EXACT), *_CHECKED)
+    return sheet.grid(f"{workload}-exact-removal", f"{workload}, removal that changes no output", heads, EXACT_NOTE)
 
 
 def _columns(name: str, values: Mapping[int, float]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def _part(run: Run) -> Part:
     details: list[Grid | None] = []
     for table in tables:
         grids += [accuracy_grid(table), cost_grid(table), treatments_grid(table)]
-        if any(each.tuned for each in table.treatments):
+        if table.tuned:
             details += [accuracy_grid(table, BEFORE), treatments_grid(table, BEFORE)]
     grids.append(area_grid(found, run.baseline))
     for workload in run.measured.workloads:
@@ -33,9 +33,9 @@ def _part(run: Run) -> Part:
         details.append(exact_grid(run.measured, workload, run.baseline))
     told = [finding(table, [each for each in found if each.workload == table.workload]) for table in tables]
     return Part(
-        [each for each in (overall(tables), *told) if each is not None],
-        [grid for grid in grids if grid is not None],
-        [grid for grid in details if grid is not None],
+        [*filter(None, [overall(tables), *told])],
+        [*filter(None, grids)],
+        [*filter(None, details)],
         [drawing for table in tables for drawing in pareto_figures(table)],
         RULE if tables else "",
         tables,

@@ -50,7 +50,7 @@ def curve_points(
     if sweep.control is None and table.unpruned and axis == MACS:
         heights = table.values(table.unpruned, variant, ACCURACY)
         found[table.unpruned] = (None, {seed: (1.0, height) for seed, height in heights.items()})
-    for each in (*([sweep.control] if sweep.control else []), *sweep.treatments):
+    for each in sweep.every:
         costs = table.values(each.step, variant, axis.metric, axis.setting)
         heights = table.values(each.step, variant, ACCURACY)
         found[each.step] = (each, {seed: (costs[seed], heights[seed]) for seed in sorted(costs.keys() & heights.keys())

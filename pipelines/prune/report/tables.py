@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, Values, compare_values
+from evalsuite import Compared, Measured, StepTable, Values, compare_values
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -60,29 +60,35 @@ class Sweep:
     treatments: tuple[Treatment, ...]
     control: Treatment | None = None
 
+    @property
+    def every(self) -> tuple[Treatment, ...]:
+        """The control, if any, and the treatments."""
+        return (*([self.control] if self.control else []), *self.treatments)
 
-@dataclass(frozen=True)
-class PruningTable:
+    @property
+    def tuned(self) -> bool:
+        """Whether any treatment is fine-tuned."""
+        return any(each.tuned for each in self.treatments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruningTable(StepTable):
     """The prune steps of one workload that take networks as trained.
 
     `unpruned` is the step that measured the accuracy of the same networks; empty where there is none. `shared` tells
-    the options that all treatments have. `seeds` is the number of seeds of the run.
+    the options that all treatments have.
     """
 
     measured: Measured
-    workload: str
-    baseline: str
-    variants: tuple[str, ...]
     treatments: tuple[Treatment, ...]
     sweeps: tuple[Sweep, ...]
     unpruned: str
     shared: str
-    seeds: int
 
     @property
-    def others(self) -> tuple[str, ...]:
-        """The variants without the baseline."""
-        return self.variants[1:]
+    def tuned(self) -> bool:
+        """Whether any treatment is fine-tuned."""
+        return any(each.tuned for each in self.treatments)
 
     def values(self, step: str, variant: str, metric: str, setting: str = "") -> dict[int, float]:
         """Seed -> value."""
@@ -116,20 +122,16 @@ def pruning_tables(measured: Measured, baseline: str, after: Mapping[str, str]) 
         baseline: the variant to compare with.
         after: step -> what it follows; steps that follow another are links of chains and left out here.
     """
-    variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
     found = []
     for workload in measured.workloads:
         steps = [step for step in measured.steps(workload, STAGE) if not after.get(step)]
         if not steps:
             continue
         treatments, shared = _treatments(steps, measured.options)
-        seeds = int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique())
-        found.append(
-            PruningTable(
-                measured, workload, baseline, variants, treatments, _sweeps(treatments),
-                measured.step(workload, ACCURACY), shared, seeds,
-            )
-        )  # fmt: skip
+        found.append(PruningTable(
+            **measured.arms(workload, baseline), measured=measured, treatments=treatments, sweeps=_sweeps(treatments),
+            unpruned=measured.step(workload, ACCURACY), shared=shared,
+        ))  # fmt: skip
     return found
 
 

@@ -8,15 +8,14 @@ from typing import Any
 from evalsuite import (
     Compared,
     Grid,
-    GridCell,
     Scale,
+    Sheet,
     after_holm,
-    area_cell,
     area_columns,
+    areas_sheet,
     common_scale,
     compared_cell,
     compared_columns,
-    frame_of,
     p_text,
 )
 from pipelines.prune.report.sweep_areas import Axis, SweepArea
@@ -60,35 +59,27 @@ def swept(table: PruningTable) -> list[Treatment]:
     """What the sweeps show: each control once, before the first sweep that has it, and the sweeps' treatments."""
     found: dict[str, Treatment] = {}
     for sweep in table.sweeps:
-        found |= {each.step: each for each in (*([sweep.control] if sweep.control else []), *sweep.treatments)}
+        found |= {each.step: each for each in sweep.every}
     return list(found.values())
 
 
-def accuracy_grid(table: PruningTable, metric: str = ACCURACY) -> Grid:
+def accuracy_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
     """Sparsity x variant, the baseline first, below the networks as trained."""
-    scale = table_scale(table, (metric,))
-    rows, lines = [], []
-    if table.unpruned:
-        cells = [table.paired(table.unpruned, name) for name in table.variants]
-        rows.append((GridCell("unpruned"), *(compared_cell(each, table, scale) for each in cells)))
-        lines += [_line(table, Treatment(table.unpruned, 0.0), each, "unpruned") for each in cells]
-    several = len(table.sweeps) > 1
-    for treatment in swept(table):
-        cells = [table.paired(treatment.step, name, metric) for name in table.variants]
-        label = treatment.label if several or treatment.control else treatment.share
-        rows.append((GridCell(label), *(compared_cell(each, table, scale) for each in cells)))
-        lines += [_line(table, treatment, each, label) for each in cells]
-    how = _HOW[metric] if any(each.tuned for each in table.treatments) else "not fine-tuned"
+    scale, sheet, several = table_scale(table, (metric,)), Sheet(), len(table.sweeps) > 1
+    rows = [(Treatment(table.unpruned, 0.0), ACCURACY, "unpruned")] if table.unpruned else []
+    rows += [(each, metric, each.label if several or each.control else each.share) for each in swept(table)]
+    for treatment, shown, label in rows:
+        cells = [table.paired(treatment.step, name, shown) for name in table.variants]
+        sheet.add(label, *(compared_cell(each, table, scale) for each in cells))
+        sheet.lines += [_line(table, treatment, each, label) for each in cells]
+    how = _HOW[metric] if table.tuned else "not fine-tuned"
     told = ", ".join(part for part in (table.sweeps[0].method if not several else "", table.shared) if part)
-    return Grid(
+    return sheet.grid(
         f"{table.workload}-pruned" + ("-before-tuning" if metric == BEFORE else ""),
-        f"{table.workload}, accuracy of pruned networks {how} (%, Δ in pp; {table.seeds} seed"
-        f"{'s' * (table.seeds != 1)})",
+        f"{table.workload}, accuracy of pruned networks {how} (%, Δ in pp; {table.seeds_text})",
         ("sparsity", *table.variants),
-        tuple(rows),
         NOTE.format(baseline=table.baseline) + (f" Here: {told}." if told else ""),
-        frame_of(lines),
-    )  # fmt: skip
+    )
 
 
 def _line(table: PruningTable, treatment: Treatment, cell: Compared, label: str, reference: str = "") -> dict[str, Any]:
@@ -110,27 +101,20 @@ def equals(table: PruningTable) -> list[list[Treatment]]:
 
 def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
     """A row per treatment of equal sparsity, paired with the first of them within each variant; None without any."""
-    groups = equals(table)
-    if not groups:
-        return None
-    scale = table_scale(table, (metric,))
-    rows, lines, tested = [], [], list[Compared]()
-    for first, *rest in groups:
+    scale, sheet, tested = table_scale(table, (metric,)), Sheet(), list[Compared]()
+    for first, *rest in equals(table):
         for each in (first, *rest):
             cells = [table.against(each.step, first.step, name, metric) for name in table.variants]
-            texts = (compared_cell(cell, table, scale, alone=True) for cell in cells)
-            rows.append((GridCell(each.label), *texts))
-            lines += [_line(table, each, cell, each.label, first.step) for cell in cells]
+            sheet.add(each.label, *(compared_cell(cell, table, scale, alone=True) for cell in cells))
+            sheet.lines += [_line(table, each, cell, each.label, first.step) for cell in cells]
             tested += [cell for cell in cells if cell.bracketed]
-    return Grid(
+    return sheet.grid(
         f"{table.workload}-pruning-treatments" + ("-before-tuning" if metric == BEFORE else ""),
         f"{table.workload}, treatments at equal sparsity, accuracy {_HOW[metric]} (%, Δ in pp to the first line of a "
         "sparsity, same variant)",
         ("treatment", *table.variants),
-        tuple(rows),
         TREATMENTS_NOTE.format(count=len(tested), **_counted(tested)),
-        frame_of(lines),
-    )  # fmt: skip
+    )
 
 
 def _counted(tested: Sequence[Compared]) -> dict[str, str]:
@@ -142,36 +126,25 @@ def _counted(tested: Sequence[Compared]) -> dict[str, str]:
 
 def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
     """Areas of all workloads; a row per workload, sweep and axis, a column per variant. None without any."""
-    if not found:
-        return None
-    variants = list(dict.fromkeys(each.variant for each in found))
-    methods = {each.method for each in found}
-    places = dict.fromkeys((each.workload, each.method, each.axis) for each in found)
-    rows = []
-    for workload, method, axis in places:
-        own = {
-            each.variant: each for each in found if (each.workload, each.method, each.axis) == (workload, method, axis)
-        }
-        range_ = next((f"{each.low:.2f} to {each.high:.2f}" for each in own.values() if each.estimate), "–")
-        over = axis.label + (" (timing)" if axis.timing else "")
-        cells = [area_cell(own.get(name), _detail(own.get(name))) for name in variants]
-        name = f"{workload}, {method}" if len(methods) > 1 else workload
-        rows.append((GridCell(name), GridCell(over), GridCell(range_), *cells))
-    return Grid(
+    several = len({each.method for each in found}) > 1
+
+    def heads(area: SweepArea) -> tuple[str, str]:
+        name = f"{area.workload}, {area.method}" if several else area.workload
+        return name, area.axis.label + (" (timing)" if area.axis.timing else "")
+
+    sheet, variants = areas_sheet(found, heads, lambda each: f"{each.low:.2f} to {each.high:.2f}", _detail)
+    sheet.lines = [_area_line(each, baseline) for each in found]
+    return sheet.grid(
         "pruning-areas",
         f"Area between the accuracy curves and {baseline}'s (pp; above 0 the variant is more accurate at equal cost)",
         ("workload", "over", "range", *variants),
-        tuple(rows),
         AREA_NOTE.format(baseline=baseline, count=sum(each.p is not None and not each.decided for each in found)),
-        frame_of(_area_line(each, baseline) for each in found),
     )
 
 
-def _detail(area: SweepArea | None) -> str:
-    if area is None or area.estimate is None:
-        return ""
+def _detail(area: SweepArea) -> str:
     p = "" if area.p is None or area.p_holm is None else f" p {p_text(area.p)}, Holm {p_text(area.p_holm)}"
-    return f"{p}, n = {area.estimate.n}"
+    return f"{p}, n = {len(area.heights)}"
 
 
 def _area_line(area: SweepArea, baseline: str) -> dict[str, Any]:

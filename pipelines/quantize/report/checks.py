@@ -11,6 +11,7 @@ from evalsuite import (
     Grid,
     GridCell,
     Measured,
+    Sheet,
     estimate_columns,
     interval_text,
     mean_interval,
@@ -73,24 +74,10 @@ def _mean(measured: Measured, table: QuantizationTable, treatment: Treatment, va
     return mean_interval(list(values.values())) if values else None
 
 
-def batches(measured: Measured, table: QuantizationTable) -> list[str]:
-    """The settings that latency ratios were taken at, in the order of the rows."""
-    return list(
-        dict.fromkeys(
-            text
-            for each in table.treatments
-            for name in table.variants
-            for text in measured.settings(table.workload, name, each.step, LATENCY)
-        )
-    )
-
-
 def coverage_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
     """Integer share and latency ratios, in the order of the accuracies; None where neither was measured."""
-    import pandas as pd
-
-    settings = batches(measured, table)
-    rows, lines, found = [], [], False
+    settings = measured.every_setting(table.workload, [each.step for each in table.treatments], LATENCY)
+    sheet, found = Sheet(), False
     for treatment in table.treatments:
         row = [GridCell(treatment.label)]
         for variant in table.variants:
@@ -100,21 +87,17 @@ def coverage_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
             nodes = _mean(measured, table, treatment, variant, NODES)
             reason = measured.reason(table.workload, variant, treatment.step, MACS) if macs is None else ""
             row.append(_coverage(macs, nodes, ratios, reason))
-            lines.append(
+            sheet.lines.append(
                 {"workload": table.workload, "step": treatment.step, "treatment": treatment.label, "variant": variant,
                  **estimate_columns(MACS, macs), **estimate_columns(NODES, nodes),
                  **{key: value for text, each in ratios.items()
                     for key, value in estimate_columns(f"{LATENCY} {text}".strip(), each).items()}}
             )  # fmt: skip
-        rows.append(tuple(row))
-    if not found:
-        return None
+        sheet.add(*row)
     told = ", ".join(text.removeprefix("batch=") for text in settings)
-    return Grid(
-        f"{table.workload}-coverage", f"{table.workload}, in integers in ONNX Runtime, and latency ratio",
-        ("treatment", *table.variants), tuple(rows), COVERAGE_NOTE.format(batches=told or "(not measured)"),
-        pd.DataFrame(lines),
-    )  # fmt: skip
+    heads, note = ("treatment", *table.variants), COVERAGE_NOTE.format(batches=told or "(not measured)")
+    caption = f"{table.workload}, in integers in ONNX Runtime, and latency ratio"
+    return sheet.grid(f"{table.workload}-coverage", caption, heads, note) if found else None
 
 
 def _coverage(
@@ -133,8 +116,6 @@ def _coverage(
 
 def checks_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
     """A row per treatment and variant with an integer-only network; columns only for what was measured."""
-    import pandas as pd
-
     found = {
         (treatment, variant): {
             check: check.worst(values.values())
@@ -157,14 +138,14 @@ def checks_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
         return None
     polynomials = {place: _polynomial(measured, table, *place) for place in found}
     treated = treatments_told(measured, table.workload)
-    rows, lines = [], []
+    sheet = Sheet()
     for (treatment, variant), worst in found.items():
         cells = [_number(worst.get(check), check) for check in columns]
         polynomial, told = polynomials[treatment, variant], treated.get((treatment.step, variant), "")
         cells += [_difference(polynomial)] if any(polynomials.values()) else []
         cells += [GridCell(told)] if treated else []
-        rows.append((GridCell(treatment.label), GridCell(variant), *cells))
-        lines.append(
+        sheet.add(treatment.label, variant, *cells)
+        sheet.lines.append(
             {"workload": table.workload, "step": treatment.step, "treatment": treatment.label, "variant": variant,
              **{check.title: worst.get(check) for check in columns},
              **estimate_columns("polynomial_difference", polynomial), "chosen_treatment": told}
@@ -172,10 +153,8 @@ def checks_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
     titles = [check.title for check in columns]
     titles += ["polynomial, Δ to the table"] if any(polynomials.values()) else []
     titles += ["treatment chosen"] if treated else []
-    return Grid(
-        f"{table.workload}-integer-checks", f"{table.workload}, the integer-only network checked",
-        ("treatment", "variant", *titles), tuple(rows), CHECKS_NOTE, pd.DataFrame(lines),
-    )  # fmt: skip
+    heads, caption = ("treatment", "variant", *titles), f"{table.workload}, the integer-only network checked"
+    return sheet.grid(f"{table.workload}-integer-checks", caption, heads, CHECKS_NOTE)
 
 
 def _number(value: float | None, check: Check) -> GridCell:
@@ -211,27 +190,23 @@ def treatments_told(measured: Measured, workload: str) -> dict[tuple[str, str], 
 
 def mixed_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
     """Layers by the networks whose weights have mixed widths; None where none have."""
-    import pandas as pd
-
     chosen = {
         (each, name): layers
         for each in table.treatments
         for name in table.variants
         if (layers := measured.layers(table.workload, name, CHOSEN, each.step))
     }
-    if not chosen:
-        return None
-    names = dict.fromkeys(layer for found in chosen.values() for layer in found)
-    rows = [(GridCell(layer), *(_bits(found.get(layer, {})) for found in chosen.values())) for layer in names]
-    frame = pd.DataFrame(
+    sheet = Sheet()
+    for layer in dict.fromkeys(layer for found in chosen.values() for layer in found):
+        sheet.add(layer, *(_bits(found.get(layer, {})) for found in chosen.values()))
+    sheet.lines = [
         {"workload": table.workload, "step": each.step, "treatment": each.label, "variant": name, "layer": layer,
          "seed": seed, "weight_bits": value}
         for (each, name), found in chosen.items() for layer, values in found.items() for seed, value in values.items()
-    )  # fmt: skip
-    return Grid(
-        f"{table.workload}-mixed-precision", f"{table.workload}, bits chosen for each layer",
-        ("layer", *(f"{name}: {each.label}" for each, name in chosen)), tuple(rows), MIXED_NOTE, frame,
-    )  # fmt: skip
+    ]  # fmt: skip
+    heads = ("layer", *(f"{name}: {each.label}" for each, name in chosen))
+    caption = f"{table.workload}, bits chosen for each layer"
+    return sheet.grid(f"{table.workload}-mixed-precision", caption, heads, MIXED_NOTE)
 
 
 def _bits(values: Mapping[int, float]) -> GridCell:

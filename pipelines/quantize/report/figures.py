@@ -1,4 +1,4 @@
-"""The figure of accuracy by bit width."""
+"""The figures of quantized networks: accuracy by bit width, what quantizing each layer costs, and its accumulators."""
 
 from __future__ import annotations
 
@@ -6,18 +6,126 @@ from collections.abc import Sequence
 from typing import Any
 
 from evalsuite import (
-    FIGURE_WIDTH,
     INK_COLOUR,
+    MUTED_COLOUR,
     Drawing,
+    Layers,
     Look,
+    Measured,
     drawings_by_group,
-    figure_style,
+    layer_marks,
+    log_heights,
     looks,
-    new_figure,
-    svg_text,
-    variant_legend,
+    mean_interval,
+    name_layers,
+    panels,
+    shifts,
 )
-from pipelines.quantize.report.tables import QuantizationTable, Quantized
+from pipelines.quantize.report.tables import (
+    ACCUMULATOR,
+    ALL_BUT_ONE,
+    OBSERVED,
+    ONE_ALONE,
+    QuantizationTable,
+    Quantized,
+    Treatment,
+)
+
+_PANELS = 3
+_FITTING = 22  # Characters of layers' names beside one another.
+_HALVES = {ONE_ALONE: "only this layer", ALL_BUT_ONE: "all but this layer"}
+_LOSSES = (
+    "What quantizing does to the outputs, in nats of Kullback-Leibler divergence from the float network's, with 95 % "
+    "intervals over seeds (log scale; a layer without any loss has no mark): above, with only this layer quantized; "
+    "below, with all but this one."
+)
+_WIDTHS = (
+    "Signed bits that hold every sum a layer can reach for any input, proven from its integer weights: mean over seeds "
+    "with 95 % intervals; dashes, below: what the sums of test inputs took. Dotted: 16 and 32 bits."
+)
+
+
+def sensitivity_figures(measured: Measured, table: QuantizationTable) -> list[Drawing]:
+    """Loss of each layer alone, and of all but it; none where no step measured it."""
+    shown = _shown(measured, table, (ONE_ALONE, ALL_BUT_ONE))
+
+    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
+        halves = [each for each in _HALVES if any(_layers(measured, table, each, step, variants) for step in shown)]
+        if not halves:
+            return Drawing(name, title, _LOSSES, reason="none of these variants has losses by layer")
+        count = len(halves) * len(shown)
+        with panels(count, len(shown), 1.95, variants, more=0.35, sharey="row", sharex="col") as figure:
+            for axes_row, metric in zip(figure.grid, halves, strict=True):
+                for axes, treatment in zip(axes_row, shown, strict=True):
+                    _panel(axes, _layers(measured, table, metric, treatment, variants), variants)
+                log_heights(axes_row[0])
+                axes_row[0].set_ylabel(f"{_HALVES[metric]}, nats", fontsize=7.5)
+            _titles(figure.grid, shown)
+        return Drawing(name, title, _LOSSES, f"{title}: {'; '.join(each.label for each in shown)}.", figure.svg)
+
+    name, title = f"sensitivity-{table.workload}", f"Sensitivity of layers, {table.workload}"
+    return drawings_by_group(draw, table.variants, name, title) if shown else []
+
+
+def accumulator_figures(measured: Measured, table: QuantizationTable) -> list[Drawing]:
+    """Bits that each layer's accumulator needs; none where no step measured it by layer."""
+    shown = _shown(measured, table, (ACCUMULATOR,))
+
+    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
+        with panels(len(shown), len(shown), 2.4, variants, sharey=True) as figure:
+            for axes, treatment in zip(figure.grid.flat, shown, strict=True):
+                layers = _layers(measured, table, ACCUMULATOR, treatment, variants)
+                _panel(axes, layers, variants, _layers(measured, table, OBSERVED, treatment, variants))
+                axes.set_ylim(0, max(34.0, axes.get_ylim()[1]))
+                axes.set_yticks([0, 8, 16, 24, 32])
+                for bits in (16, 32):
+                    axes.axhline(bits, color=MUTED_COLOUR, linewidth=0.9, linestyle=(0, (1, 2)), zorder=0)
+            figure.grid.flat[0].set_ylabel("accumulator, bits")
+            _titles(figure.grid, shown)
+        return Drawing(name, title, _WIDTHS, f"{title}: {'; '.join(each.label for each in shown)}.", figure.svg)
+
+    name, title = f"accumulators-{table.workload}", f"Accumulator width, {table.workload}"
+    return drawings_by_group(draw, table.variants, name, title) if shown else []
+
+
+def _shown(measured: Measured, table: QuantizationTable, metrics: Sequence[str]) -> list[Treatment]:
+    """Treatments with values by layer: of one method and placement, from the widest to the narrowest, few enough."""
+    for treatments in table.panels.values():
+        single = [each for each in treatments if not each.budget] or treatments
+        found = [
+            each for each in single
+            if any(measured.layers(table.workload, name, metric, each.step)
+                   for name in table.variants for metric in metrics)
+        ]  # fmt: skip
+        if found:
+            last = len(found) - 1
+            return [found[place] for place in sorted({0, (last + 1) // 2, last})] if last >= _PANELS else found
+    return []
+
+
+def _layers(
+    measured: Measured, table: QuantizationTable, metric: str, treatment: Treatment, variants: Sequence[str]
+) -> Layers:
+    found = {}
+    for variant in variants:
+        layers = measured.layers(table.workload, variant, metric, treatment.step)
+        if layers:
+            found[variant] = {name: mean_interval(list(values.values())) for name, values in layers.items()}
+    return found
+
+
+def _panel(axes: Any, layers: Layers, variants: Sequence[str], seen: Layers | None = None) -> None:
+    names = list(dict.fromkeys(name for each in layers.values() for name in each))
+    layer_marks(axes, names, layers, looks(variants), seen)
+    name_layers(axes, names, _FITTING)
+
+
+def _titles(grid: Any, shown: Sequence[Treatment]) -> None:
+    for axes, treatment in zip(grid[0], shown, strict=True):
+        axes.set_title(treatment.label, fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("layer", fontsize=7.5, color=MUTED_COLOUR)
+
 
 WIDTHS_TITLE = "Accuracy by bit width"
 WIDTHS_CAPTION = (
@@ -42,20 +150,14 @@ def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, ti
     if sum(any(table.cell(each, variant).mean for variant in variants) for each in table.treatments) < 2:
         return Drawing(name, title, WIDTHS_CAPTION, reason=WIDTHS_LACK)
     plain = any(table.plain[variant].mean for variant in variants)
-    panels = table.panels
-    columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    with figure_style():
-        figure = new_figure(FIGURE_WIDTH, 2.3 * rows + 0.3)
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        for axes, (panel, treatments) in zip(grid.flat, panels.items(), strict=False):
+    shown = table.panels
+    columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
+    with panels(len(shown), columns, 2.3, variants, more=0.3, sharey=True) as figure:
+        for axes, (panel, treatments) in zip(figure.grid.flat, shown.items(), strict=False):
             places = ["float"] * plain + list(dict.fromkeys(each.width for each in treatments))
-            for i, variant in enumerate(variants):
+            for variant, shift in zip(variants, shifts(len(variants), 0.6), strict=True):
                 cells = [(each.width, table.cell(each, variant)) for each in treatments]
                 course = [*([("float", table.plain[variant])] if plain else []), *cells]
-                shift = (i - (len(variants) - 1) / 2) * 0.6 / len(variants)
                 _course(axes, course, places, shift, looks(variants)[variant], joined=bool(panel))
             axes.set_title(panel)
             ticks = [place.replace(" (", "\n(") for place in places]
@@ -63,11 +165,10 @@ def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, ti
             axes.set_xlim(-0.5, len(places) - 0.5)
             axes.grid(axis="y")
             axes.tick_params(axis="x", length=0)
-        for axes in grid[:, 0]:
+        for axes in figure.grid[:, 0]:
             axes.set_ylabel("accuracy, %")
-        variant_legend(figure, variants)
-        svg = svg_text(figure)
-    return Drawing(name, title, WIDTHS_CAPTION, f"{title}: {'; '.join(each.label for each in table.treatments)}.", svg)
+    alt = f"{title}: {'; '.join(each.label for each in table.treatments)}."
+    return Drawing(name, title, WIDTHS_CAPTION, alt, figure.svg)
 
 
 def _course(axes: Any, course: Sequence[tuple[str, Quantized]], places: Sequence[str], shift: float, look: Look, *,

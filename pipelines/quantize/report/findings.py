@@ -20,11 +20,10 @@ RULE = (
 
 def finding(measured: Measured, table: QuantizationTable) -> Finding:
     """At which widths, with which method and placement the variants differ from the baseline, and what survives."""
-    others = [name for name in table.variants if name != table.baseline]
-    tested = [cell for cell in table.cells.values() if cell.difference is not None and cell.difference.low is not None]
+    tested = [cell for cell in table.cells.values() if cell.bracketed]
     quiet: list[str] = []
     sentences: list[str] = []
-    for variant in others:
+    for variant in table.others:
         own = [cell for cell in tested if cell.variant == variant]
         if any(cell.resolved for cell in own):
             sentences.append(_variant_sentence(table, variant))
@@ -84,7 +83,7 @@ def _variant_sentence(table: QuantizationTable, variant: str) -> str:
     places: dict[tuple[str, str], list[Quantized]] = {}
     for treatment in table.treatments:
         cell = table.cell(treatment, variant)
-        if cell.difference is not None and cell.difference.low is not None:
+        if cell.bracketed:
             places.setdefault((treatment.method, treatment.width), []).append(cell)
     parts: dict[str, list[_Place]] = {}
     for (method, width), cells in places.items():
@@ -149,7 +148,7 @@ def _placements(cells: Sequence[Quantized], scale: Scale) -> tuple[str, str]:
 def _beyond(table: QuantizationTable, variant: str, scale: Scale) -> str:
     """Whether the gaps are other than the gap that the same networks have in float."""
     plain = table.plain[variant]
-    if plain.difference is None or plain.difference.low is None:
+    if plain.difference is None or not plain.bracketed:
         return ""
     told = f"In float its gap is {interval_text(plain.difference, scale)}"
     if not plain.resolved:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from evalsuite import AREA_SCALE, Estimate, Finding, after_holm, interval_text, mean_interval
+from evalsuite import AREA_SCALE, Estimate, Finding, after_holm, interval_text, mean_interval, tally
 from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
 
 OVERALL = "all workloads"
@@ -18,16 +18,14 @@ def overall(tables: Sequence[QuantizationTable]) -> Finding | None:
     cells = [cell for table in tables for cell in table.cells.values() if cell.p is not None]
     if len({table.workload for table in tables}) < 2 or not cells:
         return None
-    sentences = (_sentence(tables, variant) for variant in tables[0].variants if variant != tables[0].baseline)
+    sentences = (_sentence(tables, variant) for variant in tables[0].others)
     return Finding(OVERALL, _headline(tables[0], cells), tuple(each for each in sentences if each))
 
 
 def _headline(table: QuantizationTable, cells: Sequence[Quantized]) -> str:
-    tones = [cell.tone for cell in cells if cell.resolved]
-    told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
-    after = f", {after_holm([cell.p for cell in cells if cell.p is not None])}" if tones else ""
-    count = f"{len(tones)} ({told})" if tones else "None"
-    return f"{count} of {len(cells)} differences to {table.baseline} resolved{after}."
+    resolved = any(cell.resolved for cell in cells)
+    after = f", {after_holm([cell.p for cell in cells if cell.p is not None])}" if resolved else ""
+    return f"{tally(cells).capitalize()} of {len(cells)} differences to {table.baseline} resolved{after}."
 
 
 def moves(tables: Sequence[QuantizationTable], variant: str) -> dict[str, Estimate]:

@@ -21,10 +21,9 @@ from evalsuite import (
     parse_setting,
 )
 from pipelines.quantize.report.checks import MACS, checks_grid, coverage_grid, mixed_grid
-from pipelines.quantize.report.figures import bit_widths
+from pipelines.quantize.report.figures import accumulator_figures, bit_widths, sensitivity_figures
 from pipelines.quantize.report.findings import RULE, finding
 from pipelines.quantize.report.pooled import overall
-from pipelines.quantize.report.sensitivity import accumulator_figures, sensitivity_figures
 from pipelines.quantize.report.tables import STAGE, TOLD, QuantizationTable, Treatment, quantization_tables
 from pipelines.quantize.report.text import accuracy_grid
 
@@ -55,9 +54,9 @@ def _part(run: Run) -> Part:
     told = [overall(tables), *(finding(measured, table) for table in tables)]
     placements = {each.placement for table in tables for each in table.treatments}
     return Part(
-        [each for each in told if each is not None],
-        [grid for grid in grids if grid is not None],
-        [grid for grid in details if grid is not None],
+        [*filter(None, told)],
+        [*filter(None, grids)],
+        [*filter(None, details)],
         drawings,
         RULE if len(placements) > 1 else "",
         tables,

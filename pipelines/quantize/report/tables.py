@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, compare_values
+from evalsuite import Compared, Measured, StepTable, compare_values
 
 STAGE = "quantize"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -83,21 +83,17 @@ class Quantized(Compared):
     metric: str = ""
 
 
-@dataclass(frozen=True)
-class QuantizationTable:
+@dataclass(frozen=True, kw_only=True)
+class QuantizationTable(StepTable):
     """The quantize steps of one workload: `cells` by step and variant, `plain` the same networks in float.
 
-    `metric` is the accuracy that most cells are of; `seeds` the number of seeds of the run.
+    `metric` is the accuracy that most cells are of.
     """
 
-    workload: str
-    baseline: str
-    variants: tuple[str, ...]
     treatments: tuple[Treatment, ...]
     cells: Mapping[tuple[str, str], Quantized]
     plain: Mapping[str, Quantized]
     metric: str
-    seeds: int
 
     def cell(self, treatment: Treatment, variant: str) -> Quantized:
         """What was measured of a variant after a treatment."""
@@ -120,13 +116,13 @@ def quantization_tables(measured: Measured, baseline: str, after: Mapping[str, s
         baseline: the variant to compare with.
         after: step -> what it follows, empty for a step that takes the network as trained.
     """
-    variants = tuple(sorted(measured.variants, key=lambda name: name != baseline))
     found = []
     for workload in measured.workloads:
         steps = measured.steps(workload, STAGE)
         if not steps:
             continue
-        treatments = _treatments(steps, measured.options, after)
+        arms, treatments = measured.arms(workload, baseline), _treatments(steps, measured.options, after)
+        variants = arms["variants"]
         cells = {
             (each.step, name): _cell(measured, workload, name, baseline, each, SOURCES)
             for each in treatments
@@ -136,8 +132,7 @@ def quantization_tables(measured: Measured, baseline: str, after: Mapping[str, s
         plain = {name: _cell(measured, workload, name, baseline, float_step, (ACCURACY,)) for name in variants}
         metrics = [each.metric for each in cells.values() if each.mean]
         usual = max(SOURCES, key=metrics.count)
-        seeds = int(measured.frame.loc[measured.frame["workload"] == workload, "seed"].nunique())
-        found.append(QuantizationTable(workload, baseline, variants, treatments, cells, plain, usual, seeds))
+        found.append(QuantizationTable(**arms, treatments=treatments, cells=cells, plain=plain, metric=usual))
     return found
 
 

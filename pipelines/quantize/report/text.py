@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
-from evalsuite import Grid, GridCell, Scale, common_scale, compared_cell, compared_columns
+from evalsuite import Grid, GridCell, Scale, Sheet, common_scale, compared_cell, compared_columns, frame_of
 from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NOTE = (
     "Mean ± half the 95 % t interval over seeds; Δ is paired with {baseline} by seed, with its own 95 % interval, and "
@@ -25,32 +22,26 @@ def table_scale(table: QuantizationTable) -> Scale:
     return common_scale(cells)
 
 
-def accuracy_grid(table: QuantizationTable) -> Grid:
+def accuracy_grid(table: QuantizationTable) -> Grid | None:
     """A row per treatment from wide to narrow below the float networks; a column per variant, the baseline first."""
-    scale = table_scale(table)
-    rows = []
-    if any(cell.mean for cell in table.plain.values()):
-        plain = [table.plain[name] for name in table.variants]
-        rows.append((GridCell("float"), *(_cell(each, table, scale, usual=each.metric) for each in plain)))
-    for treatment in table.treatments:
-        cells = (table.cell(treatment, name) for name in table.variants)
-        rows.append((GridCell(treatment.label), *(_cell(each, table, scale, usual=table.metric) for each in cells)))
+    scale, sheet = table_scale(table), Sheet()
+    plain = [table.plain[name] for name in table.variants]
+    if any(cell.mean for cell in plain):
+        sheet.add("float", *(_cell(each, table, scale, usual=each.metric) for each in plain))
+    every = [(each.label, [table.cell(each, name) for name in table.variants]) for each in table.treatments]
+    for label, cells in every:
+        sheet.add(label, *(_cell(each, table, scale, usual=table.metric) for each in cells))
+    shown = [*table.plain.values(), *(cell for _, cells in every for cell in cells)]
+    sheet.lines = [_line(table, cell) for cell in shown]
     others = [each for each in SOURCES if each != table.metric and any(c.metric == each for c in table.cells.values())]
     sources = f"Accuracies are of {_SOURCE_NOUNS[table.metric]}"
-    sources += (
-        f"; where there is none, of {' or '.join(_SOURCE_NOUNS[each] for each in others)}, and marked."
-        if others
-        else "."
-    )
-    return Grid(
-        f"{table.workload}-quantized",
-        f"{table.workload}, accuracy after quantization, {SOURCES[table.metric]} (%, Δ in pp; {table.seeds} seed"
-        f"{'s' * (table.seeds != 1)})",
-        ("treatment", *table.variants),
-        tuple(rows),
-        NOTE.format(baseline=table.baseline, sources=sources),
-        _frame(table),
-    )  # fmt: skip
+    more = " or ".join(_SOURCE_NOUNS[each] for each in others)
+    sources += f"; where there is none, of {more}, and marked." if others else "."
+    caption = f"accuracy after quantization, {SOURCES[table.metric]} (%, Δ in pp; {table.seeds_text})"
+    heads, note = ("treatment", *table.variants), NOTE.format(baseline=table.baseline, sources=sources)
+    grid = sheet.grid(f"{table.workload}-quantized", f"{table.workload}, {caption}", heads, note)
+    bits = {"weight_bits": "Int64", "act_bits": "Int64"}
+    return grid and replace(grid, frame=frame_of(sheet.lines).astype(bits))
 
 
 _SOURCE_NOUNS = {
@@ -66,17 +57,11 @@ def _cell(cell: Quantized, table: QuantizationTable, scale: Scale, *, usual: str
     return replace(found, text=f"{found.text} ({SOURCES[cell.metric]})") if marked else found
 
 
-def _frame(table: QuantizationTable) -> pd.DataFrame:
-    import pandas as pd
-
-    cells = [*table.plain.values(), *(table.cell(each, name) for each in table.treatments for name in table.variants)]
-    return pd.DataFrame(
-        {
-            "workload": table.workload, "step": cell.treatment.step, "treatment": cell.treatment.label,
-            "weight_bits": cell.treatment.weight_bits, "act_bits": cell.treatment.act_bits,
-            "qat_epochs": cell.treatment.epochs, "placement": cell.treatment.placement,
-            "after": cell.treatment.after, "variant": cell.variant, "metric": cell.metric,
-            **compared_columns(cell, "accuracy"),
-        }
-        for cell in cells
-    ).astype({"weight_bits": "Int64", "act_bits": "Int64"})  # fmt: skip
+def _line(table: QuantizationTable, cell: Quantized) -> dict[str, Any]:
+    return {
+        "workload": table.workload, "step": cell.treatment.step, "treatment": cell.treatment.label,
+        "weight_bits": cell.treatment.weight_bits, "act_bits": cell.treatment.act_bits,
+        "qat_epochs": cell.treatment.epochs, "placement": cell.treatment.placement,
+        "after": cell.treatment.after, "variant": cell.variant, "metric": cell.metric,
+        **compared_columns(cell, "accuracy"),
+    }  # fmt: skip

@@ -196,7 +196,6 @@ class Sorted(nn.Module):
         (lambda: nn.Sequential(nn.Linear(64, 10)), {}, "no activation module"),
         (lambda: nn.Sequential(nn.Linear(64, 10), nn.ReLU()), {}, "no prunable layer"),
         (lambda: nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool1d(10)), {}, "cannot follow the network|no prunable layer"),
-        (Functional, {}, "no activation module"),
         (Sorted, {}, "changed what the network computes"),
         (lambda: mlp(64, 8, 10), {"sparsity": 0.1}, "removes no channel: layers are at most 8 wide"),
         (lambda: mlp(64, 8, 10), {"round_to": 8}, "removes no channel.*round_to"),
@@ -250,6 +249,13 @@ def test_a_network_that_onnx_cannot_express_is_still_pruned(bench: MakeBench) ->
     assert "cannot be exported" in size.reason
     assert outcome.artefacts == {}
     assert outcome.network.module.hidden.out_features == 4
+
+
+def test_activations_that_are_functions_are_read_as_modules(bench: MakeBench) -> None:
+    torch.manual_seed(0)
+    outcome = Prune(fine_tune_epochs=0).run(Network("called", Functional().eval(), (64,), 10), bench("digits-mlp"))
+    assert outcome.network.module.hidden.out_features == 4
+    assert values(outcome)["equality_error"] <= 1e-6
 
 
 @pytest.mark.slow

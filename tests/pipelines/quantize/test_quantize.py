@@ -496,7 +496,8 @@ def test_one_thread_or_two_give_the_same_network(network: MakeNetwork, bench: Ma
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("placement", ["post", pytest.param("pre+post", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["post", "pre+post"])
 def test_every_arm_has_the_same_rows(
     network: MakeNetwork, bench: MakeBench, placement: Literal["post", "pre+post"]
 ) -> None:

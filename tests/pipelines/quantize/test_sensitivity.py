@@ -89,6 +89,7 @@ def test_the_layer_with_outliers_is_the_most_sensitive(place_of_outlier: int) ->
     assert even.alone.divergence < 0.1 * alone[place_of_outlier]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workload", "variant"), [("digits-cnn", "gelu"), ("digits-mlp", "annealed")])
 def test_losses_are_those_of_the_networks_so_quantized(
     network: MakeNetwork, bench: MakeBench, workload: str, variant: str

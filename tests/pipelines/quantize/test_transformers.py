@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, Data, Inputs, Network, Outcome, Split
+from evalsuite import Bench, Data, Inputs, LanguageModel, Network, Outcome, Split, open_onnx, run_onnx
 from evalsuite.own.adapter import adapted
 from evalsuite.samples import Several
 from pipelines.quantize import Quantize
@@ -100,6 +100,30 @@ def test_a_bert_with_a_mask_is_quantized_and_its_integer_form_has_a_reason(tmp_p
     reasons = {each.name: each.reason for each in outcome.metrics if each.value is None}
     assert "is on no grid: tokens" in reasons["integer_accuracy"]
     assert "one input of real numbers" in reasons["qonnx"]
+
+
+@pytest.mark.slow
+def test_a_gpt_is_quantized_and_each_position_counts(tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = {"n_embd": 16, "n_inner": 32, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    module = GPT2LMHeadModel(GPT2Config(vocab_size=50, bos_token_id=0, eos_token_id=0, **sizes))
+    tokens = [torch.randint(50, (each, 8)) for each in (4, 40, 4, 32)]
+    own = adapted(spread(module), tokens[0])
+    with torch.no_grad():
+        splits = [Split(each, own(each).argmax(-1), LanguageModel()) for each in tokens]
+    bench = Bench(Data(*splits, (0.0, 1.0), 50, "", 50), 0, tmp_path, 60.0, lambda *_, **__: None)
+    outcome = Quantize().run(Network("made", own, (8,), 50, vocabulary=50), bench)
+    found = values(outcome)
+    assert found["runtime_bits_per_token"] == pytest.approx(found["bits_per_token"], abs=0.01)
+    assert abs(found["bits_per_token_increase"]) < 0.1
+    session = open_onnx(outcome.artefacts["quantized"])
+    with torch.no_grad():
+        same = (run_onnx(session, tokens[3]).argmax(-1) == own(tokens[3]).argmax(-1)).double().mean().item()
+    assert same >= 0.9
+    assert found["runtime_agreement"] >= 0.95
+    assert (found["runtime_agreement"] * 32 * 8) % 1 == pytest.approx(0, abs=1e-9)
 
 
 def test_a_class_that_fx_cannot_trace_has_its_functions_as_layers() -> None:

@@ -401,6 +401,7 @@ def test_tuning_without_a_way(bench: MakeBench) -> None:
         tune(traced, Scheme(Bits(8, 8)), torch.zeros(4, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("treatment", [*CANDIDATES, Treatment("max", "max", "gpfq")], ids=str)
 @pytest.mark.parametrize("scales", ["float", "power-of-two"])
 def test_one_sample_is_enough(treatment: Treatment, scales: Scales) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 
-from evalsuite.report.statistics import Estimate
+from evalsuite.report.statistics import Estimate, t_quantile
 
 _EXACT = 8  # Up to so many values all permutations are gone through: 8! = 40,320.
 _DRAWS = 20_000
@@ -30,9 +30,9 @@ class Association:
 
 def ranks(values: Sequence[float]) -> list[float]:
     """Ranks from 1; equal values share the mean of theirs."""
-    from scipy.stats import rankdata
+    import pandas as pd
 
-    return [float(each) for each in rankdata(values)]
+    return [float(each) for each in pd.Series(values, dtype=float).rank()]
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -71,14 +71,12 @@ def agreement(profiles: Mapping[int, Sequence[float]], *, level: float = 0.95) -
         return Estimate(mean, None, None, n)
     if max(pairs.values()) - min(pairs.values()) <= _TIE:
         return Estimate(mean, mean, mean, n, constant=True)
-    from scipy.stats import t
-
     pseudo = []
     for seed in seeds:
         rest = [rho for pair, rho in pairs.items() if seed not in pair]
         pseudo.append(n * mean - (n - 1) * math.fsum(rest) / len(rest))
     deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in pseudo) / (n - 1))
-    half = float(t.ppf((1 + level) / 2, n - 1)) * deviation / math.sqrt(n)
+    half = t_quantile((1 + level) / 2, n - 1) * deviation / math.sqrt(n)
     return Estimate(mean, max(mean - half, -1.0), min(mean + half, 1.0), n)
 
 
@@ -108,25 +106,6 @@ def association(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) -> As
     count = int(np.sum(np.abs(drawn) >= abs(rho) - _TIE))
     least = 2.0 / math.prod(math.factorial(len(a)) for a, _ in pairs)  # Both ends, without ties.
     return Association(rho, (1 + count) / (1 + _DRAWS), max(1 / (1 + _DRAWS), least), n, len(pairs))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p values, in the given order: below 0.05 all together are wrong in at most 5 % of runs.
-
-    As statsmodels' `multipletests(..., method="holm")`, which for these lines would be another 65 MB to install.
-    """
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for place, i in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
-        adjusted[i] = highest
-    return adjusted
-
-
-def after_holm(p_values: Sequence[float], level: float = 0.05) -> str:
-    """What a count of resolved tests comes to once it is adjusted: "none after Holm's adjustment for all 81"."""
-    kept = sum(p <= level for p in holm(p_values))
-    return f"{kept or 'none'} after Holm's adjustment for all {len(p_values)}"
 
 
 def _standard(values: Sequence[float]) -> list[float] | None:
