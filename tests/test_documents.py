@@ -103,6 +103,14 @@ def test_the_answers_in_readme_are_those_of_the_studies(blocks: ModuleType) -> N
     assert blocks.filled(text.replace("margin 1.0 pp", "margin 2.0 pp")) == text
 
 
+def test_every_committed_table_can_be_read() -> None:
+    tables = list((ROOT / "reports").rglob("tables/*.csv"))
+    assert len(tables) > 100
+    for table in tables:
+        with table.open(encoding="utf-8") as file:
+            assert "," in file.readline(), table
+
+
 def test_each_stage_has_a_page_with_its_options_and_names_metrics_that_it_measures() -> None:
     stages = {entry.name for entry in entries("stages") if entry.dist and entry.dist.name == "evalsuite"}
     assert {path.stem for path in (ROOT / "docs" / "stages").iterdir()} == stages

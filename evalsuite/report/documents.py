@@ -186,6 +186,6 @@ def table_files(content: Content) -> dict[str, str]:
         while f"{name}.tex" in found:
             name += "-table"
         found[f"{name}.tex"] = latex_grid(grid, f"{content.seeds_text}.")
-        if grid.frame is not None:
+        if grid.frame is not None and len(grid.frame.columns):  # no reader takes a file without a column
             found[f"{name}.csv"] = csv_text(grid.frame)
     return found
