@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Split,
         Stage,
         Task,
+        Timed,
         Unsupported,
         Verdict,
     )
@@ -245,6 +246,7 @@ _HOME = {
         "Split",
         "Stage",
         "Task",
+        "Timed",
         "Unsupported",
         "Verdict",
     ),
@@ -559,6 +561,7 @@ __all__ = [
     "Swapped",
     "Swish",
     "Task",
+    "Timed",
     "TokenClassification",
     "Trained",
     "UnitBounds",

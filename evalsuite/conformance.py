@@ -52,7 +52,7 @@ def check_stage_declaration(stage: Stage) -> None:
     check_declaration(stage, "stage")
     name = type(stage).__name__
     _check_libraries(name, getattr(type(stage), "libraries", None))
-    for field in ("takes_tokens", "takes_several", "takes_any_task", "takes_deployed"):
+    for field in ("takes_tokens", "takes_several", "takes_any_task", "takes_deployed", "timed", "exclusive"):
         given = getattr(type(stage), field, False)
         require(
             isinstance(given, bool),
@@ -81,6 +81,12 @@ def check_outcome(stage: Stage, outcome: Outcome, bench: Bench) -> None:
     """Metrics that a table can show, and artefacts where they belong."""
     name = type(stage).__name__
     require(isinstance(outcome, Outcome), "run returns an Outcome", f"{name}: {outcome!r}", "return Outcome([...])")
+    require(
+        not outcome.timed or getattr(stage, "timed", False),
+        "a stage that takes times says so",
+        f"{name}.found has functions",
+        "write `timed: ClassVar[bool] = True`",
+    )
     require(len(outcome.metrics) > 0, "a stage measures something", f"{name}: no metric", "raise Unsupported(reason)")
     for metric in outcome.metrics:
         _check_metric(name, metric)

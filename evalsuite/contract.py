@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast, runtime_checkable
@@ -447,13 +448,32 @@ class Bench:
         return [property_at(test.inputs[i], test, i, eps=eps, domain=self.data.domain, norm=norm) for i in places]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a stage found: its metrics, the files it wrote, and the network it hands on, if it changed one."""
+Timed = Callable[[], "Sequence[Metric]"]
+"""Takes times, and gives their metrics: everything it runs is ready before, so that it lasts as long as they do."""
 
-    metrics: list[Metric]
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage found: its metrics, the files it wrote, and the network it hands on, if it changed one.
+
+    In the place of metrics that are times may stand a function that takes them. A run calls it when no other job of the
+    machine runs; the stage declares `timed`.
+    """
+
+    found: Sequence[Metric | Timed]
     artefacts: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
     network: Network | None = None
+
+    @cached_property
+    def metrics(self) -> list[Metric]:
+        """All metrics, in order. The times are taken when this is read first."""
+        given = ([each] if isinstance(each, Metric) else each() for each in self.found)
+        return [metric for metrics in given for metric in metrics]
+
+    @property
+    def timed(self) -> bool:
+        """Whether times are yet to be taken."""
+        return "metrics" not in vars(self) and any(callable(each) for each in self.found)
 
 
 @runtime_checkable
@@ -467,7 +487,8 @@ class Stage(Protocol):
     each sample. What else it can measure it declares by class variables that are True: `takes_tokens` (int64 inputs),
     `takes_several` (inputs that are a tuple or a mapping), `takes_any_task` (outputs that are no logits of classes; see
     `Task`), and `takes_deployed` (networks that are an ONNX file, `Network.deployed`). One that takes times declares
-    `exclusive`: its jobs run alone.
+    `timed`, and gives them as functions (see `Outcome`): its jobs run beside each other, and each takes its times
+    alone. `exclusive` declares that whole jobs run alone, where times cannot be told from the rest.
     """
 
     version: ClassVar[str]

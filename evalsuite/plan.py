@@ -52,8 +52,13 @@ class Job:
 
     @property
     def exclusive(self) -> bool:
-        """Whether it must run alone, since its stage takes times."""
+        """Whether it must run alone."""
         return bool(self.step and getattr(self.step.stage, "exclusive", False))
+
+    @property
+    def timed(self) -> bool:
+        """Whether its stage takes times, alone or in all of its job."""
+        return self.exclusive or bool(self.step and getattr(self.step.stage, "timed", False))
 
     @property
     def plugins(self) -> set[str]:

@@ -1,7 +1,9 @@
-"""Turns on this machine: a job that takes times waits until it is alone among those that share a cache, and keeps so.
+"""Turns on this machine: times are taken while no other job runs among those that share a cache.
 
-The lock is of this machine's own file system, whatever disk the cache is on: workers, runs and Dask's processes on one
-machine see it, and other machines need not.
+The locks are of this machine's own file system, whatever disk the cache is on: workers, runs and Dask's processes on
+one machine see them, and other machines need not. A job holds the first lock with others while it runs. To take its
+times it lets go of it and waits to have it for itself; the second lock keeps others from beginning meanwhile, which
+would put it off for ever.
 """
 
 from __future__ import annotations
@@ -10,44 +12,67 @@ import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from evalsuite.run.child import Assignment
 
 
-def turn_file(cache: Path) -> Path:
-    """The file that the jobs of this user with that cache lock on this machine."""
+def turn_files(cache: Path) -> tuple[Path, Path]:
+    """The files that the jobs of this user with that cache lock on this machine: to run, and to wait for times."""
     name = hashlib.sha256(f"{os.getuid()} {cache.resolve()}".encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"evalsuite-{name}.turn"
+    folder = Path(tempfile.gettempdir())
+    return folder / f"evalsuite-{name}.turn", folder / f"evalsuite-{name}.times"
 
 
-@contextmanager
-def turn(assignment: Assignment) -> Iterator[Iterator[bool]]:
-    """Inside, whether it is the job's turn now, asked again and again; its turn lasts until the end of the block.
+class Turn:
+    """A job's turn on this machine. Where the files cannot be had, it is every job's turn at once.
 
-    Where the file cannot be had, it is every job's turn at once.
+    Its locks are those of the process that made it and of those forked from it, and last until all have closed them.
     """
-    descriptor = None
-    if assignment.cache is not None:
-        with suppress(OSError):
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._how = fcntl.LOCK_EX if assignment.job.exclusive else fcntl.LOCK_SH
+        self._files: list[int] = []
+        if assignment.cache is not None:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(turn_file(assignment.cache), flags, 0o600)
-    how = fcntl.LOCK_EX if assignment.job.exclusive else fcntl.LOCK_SH
-    try:
-        yield _asked(descriptor, how)
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+            with suppress(OSError):
+                self._files += (os.open(each, flags, 0o600) for each in turn_files(assignment.cache))
+        if len(self._files) < 2:
+            self.close()
 
-
-def _asked(descriptor: int | None, how: int) -> Iterator[bool]:
-    while descriptor is not None:
+    def mine(self) -> bool:
+        """Whether the job may begin; asked again and again until it may."""
+        if not self._files:
+            return True
+        running, waiting = self._files
         try:
-            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+            fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(running, self._how | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
-            continue
-        break
-    yield True
+            return False
+        finally:
+            fcntl.flock(waiting, fcntl.LOCK_UN)
+        return True
+
+    def alone(self, told: Callable[[bool], None]) -> float:
+        """Wait until no other job runs, and none begins until this turn is closed; the seconds that it took.
+
+        `told` hears when the wait begins, True, and when it is over.
+        """
+        told(True)
+        began = time.monotonic()
+        if self._files:
+            running, waiting = self._files
+            fcntl.flock(running, fcntl.LOCK_UN)
+            fcntl.flock(waiting, fcntl.LOCK_SH)
+            fcntl.flock(running, fcntl.LOCK_EX)
+        told(False)
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        """Let go of both locks, in this process."""
+        while self._files:
+            os.close(self._files.pop())

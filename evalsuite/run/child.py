@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -97,18 +98,25 @@ def _adapter() -> TypeAdapter[Found]:
     return TypeAdapter(Found)
 
 
-def perform(assignment: Assignment) -> None:
-    """Run the job in this process and write its outcome; what a stage raises becomes a row."""
+def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) -> None:
+    """Run the job in this process and write its outcome; what a stage raises becomes a row.
+
+    `alone` waits until no other job of this machine runs, and gives the seconds that it took.
+    """
     import torch
 
     # By default one: jobs run side by side, and one thread gives one order of summation.
     torch.set_num_threads(getattr(assignment.job.workload.target, "threads", 1))
-    started = time.perf_counter()
+    started, waited = time.perf_counter(), 0.0
     labels = {**assignment.job.coordinates, "key": assignment.key}
+
+    def turn() -> None:
+        nonlocal waited
+        waited = alone()
 
     def text(found: Found) -> str:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        seconds = round(time.perf_counter() - started, 3)
+        seconds = round(time.perf_counter() - started - waited, 3)
         told: dict[str, Any] = {"commit": assignment.commit, "conditions": assignment.conditions}
         whole = replace(found, seconds=seconds, peak_mib=round(peak, 1), **told)
         # What is no Unicode, as half of a surrogate pair in a file's name, becomes "?": no reader takes it.
@@ -120,7 +128,7 @@ def perform(assignment: Assignment) -> None:
     reading = Reading(assignment.job.plugins, *own)
     try:
         with reading:
-            found = _train(assignment, labels) if assignment.job.step is None else _measure(assignment, labels)
+            found = _train(assignment, labels) if assignment.job.step is None else _measure(assignment, labels, turn)
         outcome = text(replace(found, read=reading.digests()))
     except Unsupported as reason:
         outcome = text(_failure(labels, Status.UNSUPPORTED, str(reason) or "no reason given"))
@@ -211,7 +219,7 @@ def _training(made: Made, seconds: float, workload: Workload, task: Task) -> lis
     return metrics
 
 
-def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
+def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], None]) -> Found:
     import torch
 
     from evalsuite.networks import load_network
@@ -228,11 +236,15 @@ def _measure(assignment: Assignment, labels: dict[str, Any]) -> Found:
     bench = make_bench(workload, data, seed=job.seed, folder=folder, time_limit=job.time_limit)
     torch.manual_seed(job.seed)
     outcome = job.step.stage.run(network, bench)
-    if not isinstance(outcome, Outcome) or not outcome.metrics:
+    if not isinstance(outcome, Outcome) or not outcome.found:
         raise TypeError(f"stage {job.step.part.use!r} returned {type(outcome).__name__} without a metric")
+    digest, handover = _hand_over(outcome.network, assignment)
+    if outcome.timed:
+        if not job.timed:
+            raise TypeError(f"stage {job.step.part.use!r} takes times: it must say so, by timed: ClassVar[bool] = True")
+        turn()
     rows = _rows(outcome.metrics, labels)
     artefacts = _artefacts(outcome, folder)
-    digest, handover = _hand_over(outcome.network, assignment)
     return Found(Status.OK, rows, network=digest, handover=handover, artefacts=artefacts)
 
 

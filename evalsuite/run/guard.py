@@ -13,22 +13,23 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, util
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from evalsuite.run import tree
-from evalsuite.run.alone import turn
+from evalsuite.run.alone import Turn
 from evalsuite.run.child import NO_ROOM, Assignment, perform
 from evalsuite.run.log import Log
 
 _TICK = 0.1  # seconds between two looks at the memory, at least
+_BREATH = 0.02  # seconds between two looks whether it is the job's turn
 _PACE = 10  # times what a look takes is the time to the next
 _PATIENCE = 5.0  # seconds for killed processes to be gone: one that waits for a disk cannot be killed
 PAUSE, RESUME = b"pause", b"resume"
+_WAITS, _GOES_ON = b"w", b"g"
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -55,9 +56,9 @@ def guarded(assignment: Assignment, line: Connection, memory_limit: int) -> None
         signal.signal(each, _end)
     tree.adopt()
     try:
-        with turn(assignment) as turns:
-            _wait_for(turns, line)
-            ended = _kept(assignment, line, memory_limit)
+        with closing(Turn(assignment)) as turn:
+            _wait_for(turn, line)
+            ended = _kept(assignment, turn, line, memory_limit)
     except (EOFError, ConnectionError):  # the driver is gone
         ended = None
     if ended is not None:
@@ -65,9 +66,9 @@ def guarded(assignment: Assignment, line: Connection, memory_limit: int) -> None
             line.send(ended)
 
 
-def _kept(assignment: Assignment, line: Connection, memory_limit: int) -> Ended:
+def _kept(assignment: Assignment, turn: Turn, line: Connection, memory_limit: int) -> Ended:
     try:
-        guard = _Guard(assignment, line, memory_limit)
+        guard = _Guard(assignment, turn, line, memory_limit)
     except OSError as error:  # no process or no file more
         return Ended(1, "refused", why=str(error))
     try:
@@ -76,16 +77,14 @@ def _kept(assignment: Assignment, line: Connection, memory_limit: int) -> Ended:
         guard.clear()
 
 
-def _wait_for(turns: Iterator[bool], line: Connection) -> None:
+def _wait_for(turn: Turn, line: Connection) -> None:
     """Until it is the job's turn; its clock begins then.
 
     Raises:
         EOFError: the driver is gone.
     """
-    for mine in turns:
-        if mine:
-            return
-        while line.poll(_TICK):
+    while not turn.mine():
+        while line.poll(_BREATH):
             if line.recv_bytes() == PAUSE:
                 line.recv_bytes()  # until the user lets it go on
 
@@ -95,7 +94,7 @@ def _end(*_: object) -> None:
 
 
 class _Guard:
-    def __init__(self, assignment: Assignment, line: Connection, memory_limit: int) -> None:
+    def __init__(self, assignment: Assignment, turn: Turn, line: Connection, memory_limit: int) -> None:
         self._line, self._limit, self._memory_limit = line, assignment.job.time_limit, memory_limit
         self._wake, wakes = os.pipe()
         os.set_blocking(wakes, False)
@@ -104,19 +103,21 @@ class _Guard:
         self._out, out = os.pipe()
         self._note, note = os.pipe()
         os.set_blocking(self._note, False)  # what the job leaves running may hold it open
+        self._waits, waits = os.pipe()
         self._kills = tree.kills()
         own = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             signal.set_wakeup_fd(-1)
-            for each in (self._wake, wakes, self._out, self._note, line.fileno()):
+            for each in (self._wake, wakes, self._out, self._note, self._waits, line.fileno()):
                 os.close(each)
-            _work(assignment, own, out, note)
-        os.close(out)
-        os.close(note)
+            _work(assignment, turn, own, out, note, waits)
+        for each in (out, note, waits):
+            os.close(each)
         self._log = Log(assignment.log)
         self._begun = time.monotonic()
         self._paused = 0.0  # since when; 0 while the job runs
+        self._waiting = 0.0  # since when it waits to take its times alone; 0 while it does not
         self._code: int | None = None
         self._look = 0.0  # when to look at the memory next
         self._seen: set[int] = set()  # at the last look
@@ -127,13 +128,16 @@ class _Guard:
         Raises:
             EOFError: the driver is gone.
         """
-        watched: list[Connection | int] = [self._line, self._wake, self._out]
+        watched: list[Connection | int] = [self._line, self._wake, self._out, self._waits]
         while True:
             for ready in connection.wait(watched, _TICK):
                 if isinstance(ready, Connection):
                     self._hear(ready.recv_bytes())
                 elif ready == self._wake:
                     os.read(self._wake, 4096)
+                elif ready == self._waits:
+                    if not self._wait(os.read(self._waits, 1)):
+                        watched.remove(self._waits)
                 elif not self._log.take(self._out):
                     watched.remove(self._out)
             self._reap()
@@ -141,7 +145,7 @@ class _Guard:
                 return self._told(self._code)
             if self._paused:
                 continue
-            if time.monotonic() - self._begun > self._limit:
+            if not self._waiting and time.monotonic() - self._begun > self._limit:
                 return Ended(-signal.SIGKILL, "timeout")
             if (begun := time.monotonic()) >= self._look:
                 held = self._held()
@@ -173,6 +177,15 @@ class _Guard:
             self._paused = 0.0
             tree.kill(tree.descendants(os.getpid()), signal.SIGCONT)
 
+    def _wait(self, word: bytes) -> bool:
+        """The job waits for its turn, or its turn has come: so long its clock stands. Whether it may still say so."""
+        if word == _WAITS:
+            self._waiting = time.monotonic()
+        elif self._waiting:
+            self._begun += time.monotonic() - self._waiting
+            self._waiting = 0.0
+        return bool(word)
+
     def _reap(self) -> None:
         with suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -197,8 +210,12 @@ class _Guard:
         self._log.close()
 
 
-def _work(assignment: Assignment, guard: int, out: int, note: int) -> None:
+def _work(assignment: Assignment, turn: Turn, guard: int, out: int, note: int, waits: int) -> None:
     """Run the job in this process, which never returns."""
+
+    def told(waiting: bool) -> None:
+        os.write(waits, _WAITS if waiting else _GOES_ON)
+
     code = 1
     try:
         os.setsid()
@@ -213,7 +230,7 @@ def _work(assignment: Assignment, guard: int, out: int, note: int) -> None:
         os.close(out)
         if assignment.cache is not None:
             os.environ["EVALSUITE_CACHE"] = str(assignment.cache)
-        perform(assignment)
+        perform(assignment, lambda: turn.alone(told))
         util._exit_function()  # type: ignore[attr-defined]  # as multiprocessing ends its own processes
         code = 0
     except OSError as error:

@@ -23,21 +23,21 @@ class Hosts:
 
     def of(self, job: Job) -> str | None:
         """The machine that must run the job; empty for any, None until the first of those like it has ended."""
-        if not job.exclusive:
+        if not job.timed:
             return ""
         known = self._known.get(_group(job))
         return known if known else None if self._running[_group(job)] else ""
 
     def begin(self, job: Job) -> None:
         """The job is started."""
-        self._running[_group(job)] += job.exclusive
+        self._running[_group(job)] += job.timed
 
     def end(self, job: Job) -> None:
         """It has ended."""
-        self._running[_group(job)] -= job.exclusive
+        self._running[_group(job)] -= job.timed
 
     def learn(self, job: Job, entry: Entry) -> None:
         """Where it was measured, now or then."""
         host = entry.conditions.get("host", "")
-        if job.exclusive and entry.final and host:
+        if job.timed and entry.final and host:
             self._known.setdefault(_group(job), host)

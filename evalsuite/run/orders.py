@@ -121,7 +121,7 @@ def accept(order: Order, workers: int) -> Assignment:
     if not shared.folder.is_dir() or (order.taken and network is None):
         raise Refused(f"{host} does not find the network that {order.job} takes in {order.cache}: share that folder")
     taken = network[0] / NETWORK if network is not None else None
-    at_a_time = 1 if job.exclusive else workers + shared.others(order.driver)
+    at_a_time = 1 if job.timed else workers + shared.others(order.driver)
     told_of = {**conditions(at_a_time), MEASURED: now()}
     return Assignment(
         job, order.key, shared.scratch(), taken, Path(order.log), checkout(), shared.folder, told_of, order.host

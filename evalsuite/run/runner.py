@@ -199,7 +199,7 @@ class _Run:
                 self._settle(self._queue[heappop(self._ready)])
             else:
                 return
-        while self._due and not self._running:
+        while self._due and self._may_take_times:
             self._start(self._queue[heappop(self._alone)])
 
     @property
@@ -208,12 +208,19 @@ class _Run:
         first = self._seed(self._lined_up[0]) if self._lined_up else len(self._seeds)
         return bool(self._alone) and self._seed(self._alone[0]) < first
 
+    @property
+    def _may_take_times(self) -> bool:
+        """Whether the next job that takes times can start: such jobs run beside each other until they take them."""
+        together = [*map(self._job, self._running), self._queue[self._alone[0]]]
+        beside = self._executor.free > 0 and all(each.timed and not each.exclusive for each in together)
+        return beside or not self._running
+
     def _seed(self, place: int) -> int:
         return self._seeds[self._queue[place].seed]
 
     @property
     def _free(self) -> int:
-        alone = not self._executor.remote and any(self._job(each).exclusive for each in self._running)
+        alone = not self._executor.remote and any(self._job(each).timed for each in self._running)
         return 0 if alone or self._due else self._executor.free
 
     def _job(self, name: str) -> Job:
@@ -221,7 +228,7 @@ class _Run:
 
     def _line_up(self, place: int) -> None:
         """Elsewhere, each machine lets its jobs that take times run alone."""
-        apart = self._queue[place].exclusive and not self._executor.remote
+        apart = self._queue[place].timed and not self._executor.remote
         heappush(self._alone if apart else self._lined_up, place)
 
     def _settle(self, job: Job) -> None:
@@ -260,7 +267,7 @@ class _Run:
             self._keep(job, entry)
             return
         log, scratch = self._out / "logs" / f"{job.id}.log", self._state.cache.scratch()
-        alone = {"jobs_at_a_time": 1} if job.exclusive else {}
+        alone = {"jobs_at_a_time": 1} if job.timed else {}
         conditions = {**self._conditions, **alone, MEASURED: now()}
         folder = self._state.cache.folder
         self._running.append(job.id)

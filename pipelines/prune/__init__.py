@@ -38,7 +38,7 @@ class Prune:
 
     version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-pruning", "onnx", "onnxscript", "onnxruntime")
-    exclusive: ClassVar[bool] = True
+    timed: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True

@@ -24,6 +24,7 @@ from evalsuite import (
     Metric,
     Network,
     Split,
+    Timed,
     census,
     compare_latency,
     export_onnx,
@@ -76,7 +77,9 @@ def size_metrics(unpruned: nn.Module, pruned: nn.Module, example: Inputs) -> lis
     ]
 
 
-def runtime_metrics(unpruned: nn.Module, pruned: nn.Module, network: Network, test: Split, path: Path) -> list[Metric]:
+def runtime_metrics(
+    unpruned: nn.Module, pruned: nn.Module, network: Network, test: Split, path: Path
+) -> list[Metric | Timed]:
     """Size, memory and speed in ONNX Runtime; where ONNX cannot express the network, the reason instead.
 
     `latency_ratio` says how many times faster pruning made this network. `relative_latency` has one yardstick for all
@@ -96,11 +99,11 @@ def runtime_metrics(unpruned: nn.Module, pruned: nn.Module, network: Network, te
     return [
         Metric("model_bytes", path.stat().st_size, "bytes", LOWER),
         *(_peak(deployed.model, batch) for batch in TIMED_BATCHES),
-        *(each for batch in TIMED_BATCHES for each in deployed.latencies(test, batch)),
+        *(partial(deployed.latencies, test, batch) for batch in TIMED_BATCHES),
     ]
 
 
-def _missing(reason: str) -> list[Metric]:
+def _missing(reason: str) -> list[Metric | Timed]:
     return [
         Metric("model_bytes", None, "bytes", LOWER, reason=reason),
         *(Metric("peak_bytes", None, "bytes", LOWER, {"batch": batch}, reason=reason) for batch in TIMED_BATCHES),

@@ -14,6 +14,7 @@ from evalsuite import (
     Inputs,
     Metric,
     Split,
+    Timed,
     compare_latency,
     open_onnx,
     run_onnx,
@@ -64,26 +65,28 @@ def _why_float(execution: Execution) -> str:
     return f"in float: {', '.join(layers_in_float)}{cure}"
 
 
-def deployment_metrics(float_file: bytes, path: Path, test: Split, runs: tuple[Run, Run] | None = None) -> list[Metric]:
+def deployment_metrics(
+    float_file: bytes, path: Path, test: Split, runs: tuple[Run, Run] | None = None
+) -> list[Metric | Timed]:
     """Size and latency of the quantized file against the float32 one, whose content is given.
 
     `runs` run the two files, float32 first; by default by sessions of them.
     """
     float_bytes, quantized_bytes = constant_bytes(float_file), constant_bytes(path.read_bytes())
     of_float, of_quantized = runs or (partial(run_onnx, open_onnx(each)) for each in (float_file, path))
-    metrics = [
+    return [
         Metric("model_bytes", quantized_bytes, "bytes", LOWER, reason="constants in the file; a weight takes one byte"),
         Metric("size_ratio", float_bytes / quantized_bytes, "ratio", HIGHER, reason="float32 / quantized"),
+        *(partial(_latencies, of_float, of_quantized, test, batch) for batch in TIMED_BATCHES),
     ]
-    for batch in TIMED_BATCHES:
-        inputs = timing_inputs(test, batch)
-        latency = compare_latency(partial(of_float, inputs), partial(of_quantized, inputs))
-        setting = {"batch": batch}
-        metrics += [
-            Metric("latency", latency.second, "s", LOWER, setting, timing=True),
-            # No direction: a network that is slow in float gains more, though quantized it be no faster than another.
-            Metric(
-                "latency_ratio", latency.ratio, "ratio", NEUTRAL, setting, timing=True, reason="float32 / quantized"
-            ),
-        ]
-    return metrics
+
+
+def _latencies(of_float: Run, of_quantized: Run, test: Split, batch: int) -> list[Metric]:
+    inputs = timing_inputs(test, batch)
+    latency = compare_latency(partial(of_float, inputs), partial(of_quantized, inputs))
+    setting = {"batch": batch}
+    return [
+        Metric("latency", latency.second, "s", LOWER, setting, timing=True),
+        # No direction: a network that is slow in float gains more, though quantized it be no faster than another.
+        Metric("latency_ratio", latency.ratio, "ratio", NEUTRAL, setting, timing=True, reason="float32 / quantized"),
+    ]

@@ -18,6 +18,7 @@ from evalsuite import (
     Direction,
     Metric,
     Split,
+    Timed,
     Unsupported,
     compare_latency,
     open_onnx,
@@ -63,7 +64,7 @@ class IntegerStudy:
     path: Path
     headline: Metric
 
-    def metrics(self, rounding: Rounding) -> list[Metric]:
+    def metrics(self, rounding: Rounding) -> list[Metric | Timed]:
         """All rows; one with a reason where the network has no integer form."""
         try:
             network = lower(self.quantized, self.input_shape, rounding=rounding)
@@ -146,9 +147,12 @@ class IntegerStudy:
             Metric(name, float(equal.mean()), "fraction", HIGHER, reason="samples with bit-equal logits"),
         ]
 
-    def _of_cost(self, network: IntegerNetwork, executor: Executor, setting: Settings) -> list[Metric]:
+    def _of_cost(
+        self, network: IntegerNetwork, executor: Executor, setting: Settings, note: str = ""
+    ) -> list[Metric | Timed]:
+        """What it takes; `note` takes the place of the reasons."""
         tables = sum(each.table.nbytes for each in network.operations if isinstance(each, Table))
-        metrics = [Metric("table_bytes", tables, "bytes", LOWER, setting)]
+        metrics = [Metric("table_bytes", tables, "bytes", LOWER, setting, reason=note)]
         setting_of_latency = {**setting, "batch": _LATENCY_BATCH}
         if network.islands:
             why = f"float islands {', '.join(each.name for each in network.islands)}"
@@ -164,24 +168,24 @@ class IntegerStudy:
         scalar = sum(count for kind, count in counts.items() if kind != "multiply_accumulate")
         given = torch.as_tensor(timing_inputs(self.test, _LATENCY_BATCH))
         integers = executor.quantize(given.numpy())
-        latency = compare_latency(partial(run_onnx, self.float_session, given), partial(executor.run, integers))
-        return [
-            *metrics,
-            Metric("integer_operations", scalar, "count", NEUTRAL, setting, reason=kinds),
-            Metric("integer_latency_ratio", latency.ratio, "ratio", NEUTRAL, setting_of_latency, timing=True,
-                   reason="ONNX Runtime float32 / the integer network in numpy"),
-        ]  # fmt: skip
 
-    def _of_polynomial(self, by_table: IntegerNetwork, executor: Executor, logits: Integers) -> list[Metric]:
+        def timed() -> list[Metric]:
+            latency = compare_latency(partial(run_onnx, self.float_session, given), partial(executor.run, integers))
+            return [Metric("integer_latency_ratio", latency.ratio, "ratio", NEUTRAL, setting_of_latency, timing=True,
+                           reason=note or "ONNX Runtime float32 / the integer network in numpy")]  # fmt: skip
+
+        return [*metrics, Metric("integer_operations", scalar, "count", NEUTRAL, setting, reason=note or kinds), timed]
+
+    def _of_polynomial(self, by_table: IntegerNetwork, executor: Executor, logits: Integers) -> list[Metric | Timed]:
         """GELU by I-BERT's polynomial instead of a table."""
         setting: Settings = {"activation": "polynomial"}
         if not any(isinstance(each, Table) for each in by_table.operations):
             accuracy = self._scored("integer", executor.dequantize(logits), setting)
             agreement = self._agreement(compare(self.quantized, by_table, self.test.inputs, diagnose=False), setting)
-            costs = self._of_cost(by_table, executor, setting)
+            rows = (accuracy, *agreement)
             return [
-                replace(each, reason=_NO_SMOOTH) if each.value is not None else each
-                for each in (accuracy, *agreement, *costs)
+                *(replace(each, reason=_NO_SMOOTH) if each.value is not None else each for each in rows),
+                *self._of_cost(by_table, executor, setting, _NO_SMOOTH),
             ]
         try:
             network = lower(self.quantized, self.input_shape, smooth="polynomial", rounding=by_table.rounding)

@@ -88,9 +88,13 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         float_file = float_path.read_bytes()
     path = artefacts["quantized"]
     export_qcdq(quantized, network.input_shape, path, example)
-    execution = observe(path, test.first(1))
     report = bench.folder / "execution.json"
-    report.write_text(json.dumps(asdict(execution), indent=1))
+
+    def executed() -> list[Metric]:
+        execution = observe(path, test.first(1))
+        report.write_text(json.dumps(asdict(execution), indent=1))
+        return execution_metrics(execution)
+
     found, classes = _scores(network.module, quantized, path, test), isinstance(test.task, Classification)
     float_session = open_onnx(float_file)
     study = IntegerStudy(quantized, network.input_shape, test, float_session, artefacts["integer"], found[0])
@@ -100,7 +104,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         *found,
         *agreement_metrics(compare_layers(quantized, path, test.inputs, by_position=texts), classes=classes),
         *study.metrics(Rounding(options.rounding)),
-        *execution_metrics(execution),
+        executed,
         *deployment_metrics(float_file, path, test),
         *relative_metrics(folded, (float_file, path), options.yardstick, _scheme(options), inputs, test, example),
     ]

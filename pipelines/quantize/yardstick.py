@@ -14,6 +14,7 @@ from evalsuite import (
     Inputs,
     Metric,
     Split,
+    Timed,
     Unsupported,
     export_onnx,
     no_relative_latency,
@@ -42,7 +43,7 @@ def relative_metrics(
     inputs: Inputs,
     test: Split,
     example: Inputs | None = None,
-) -> list[Metric]:
+) -> list[Metric | Timed]:
     """Both files of `module`, float32 and quantized, against those with the activation `name` in each place.
 
     The yardstick is quantized by the same scheme, with plain ranges and nothing trained: what its weights are does not
@@ -57,20 +58,23 @@ def relative_metrics(
         other = with_yardstick(module, name)
         with TemporaryDirectory() as folder:
             beside = files if other is module else yardstick_files(other, scheme, inputs, Path(folder), example)
-            reason = yardstick_reason(module, other, name)
-            rows = []
-            for pair, setting in zip(zip(files, beside, strict=True), (_FLOAT, _INTEGER), strict=True):
-                own, yardstick = (partial(run_onnx, open_onnx(each)) for each in pair)
-                rows += [
-                    relative_latency(own, yardstick, test, batch, reason=reason, setting=setting)
-                    for batch in TIMED_BATCHES
-                ]
-            return rows
+            sessions = [open_onnx(each) for each in (*files, *beside)]
     except (Unsupported, ValueError) as error:
         return no_relative_metrics(f"no {name} in each place: {error}")
+    reason = yardstick_reason(module, other, name)
+    whole, quantized, whole_beside, quantized_beside = (partial(run_onnx, each) for each in sessions)
+
+    def timed() -> list[Metric]:
+        return [
+            relative_latency(own, yardstick, test, batch, reason=reason, setting=setting)
+            for own, yardstick, setting in ((whole, whole_beside, _FLOAT), (quantized, quantized_beside, _INTEGER))
+            for batch in TIMED_BATCHES
+        ]
+
+    return [timed]
 
 
-def no_relative_metrics(reason: str) -> list[Metric]:
+def no_relative_metrics(reason: str) -> list[Metric | Timed]:
     """The same rows, with a reason in place of a value."""
     return [row for setting in (_FLOAT, _INTEGER) for row in no_relative_latency(reason, setting)]
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,6 +23,7 @@ from evalsuite.plugins import load
 from evalsuite.recipe import parse_recipe
 from evalsuite.results import Status
 from evalsuite.run import guard, local, tree
+from evalsuite.run.alone import Turn
 from evalsuite.run.child import Assignment
 from evalsuite.run.executor import Serial
 from evalsuite.run.local import Processes, _with_submodules
@@ -136,6 +138,31 @@ def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
     assert [found for _, found in ended if found.status.value == "timeout"] == []
 
 
+# Of the second, the last job to take its times would be over its limit if that counted its wait.
+@pytest.mark.parametrize(("seconds", "limit"), [(0.2, 60), pytest.param(1.5, 5, marks=pytest.mark.slow)])
+def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, workshop: Workshop) -> None:
+    file = workshop.folder / "clocks"
+    step = f"  - {{use: clocks, file: {file}, seconds: {seconds}}}\n"
+    recipe = workshop.recipe(step, f"{HEAD}time_limit: {limit}\n".replace("gelu-swap", "relu, lambda-gelu, swap-refit"))
+    assert "Traceback" not in workshop.run(recipe, "--jobs", "4").stderr
+    rows = workshop.rows()
+    assert set(rows[rows["step"] == "clocks"]["status"]) == {"ok"}
+    spans = [(what, float(began), float(ended)) for what, began, ended in map(str.split, file.read_text().splitlines())]
+    times = [each for each in spans if each[0] == "times"]
+    assert len(times) == len(spans) - len(times) == 4
+    for mine in times:
+        beside = [each for each in spans if each is not mine and each[1] < mine[2] and mine[1] < each[2]]
+        assert beside == []
+    works = sorted(each[1:] for each in spans if each[0] == "works")
+    assert any(second[0] < first[1] for first, second in pairwise(works))  # until then they run side by side
+
+
+def test_a_stage_that_takes_times_must_say_so(workshop: Workshop) -> None:
+    said = outcomes(workshop, f"  - {{use: clocks-unsaid, file: {workshop.folder / 'clocks'}}}\n")
+    assert said["clocks-unsaid"][0] == "failed"
+    assert "it must say so, by timed: ClassVar[bool] = True" in said["clocks-unsaid"][1]
+
+
 def written(file: Path) -> bool:
     return file.exists() and file.read_text().endswith(" ")
 
@@ -205,7 +232,7 @@ def test_a_refused_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     code = signal.getsignal(signal.SIGCHLD)
     monkeypatch.setattr(os, "fork", refuses)
     try:
-        ended = guard._kept(assignment, theirs, 1 << 40)
+        ended = guard._kept(assignment, Turn(assignment), theirs, 1 << 40)
     finally:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, code)

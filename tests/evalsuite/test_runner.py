@@ -18,6 +18,7 @@ import pytest
 
 from evalsuite import plan
 from evalsuite.plan import Job, inputs_of, jobs_of, key_of
+from evalsuite.plugins import load
 from evalsuite.recipe import parse_recipe
 from evalsuite.results import Row, Status, read_results
 from evalsuite.run import claims, results, runner
@@ -115,13 +116,17 @@ class Watched(AtOnce):
         super().start(assignment)
 
 
-def test_what_takes_times_runs_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_takes_times_runs_beside_its_like_or_alone(
+    whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load("stages", "export").target, "exclusive", whole, raising=False)
     executor = Watched()
     record = run_recipe(parse_recipe(RECIPE), tmp_path, Cache(tmp_path / "cache"), executor, Silent(), workers=3)
     assert record.jobs["ok"] == 6 * SEEDS
-    assert all(not (job.exclusive and beside) for job, beside in executor.beside)
-    assert not any(each.exclusive for _, beside in executor.beside for each in beside)
-    assert max(len(beside) for _, beside in executor.beside) == 2
+    assert all(job.timed == each.timed for job, beside in executor.beside for each in beside)
+    most = {timed: max(len(beside) for job, beside in executor.beside if job.timed == timed) for timed in (True, False)}
+    assert most == {False: 2, True: 0 if whole else 1}  # there are two variants of a seed
     entries = read_journal(tmp_path / "journal.jsonl").values()
     at_a_time = {(each.job.rpartition("/")[2], each.conditions["jobs_at_a_time"]) for each in entries}
     assert at_a_time == {("train", 3), ("accuracy", 3), ("export", 1)}

@@ -9,16 +9,19 @@ import platform
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_runner import AtOnce
+from workshop import wait_until
 
 from evalsuite.plan import Job, code_of, inputs_of, jobs_of, key_of
 from evalsuite.recipe import Recipe, parse_recipe
 from evalsuite.results import Status
-from evalsuite.run.alone import turn
+from evalsuite.run.alone import Turn
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import Assignment, Found
 from evalsuite.run.hosts import Hosts
@@ -197,18 +200,45 @@ def test_what_no_worker_has_taken_is_withdrawn(recipe: Recipe, tmp_path: Path) -
     assert [executor.share.stands(each.key) for each in given] == [True, False]
 
 
-def test_a_job_that_takes_times_has_its_turn_alone(recipe: Recipe, tmp_path: Path) -> None:
-    shared, _, timed = (assignment_of(job, tmp_path) for job in jobs_of(recipe)[:3])
-    assert (shared.job.exclusive, timed.job.exclusive) == (False, True)
-    elsewhere = replace(timed, cache=tmp_path)
-    with turn(shared) as one, turn(shared) as other:
-        assert (next(one), next(other)) == (True, True)
-        with turn(timed) as waiting, turn(elsewhere) as free:
-            assert (next(waiting), next(waiting), next(free)) == (False, False, True)
-    with turn(timed) as alone, turn(shared) as waiting, turn(timed) as too:
-        assert (next(alone), next(waiting), next(too)) == (True, False, False)
-    with turn(replace(timed, cache=None)) as unknown:
-        assert next(unknown)
+def test_a_job_that_must_be_alone_begins_alone(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _, whole = (assignment_of(job, tmp_path) for job in jobs_of(recipe)[:3])
+    assert whole.job.step is not None
+    monkeypatch.setattr(type(whole.job.step.stage), "exclusive", True, raising=False)
+    assert (plain.job.exclusive, whole.job.exclusive) == (False, True)
+    one, other, waiting, elsewhere = map(Turn, (plain, plain, whole, replace(whole, cache=tmp_path)))
+    assert [each.mine() for each in (one, other, waiting, waiting, elsewhere)] == [True, True, False, False, True]
+    one.close()
+    other.close()
+    assert [each.mine() for each in (waiting, Turn(plain), Turn(whole))] == [True, False, False]
+    assert Turn(replace(whole, cache=None)).mine()
+
+
+def begins(assignment: Assignment) -> bool:
+    with closing(Turn(assignment)) as turn:
+        return turn.mine()
+
+
+def test_times_are_taken_alone_and_none_begins_while_one_waits(recipe: Recipe, tmp_path: Path) -> None:
+    timed = assignment_of(jobs_of(recipe)[2], tmp_path)
+    assert (timed.job.exclusive, timed.job.timed) == (False, True)
+    turns = [Turn(timed) for _ in range(3)]
+    assert all(each.mine() for each in turns)
+    said: list[list[bool]] = [[], [], []]
+    with ThreadPoolExecutor(3) as pool:
+        waits = [pool.submit(each.alone, heard.append) for each, heard in zip(turns[:2], said[:2], strict=True)]
+        wait_until(lambda: said == [[True], [True], []])
+        wait_until(lambda: not begins(timed))
+        assert not any(each.done() for each in waits)  # the third still works
+        waits.append(pool.submit(turns[2].alone, said[2].append))
+        for left in (3, 2, 1):
+            wait_until(lambda: any(each.done() for each in waits))
+            time.sleep(0.05)
+            (first,) = (place for place, each in enumerate(waits) if each.done())
+            assert ([each[-1] for each in said].count(False), len(said), begins(timed)) == (1, left, False)
+            assert waits.pop(first).result() >= 0
+            said.pop(first)
+            turns.pop(first).close()
+    assert begins(timed)
 
 
 def test_timed_jobs_of_a_workload_and_seed_run_where_the_first_did(recipe: Recipe) -> None:

@@ -40,6 +40,35 @@ class KillsServer(_Stage):
 
 
 @dataclass(frozen=True)
+class ClocksUnsaid(_Stage):
+    """Works for a while, then takes times for a while, and writes down when."""
+
+    file: str = ""
+    seconds: float = 0.3
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        self._for_a_while("works")
+        return Outcome([lambda: self._clocked()])
+
+    def _clocked(self) -> list[Metric]:
+        self._for_a_while("times")
+        return [Metric("clocked", self.seconds, "s", Direction.LOWER, timing=True)]
+
+    def _for_a_while(self, what: str) -> None:
+        began = time.monotonic()
+        time.sleep(self.seconds)
+        with Path(self.file).open("a") as file:
+            file.write(f"{what} {began} {time.monotonic()}\n")
+
+
+@dataclass(frozen=True)
+class Clocks(ClocksUnsaid):
+    """The same, and says that it takes times."""
+
+    timed: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class FullElsewhere(_Stage):
     """Finds that a disk is full which is not the run's."""
 
