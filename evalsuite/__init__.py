@@ -204,6 +204,7 @@ if TYPE_CHECKING:
         relative_latency,
         timing_inputs,
         with_yardstick,
+        yardstick_graph,
         yardstick_reason,
     )
 
@@ -455,6 +456,7 @@ _HOME = {
         "relative_latency",
         "timing_inputs",
         "with_yardstick",
+        "yardstick_graph",
         "yardstick_reason",
     ),
 }
@@ -708,6 +710,7 @@ __all__ = [
     "with_yardstick",
     "workload",
     "worsening",
+    "yardstick_graph",
     "yardstick_reason",
 ]
 

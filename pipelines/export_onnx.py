@@ -142,12 +142,16 @@ def _latency(file: OnnxNetwork, test: Split) -> list[Metric]:
 
 def _relative_latency(network: Network, file: OnnxNetwork, test: Split, yardstick: str) -> list[Metric | Timed]:
     """Against the same network with the yardstick's activation in each place, exported likewise."""
+    import onnx
+
     from evalsuite import (
         TIMED_BATCHES,
+        OnnxNetwork,
         fold_hardness,
         no_relative_latency,
         relative_latency,
         with_yardstick,
+        yardstick_graph,
         yardstick_reason,
     )
 
@@ -157,8 +161,14 @@ def _relative_latency(network: Network, file: OnnxNetwork, test: Split, yardstic
     try:
         other = with_yardstick(own, yardstick)
         with TemporaryDirectory() as folder:
-            changed = replace(network, module=other)
-            beside = file if other is own else _export(changed, Path(folder) / "yardstick.onnx", test)[1]
+            place = Path(folder) / "yardstick.onnx"
+            if other is own:
+                beside = file
+            elif (graph := yardstick_graph(onnx.load(str(file.path)), own, yardstick)) is not None:
+                onnx.save(graph, str(place))
+                beside = OnnxNetwork(place)
+            else:
+                beside = _export(replace(network, module=other), place, test)[1]
     except (ValueError, Unsupported) as error:
         return [*no_relative_latency(f"no {yardstick} in each place: {error}")]
     reason = yardstick_reason(own, other, yardstick)

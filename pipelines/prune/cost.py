@@ -25,7 +25,6 @@ from evalsuite import (
     Network,
     Split,
     Timed,
-    census,
     compare_latency,
     export_onnx,
     no_relative_latency,
@@ -34,6 +33,7 @@ from evalsuite import (
     replace,
     run_onnx,
     timing_inputs,
+    yardstick_graph,
 )
 
 LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
@@ -132,10 +132,8 @@ class _Deployed:
         with TemporaryDirectory() as folder:
             place = Path(folder) / "model.onnx"
             whole = export(unpruned, path=place)
-            # Another export costs more than the measurement.
-            if {found.traits.name for found in census(unpruned)} <= {"gelu", "relu"}:
-                yardstick = with_relu(whole)
-            else:
+            yardstick = yardstick_graph(whole, unpruned, "relu")
+            if yardstick is None:
                 yardstick = export(replace(unpruned, lambda _: nn.ReLU()), path=place)
         sessions = (open_onnx(each.SerializeToString()) for each in (model, whole, yardstick))
         return cls(model, *sessions)
@@ -148,17 +146,6 @@ class _Deployed:
             _latency_ratio(own, batch, "unpruned / pruned"),
             relative_latency(pruned, yardstick, test, batch, reason=_YARDSTICK),
         ]
-
-
-def with_relu(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph with ReLU in each GELU's place."""
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    for node in changed.graph.node:
-        if node.op_type == "Gelu":
-            node.op_type = "Relu"
-            node.ClearField("attribute")
-    return changed
 
 
 def _peak(model: onnx.ModelProto, batch: int) -> Metric:

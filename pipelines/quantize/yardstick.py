@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import onnx
 from torch import nn
 
 from evalsuite import (
@@ -22,6 +23,7 @@ from evalsuite import (
     relative_latency,
     run_onnx,
     with_yardstick,
+    yardstick_graph,
     yardstick_reason,
 )
 from pipelines.quantize.placement import Scheme
@@ -32,7 +34,7 @@ from pipelines.quantize.treatment import PLAIN, treat
 _FLOAT: dict[str, str | int | float | bool] = {"precision": "float32"}
 _INTEGER: dict[str, str | int | float | bool] = {"precision": "int8"}
 NO_LAYERS = "an ONNX file has no layers in which another activation could be put"
-Files = tuple[Path | bytes, Path | bytes]
+Files = tuple[bytes, Path]
 
 
 def relative_metrics(
@@ -57,7 +59,11 @@ def relative_metrics(
     try:
         other = with_yardstick(module, name)
         with TemporaryDirectory() as folder:
-            beside = files if other is module else yardstick_files(other, scheme, inputs, Path(folder), example)
+            if other is module:
+                beside = files
+            else:
+                whole_graph = yardstick_graph(onnx.load_from_string(files[0]), module, name)
+                beside = yardstick_files(other, scheme, inputs, Path(folder), example, whole_graph)
             sessions = [open_onnx(each) for each in (*files, *beside)]
     except (Unsupported, ValueError) as error:
         return no_relative_metrics(f"no {name} in each place: {error}")
@@ -80,11 +86,17 @@ def no_relative_metrics(reason: str) -> list[Metric | Timed]:
 
 
 def yardstick_files(
-    module: nn.Module, scheme: Scheme, inputs: Inputs, folder: Path, example: Inputs | None = None
+    module: nn.Module,
+    scheme: Scheme,
+    inputs: Inputs,
+    folder: Path,
+    example: Inputs | None = None,
+    whole: onnx.ModelProto | None = None,
 ) -> Files:
-    """The float32 and the quantized file of a module, in `folder`."""
+    """The float32 file of a module, in bytes, and its quantized file in `folder`; the first is `whole` where given."""
     shape = () if isinstance(inputs, Mapping | tuple) else tuple(inputs.shape[1:])
-    export_onnx(module, shape, folder / "float32.onnx", example=example)
+    if whole is None:
+        whole = export_onnx(module, shape, folder / "float32.onnx", example=example)
     quantized = treat(trace(module, shape, example), scheme, inputs, PLAIN).network
     export_qcdq(quantized, shape, folder / "quantized.onnx", example)
-    return folder / "float32.onnx", folder / "quantized.onnx"
+    return whole.SerializeToString(), folder / "quantized.onnx"

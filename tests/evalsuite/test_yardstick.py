@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Direction, LambdaGELU, Split, census, deployment, export_onnx
+from evalsuite import Direction, LambdaGELU, Split, census, deployment, export_onnx, open_onnx, run_onnx
 from evalsuite.yardstick import (
     check_yardstick,
     no_relative_latency,
     relative_latency,
     timing_inputs,
     with_yardstick,
+    yardstick_graph,
     yardstick_reason,
 )
 
@@ -69,6 +70,34 @@ def test_the_yardstick_is_the_same_network_with_the_activation_in_each_place(
     assert [node.op_type for node in export_onnx(other, (6,), tmp_path / "other.onnx").graph.node].count("Gelu") == 1
     assert type(module[1]) is type(activation)  # a copy was changed
     assert "over that of this network with gelu" in yardstick_reason(module, other, "gelu")
+
+
+@pytest.mark.parametrize(("activation", "name"), [(nn.ReLU(), "gelu"), (nn.GELU(), "relu"), (nn.GELU(), "gelu")])
+def test_a_graph_of_relu_or_gelu_is_the_yardsticks_with_its_nodes_renamed(
+    activation: nn.Module, name: str, tmp_path: Path
+) -> None:
+    module = chain(activation)
+    written = export_onnx(module, (6,), tmp_path / "own.onnx")
+    graph = yardstick_graph(written, module, name)
+    assert graph is not None
+    exported = export_onnx(with_yardstick(module, name), (6,), tmp_path / "other.onnx")
+    assert [each.op_type for each in graph.graph.node] == [each.op_type for each in exported.graph.node]
+    inputs = torch.randn(5, 6)
+    found = run_onnx(open_onnx(graph.SerializeToString()), inputs)
+    torch.testing.assert_close(found, with_yardstick(module, name)(inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_a_graph_whose_nodes_do_not_tell_the_activations_is_not_renamed(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.activation = nn.Linear(6, 6), nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.activation(torch.relu(self.layer(x)) - 1)  # type: ignore[no-any-return]
+
+    for module, name in ((chain(nn.SiLU()), "gelu"), (chain(nn.ReLU()), "silu"), (Twice(), "gelu")):
+        assert yardstick_graph(export_onnx(module, (6,), tmp_path / "own.onnx"), module, name) is None
 
 
 def test_a_network_that_has_it_already_is_its_own_yardstick() -> None:

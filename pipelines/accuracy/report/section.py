@@ -13,6 +13,14 @@ SECTION = Section(
     endpoints=(
         Endpoint("accuracy in float", first_step(STAGE, ("accuracy",)), "fraction", Direction.HIGHER, 0.005),
         Endpoint("bits per byte in float", first_step(STAGE, ("bits_per_byte",)), "bits", Direction.LOWER, 0.01),
+        *(
+            Endpoint(f"{name} in float", first_step(STAGE, (metric,)), unit, Direction.HIGHER, margin, instead=True)
+            for name, metric, unit, margin in (
+                ("F1 score", "f1_micro", "fraction", 0.005),
+                ("explained variance", "r2", "share", 0.01),
+                ("cosine to the original", "cosine", "cosine", 0.01),
+            )
+        ),
     ),
     headlines=(
         Headline(STAGE, "bits_per_byte"),
