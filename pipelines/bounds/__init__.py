@@ -49,6 +49,8 @@ class Bounds:
         methods: any of "ibp", "forward", "crown-ibp", "crown", "alpha-crown".
         norm: "linf" or "l2".
         iterations: of alpha-CROWN's optimizer, of the margins' lines and of all lines each.
+        all_lines: whether alpha-CROWN optimizes the lines of intermediate bounds too, which is tighter and takes
+            several times as long.
         alpha_seconds: what alpha-CROWN may take for one radius; 0 for no limit but an even share of the job's. A limit
             makes its results depend on the machine.
         restarts: of PGD, each from a random point, after a start from the center.
@@ -68,6 +70,7 @@ class Bounds:
     methods: tuple[str, ...] = ("ibp", "crown", "alpha-crown")
     norm: Literal["linf", "l2"] = "linf"
     iterations: int = 20
+    all_lines: bool = True
     alpha_seconds: float = 0.0
     restarts: int = 3
     radius: str = ""

@@ -52,8 +52,9 @@ def certify(network: Network, bench: Bench, options: Bounds) -> list[Metric]:
     while True:
         try:
             propagation = Propagation(
-                subject, iterations=options.iterations, patches=patches, memory=options.memory * 2**20
-            )
+                subject, iterations=options.iterations, patches=patches, memory=options.memory * 2**20,
+                all_lines=options.all_lines,
+            )  # fmt: skip
         except Unsupported as refusal:
             return _of_graph(network, bench, options, refusal)
         try:

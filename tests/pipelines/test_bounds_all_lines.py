@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -12,9 +13,13 @@ from torch import nn
 
 from benchmarks.optimised import upstream
 from evalsuite import LambdaGELU, Network, Property
+from pipelines.bounds import Bounds, certification
 from pipelines.bounds import propagation as propagation_module
 from pipelines.bounds.margins import Margins, rows_of
 from pipelines.bounds.propagation import Propagation, proven
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeBench, MakeNetwork
 
 Act = Callable[[], nn.Module]
 SHAPES = {"mlp": (4,), "cnn": (1, 3, 3)}
@@ -106,6 +111,22 @@ def test_the_time_for_all_lines_is_limited(monkeypatch: pytest.MonkeyPatch) -> N
     short = every.bounds(properties, "alpha-crown", crown, seconds=15.0).margins.sum()
     assert next(ticks) < 20
     assert none + 1e-3 < short < whole - 1e-3
+
+
+def test_a_recipe_can_ask_for_the_margins_lines_alone(
+    network: MakeNetwork, bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def watched(*given: Any, **options: Any) -> Propagation:
+        asked.append(options["all_lines"])
+        return Propagation(*given, **options)
+
+    monkeypatch.setattr(certification, "Propagation", watched)
+    for options in ({}, {"all_lines": False}):
+        stage = Bounds(eps=(0.0625,), samples=1, methods=("crown", "alpha-crown"), iterations=1, **options)
+        stage.run(network("digits-mlp", "gelu"), bench("digits-mlp"))
+    assert asked == [True, False]
 
 
 def test_chords_have_gradients_by_their_intervals_ends_and_lines_stay_what_they_are() -> None:
