@@ -6,6 +6,7 @@ Seeds are the only replicates: a value here is one number of one trained network
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -84,22 +85,23 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def paired_difference(
-    values: Mapping[int, float], baseline: Mapping[int, float], *, level: float = 0.95
-) -> Estimate | None:
+def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float], *, level: float = 0.95,
+                      magnitude: float | None = None) -> Estimate | None:  # fmt: skip
     """The mean of value - baseline over the seeds that both have, with its t interval; None without a common seed.
 
     Args:
         values: seed -> value.
         baseline: seed -> value of the baseline.
         level: the interval's coverage for normal differences.
+        magnitude: of the numbers that the values were computed from, where those were larger.
     """
     if not values or not baseline:
         raise ValueError(f"difference of {len(values)} values and {len(baseline)} baseline values: one arm is empty")
     seeds = sorted(values.keys() & baseline.keys())
     if not seeds:
         return None
-    magnitude = max(max(abs(values[seed]), abs(baseline[seed])) for seed in seeds)
+    if magnitude is None:
+        magnitude = max(max(abs(values[seed]), abs(baseline[seed])) for seed in seeds)
     return mean_interval([values[seed] - baseline[seed] for seed in seeds], level=level, magnitude=magnitude)
 
 
@@ -178,15 +180,10 @@ def seeds_needed(estimate: Estimate, margin: float, level: float = 0.05) -> int 
     if estimate.n < 2 or estimate.constant:
         return None
     deviation = math.sqrt(_variance(estimate) * estimate.n)
-    low, high = 2, MOST_SEEDS
-    if not _enough(high, deviation, margin, level):
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _enough(middle, deviation, margin, level) else (middle + 1, high)
-    return low if low > estimate.n else None
 
+    def enough(seeds: int) -> bool:
+        quantiles = t_quantile(1 - level / 2, seeds - 1) + t_quantile(0.8, seeds - 1)
+        return quantiles * deviation / math.sqrt(seeds) <= margin
 
-def _enough(seeds: int, deviation: float, margin: float, level: float) -> bool:
-    quantiles = t_quantile(1 - level / 2, seeds - 1) + t_quantile(0.8, seeds - 1)
-    return quantiles * deviation / math.sqrt(seeds) <= margin
+    needed = bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=enough)
+    return needed if estimate.n < needed <= MOST_SEEDS else None
