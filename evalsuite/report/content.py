@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
@@ -136,18 +136,14 @@ class Content:
         return [str(each) for each in self.compared["variant"].unique()]
 
     @cached_property
-    def by_workload(self) -> dict[str, list[TextLine]]:
-        """The headline lines of each workload."""
-        return {each: headline_lines([line for line in self.lines if line.workload == each]) for each in self.workloads}
+    def glances(self) -> list[TextLine]:
+        """The headline lines, in order."""
+        return [line for each in self.workloads
+                for line in headline_lines([line for line in self.lines if line.workload == each])]  # fmt: skip
 
     def glance(self, workload: str) -> list[TextLine]:
-        """The headline lines of a workload."""
-        return self.by_workload.get(workload, [])
-
-    @property
-    def glances(self) -> list[TextLine]:
-        """The headline lines of all workloads."""
-        return [line for found in self.by_workload.values() for line in found]
+        """Those of a workload."""
+        return [line for line in self.glances if line.workload == workload]
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
@@ -223,13 +219,13 @@ class Content:
             return "This run has not finished: the tables show what there is so far, and what is missing as absent."
         return "Some jobs of this run have no rows: their cells are marked absent." if absent else ""
 
-    def job_failures(self) -> list[dict[str, str]]:
+    def job_failures(self) -> list[dict[Any, Any]]:
         """Failures of whole jobs, alike ones together."""
-        return merged(self.failures[self.failures["metric"] == ""].to_dict("records"))
+        return merged(self.failures[self.failures["metric"] == ""])
 
-    def metric_failures(self) -> list[dict[str, str]]:
+    def metric_failures(self) -> list[dict[Any, Any]]:
         """Single metrics without a value, alike ones together."""
-        return merged(self.failures[self.failures["metric"] != ""].to_dict("records"))
+        return merged(self.failures[self.failures["metric"] != ""])
 
     @property
     def failed(self) -> bool:
