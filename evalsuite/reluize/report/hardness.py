@@ -75,12 +75,8 @@ class Relation:
 
 def learners(measured: Measured, workload: str) -> list[str]:
     """The variants that learnt some lambda on a workload: one that only moved it by a schedule has no drift."""
-    found = []
-    for variant in measured.variants:
-        drifts = measured.layers(workload, variant, "hardness_drift")
-        if any(value != 0 for layer in drifts.values() for value in layer.values()):
-            found.append(variant)
-    return found
+    drifts = {variant: measured.layers(workload, variant, "hardness_drift") for variant in measured.variants}
+    return [variant for variant, layers in drifts.items() if any(any(each.values()) for each in layers.values())]
 
 
 def layer_orders(measured: Measured) -> list[LayerOrder]:
@@ -90,16 +86,15 @@ def layer_orders(measured: Measured) -> list[LayerOrder]:
         for variant in learners(measured, workload):
             layers = measured.layers(workload, variant, "learnt_hardness")
             seeds = sorted(set.intersection(*(set(values) for values in layers.values())))
-            order = LayerOrder(workload, variant, len(seeds), len(layers), None)
+            rho, reason = None, ""
             if len(layers) < LEAST_LAYERS:
-                found.append(replace(order, reason=f"not defined: {len(layers)} layer{'s' * (len(layers) != 1)}"))
+                reason = f"not defined: {len(layers)} layer{'s' * (len(layers) != 1)}"
             elif len(seeds) < 2:
-                found.append(replace(order, reason="not defined: one seed"))
+                reason = "not defined: one seed"
             else:
-                profiles = {seed: [values[seed] for values in layers.values()] for seed in seeds}
-                rho = agreement(profiles)
+                rho = agreement({seed: [values[seed] for values in layers.values()] for seed in seeds})
                 reason = "" if rho else "not defined: a seed with the same lambda in every layer"
-                found.append(replace(order, agreement=rho, reason=reason))
+            found.append(LayerOrder(workload, variant, len(seeds), len(layers), rho, reason))
     return found
 
 
@@ -162,9 +157,8 @@ def _relation(
 
 
 def _adjusted(found: Sequence[Relation]) -> list[Relation]:
-    tested = [each for each in found if each.association is not None]
-    adjusted = iter(holm([each.association.p for each in tested if each.association is not None]))
-    least = iter(holm([each.association.least for each in tested if each.association is not None]))
+    tested = [each.association for each in found if each.association is not None]
+    adjusted, least = iter(holm([each.p for each in tested])), iter(holm([each.least for each in tested]))
     return [
         each if each.association is None else replace(each, p_adjusted=next(adjusted), least_adjusted=next(least))
         for each in found

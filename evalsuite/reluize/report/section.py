@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from evalsuite.reluize.report.before_after import swap_tables
-from evalsuite.reluize.report.hardness import LayerOrder, layer_drifts, layer_orders, relations
+from evalsuite.reluize.report.hardness import layer_drifts, layer_orders, relations
 from evalsuite.reluize.report.hardness_text import drift_grid, order_grid, relation_grids, relations_told
 from evalsuite.reluize.report.pattern import PATTERN_RULE, pattern_finding
 from evalsuite.reluize.report.profiles import PROFILE, order_figure, profile_figure
@@ -33,18 +33,13 @@ _LOOKS = {
 def _swap(run: Run) -> Part:
     """Before and after the swap, for each workload with swapped networks."""
     tables = swap_tables(run.measured, run.baseline)
-    patterns = [found for found in map(pattern_finding, tables) if found is not None]
-    findings = [Finding(each.workload, each.headline, each.sentences) for each in patterns]
-    return Part(findings, [*filter(None, map(swap_grid, tables))], rule=PATTERN_RULE if patterns else "", tables=tables)
-
-
-def _orders(run: Run) -> list[LayerOrder]:
-    return layer_orders(run.measured)
+    findings = [found for found in map(pattern_finding, tables) if found is not None]
+    return Part(findings, [*filter(None, map(swap_grid, tables))], rule=PATTERN_RULE if findings else "", tables=tables)
 
 
 def _hardness(run: Run) -> Part:
     """Layer order, drift, and what the drift goes with; empty where no lambda was learnt."""
-    orders = run.once(_orders)
+    orders = layer_orders(run.measured)
     if not orders:
         return Part()
     found = relations(run.measured, run.glance)
