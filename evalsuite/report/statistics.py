@@ -132,9 +132,8 @@ def after_holm(p_values: Sequence[float], level: float = 0.05) -> str:
     return f"{kept or 'none'} after Holm's adjustment for all {len(p_values)}"
 
 
-def mean_over_workloads(effects: Sequence[Estimate], *, level: float = 0.95
-                        ) -> tuple[Estimate, float | None] | None:  # fmt: skip
-    """The unweighted mean effect with a t interval, and the p value of "none"; None of fewer than two workloads.
+def mean_over_workloads(effects: Sequence[Estimate]) -> tuple[Estimate, float | None] | None:
+    """The unweighted mean effect with its 95 % t interval, and the p value of "none"; None of fewer than two workloads.
 
     The interval has k - 1 degrees of freedom, and `n` of the estimate counts workloads.
 
@@ -144,19 +143,18 @@ def mean_over_workloads(effects: Sequence[Estimate], *, level: float = 0.95
 
     Args:
         effects: one a workload, each over at least two seeds.
-        level: the interval's coverage.
     """
     k = len(effects)
     if k < 2:
         return None
     means = [each.mean for each in effects]
-    spread = mean_interval(means, level=level)
+    spread = mean_interval(means)
     within = math.fsum(_variance(each) for each in effects) / k**2
     between = 0.0 if spread.constant else math.fsum((each - spread.mean) ** 2 for each in means) / (k - 1) / k
     error = math.sqrt(max(between, within))
     if not error:
         return spread, None
-    half = t_quantile((1 + level) / 2, k - 1) * error
+    half = t_quantile(0.975, k - 1) * error
     estimate = Estimate(spread.mean, spread.mean - half, spread.mean + half, k)
     return estimate, two_sided_p(spread.mean / error, k - 1)
 
