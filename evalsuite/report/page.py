@@ -103,7 +103,6 @@ def render(content: Content) -> str:
 
     shown: dict[str, Any] = {
         "content": content,
-        "question": content.question,
         "guide": GUIDE,
         "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},
         "policy": content_policy(style, script),
@@ -126,8 +125,6 @@ def render(content: Content) -> str:
         "provenance": _provenance(content),
         "data": data_lines(content),
         "steps": _steps(content.record),
-        "variants_help": content.record.table("variants_help"),
-        "recipe": content.record.text("recipe_text"),
         "not_recorded": NOT_RECORDED,
     }
     return environment.from_string(_part("page.html.j2")).render(shown)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
-
-from evalsuite.report.statistics import t_quantile
-
-if TYPE_CHECKING:
-    import pandas as pd
+from typing import TypeVar
 
 Kind = TypeVar("Kind")
 
@@ -62,19 +57,3 @@ def percent_text(share: float) -> str:
     if text == "0.00" and share > 0:
         return "< 0.01 %"
     return f"{text.rstrip('0').rstrip('.')} %"
-
-
-def chance_text(compared: pd.DataFrame, baseline: str, seeds: int) -> str:
-    """How many differences could look resolved by chance, and how wide intervals over so few seeds are."""
-    clock = compared["timing"].astype(bool) & (compared["unit"] != "ratio")
-    count = int((compared["diff_low"].notna() & ~compared["constant"] & ~clock).sum())
-    if not count:
-        return "No difference has an interval of some width: nothing here is a test."
-    few = ""
-    if 2 <= seeds < 5:
-        few = f"With {seeds} seeds an interval is ± {t_quantile(0.975, seeds - 1):.1f} standard errors: use 5 or more."
-    return (
-        f"The intervals are per cell and not adjusted for their number: of {count} differences with an interval of "
-        f"some width, about 5 % ({0.05 * count:.0f}) would exclude 0 by chance even if no variant differed from "
-        f"{baseline}. Seeds are the only replicates; the test samples are the same for all of them. {few}"
-    )
