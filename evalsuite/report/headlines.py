@@ -53,8 +53,8 @@ def _few_steps(lines: Sequence[TextLine]) -> list[TextLine]:
     alike: dict[tuple[str, ...], list[TextLine]] = {}
     for line in lines:
         alike.setdefault((line.workload, line.stage, line.metric, line.setting), []).append(line)
-    kept = {id(line) for same in alike.values() for line in sorted(same, key=lambda line: -_size(line))[:_MOST_STEPS]}
-    return [line for line in lines if id(line) in kept]
+    kept = {line for same in alike.values() for line in sorted(same, key=_size, reverse=True)[:_MOST_STEPS]}
+    return [line for line in lines if line in kept]
 
 
 def _another_task(line: TextLine, lines: Sequence[TextLine], own: Sequence[Headline]) -> bool:
@@ -70,18 +70,18 @@ def _few_radii(lines: Sequence[TextLine]) -> list[TextLine]:
     for line in lines:
         if "eps" in line.keys:
             places.setdefault((line.workload, line.step, line.metric), []).append(line)
-    dropped: set[int] = set()
+    dropped: set[TextLine] = set()
     for same in places.values():
         chosen = tightest_of.get(same[0].stage)
         tightest = chosen({line.keys.get("method", "") for line in same}) if chosen else None
         told = [line for line in same if tightest is None or line.keys.get("method", "") == tightest]
-        dropped |= {id(line) for line in same} - {id(line) for line in told}
         if len(told) > _MOST_RADII:
             every = sorted(told, key=lambda line: number_of(line.keys["eps"]))
             quarters = [every[i] for i in (len(every) // 4, len(every) // 2, 3 * len(every) // 4)]  # of equal ones
-            kept = sorted([*quarters, *(each for each in every if each not in quarters)], key=lambda line: -_size(line))
-            dropped |= {id(line) for line in kept[len(quarters) :]}
-    return [line for line in lines if id(line) not in dropped]
+            told = sorted([*quarters, *(each for each in every if each not in quarters)], key=_size, reverse=True)
+            told = told[: len(quarters)]
+        dropped |= {*same} - {*told}
+    return [line for line in lines if line not in dropped]
 
 
 def _wanted(line: TextLine, headline: Headline, lines: Sequence[TextLine]) -> bool:

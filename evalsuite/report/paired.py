@@ -158,10 +158,14 @@ def _ratio(own: Values, other: Values) -> Estimate | None:
 
 def common_scale(cells: Sequence[Compared], unit: str = "fraction") -> Scale:
     """One scale for cells that stand together."""
-    estimates = [each for cell in cells for each in (cell.mean, cell.difference) if each]
-    halves = [each.half_width for each in estimates if each.half_width]
-    differences = [cell.difference.mean for cell in cells if cell.difference]
-    return scale_of(unit, [cell.mean.mean for cell in cells if cell.mean], halves + differences)
+    return joint_scale(unit, [cell.mean for cell in cells], [cell.difference for cell in cells])
+
+
+def joint_scale(unit: str, means: Iterable[Estimate | None], differences: Iterable[Estimate | None]) -> Scale:
+    """One scale for means and differences that stand together, with their intervals."""
+    own, gaps = ([each for each in found if each] for found in (means, differences))
+    halves = [each.half_width for each in (*own, *gaps) if each.half_width]
+    return scale_of(unit, [each.mean for each in own], [*halves, *(each.mean for each in gaps)])
 
 
 def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence[str] = (), *,
