@@ -69,7 +69,11 @@ class Measured:
 
     def step(self, workload: str, stage: str) -> str:
         """The first step of a stage that measures the networks as trained; empty where there is none."""
-        return next((step for step in self.steps(workload, stage) if not self._after.get(step)), "")
+        return next(iter(self.plain_steps(workload, stage)), "")
+
+    def plain_steps(self, workload: str, stage: str) -> list[str]:
+        """The steps of a stage that take networks as trained, in the order of the rows."""
+        return [step for step in self.steps(workload, stage) if not self._after.get(step)]
 
     def steps(self, workload: str, stage: str) -> list[str]:
         """All steps of a stage, in the order of the rows."""
