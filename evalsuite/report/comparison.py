@@ -46,6 +46,7 @@ class _Rows:
             self.seeds.setdefault(job[0], set()).add(job[3])
         rows = frame.loc[frame["sample"].isna() & ~frame["metric"].isin(drawn), list(_READ)]
         rows = rows.assign(timing=rows.groupby(list(_OF_LINE), sort=False)["timing"].transform("any"))
+        row: Any
         for row in rows.itertuples(index=False):
             job = (row.workload, row.step, row.variant, row.seed)
             if not row.metric:
@@ -66,25 +67,25 @@ class _Rows:
         workloads, steps = list(self.seeds), list(dict.fromkeys(job[:2] for job in self.jobs))
         return sorted(lines, key=lambda line: (workloads.index(line[0]), steps.index(line[:2])))
 
-    def found(self, line: tuple[Any, ...], variant: str) -> tuple[dict[int, float], Counter[tuple[str, str]], str]:
-        """What the seeds gave for a line and a variant: values, how many lack one by status and reason, remarks."""
+    def found(self, line: tuple[Any, ...], variant: str) -> tuple[dict[int, float], list[tuple[str, str]], str]:
+        """What the seeds gave for a line and a variant: values, status and reason of those without one, remarks."""
         values: dict[int, float] = {}
-        lacks: Counter[tuple[str, str]] = Counter()
+        lacks: list[tuple[str, str]] = []
         remarks: dict[str, None] = {}
         rows = self.by_metric.get((line, variant), {})
         for seed in sorted(self.seeds[line[0]]):
             row = rows.get(seed)
             if row is None:
-                lacks[self._why_none((*line[:2], variant, seed))] += 1
+                lacks.append(self._why_none((*line[:2], variant, seed)))
             elif row.status != Status.OK.value:
-                lacks[(row.status, row.reason or _NO_REASON)] += 1
+                lacks.append((row.status, row.reason or _NO_REASON))
             elif math.isfinite(row.value):
                 values[seed] = float(row.value)
                 remarks[row.reason] = None
             elif row.verdict:
-                lacks[(row.verdict, row.reason)] += 1
+                lacks.append((row.verdict, row.reason))
             else:
-                lacks[(Status.FAILED.value, row.reason or _NO_REASON)] += 1
+                lacks.append((Status.FAILED.value, row.reason or _NO_REASON))
         return values, lacks, "; ".join(filter(None, remarks))
 
     def _why_none(self, job: tuple[Any, ...]) -> tuple[str, str]:
@@ -101,11 +102,9 @@ def is_clock(unit: str, timing: bool) -> bool:
     return timing and unit != "ratio"
 
 
-def _lacks(lacks: Mapping[tuple[str, str], int], seeds: int, measured: bool) -> dict[str, str]:
+def _lacks(lacks: Sequence[tuple[str, str]], seeds: int, measured: bool) -> dict[str, str]:
     """Columns `status`, `lack` and `reason` of a cell."""
-    counts: Counter[str] = Counter()
-    for (status, _), count in lacks.items():
-        counts[status] += count
+    counts = Counter(status for status, _ in lacks)
     reasons = dict.fromkeys(f"{status}: {reason}" if len(counts) > 1 else reason for status, reason in lacks if reason)
     status = ("partial" if counts else "ok") if measured else counts.most_common(1)[0][0]
     lack = ", ".join(f"{each} ({count}/{seeds})" for each, count in counts.items())
@@ -127,7 +126,8 @@ def _verdict(difference: Estimate, line: Mapping[str, Any]) -> dict[str, Any]:
 def _cells(rows: _Rows, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
     """A cell of each line and variant; the baseline is the first of these."""
     for line in rows.all_lines():
-        named, seeds, reference = dict(zip(LINE, line, strict=True)), len(rows.seeds[line[0]]), {}
+        named, seeds = dict(zip(LINE, line, strict=True)), len(rows.seeds[line[0]])
+        reference: dict[int, float] = {}
         for variant in variants:
             values, lacks, remark = rows.found(line, variant)
             mean = mean_interval(list(values.values())) if values else None

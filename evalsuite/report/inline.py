@@ -59,24 +59,21 @@ def _marks(element: ElementTree.Element, shapes: dict[str | None, ElementTree.El
     if tag in ("defs", "metadata"):
         return
     if tag == "text":
-        yield _look(element, "", turned=True), "", "".join(element.itertext()).strip()
-    elif tag == "path":
-        yield _look(element, clip), _moved(element.get("d", ""), 0.0, 0.0), ""
-    elif tag == "use":
-        shape = shapes[element.get("{http://www.w3.org/1999/xlink}href", "")[1:]]
+        yield _look(element, "", element), "", "".join(element.itertext()).strip()
+    elif tag in ("path", "use"):
+        shape = shapes[element.get("{http://www.w3.org/1999/xlink}href", "")[1:]] if tag == "use" else element
         place = float(element.get("x", 0)), float(element.get("y", 0))
         yield _look(element, clip, shape), _moved(shape.get("d", ""), *place), ""
     for each in element:
         yield from _marks(each, shapes, clip)
 
 
-def _look(element: ElementTree.Element, clip: str, shape: ElementTree.Element | None = None, *,
-          turned: bool = False) -> Attributes:  # fmt: skip
+def _look(element: ElementTree.Element, clip: str, shape: ElementTree.Element) -> Attributes:
     """The style as attributes, since the page's content policy admits no style in an element."""
-    styles = ";".join(each.get("style", "") for each in (shape, element) if each is not None)
+    styles = ";".join(each.get("style", "") for each in (shape, element))
     found = {key.strip(): text.strip() for key, _, text in (part.partition(":") for part in styles.split(";")) if text}
     look = {key: _colour(found[key]).removesuffix("px") for key in _KEPT if key in found}
-    if turned:
+    if _tag(element) == "text":
         x, y, angle = _TURNED.match(element.get("transform", "")).groups()  # type: ignore[union-attr]
         look |= {"x": _short(x or element.get("x", "0")), "y": _short(y or element.get("y", "0"))}
         if angle and float(angle):

@@ -212,7 +212,7 @@ def decision_matrices(run: Run) -> list[Matrix]:
     subjects = [name for section in sections.values() for name in section.subjects if name in run.others]
     variants = list(dict.fromkeys([*subjects[:1], *run.others]))
     workloads = tuple(run.measured.workloads)
-    seeds = run.frame.groupby("workload")["seed"].nunique().to_dict()
+    seeds = {str(name): count for name, count in run.frame.groupby("workload")["seed"].nunique().items()}
     asked = [(name, endpoint) for name, section in sections.items() for endpoint in section.endpoints]
     made: dict[str, list[MatrixRow]] = {variant: [] for variant in variants}
     for variant, (name, endpoint) in product(variants, asked):

@@ -50,6 +50,7 @@ class Measured:
         self._settings: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
         self._steps: dict[tuple[str, str], dict[str, None]] = {}
         columns = [*_PLACE, "seed", "value", "status", "reason", "stage"]
+        row: Any
         for row in rows[columns].itertuples(index=False):
             place = row[: len(_PLACE)]
             self._steps.setdefault((row.workload, row.stage), {})[row.step] = None

@@ -61,7 +61,8 @@ def verdict_table(frame: pd.DataFrame) -> pd.DataFrame:
     ]
     seeds = frame.groupby("workload")["seed"].nunique()
     same = ["workload", "step", "variant", "status", "reason"]
-    for (workload, step, variant, status, reason), count in failed.groupby(same, sort=False)["seed"].nunique().items():
+    counted = failed.groupby(same, sort=False)["seed"].nunique().reset_index()
+    for workload, step, variant, status, reason, count in counted.itertuples(index=False, name=None):
         lines.append({"workload": workload, "step": step, "variant": variant, "eps": "", "method": "",
                       **dict.fromkeys((*VERDICTS, "total", "seeds"), 0),
                       "note": f"{status} ({count}/{seeds[workload]}): {reason}"})  # fmt: skip
