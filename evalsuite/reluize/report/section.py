@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from evalsuite.reluize.report.before_after import swap_tables
 from evalsuite.reluize.report.hardness import layer_drifts, layer_orders, relations
 from evalsuite.reluize.report.hardness_text import drift_grid, order_grid, relation_grids, relations_told
@@ -14,9 +12,6 @@ from evalsuite.report.canvas import Drawing
 from evalsuite.report.measured import TRAIN
 from evalsuite.report.section import Part, Run, Section
 from evalsuite.report.sentences import Finding
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Lines for each layer of each network: shown by layer, and whole in comparison.csv.
 _OF_LAYERS = ("hardness", "learnt_hardness", "hardness_drift", "hardness_spread")
@@ -52,10 +47,6 @@ def _hardness(run: Run) -> Part:
     return Part(findings, [*filter(None, [order_grid(orders)])], [*filter(None, details)], drawings, tables=orders)
 
 
-def _by_layer(compared: pd.DataFrame) -> pd.Series[bool]:
-    return compared["metric"].isin(_OF_LAYERS)
-
-
 SWAP = Section(
     title="Before and after the swap",
     question="Does a network keep its quality when its activation is replaced by ReLU?",
@@ -77,6 +68,6 @@ HARDNESS = Section(
     stages=(),
     part=_hardness,
     terms={"λ": "The hardness of a λ-GELU: 1 is GELU, and the larger it is the closer the activation is to ReLU."},
-    unlisted=_by_layer,
+    unlisted=lambda compared: compared["metric"].isin(_OF_LAYERS),
     drawn=(PROFILE,),
 )
