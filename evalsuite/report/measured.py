@@ -95,11 +95,9 @@ class Measured:
 
     def reason(self, workload: str, variant: str, step: str, metric: str) -> str:
         """Why there is no value, with the status; "absent" where there is no row either."""
-        for place in ((workload, variant, step, metric, ""), (workload, variant, step, "", "")):
-            if place in self._reasons:
-                return self._reasons[place]
-        failed = self._reasons.get((workload, variant, TRAIN, "", ""))
-        return failed or "absent: no row of it in this run"
+        places = ((step, metric), (step, ""), (TRAIN, ""))
+        told = (self._reasons.get((workload, variant, *place, "")) for place in places)
+        return next(filter(None, told), "absent: no row of it in this run")
 
     def reasons(self, workload: str, step: str, variants: Sequence[str], metric: str) -> dict[tuple[str, str], str]:
         """(variant, metric) -> why it has no value; an empty metric stands for all, told as of the given one."""

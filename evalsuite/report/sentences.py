@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeVar
 
 Kind = TypeVar("Kind")
@@ -34,12 +35,9 @@ def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
 
 def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Kind], str]) -> str:
     """ "10 % to 50 % and 90 %": three or more in a row as a range."""
-    runs: list[list[Kind]] = []
-    for each in found:
-        if runs and every.index(each) == every.index(runs[-1][-1]) + 1:
-            runs[-1].append(each)
-        else:
-            runs.append([each])
+    # What lies in a row is as far from its place among all as the one before.
+    alike = groupby(enumerate(found), key=lambda each: every.index(each[1]) - each[0])
+    runs = [[each for _, each in run] for _, run in alike]
     told = [[f"{text(run[0])} to {text(run[-1])}"] if len(run) > 2 else [text(each) for each in run] for run in runs]
     return listed([part for parts in told for part in parts])
 

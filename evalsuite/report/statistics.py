@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 
 MOST_SEEDS = 1000  # Nobody trains more.
 _ROUNDING = 8 * 2.0**-52  # Subtracting two decimals such as 0.96 - 0.95 is off by an ulp or two of the operands.
@@ -119,11 +120,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     As statsmodels' `multipletests(..., method="holm")`, which for these lines would be another 65 MB to install.
     """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for place, i in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
-        adjusted[i] = highest
-    return adjusted
+    steps = (min(1.0, (len(p_values) - place) * p_values[i]) for place, i in enumerate(order))
+    adjusted = dict(zip(order, accumulate(steps, max), strict=True))
+    return [adjusted[i] for i in range(len(p_values))]
 
 
 def after_holm(p_values: Sequence[float], level: float = 0.05) -> str:

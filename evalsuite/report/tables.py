@@ -140,7 +140,7 @@ def failures(frame: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(reason=[root_reason(text) for text in rows["reason"]])
     alike = rows.groupby([name for name in _FAILURE_COLUMNS if name != "seeds"], sort=False)["seed"]
     seeds = alike.agg(lambda every: ", ".join(map(str, sorted(set(every)))))
-    return seeds.rename("seeds").reset_index()[list(_FAILURE_COLUMNS)]
+    return seeds.astype(str).rename("seeds").reset_index()[list(_FAILURE_COLUMNS)]
 
 
 def merged(failed: pd.DataFrame) -> list[dict[Any, Any]]:
