@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from evalsuite.contract import Direction
 from evalsuite.reluize.report.ranks import Association, agreement, association
 from evalsuite.report.measured import TRAIN, Measured
+from evalsuite.report.paired import Values
 from evalsuite.report.statistics import Estimate, holm, mean_interval
 from evalsuite.report.tables import TextLine
 
 LEAST_LAYERS = 3  # Two layers have two orders: rho_S is 1 or -1 whatever was learnt.
 LEAST_SEEDS = 3
+_DRIFT = ("learnt_hardness", "hardness_drift", "hardness_spread")
 ALL = "all workloads"
 SIGNIFICANT = 0.05
 BEYOND = "beyond these seeds"
@@ -103,25 +105,24 @@ def layer_drifts(measured: Measured) -> list[LayerDrift]:
     found = []
     for workload in measured.workloads:
         for variant in learners(measured, workload):
-            learnt = measured.layers(workload, variant, "learnt_hardness")
-            drifts = measured.layers(workload, variant, "hardness_drift")
-            spreads = measured.layers(workload, variant, "hardness_spread")
-            for layer, values in drifts.items():
-                spread = spreads.get(layer)
-                own = mean_interval(list(learnt[layer].values())), mean_interval(list(values.values()))
-                over = mean_interval(list(spread.values())) if spread else None
-                found.append(LayerDrift(workload, variant, layer, *own, over))
+            layers = (measured.layers(workload, variant, metric) for metric in _DRIFT)
+            learnt, drifts, spreads = (
+                {layer: mean_interval(list(values.values())) for layer, values in each.items()} for each in layers
+            )
+            found += [LayerDrift(workload, variant, layer, learnt[layer], drift, spreads.get(layer))
+                      for layer, drift in drifts.items()]  # fmt: skip
     return found
 
 
 def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relation]:
     """Of the headline metrics after training with the mean drift: within each workload, then over all of them."""
     lines = [line for line in headlines if line.step != TRAIN and line.metric and line.direction != "neutral"]
+    learnt = {workload: learners(measured, workload) for workload in measured.workloads}
     single, pooled = [], []
     for variant in measured.variants:
-        places: dict[tuple[str, str, str], list[tuple[TextLine, Mapping[int, float], Mapping[int, float]]]] = {}
+        places: dict[tuple[str, str, str], list[tuple[TextLine, Values, Values]]] = {}
         for line in lines:
-            if variant not in learners(measured, line.workload):
+            if variant not in learnt[line.workload]:
                 continue
             drift = _mean_drift(measured, line.workload, variant)
             values = measured.values(line.workload, variant, line.step, line.metric, line.setting)
@@ -129,8 +130,8 @@ def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relatio
                 places.setdefault((line.step, line.metric, line.setting), []).append((line, drift, values))
                 single.append(_relation(line.workload, variant, [(line, drift, values)]))
         pooled += [_relation(ALL, variant, found) for found in places.values() if len(found) > 1]
-    order = {workload: i for i, workload in enumerate(measured.workloads)}
-    return [*_adjusted(sorted(single, key=lambda each: order[each.workload])), *_adjusted(pooled)]
+    single.sort(key=lambda each: measured.workloads.index(each.workload))
+    return [*_adjusted(single), *_adjusted(pooled)]
 
 
 def _mean_drift(measured: Measured, workload: str, variant: str) -> dict[int, float]:
@@ -139,9 +140,7 @@ def _mean_drift(measured: Measured, workload: str, variant: str) -> dict[int, fl
     return {seed: math.fsum(values[seed] for values in layers) / len(layers) for seed in sorted(seeds)}
 
 
-def _relation(
-    workload: str, variant: str, found: Sequence[tuple[TextLine, Mapping[int, float], Mapping[int, float]]]
-) -> Relation:
+def _relation(workload: str, variant: str, found: Sequence[tuple[TextLine, Values, Values]]) -> Relation:
     first = found[0][0]
     strata = []
     for line, drift, values in found:
