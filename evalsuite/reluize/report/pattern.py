@@ -6,8 +6,8 @@ The pattern (arXiv 2603.21991): the direct swap of GELU for ReLU loses quality, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from enum import Enum
+from statistics import fmean
 
 from evalsuite.reluize.report.before_after import ANNEALED, DIRECT, Quality, SwapLine, SwapTable
 from evalsuite.reluize.report.text import ratio_text, table_scale
@@ -88,25 +88,22 @@ def _pattern(table: SwapTable, direct: SwapLine | None, annealed: SwapLine | Non
     if direct is None or direct.change is None or annealed is None or annealed.change is None:
         return "Not asked.", f"{' and '.join(missing)} has no value here, so the pattern cannot be judged."
     lost = loses(direct.change, table.quality)
-    kept = [keeps(annealed.change, table.quality)]
-    if annealed.difference is not None:
-        kept.append(keeps(annealed.difference, table.quality))
-    answers = [lost, *kept]
-    worst = Answer.NO if Answer.NO in answers else Answer.UNRESOLVED if Answer.UNRESOLVED in answers else Answer.YES
-    parts = [
-        f"{_told('Direct swap', table, direct, scale)}: {_LOSES[lost]}",
-        f"{_told('annealed', table, annealed, scale)}: {_kept(kept[0], annealed.change, table.quality, scale)}",
-    ]
+    kept = [(_told("annealed", table, annealed, scale), annealed.change)]
     if annealed.difference is not None:
         against = f"annealed against {table.baseline} {interval_text(annealed.difference, scale)}"
-        parts.append(f"{against}: {_kept(kept[1], annealed.difference, table.quality, scale)}")
+        kept.append((against, annealed.difference))
+    answers = [lost, *(keeps(change, table.quality) for _, change in kept)]
+    worst = next((each for each in (Answer.NO, Answer.UNRESOLVED) if each in answers), Answer.YES)
+    parts = [f"{_told('Direct swap', table, direct, scale)}: {_LOSES[lost]}",
+             *(f"{told}: {_kept(change, table.quality, scale)}" for told, change in kept)]  # fmt: skip
     return f"The paper's pattern is {_WORDS[worst]}.", "; ".join(parts) + "."
 
 
 _LOSES = {Answer.YES: "it loses", Answer.NO: "it does not lose", Answer.UNRESOLVED: "a loss is not resolved"}
 
 
-def _kept(answer: Answer, change: Estimate, quality: Quality, scale: Scale) -> str:
+def _kept(change: Estimate, quality: Quality, scale: Scale) -> str:
+    answer = keeps(change, quality)
     if answer is Answer.YES:
         return "it keeps"
     if answer is Answer.NO:
@@ -127,14 +124,15 @@ def _told(head: str, table: SwapTable, line: SwapLine, scale: Scale) -> str:
 
 def _against_repairs(table: SwapTable, scale: Scale) -> list[str]:
     """Annealed against the best repair; intervals are simultaneous, as the best is chosen after seeing the data."""
-    if ANNEALED not in table.after:
-        return []
-    repairs = [name for name in table.repairs if table.after[name].keys() & table.after[ANNEALED]]
+    own = table.after.get(ANNEALED, {})
+    # The values of each repair at the seeds that both have.
+    repairs = {name: common for name in table.repairs
+               if (common := [value for seed, value in table.after[name].items() if seed in own])}  # fmt: skip
     if not repairs:
         return []
     level = 1 - (1 - LEVEL) / len(repairs)
-    best = min(repairs, key=lambda name: table.quality.loss(_mean(table.after[name], table.after[ANNEALED])))
-    difference = paired_difference(table.after[ANNEALED], table.after[best], level=level)
+    best = min(repairs, key=lambda name: table.quality.loss(fmean(repairs[name])))
+    difference = paired_difference(own, table.after[best], level=level)
     if difference is None:
         raise ValueError(f"{best} and {ANNEALED} share no seed")
     low, high = _losses(difference, table.quality)
@@ -152,12 +150,6 @@ def _gaps(table: SwapTable) -> list[str]:
     told = [f"{line.variant} {ratio_text(line.gap_closed)}" for line in table.lines if line.gap_closed is not None]
     head = f"Share of the gap between direct swap and {table.baseline} closed (ratio of means, Fieller 95 % interval)"
     return [f"{head}: {'; '.join(told)}."] if told else []
-
-
-def _mean(values: Mapping[int, float], others: Mapping[int, float]) -> float:
-    """Over the seeds that both have."""
-    common = [value for seed, value in values.items() if seed in others]
-    return sum(common) / len(common)
 
 
 def _losses(change: Estimate, quality: Quality) -> tuple[float, float]:

@@ -47,11 +47,10 @@ def swap_grid(table: SwapTable) -> Grid | None:
     scale, sheet = table_scale(table), Sheet()
     names = {"baseline": table.baseline, "direct": DIRECT}
     way = "higher" if table.quality.direction is Direction.HIGHER else "lower"
-    unit = f"{scale.unit}, Δ in {scale.difference_unit}" if scale.difference_unit else scale.unit
     for line in table.lines:
         sheet.add(*_row(line, table, scale))
         sheet.lines.append(_line(line, table))
-    caption = f"{table.workload}, before and after the swap: {table.quality.name} ({unit}; {way} is better)"
+    caption = f"{table.workload}, before and after the swap: {table.quality.name} ({scale.label}; {way} is better)"
     heads = [each.format(**names) for each in COLUMNS]
     return sheet.grid(f"{table.workload}-swap", caption, heads, NOTE.format(**names))
 
