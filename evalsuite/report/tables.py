@@ -99,7 +99,7 @@ class TextLine:
     def __init__(self, found: Sequence[Mapping[str, Any]]) -> None:
         first = found[0]
         scale = line_scale(first["unit"], found)
-        self.scale = scale
+        self.scale, self.unit_label = scale, scale.label
         self.raw: dict[str, Mapping[str, Any]] = {cell["variant"]: cell for cell in found}
         self.workload, self.step, self.stage = first["workload"], first["step"], first["stage"]
         self.metric, self.setting, self.unit = first["metric"], first["setting"], first["unit"]
@@ -119,11 +119,6 @@ class TextLine:
         """Step and metric for running text: "prune accuracy", "bounds certified accuracy (ε = 0.03125)"."""
         name = self.label if self.label == self.step else f"{self.step} {self.label}"
         return f"{name} (ε = {self.keys['eps']})" if self.keys.get("eps") else name
-
-    @property
-    def unit_label(self) -> str:
-        """The unit of the means, and of the differences where it is another: "%, Δ in pp"."""
-        return self.scale.unit + (f", Δ in {self.scale.difference_unit}" if self.scale.difference_unit else "")
 
 
 def text_lines(compared: pd.DataFrame) -> list[TextLine]:
