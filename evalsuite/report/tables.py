@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.comparison import LINE, root_reason
 from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.paired import bracket
 from evalsuite.report.section import sections
+from evalsuite.report.statistics import Estimate
 from evalsuite.results import Status, parse_setting
 
 if TYPE_CHECKING:
@@ -57,11 +59,10 @@ def _difference(cell: Mapping[str, Any], scale: Scale) -> tuple[str, str]:
     if not cell["n_pairs"]:
         return "", ""
     text = scale.number(cell["diff"], sign=True)
-    if cell["constant"]:
-        return text, f"in all {cell['n_pairs']} seeds"
     if math.isnan(cell["diff_low"]):
         return text, ""
-    return text, f"[{scale.number(cell['diff_low'])}, {scale.number(cell['diff_high'])}]"
+    numbers = (cell[name] for name in ("diff", "diff_low", "diff_high", "n_pairs", "constant"))
+    return text, bracket(Estimate(*numbers), scale)
 
 
 def _note(cell: Mapping[str, Any]) -> str:

@@ -72,7 +72,7 @@ class SwapLine:
 
 @dataclass(frozen=True)
 class SwapTable:
-    """The lines of one workload in the recipe's order, and the values that they come from.
+    """The lines of one workload in the recipe's order, and the values after the swap.
 
     `uses` maps a variant's name in the recipe to the treatment it is; one that is not recorded is its own name.
     """
@@ -81,7 +81,6 @@ class SwapTable:
     quality: Quality
     baseline: str
     lines: tuple[SwapLine, ...]
-    before: Mapping[str, Values]
     after: Mapping[str, Values]
     uses: Mapping[str, str]
 
@@ -130,7 +129,7 @@ def _table(measured: Measured, baseline: str, workload: str, step: str) -> SwapT
                 remark="" if variant in before else "no swap",
             )
         )
-    return SwapTable(workload, quality, baseline, tuple(lines), before, after, measured.uses)
+    return SwapTable(workload, quality, baseline, tuple(lines), after, measured.uses)
 
 
 def gap_closed(before: Mapping[str, Values], after: Mapping[str, Values], variant: str, baseline: str,
