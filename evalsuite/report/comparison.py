@@ -45,7 +45,7 @@ class _Rows:
         for job in self.jobs:
             self.seeds.setdefault(job[0], set()).add(job[3])
         rows = frame.loc[frame["sample"].isna() & ~frame["metric"].isin(drawn), list(_READ)]
-        rows = rows.assign(timing=rows.groupby(list(_OF_LINE), sort=False)["timing"].transform("any"))
+        rows = rows.assign(timing=rows.groupby(list(_OF_LINE), dropna=False)["timing"].transform("any"))
         row: Any
         for row in rows.itertuples(index=False):
             job = (row.workload, row.step, row.variant, row.seed)
