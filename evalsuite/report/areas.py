@@ -61,11 +61,11 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
     """
     heights: dict[int, float] = {}
     found: list[tuple[float, float]] = []
-    apart = False
+    apart, scaled = False, math.log if logarithmic else float
     for seed in sorted(own.keys() & other.keys()):
         # A point that one arm lacks would be bridged by a straight line there, and compared with none.
         common = [key for key in own[seed] if key in other[seed]]
-        first, second = ([_scaled(each[seed][key], logarithmic) for key in common] for each in (own, other))
+        first, second = ([(scaled(each[seed][key][0]), each[seed][key][1]) for key in common] for each in (own, other))
         ends, height = common_range(first, second), area_between(first, second)
         apart = apart or len(common) > 1
         if ends is not None and height is not None:
@@ -98,10 +98,6 @@ def holm_by_family(tests: Sequence[tuple[object, float | None]], known: Sequence
         for (i, _), adjusted in zip(own, holm([p for _, p in own]), strict=True):
             found[i] = adjusted
     return found
-
-
-def _scaled(point: Point, logarithmic: bool) -> Point:
-    return (math.log(point[0]), point[1]) if logarithmic else point
 
 
 def common_range(curve: Sequence[Point], other: Sequence[Point]) -> tuple[float, float] | None:

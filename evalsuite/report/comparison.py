@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
+from evalsuite.report.grids import estimate_columns
 from evalsuite.report.statistics import Estimate, mean_interval, paired_difference
 from evalsuite.results import Status
 
@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINE = ("workload", "step", "stage", "metric", "setting", "unit", "direction", "timing")
+_JOB = ("workload", "step", "variant", "seed")
 _READ = (*LINE, "variant", "seed", "value", "status", "verdict", "reason")
 _OF_LINE = LINE[:-1]  # A line depends on the clock where any of its rows does.
+_NUMBERS = ("mean", "low", "high", "diff", "diff_low", "diff_high")
+_COLUMNS = (*LINE, "variant", "baseline", "seeds", "n", *_NUMBERS, "n_pairs", "constant", "resolved", "better",
+            "status", "lack", "reason", "remark")  # fmt: skip
 SAMPLED = "fraction"  # The unit of metrics that are a fraction of samples.
 ABSENT = "absent"  # The job has no row at all: the run has not reached it.
 MISSING = "missing"  # The job has rows, and none of this metric.
+_NO_REASON = "no reason given"
 
 
 def root_reason(reason: str) -> str:
@@ -29,94 +34,28 @@ def root_reason(reason: str) -> str:
     return root_reason(tail) if mark and head.count("/") >= 3 else reason
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One line of the comparison. Its fields are the columns of `comparison`.
-
-    `status` is "ok" where every seed has a value, "partial" where some have, else what most seeds report. `lack`
-    counts the seeds without a value by status, e.g. "unsupported (3/3)"; `reason` says why; `remark` is what the stage
-    adds to the values it gave.
-    `n_pairs` counts the seeds that the variant and the baseline both have. `better` is "better" or "worse" only where
-    the interval of the difference excludes 0 and the metric has a direction. `resolved` needs no direction.
-    """
-
-    workload: str
-    step: str
-    stage: str
-    metric: str
-    setting: str
-    unit: str
-    direction: str
-    timing: bool
-    variant: str
-    baseline: str
-    seeds: int
-    n: int = 0
-    mean: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    diff: float = math.nan
-    diff_low: float = math.nan
-    diff_high: float = math.nan
-    n_pairs: int = 0
-    constant: bool = False
-    resolved: bool = False
-    better: str = ""
-    status: str = ""
-    lack: str = ""
-    reason: str = ""
-    remark: str = ""
-
-
-@dataclass
-class _Found:
-    """What the seeds of one cell gave."""
-
-    values: dict[int, float] = field(default_factory=dict)
-    lacks: Counter[tuple[str, str]] = field(default_factory=Counter)
-    remarks: Counter[str] = field(default_factory=Counter)
-
-
-class _Value(NamedTuple):
-    """What a row says of its metric."""
-
-    value: float
-    status: str
-    verdict: str
-    reason: str
-
-
 class _Rows:
     """The aggregate rows of a frame, found by job and by metric."""
 
     def __init__(self, frame: pd.DataFrame, drawn: Sequence[str]) -> None:
-        self.by_metric: dict[tuple[Any, ...], dict[int, _Value]] = {}  # Line and variant -> seed.
-        self.failed_jobs: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-        self.jobs: set[tuple[Any, ...]] = set()
+        self.by_metric: dict[tuple[Any, ...], dict[int, Any]] = {}  # Line and variant -> seed -> row.
+        self.failed_jobs: dict[tuple[Any, ...], Any] = {}
+        self.jobs = dict.fromkeys(frame[list(_JOB)].drop_duplicates().itertuples(index=False, name=None))
         self.seeds: dict[str, set[int]] = {}
-        self.steps: dict[tuple[str, str], None] = {}
-        self.variants = list(frame["variant"].unique())
-        aggregates = frame.loc[frame["sample"].isna() & ~frame["metric"].isin(drawn), list(_READ)]
-        self._clocked = set(
-            aggregates.loc[aggregates["timing"].astype(bool), list(_OF_LINE)].itertuples(index=False, name=None)
-        )
-        for job in frame[["workload", "step", "variant", "seed"]].drop_duplicates().itertuples(index=False, name=None):
-            self.jobs.add(job)
+        for job in self.jobs:
             self.seeds.setdefault(job[0], set()).add(job[3])
-            self.steps[job[:2]] = None
-        for row in aggregates.itertuples(index=False, name=None):
-            self._add(dict(zip(_READ, row, strict=True)))
-
-    def _add(self, row: Mapping[str, Any]) -> None:
-        job = (row["workload"], row["step"], row["variant"], row["seed"])
-        if not row["metric"]:
-            self.failed_jobs[job] = row
-            return
-        place = tuple(row[name] for name in _OF_LINE)
-        seeds = self.by_metric.setdefault(((*place, place in self._clocked), row["variant"]), {})
-        if row["seed"] in seeds:
-            raise ValueError(f"two rows of {row['metric']!r} for {job}: a job gives one value per metric and setting")
-        seeds[row["seed"]] = _Value(row["value"], row["status"], row["verdict"], row["reason"])
+        rows = frame.loc[frame["sample"].isna() & ~frame["metric"].isin(drawn), list(_READ)]
+        rows = rows.assign(timing=rows.groupby(list(_OF_LINE), dropna=False)["timing"].transform("any"))
+        row: Any
+        for row in rows.itertuples(index=False):
+            job = (row.workload, row.step, row.variant, row.seed)
+            if not row.metric:
+                self.failed_jobs[job] = row
+                continue
+            seeds = self.by_metric.setdefault((row[: len(LINE)], row.variant), {})
+            if row.seed in seeds:
+                raise ValueError(f"two rows of {row.metric!r} for {job}: a job gives one value per metric and setting")
+            seeds[row.seed] = row
 
     def all_lines(self) -> list[tuple[Any, ...]]:
         """The lines in order; a step that gave no metric for any network has one line with an empty metric."""
@@ -124,48 +63,38 @@ class _Rows:
         measured = {line[:2] for line in lines}
         for (workload, step, _, _), row in self.failed_jobs.items():
             if (workload, step) not in measured:
-                lines[(workload, step, row["stage"], "", "", "", Direction.NEUTRAL.value, False)] = None
-        workloads, steps = list(self.seeds), list(self.steps)
+                lines[(workload, step, row.stage, "", "", "", Direction.NEUTRAL.value, False)] = None
+        workloads, steps = list(self.seeds), list(dict.fromkeys(job[:2] for job in self.jobs))
         return sorted(lines, key=lambda line: (workloads.index(line[0]), steps.index(line[:2])))
 
-    def found(self, line: tuple[Any, ...], variant: str) -> _Found:
-        """What each seed gave for a line and a variant."""
-        found = _Found()
+    def found(self, line: tuple[Any, ...], variant: str) -> tuple[dict[int, float], list[tuple[str, str]], str]:
+        """What the seeds gave for a line and a variant: values, status and reason of those without one, remarks."""
+        values: dict[int, float] = {}
+        lacks: list[tuple[str, str]] = []
+        remarks: dict[str, None] = {}
         rows = self.by_metric.get((line, variant), {})
         for seed in sorted(self.seeds[line[0]]):
             row = rows.get(seed)
             if row is None:
-                found.lacks[self._why_none((line[0], line[1], variant, seed))] += 1
-            elif row.status == Status.OK.value and math.isfinite(row.value):
-                found.values[seed] = float(row.value)
-                found.remarks[row.reason] += bool(row.reason)
-            elif row.verdict and row.status == Status.OK.value:
-                found.lacks[(row.verdict, row.reason)] += 1
+                lacks.append(self._why_none((*line[:2], variant, seed)))
+            elif row.status != Status.OK.value:
+                lacks.append((row.status, row.reason or _NO_REASON))
+            elif math.isfinite(row.value):
+                values[seed] = float(row.value)
+                remarks[row.reason] = None
+            elif row.verdict:
+                lacks.append((row.verdict, row.reason))
             else:
-                status = Status.FAILED.value if row.status == Status.OK.value else row.status
-                found.lacks[(status, row.reason or "no reason given")] += 1
-        return found
+                lacks.append((Status.FAILED.value, row.reason or _NO_REASON))
+        return values, lacks, "; ".join(filter(None, remarks))
 
     def _why_none(self, job: tuple[Any, ...]) -> tuple[str, str]:
-        failed = self.failed_jobs.get(job)
-        if failed is not None:
-            return failed["status"], root_reason(failed["reason"]) or "no reason given"
+        if job in self.failed_jobs:
+            failed = self.failed_jobs[job]
+            return failed.status, root_reason(failed.reason) or _NO_REASON
         if job in self.jobs:
             return MISSING, "the step did not report this metric"
         return ABSENT, "no row: the run has not reached this job"
-
-
-def _lacks(found: _Found, seeds: int) -> dict[str, str]:
-    """Columns `status`, `lack` and `reason` of a cell."""
-    counts: Counter[str] = Counter()
-    for (status, _), count in found.lacks.items():
-        counts[status] += count
-    reasons = dict.fromkeys(
-        f"{status}: {reason}" if len(counts) > 1 else reason for status, reason in found.lacks if reason
-    )
-    status = ("partial" if counts else "ok") if found.values else counts.most_common(1)[0][0]
-    lack = ", ".join(f"{each} ({count}/{seeds})" for each, count in counts.items())
-    return {"status": status, "lack": lack, "reason": "; ".join(reasons)}
 
 
 def is_clock(unit: str, timing: bool) -> bool:
@@ -173,52 +102,54 @@ def is_clock(unit: str, timing: bool) -> bool:
     return timing and unit != "ratio"
 
 
-def _bounds(estimate: Estimate) -> tuple[float, float]:
-    """NaN marks an interval that there is none of, as parquet and CSV have it."""
-    return (
-        math.nan if estimate.low is None else estimate.low,
-        math.nan if estimate.high is None else estimate.high,
-    )
+def _lacks(lacks: Sequence[tuple[str, str]], seeds: int, measured: bool) -> dict[str, str]:
+    """Columns `status`, `lack` and `reason` of a cell."""
+    counts = Counter(status for status, _ in lacks)
+    reasons = dict.fromkeys(f"{status}: {reason}" if len(counts) > 1 else reason for status, reason in lacks if reason)
+    status = ("partial" if counts else "ok") if measured else counts.most_common(1)[0][0]
+    lack = ", ".join(f"{each} ({count}/{seeds})" for each, count in counts.items())
+    return {"status": status, "lack": lack, "reason": "; ".join(reasons)}
 
 
-def _difference(values: Mapping[int, float], baseline: Mapping[int, float], line: Mapping[str, Any]) -> dict[str, Any]:
-    estimate = paired_difference(values, baseline) if values and baseline else None
-    if estimate is None:
-        return {}
-    low, high = _bounds(estimate)
-    direction, unit, timing = line["direction"], line["unit"], line["timing"]
-    better = ""
+def _verdict(difference: Estimate, line: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns `n_pairs`, `constant`, `resolved` and `better` of a cell."""
     # A fraction of samples is coarse: the same difference in a few seeds is chance, not a spread of zero. And clocks
     # read in different jobs met different neighbours on the machine: only ratios taken in one process compare.
-    resolved = estimate.resolved and not (estimate.constant and unit == SAMPLED) and not is_clock(unit, timing)
-    if resolved and direction != Direction.NEUTRAL.value:
-        better = "better" if (estimate.mean > 0) == (direction == Direction.HIGHER.value) else "worse"
-    return {
-        "diff": estimate.mean, "diff_low": low, "diff_high": high, "n_pairs": estimate.n,
-        "constant": estimate.constant, "resolved": resolved, "better": better,
-    }  # fmt: skip
+    chance = difference.constant and line["unit"] == SAMPLED
+    resolved = difference.resolved and not chance and not is_clock(line["unit"], line["timing"])
+    better = ""
+    if resolved and line["direction"] != Direction.NEUTRAL.value:
+        better = "better" if (difference.mean > 0) == (line["direction"] == Direction.HIGHER.value) else "worse"
+    return {"n_pairs": difference.n, "constant": difference.constant, "resolved": resolved, "better": better}
 
 
-def _cells(rows: _Rows, baseline: str) -> Iterator[Cell]:
+def _cells(rows: _Rows, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """A cell of each line and variant; the baseline is the first of these."""
     for line in rows.all_lines():
-        seeds = len(rows.seeds[line[0]])
-        reference = rows.found(line, baseline).values
-        for variant in rows.variants:
-            found = rows.found(line, variant)
-            columns: dict[str, Any] = dict(zip(LINE, line, strict=True))
-            if found.values:
-                estimate = mean_interval(list(found.values.values()))
-                low, high = _bounds(estimate)
-                columns |= {"n": estimate.n, "mean": estimate.mean, "low": low, "high": high}
-                if variant != baseline:
-                    columns |= _difference(found.values, reference, columns)
-            columns |= _lacks(found, seeds)
-            remark = "; ".join(text for text in found.remarks if text)
-            yield Cell(**columns, variant=variant, baseline=baseline, seeds=seeds, remark=remark)
+        named, seeds = dict(zip(LINE, line, strict=True)), len(rows.seeds[line[0]])
+        reference: dict[int, float] = {}
+        for variant in variants:
+            values, lacks, remark = rows.found(line, variant)
+            mean = mean_interval(list(values.values())) if values else None
+            difference = paired_difference(values, reference) if values and reference else None
+            reference = values if variant == variants[0] else reference
+            yield {
+                **named, "variant": variant, "baseline": variants[0], "seeds": seeds, "n": len(values),
+                **{name: getattr(mean, name, None) for name in ("mean", "low", "high")},
+                **estimate_columns("diff", difference), "n_pairs": 0, "constant": False, "resolved": False,
+                "better": "", **(_verdict(difference, named) if difference else {}),
+                **_lacks(lacks, seeds, bool(values)), "remark": remark,
+            }  # fmt: skip
 
 
 def comparison(frame: pd.DataFrame, baseline: str, drawn: Sequence[str] = ()) -> pd.DataFrame:
-    """Mean, interval and paired difference to the baseline for every measurement without a sample; see `Cell`.
+    """Mean, interval and paired difference to the baseline for every measurement without a sample.
+
+    `status` is "ok" where every seed has a value, "partial" where some have, else what most seeds report. `lack`
+    counts the seeds without a value by status, e.g. "unsupported (3/3)"; `reason` says why; `remark` is what the stage
+    adds to the values it gave. `n_pairs` counts the seeds that the variant and the baseline both have. `better` is
+    "better" or "worse" only where the interval of the difference excludes 0 and the metric has a direction. `resolved`
+    needs no direction.
 
     The row of a job that failed fills the cells of all metrics of its step. Lines and
     variants keep the frame's order, with the baseline first.
@@ -238,7 +169,7 @@ def comparison(frame: pd.DataFrame, baseline: str, drawn: Sequence[str] = ()) ->
     variants = list(frame["variant"].unique())
     if baseline not in variants:
         raise ValueError(f"baseline {baseline!r} has no rows; this run has {', '.join(variants)}")
-    rows = _Rows(frame, drawn)
-    rows.variants.sort(key=lambda name: name != baseline)
-    made = [vars(cell) for cell in _cells(rows, baseline)]
-    return pd.DataFrame(made, columns=list(Cell.__dataclass_fields__))
+    variants.sort(key=lambda name: name != baseline)
+    # A number that there is none of is NaN, as parquet and CSV have it.
+    cells = pd.DataFrame(list(_cells(_Rows(frame, drawn), variants)), columns=list(_COLUMNS))
+    return cells.astype(dict.fromkeys(_NUMBERS, float))

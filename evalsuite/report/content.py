@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
@@ -13,7 +14,7 @@ from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.section import Part, Run, Section, in_recipe_order
-from evalsuite.report.sentences import chance_text
+from evalsuite.report.statistics import t_quantile
 from evalsuite.report.tables import TextLine, failures, merged, text_lines
 from evalsuite.report.verdicts import Contradictions, contradictions, verdict_figures, verdict_table
 from evalsuite.results import Status
@@ -39,6 +40,12 @@ ANSWER_GUIDE = (
     "would resolve a difference of the margin in four of five runs, at the level of the strictest of those tests."
 )
 MOST_COLUMNS = 6
+
+
+def _without(rows: pd.DataFrame, masks: Iterable[Callable[[pd.DataFrame], pd.Series[bool]] | None]) -> pd.DataFrame:
+    for mask in masks:
+        rows = rows if mask is None else rows[~mask(rows)]
+    return rows
 
 
 @dataclass(frozen=True)
@@ -105,20 +112,12 @@ class Content:
     @cached_property
     def whole(self) -> pd.DataFrame:
         """The comparison without what sections keep to themselves, such as single layers, which outnumber all else."""
-        found = self.compared
-        for section in self.sections.values():
-            if section.kept is not None:
-                found = found[~section.kept(found)]
-        return found
+        return _without(self.compared, [section.kept for section in self.sections.values()])
 
     @cached_property
     def lines(self) -> list[TextLine]:
         """The comparison as text, a line per metric."""
-        found = self.whole
-        for section in self.sections.values():
-            if section.unlisted is not None:
-                found = found[~section.unlisted(found)]
-        return text_lines(found)
+        return text_lines(_without(self.whole, [section.unlisted for section in self.sections.values()]))
 
     @cached_property
     def measured(self) -> Measured:
@@ -136,18 +135,14 @@ class Content:
         return [str(each) for each in self.compared["variant"].unique()]
 
     @cached_property
-    def by_workload(self) -> dict[str, list[TextLine]]:
-        """The headline lines of each workload."""
-        return {each: headline_lines([line for line in self.lines if line.workload == each]) for each in self.workloads}
+    def glances(self) -> list[TextLine]:
+        """The headline lines, in order."""
+        return [line for each in self.workloads
+                for line in headline_lines([line for line in self.lines if line.workload == each])]  # fmt: skip
 
     def glance(self, workload: str) -> list[TextLine]:
-        """The headline lines of a workload."""
-        return self.by_workload.get(workload, [])
-
-    @property
-    def glances(self) -> list[TextLine]:
-        """The headline lines of all workloads."""
-        return [line for found in self.by_workload.values() for line in found]
+        """Those of a workload."""
+        return [line for line in self.glances if line.workload == workload]
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
@@ -200,8 +195,20 @@ class Content:
 
     @property
     def chance(self) -> str:
-        """How many differences could look resolved by chance."""
-        return chance_text(self.whole, self.baseline, len(self.seeds))
+        """How many differences could look resolved by chance, and how wide intervals over so few seeds are."""
+        clock = self.whole["timing"].astype(bool) & (self.whole["unit"] != "ratio")
+        count = int((self.whole["diff_low"].notna() & ~self.whole["constant"] & ~clock).sum())
+        if not count:
+            return "No difference has an interval of some width: nothing here is a test."
+        few, seeds = "", len(self.seeds)
+        if 2 <= seeds < 5:
+            errors = t_quantile(0.975, seeds - 1)
+            few = f"With {seeds} seeds an interval is ± {errors:.1f} standard errors: use 5 or more."
+        return (
+            f"The intervals are per cell and not adjusted for their number: of {count} differences with an interval of "
+            f"some width, about 5 % ({0.05 * count:.0f}) would exclude 0 by chance even if no variant differed from "
+            f"{self.baseline}. Seeds are the only replicates; the test samples are the same for all of them. {few}"
+        )
 
     @property
     def contradiction_text(self) -> str:
@@ -223,13 +230,13 @@ class Content:
             return "This run has not finished: the tables show what there is so far, and what is missing as absent."
         return "Some jobs of this run have no rows: their cells are marked absent." if absent else ""
 
-    def job_failures(self) -> list[dict[str, str]]:
+    def job_failures(self) -> list[dict[Any, Any]]:
         """Failures of whole jobs, alike ones together."""
-        return merged(self.failures[self.failures["metric"] == ""].to_dict("records"))
+        return merged(self.failures[self.failures["metric"] == ""])
 
-    def metric_failures(self) -> list[dict[str, str]]:
+    def metric_failures(self) -> list[dict[Any, Any]]:
         """Single metrics without a value, alike ones together."""
-        return merged(self.failures[self.failures["metric"] != ""].to_dict("records"))
+        return merged(self.failures[self.failures["metric"] != ""])
 
     @property
     def failed(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from evalsuite.report.content import GUIDE, Content
-from evalsuite.report.grids import Grid, csv_text
+from evalsuite.report.grids import MARKS, Grid, csv_text
 from evalsuite.report.matrix import ALL, matrix_frame
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.section import Part, Section
@@ -24,19 +24,21 @@ LATEX = {
     "ρ": r"$\rho$", "λ": r"$\lambda$", "→": r"$\to$", "≤": r"$\le$", "∞": r"$\infty$",
     "µ": r"$\mu$", "–": "--",  "“": "``", "”": "''", "…": r"\dots{}", "·": r"$\cdot$",
 }  # fmt: skip
-_RAISED = re.compile("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_PLAIN = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+_RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
+_PLAIN = str.maketrans(_RAISED, "-0123456789")
+_PIECE = re.compile(f"[{_RAISED}]+|.")
 
 
 def latex(text: str) -> str:
     """Text that LaTeX sets as it reads here, also with an old engine; other characters outside ASCII become "?"."""
-    parts = []
-    for piece in re.split(f"({_RAISED.pattern})", " ".join(text.split())):
-        if _RAISED.fullmatch(piece):
-            parts.append(f"$^{{{piece.translate(_PLAIN)}}}$")
-        else:
-            parts.append("".join(LATEX.get(each, each if each.isascii() else "?") for each in piece))
-    return "".join(parts)
+    return _PIECE.sub(_latex, " ".join(text.split()))
+
+
+def _latex(piece: re.Match[str]) -> str:
+    found = piece[0]
+    if found[0] in _RAISED:
+        return f"$^{{{found.translate(_PLAIN)}}}$"
+    return LATEX.get(found, found if found.isascii() else "?")
 
 
 def latex_table(lines: Sequence[TextLine], variants: Sequence[str], caption: str) -> str:
@@ -80,17 +82,16 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
     tabulate fills every cell up to its column's widest: our reports would be 1.3 to 3 times as long, and look the same.
     """
-    lines = [head, ["---"] * len(head)]
-    shown = ["| " + " | ".join(lines[0]) + " |", "|" + "|".join(lines[1]) + "|"]
-    return "\n".join([*shown, *("| " + " | ".join(_cell(each) for each in row) + " |" for row in rows)]) + "\n"
+    shown = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join([*shown, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]) + "\n"
 
 
 def _lines_grid(lines: Sequence[TextLine], variants: Sequence[str]) -> str:
-    rows = []
-    for line in lines:
-        marks = {"better": " ✓ better", "worse": " ✗ worse", "": ""}
-        cells = [line.cells[each].plain + marks[line.cells[each].better] for each in variants]
-        rows.append([line.step, line.label, line.setting, line.unit_label, *cells])
+    rows = [
+        [line.step, line.label, line.setting, line.unit_label,
+         *(line.cells[each].plain + MARKS.get(line.cells[each].better, "") for each in variants)]
+        for line in lines
+    ]  # fmt: skip
     return _grid(["step", "metric", "setting", "unit", *map(_cell, variants)], rows)
 
 
@@ -154,9 +155,15 @@ def _provenance(content: Content) -> list[str]:
     for key in ("jobs", "versions", "machine"):
         told = ", ".join(f"{name} {value}" for name, value in record.table(key).items())
         facts.append(f"- {key}: {_cell(told or NOT_RECORDED)}")
-    data = [[each, *(record.text("data", each, key) for key in _DATA)] for each in content.workloads]
+    data = [list(each.values()) for each in data_lines(content)]
     recipe = "\n".join(f"    {line}" for line in record.text("recipe_text").splitlines())
     return ["## Provenance", "\n".join(facts), _grid(["workload", *_DATA], data), "Recipe:", recipe]
+
+
+def data_lines(content: Content) -> list[dict[str, str]]:
+    """What is recorded of the data of each workload."""
+    return [{"workload": each, **{key: content.record.text("data", each, key) for key in _DATA}}
+            for each in content.workloads]  # fmt: skip
 
 
 def file_name(text: str) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from evalsuite.report.statistics import Estimate
 
 
+MARKS = {"better": " ✓ better", "worse": " ✗ worse"}  # What a tone adds to a cell.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # A spreadsheet would run text that begins so.
 
 
@@ -39,7 +40,7 @@ class GridCell:
     @property
     def marked(self) -> str:
         """The cell in one line, with its tone where that says something."""
-        return self.plain + {"better": " ✓ better", "worse": " ✗ worse"}.get(self.tone, "")
+        return self.plain + MARKS.get(self.tone, "")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from evalsuite.report.canvas import number_of
 from evalsuite.report.measured import TRAIN
 from evalsuite.report.section import Headline, sections
 from evalsuite.report.tables import TextLine
-from evalsuite.results import parse_setting
 
 _MOST_STEPS = 4
 _MOST_RADII = 4
@@ -31,19 +30,17 @@ def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
     every = [each for section in sections().values() for each in section.headlines]
     known = {stage for section in sections().values() for stage in section.stages} | {TRAIN}
     of_task = {stage for section in sections().values() for stage in section.of_task}
-    chosen: dict[int, TextLine] = {}
+    chosen: list[TextLine] = []
     begun: set[tuple[str, str]] = set()
     for line in lines:
+        own = [each for each in every if each.stage == line.stage]
         first = line.direction != "neutral" and (line.workload, line.step) not in begun
-        if first and (line.stage not in known or (line.stage in of_task and _another_task(line, lines, every))):
+        first = first and (line.stage not in known or (line.stage in of_task and _another_task(line, lines, own)))
+        if first:
             begun.add((line.workload, line.step))
-            chosen[id(line)] = line
-        for headline in every:
-            if headline.stage != line.stage:
-                continue
-            if line.metric in ("", headline.metric) and _wanted(line, headline, lines):
-                chosen[id(line)] = line
-    return _few_radii(_few_steps(list(chosen.values())))
+        if first or any(line.metric in ("", each.metric) and _wanted(line, each, lines) for each in own):
+            chosen.append(line)
+    return _few_radii(_few_steps(chosen))
 
 
 def _size(line: TextLine) -> float:
@@ -56,13 +53,13 @@ def _few_steps(lines: Sequence[TextLine]) -> list[TextLine]:
     alike: dict[tuple[str, ...], list[TextLine]] = {}
     for line in lines:
         alike.setdefault((line.workload, line.stage, line.metric, line.setting), []).append(line)
-    kept = {id(line) for same in alike.values() for line in sorted(same, key=lambda line: -_size(line))[:_MOST_STEPS]}
-    return [line for line in lines if id(line) in kept]
+    kept = {line for same in alike.values() for line in sorted(same, key=_size, reverse=True)[:_MOST_STEPS]}
+    return [line for line in lines if line in kept]
 
 
-def _another_task(line: TextLine, lines: Sequence[TextLine], every: Sequence[Headline]) -> bool:
+def _another_task(line: TextLine, lines: Sequence[TextLine], own: Sequence[Headline]) -> bool:
     """Whether its step has none of the stage's first headlines: the task is none that they know."""
-    known = {each.metric for each in every if each.stage == line.stage and each.figure} | {""}
+    known = {each.metric for each in own if each.figure} | {""}
     return not any((each.workload, each.step) == (line.workload, line.step) and each.metric in known for each in lines)
 
 
@@ -71,31 +68,26 @@ def _few_radii(lines: Sequence[TextLine]) -> list[TextLine]:
     tightest_of = {stage: each.tightest for each in sections().values() for stage in each.stages if each.tightest}
     places: dict[tuple[str, str, str], list[TextLine]] = {}
     for line in lines:
-        if "eps" in parse_setting(line.setting):
+        if "eps" in line.keys:
             places.setdefault((line.workload, line.step, line.metric), []).append(line)
-    dropped: set[int] = set()
+    dropped: set[TextLine] = set()
     for same in places.values():
         chosen = tightest_of.get(same[0].stage)
-        tightest = chosen({_method(line) for line in same}) if chosen else None
-        told = [line for line in same if tightest is None or _method(line) == tightest]
-        dropped |= {id(line) for line in same} - {id(line) for line in told}
+        tightest = chosen({line.keys.get("method", "") for line in same}) if chosen else None
+        told = [line for line in same if tightest is None or line.keys.get("method", "") == tightest]
         if len(told) > _MOST_RADII:
-            every = sorted(told, key=lambda line: number_of(parse_setting(line.setting)["eps"]))
+            every = sorted(told, key=lambda line: number_of(line.keys["eps"]))
             quarters = [every[i] for i in (len(every) // 4, len(every) // 2, 3 * len(every) // 4)]  # of equal ones
-            kept = sorted([*quarters, *(each for each in every if each not in quarters)], key=lambda line: -_size(line))
-            dropped |= {id(line) for line in kept[len(quarters) :]}
-    return [line for line in lines if id(line) not in dropped]
-
-
-def _method(line: TextLine) -> str:
-    return parse_setting(line.setting).get("method", "")
+            told = sorted([*quarters, *(each for each in every if each not in quarters)], key=_size, reverse=True)
+            told = told[: len(quarters)]
+        dropped |= {*same} - {*told}
+    return [line for line in lines if line not in dropped]
 
 
 def _wanted(line: TextLine, headline: Headline, lines: Sequence[TextLine]) -> bool:
     """Whether the line has the wanted setting, or its step has no line that does."""
     key, value = headline.wanted
-    if not key or not line.metric or parse_setting(line.setting).get(key) == value:
+    if not key or not line.metric or line.keys.get(key) == value:
         return True
     place = (line.workload, line.step, line.metric)
-    same = [each for each in lines if (each.workload, each.step, each.metric) == place]
-    return not any(parse_setting(each.setting).get(key) == value for each in same)
+    return not any((each.workload, each.step, each.metric) == place and each.keys.get(key) == value for each in lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from xml.etree import ElementTree
 
@@ -38,7 +38,8 @@ def inline_svg(svg: str, label: str, name: str) -> str:
     panels = [list(_marks(panel, shapes)) for panel in figure]
     used = dict.fromkeys(clip for panel in panels for look, _, _ in panel for key, clip in look if key == "clip-path")
     number = {clip: f"{name}-{i}" for i, clip in enumerate(used)}
-    held = "".join(f'<clipPath id="{number[each]}"><rect {_told(_box(clips[each]))}/></clipPath>' for each in used)
+    boxes = {clip: [(key, _short(clips[clip].get(key, "0"))) for key in ("x", "y", "width", "height")] for clip in used}
+    held = "".join(f'<clipPath id="{number[clip]}"><rect {_told(box)}/></clipPath>' for clip, box in boxes.items())
     body = "".join(_panel(panel, number) for panel in panels)
     return (
         f'<svg viewBox="{root.get("viewBox")}" role="img" aria-label="{escape(label)}">'
@@ -50,10 +51,6 @@ def _tag(element: ElementTree.Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-def _box(rectangle: ElementTree.Element) -> Attributes:
-    return tuple((key, _short(rectangle.get(key, "0"))) for key in ("x", "y", "width", "height"))
-
-
 def _marks(element: ElementTree.Element, shapes: dict[str | None, ElementTree.Element],
            clip: str = "") -> Iterator[tuple[Attributes, str, str]]:  # fmt: skip
     """Look, path and text of all that a group draws, in order; either path or text is empty."""
@@ -62,24 +59,21 @@ def _marks(element: ElementTree.Element, shapes: dict[str | None, ElementTree.El
     if tag in ("defs", "metadata"):
         return
     if tag == "text":
-        yield _look(element, "", turned=True), "", "".join(element.itertext()).strip()
-    elif tag == "path":
-        yield _look(element, clip), _moved(element.get("d", ""), 0.0, 0.0), ""
-    elif tag == "use":
-        shape = shapes[element.get("{http://www.w3.org/1999/xlink}href", "")[1:]]
+        yield _look(element, "", element), "", "".join(element.itertext()).strip()
+    elif tag in ("path", "use"):
+        shape = shapes[element.get("{http://www.w3.org/1999/xlink}href", "")[1:]] if tag == "use" else element
         place = float(element.get("x", 0)), float(element.get("y", 0))
         yield _look(element, clip, shape), _moved(shape.get("d", ""), *place), ""
     for each in element:
         yield from _marks(each, shapes, clip)
 
 
-def _look(element: ElementTree.Element, clip: str, shape: ElementTree.Element | None = None, *,
-          turned: bool = False) -> Attributes:  # fmt: skip
+def _look(element: ElementTree.Element, clip: str, shape: ElementTree.Element) -> Attributes:
     """The style as attributes, since the page's content policy admits no style in an element."""
-    styles = ";".join(each.get("style", "") for each in (shape, element) if each is not None)
+    styles = ";".join(each.get("style", "") for each in (shape, element))
     found = {key.strip(): text.strip() for key, _, text in (part.partition(":") for part in styles.split(";")) if text}
     look = {key: _colour(found[key]).removesuffix("px") for key in _KEPT if key in found}
-    if turned:
+    if _tag(element) == "text":
         x, y, angle = _TURNED.match(element.get("transform", "")).groups()  # type: ignore[union-attr]
         look |= {"x": _short(x or element.get("x", "0")), "y": _short(y or element.get("y", "0"))}
         if angle and float(angle):
@@ -119,14 +113,12 @@ def _panel(marks: list[tuple[Attributes, str, str]], number: dict[str, str]) -> 
     for look, path, _ in marks:
         if path and look != _BACKGROUND:
             paths.setdefault(look, []).append(path)
-    drawn = [f'<path d="{"".join(parts)}" {_told(_named(look, number))}/>' for look, parts in paths.items()]
-    told = [f"<text {_told(look)}>{escape(text)}</text>" for look, _, text in marks if text]
-    return "".join([*drawn, *told])
+    drawn = ""
+    for look, parts in paths.items():
+        named = [(key, f"url(#{number[text]})" if key == "clip-path" else text) for key, text in look]
+        drawn += f'<path d="{"".join(parts)}" {_told(named)}/>'
+    return drawn + "".join(f"<text {_told(look)}>{escape(text)}</text>" for look, _, text in marks if text)
 
 
-def _named(look: Attributes, number: dict[str, str]) -> Attributes:
-    return tuple((key, f"url(#{number[text]})" if key == "clip-path" else text) for key, text in look)
-
-
-def _told(look: Attributes) -> str:
+def _told(look: Iterable[tuple[str, str]]) -> str:
     return " ".join(f'{key}="{escape(text)}"' for key, text in look)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
@@ -85,11 +86,8 @@ class MatrixCell:
         """ "n = 3 of 5 seeds", or "2 of 5 workloads"; empty where none is missing."""
         if self.estimate is None or self.estimate.n >= self.asked:
             return ""
-        return (
-            f"{self.estimate.n} of {self.asked} workloads"
-            if self.pooled
-            else f"n = {self.estimate.n} of {self.asked} seeds"
-        )
+        found = f"{self.estimate.n} of {self.asked}"
+        return f"{found} workloads" if self.pooled else f"n = {found} seeds"
 
     @property
     def words(self) -> str:
@@ -214,14 +212,13 @@ def decision_matrices(run: Run) -> list[Matrix]:
     subjects = [name for section in sections.values() for name in section.subjects if name in run.others]
     variants = list(dict.fromkeys([*subjects[:1], *run.others]))
     workloads = tuple(run.measured.workloads)
-    seeds = {str(name): int(count) for name, count in run.frame.groupby("workload")["seed"].nunique().items()}
+    seeds = {str(name): count for name, count in run.frame.groupby("workload")["seed"].nunique().items()}
+    asked = [(name, endpoint) for name, section in sections.items() for endpoint in section.endpoints]
     made: dict[str, list[MatrixRow]] = {variant: [] for variant in variants}
-    for variant in variants:
-        for name, section in sections.items():
-            for endpoint in section.endpoints:
-                found = {each: endpoint.measure(run, each, variant) for each in workloads}
-                if any(found.values()):
-                    made[variant].append(matrix_row(name, endpoint, found, seeds))
+    for variant, (name, endpoint) in product(variants, asked):
+        found = {each: endpoint.measure(run, each, variant) for each in workloads}
+        if any(found.values()):
+            made[variant].append(matrix_row(name, endpoint, found, seeds))
     return [Matrix(variant, run.baseline, workloads, rows) for variant, rows in read_screens(made).items()]
 
 

@@ -47,23 +47,20 @@ class Measured:
         self._after = after or {}
         self._values: dict[tuple[str, ...], dict[int, float]] = {}
         self._reasons: dict[tuple[str, ...], str] = {}
-        self._settings: dict[tuple[str, str, str, str], dict[str, dict[str, str]]] = {}
+        self._settings: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
         self._steps: dict[tuple[str, str], dict[str, None]] = {}
-        columns = (*_PLACE, "seed", "value", "status", "reason", "stage")
-        for row in rows[list(columns)].itertuples(index=False, name=None):
-            self._add(dict(zip(columns, row, strict=True)))
-
-    def _add(self, row: Mapping[str, object]) -> None:
-        place = tuple(str(row[name]) for name in _PLACE)
-        self._steps.setdefault((place[0], str(row["stage"])), {})[place[2]] = None
-        value = row["value"]
-        if row["status"] == Status.OK.value and isinstance(value, float) and math.isfinite(value):
-            self._values.setdefault(place, {})[int(str(row["seed"]))] = value
-            settings = self._settings.setdefault((place[0], place[1], place[2], place[3]), {})
-            if place[4] not in settings:
-                settings[place[4]] = parse_setting(place[4])
-        elif row["reason"]:
-            self._reasons.setdefault(place, f"{row['status']}: {root_reason(str(row['reason']))}")
+        columns = [*_PLACE, "seed", "value", "status", "reason", "stage"]
+        row: Any
+        for row in rows[columns].itertuples(index=False):
+            place = row[: len(_PLACE)]
+            self._steps.setdefault((row.workload, row.stage), {})[row.step] = None
+            if row.status == Status.OK.value and math.isfinite(row.value):
+                self._values.setdefault(place, {})[row.seed] = row.value
+                settings = self._settings.setdefault(place[:-1], {})
+                if row.setting not in settings:
+                    settings[row.setting] = parse_setting(row.setting)
+            elif row.reason:
+                self._reasons.setdefault(place, f"{row.status}: {root_reason(row.reason)}")
 
     def arms(self, workload: str, baseline: str) -> Arms:
         """What every table of a workload has: see `StepTable`."""
@@ -98,20 +95,16 @@ class Measured:
 
     def reason(self, workload: str, variant: str, step: str, metric: str) -> str:
         """Why there is no value, with the status; "absent" where there is no row either."""
-        for place in ((workload, variant, step, metric, ""), (workload, variant, step, "", "")):
-            if place in self._reasons:
-                return self._reasons[place]
-        failed = self._reasons.get((workload, variant, TRAIN, "", ""))
-        return failed or "absent: no row of it in this run"
+        places = ((step, metric), (step, ""), (TRAIN, ""))
+        told = (self._reasons.get((workload, variant, *place, "")) for place in places)
+        return next(filter(None, told), "absent: no row of it in this run")
 
     def reasons(self, workload: str, step: str, variants: Sequence[str], metric: str) -> dict[tuple[str, str], str]:
         """(variant, metric) -> why it has no value; an empty metric stands for all, told as of the given one."""
-        rows = self.frame
-        rows = rows[(rows["workload"] == workload) & (rows["step"] == step) & rows["value"].isna()]
         found = {(variant, ""): self.reason(workload, variant, step, metric) for variant in variants}
-        columns = ["variant", "metric", "status", "reason"]
-        for variant, each, status, reason in rows.loc[rows["reason"] != "", columns].itertuples(index=False):
-            found.setdefault((str(variant), str(each)), f"{status}: {root_reason(str(reason))}")
+        for (*network, measured, name, _), text in self._reasons.items():
+            if (network[0], measured) == (workload, step):
+                found.setdefault((network[1], name), text)
         return found
 
     def layers(self, workload: str, variant: str, metric: str, step: str = TRAIN) -> dict[str, dict[int, float]]:

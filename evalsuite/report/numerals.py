@@ -29,6 +29,11 @@ class Scale:
     decimals: int
     powers: bool = False
 
+    @property
+    def label(self) -> str:
+        """The unit of means, and of differences where it is another: "%, Δ in pp"."""
+        return f"{self.unit}, Δ in {self.difference_unit}" if self.difference_unit else self.unit
+
     def number(self, value: float, *, sign: bool = False) -> str:
         """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0"."""
         if not math.isfinite(value):

@@ -11,12 +11,13 @@ from typing import Any
 
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.content import GUIDE, Content
-from evalsuite.report.documents import LATEX, file_name
+from evalsuite.report.documents import LATEX, data_lines, file_name
 from evalsuite.report.explorer import explorer_data, packed
+from evalsuite.report.grids import MARKS
 from evalsuite.report.headlines import optional_metrics
 from evalsuite.report.inline import inline_svg
 from evalsuite.report.matrix import Reading
-from evalsuite.report.record import NOT_RECORDED
+from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.verdicts import VERDICTS
 
 # Of a section; the others are shown on demand, as they are most of the elements of a page over many workloads.
@@ -74,22 +75,11 @@ def _provenance(content: Content) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _data(content: Content) -> list[dict[str, str]]:
-    names = ("fingerprint", "train", "calibration", "validation", "test")
-    return [
-        {"workload": workload, **{name: content.record.text("data", workload, name) for name in names}}
-        for workload in content.workloads
-    ]
-
-
-def _steps(content: Content) -> list[dict[str, str]]:
+def _steps(record: Record) -> list[dict[str, str]]:
     names = ("name", "stage", "origin", "version", "help")
     return [
-        {
-            **{name: str(step.get(name) or NOT_RECORDED) for name in names},
-            "after": content.record.after[str(step["name"])],
-        }
-        for step in content.record.steps
+        {name: str(step.get(name) or NOT_RECORDED) for name in names} | {"after": record.after[str(step["name"])]}
+        for step in record.steps
     ]
 
 
@@ -99,7 +89,7 @@ def render(content: Content) -> str:
     from markupsafe import Markup
 
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, loader=None
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     style, script = _part("page.css"), _part("page.js") + _part("explorer.js")
     parts: dict[str, str] = {}  # What is shown on demand: parsed with the page, it would be most of its elements.
@@ -113,14 +103,13 @@ def render(content: Content) -> str:
 
     shown: dict[str, Any] = {
         "content": content,
-        "question": content.question,
         "guide": GUIDE,
         "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},
         "policy": content_policy(style, script),
         # Both come from this package; escaping them would change their digests.
         "style": Markup(style),
         "script": Markup(script),
-        "marks": {"better": " ✓ better", "worse": " ✗ worse"},
+        "marks": MARKS,
         "direction_words": _DIRECTION_WORDS,
         "anchor": _anchors(),
         "most_figures": MOST_FIGURES,
@@ -134,10 +123,8 @@ def render(content: Content) -> str:
         "verdicts": content.verdicts.to_dict("records"),
         "contradictions": content.contradictions.rows.to_dict("records"),
         "provenance": _provenance(content),
-        "data": _data(content),
-        "steps": _steps(content),
-        "variants_help": content.record.table("variants_help"),
-        "recipe": content.record.text("recipe_text"),
+        "data": data_lines(content),
+        "steps": _steps(content.record),
         "not_recorded": NOT_RECORDED,
     }
     return environment.from_string(_part("page.html.j2")).render(shown)

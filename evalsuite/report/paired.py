@@ -41,7 +41,7 @@ class Compared:
     @property
     def tested(self) -> bool:
         """Whether the difference has an interval of some width: the same in each of a few seeds is no test."""
-        return self.bracketed and self.difference is not None and not self.difference.constant
+        return self.p is not None
 
     @property
     def resolved(self) -> bool:
@@ -56,22 +56,24 @@ class Compared:
     @property
     def p(self) -> float | None:
         """Of no difference, by the paired t test that its interval is of; None where that is no test."""
-        return p_value(list(self.gap.values()), self.difference) if self.tested and self.difference else None
+        return None if self.difference is None else p_value(list(self.gap.values()), self.difference)
 
     @property
     def tone(self) -> str:
         """ "better" or "worse" where there is a better way and the difference is resolved, else ""."""
-        if not self.resolved or self.difference is None or not self.way:
-            return ""
-        return "better" if (self.difference.mean > 0) == (self.way > 0) else "worse"
+        return _tone(self.difference, 0, self.way)
 
     @property
     def ratio_tone(self) -> str:
         """The same of the ratio, which is resolved where its interval excludes 1."""
-        ratio = self.ratio
-        if ratio is None or ratio.low is None or ratio.high is None or ratio.constant or not self.way:
-            return ""
-        return "" if ratio.low <= 1 <= ratio.high else "better" if (ratio.mean > 1) == (self.way > 0) else "worse"
+        return _tone(self.ratio, 1, self.way)
+
+
+def _tone(estimate: Estimate | None, none: float, way: int) -> str:
+    """Which way an interval of some width excludes what no difference is."""
+    if estimate is None or estimate.low is None or estimate.high is None or estimate.constant or not way:
+        return ""
+    return "" if estimate.low <= none <= estimate.high else "better" if (estimate.mean > none) == (way > 0) else "worse"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +133,7 @@ def compare_values(
 
 def seed_difference(own: Values, other: Values, magnitude: float | None = None) -> Estimate | None:
     """The paired difference, with the rounding of numbers of that magnitude; None without a common seed."""
-    seeds = sorted(own.keys() & other.keys())
-    if magnitude is None or not seeds:
-        return paired_difference(own, other) if own and other else None
-    return mean_interval([own[seed] - other[seed] for seed in seeds], magnitude=magnitude)
+    return paired_difference(own, other, magnitude=magnitude) if own and other else None
 
 
 def contrast(one: Values, other: Values) -> tuple[Estimate | None, bool]:
@@ -159,10 +158,14 @@ def _ratio(own: Values, other: Values) -> Estimate | None:
 
 def common_scale(cells: Sequence[Compared], unit: str = "fraction") -> Scale:
     """One scale for cells that stand together."""
-    estimates = [each for cell in cells for each in (cell.mean, cell.difference) if each]
-    halves = [each.half_width for each in estimates if each.half_width]
-    differences = [cell.difference.mean for cell in cells if cell.difference]
-    return scale_of(unit, [cell.mean.mean for cell in cells if cell.mean], halves + differences)
+    return joint_scale(unit, [cell.mean for cell in cells], [cell.difference for cell in cells])
+
+
+def joint_scale(unit: str, means: Iterable[Estimate | None], differences: Iterable[Estimate | None]) -> Scale:
+    """One scale for means and differences that stand together, with their intervals."""
+    own, gaps = ([each for each in found if each] for found in (means, differences))
+    halves = [each.half_width for each in (*own, *gaps) if each.half_width]
+    return scale_of(unit, [each.mean for each in own], [*halves, *(each.mean for each in gaps)])
 
 
 def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence[str] = (), *,

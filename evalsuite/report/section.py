@@ -271,52 +271,30 @@ def in_recipe_order(names: Sequence[str]) -> dict[str, Section]:
     Args:
         names: the stages of a run's steps, in the recipe's order.
     """
-    order = {stage: i for i, stage in reversed(list(enumerate(names)))}
     every = sections()
-    first = {name: min((order.get(stage, len(names)) for stage in each.stages), default=len(names))
+    first = {name: min((names.index(stage) for stage in each.stages if stage in names), default=len(names))
              for name, each in every.items()}  # fmt: skip
     return {name: every[name] for name in sorted(every, key=lambda name: (first[name], name))}
 
 
-def first_step(
-    stage: str,
-    metrics: Sequence[str],
-    *,
-    setting: str | None = None,
-    options: Mapping[str, object] | None = None,
-    guards: Sequence[str] = (),
-) -> Measure:
+def first_step(stage: str, metrics: Sequence[str]) -> Measure:
     """The measure of an endpoint that is one metric of one step: the first of a stage, of networks as trained.
 
     Args:
         stage: whose steps.
-        metrics: the one that both arms have is compared, the first of them most.
-        setting: of the metric; the first that it has, for want of one.
-        options: what the step's options must be.
-        guards: other metrics of the step, in the same direction, that must not speak against it.
+        metrics: the one that both arms have is compared, the first of them most, at the first setting that it has.
     """
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
-        steps = [
-            step
-            for step in run.measured.plain_steps(workload, stage)
-            if all(run.measured.options.get(step, {}).get(key) == value for key, value in (options or {}).items())
-        ]
-        if not steps or not _anywhere(run, stage, metrics):
+        step, rows = run.measured.step(workload, stage), run.measured.frame
+        # Where no network of the run has a row of one of the metrics, nobody asked for it.
+        if not step or not ((rows["stage"] == stage) & rows["metric"].isin(metrics)).any():
             return None
-        own = (run.measured.settings(workload, run.baseline, steps[0], metric) for metric in metrics)
-        told = next((text for found in own for text in found), "") if setting is None else setting
-        primary = paired_test(run, workload, variant, steps[0], metrics, told)
-        family = [paired_test(run, workload, variant, steps[0], (each,)) for each in guards]
-        return Evidence(primary, [each for each in family if each.own and each.other])
+        own = (run.measured.settings(workload, run.baseline, step, metric) for metric in metrics)
+        setting = next((text for found in own for text in found), "")
+        return Evidence(paired_test(run, workload, variant, step, metrics, setting))
 
     return measure
-
-
-def _anywhere(run: Run, stage: str, metrics: Sequence[str]) -> bool:
-    """Whether any network of the run has a row of one of the metrics: else nobody asked for it."""
-    rows = run.measured.frame
-    return bool(((rows["stage"] == stage) & rows["metric"].isin(metrics)).any())
 
 
 def paired_test(run: Run, workload: str, variant: str, step: str, metrics: Sequence[str], setting: str = "",

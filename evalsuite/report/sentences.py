@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
-
-from evalsuite.report.statistics import t_quantile
-
-if TYPE_CHECKING:
-    import pandas as pd
+from itertools import groupby
+from typing import TypeVar
 
 Kind = TypeVar("Kind")
 
@@ -39,12 +35,9 @@ def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
 
 def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Kind], str]) -> str:
     """ "10 % to 50 % and 90 %": three or more in a row as a range."""
-    runs: list[list[Kind]] = []
-    for each in found:
-        if runs and every.index(each) == every.index(runs[-1][-1]) + 1:
-            runs[-1].append(each)
-        else:
-            runs.append([each])
+    # What lies in a row is as far from its place among all as the one before.
+    alike = groupby(enumerate(found), key=lambda each: every.index(each[1]) - each[0])
+    runs = [[each for _, each in run] for _, run in alike]
     told = [[f"{text(run[0])} to {text(run[-1])}"] if len(run) > 2 else [text(each) for each in run] for run in runs]
     return listed([part for parts in told for part in parts])
 
@@ -62,19 +55,3 @@ def percent_text(share: float) -> str:
     if text == "0.00" and share > 0:
         return "< 0.01 %"
     return f"{text.rstrip('0').rstrip('.')} %"
-
-
-def chance_text(compared: pd.DataFrame, baseline: str, seeds: int) -> str:
-    """How many differences could look resolved by chance, and how wide intervals over so few seeds are."""
-    clock = compared["timing"].astype(bool) & (compared["unit"] != "ratio")
-    count = int((compared["diff_low"].notna() & ~compared["constant"] & ~clock).sum())
-    if not count:
-        return "No difference has an interval of some width: nothing here is a test."
-    few = ""
-    if 2 <= seeds < 5:
-        few = f"With {seeds} seeds an interval is ± {t_quantile(0.975, seeds - 1):.1f} standard errors: use 5 or more."
-    return (
-        f"The intervals are per cell and not adjusted for their number: of {count} differences with an interval of "
-        f"some width, about 5 % ({0.05 * count:.0f}) would exclude 0 by chance even if no variant differed from "
-        f"{baseline}. Seeds are the only replicates; the test samples are the same for all of them. {few}"
-    )

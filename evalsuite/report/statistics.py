@@ -6,9 +6,11 @@ Seeds are the only replicates: a value here is one number of one trained network
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 
 MOST_SEEDS = 1000  # Nobody trains more.
 _ROUNDING = 8 * 2.0**-52  # Subtracting two decimals such as 0.96 - 0.95 is off by an ulp or two of the operands.
@@ -84,22 +86,23 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def paired_difference(
-    values: Mapping[int, float], baseline: Mapping[int, float], *, level: float = 0.95
-) -> Estimate | None:
+def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float], *, level: float = 0.95,
+                      magnitude: float | None = None) -> Estimate | None:  # fmt: skip
     """The mean of value - baseline over the seeds that both have, with its t interval; None without a common seed.
 
     Args:
         values: seed -> value.
         baseline: seed -> value of the baseline.
         level: the interval's coverage for normal differences.
+        magnitude: of the numbers that the values were computed from, where those were larger.
     """
     if not values or not baseline:
         raise ValueError(f"difference of {len(values)} values and {len(baseline)} baseline values: one arm is empty")
     seeds = sorted(values.keys() & baseline.keys())
     if not seeds:
         return None
-    magnitude = max(max(abs(values[seed]), abs(baseline[seed])) for seed in seeds)
+    if magnitude is None:
+        magnitude = max(max(abs(values[seed]), abs(baseline[seed])) for seed in seeds)
     return mean_interval([values[seed] - baseline[seed] for seed in seeds], level=level, magnitude=magnitude)
 
 
@@ -117,11 +120,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     As statsmodels' `multipletests(..., method="holm")`, which for these lines would be another 65 MB to install.
     """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for place, i in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
-        adjusted[i] = highest
-    return adjusted
+    steps = (min(1.0, (len(p_values) - place) * p_values[i]) for place, i in enumerate(order))
+    adjusted = dict(zip(order, accumulate(steps, max), strict=True))
+    return [adjusted[i] for i in range(len(p_values))]
 
 
 def after_holm(p_values: Sequence[float], level: float = 0.05) -> str:
@@ -130,9 +131,8 @@ def after_holm(p_values: Sequence[float], level: float = 0.05) -> str:
     return f"{kept or 'none'} after Holm's adjustment for all {len(p_values)}"
 
 
-def mean_over_workloads(effects: Sequence[Estimate], *, level: float = 0.95
-                        ) -> tuple[Estimate, float | None] | None:  # fmt: skip
-    """The unweighted mean effect with a t interval, and the p value of "none"; None of fewer than two workloads.
+def mean_over_workloads(effects: Sequence[Estimate]) -> tuple[Estimate, float | None] | None:
+    """The unweighted mean effect with its 95 % t interval, and the p value of "none"; None of fewer than two workloads.
 
     The interval has k - 1 degrees of freedom, and `n` of the estimate counts workloads.
 
@@ -142,19 +142,18 @@ def mean_over_workloads(effects: Sequence[Estimate], *, level: float = 0.95
 
     Args:
         effects: one a workload, each over at least two seeds.
-        level: the interval's coverage.
     """
     k = len(effects)
     if k < 2:
         return None
     means = [each.mean for each in effects]
-    spread = mean_interval(means, level=level)
+    spread = mean_interval(means)
     within = math.fsum(_variance(each) for each in effects) / k**2
     between = 0.0 if spread.constant else math.fsum((each - spread.mean) ** 2 for each in means) / (k - 1) / k
     error = math.sqrt(max(between, within))
     if not error:
         return spread, None
-    half = t_quantile((1 + level) / 2, k - 1) * error
+    half = t_quantile(0.975, k - 1) * error
     estimate = Estimate(spread.mean, spread.mean - half, spread.mean + half, k)
     return estimate, two_sided_p(spread.mean / error, k - 1)
 
@@ -178,15 +177,10 @@ def seeds_needed(estimate: Estimate, margin: float, level: float = 0.05) -> int 
     if estimate.n < 2 or estimate.constant:
         return None
     deviation = math.sqrt(_variance(estimate) * estimate.n)
-    low, high = 2, MOST_SEEDS
-    if not _enough(high, deviation, margin, level):
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _enough(middle, deviation, margin, level) else (middle + 1, high)
-    return low if low > estimate.n else None
 
+    def enough(seeds: int) -> bool:
+        quantiles = t_quantile(1 - level / 2, seeds - 1) + t_quantile(0.8, seeds - 1)
+        return quantiles * deviation / math.sqrt(seeds) <= margin
 
-def _enough(seeds: int, deviation: float, margin: float, level: float) -> bool:
-    quantiles = t_quantile(1 - level / 2, seeds - 1) + t_quantile(0.8, seeds - 1)
-    return quantiles * deviation / math.sqrt(seeds) <= margin
+    needed = bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=enough)
+    return needed if estimate.n < needed <= MOST_SEEDS else None

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.comparison import LINE, root_reason
 from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.paired import bracket
 from evalsuite.report.section import sections
+from evalsuite.report.statistics import Estimate
 from evalsuite.results import Status, parse_setting
 
 if TYPE_CHECKING:
@@ -17,11 +19,6 @@ if TYPE_CHECKING:
 
 DELTA = "\N{GREEK CAPITAL LETTER DELTA}"
 _FAILURE_COLUMNS = ("workload", "step", "stage", "variant", "metric", "status", "seeds", "reason")
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The lines of a frame as mappings from column names."""
-    return [{str(name): value for name, value in each.items()} for each in frame.to_dict("records")]
 
 
 @dataclass(frozen=True)
@@ -62,11 +59,10 @@ def _difference(cell: Mapping[str, Any], scale: Scale) -> tuple[str, str]:
     if not cell["n_pairs"]:
         return "", ""
     text = scale.number(cell["diff"], sign=True)
-    if cell["constant"]:
-        return text, f"in all {cell['n_pairs']} seeds"
     if math.isnan(cell["diff_low"]):
         return text, ""
-    return text, f"[{scale.number(cell['diff_low'])}, {scale.number(cell['diff_high'])}]"
+    numbers = (cell[name] for name in ("diff", "diff_low", "diff_high", "n_pairs", "constant"))
+    return text, bracket(Estimate(*numbers), scale)
 
 
 def _note(cell: Mapping[str, Any]) -> str:
@@ -104,13 +100,12 @@ class TextLine:
     def __init__(self, found: Sequence[Mapping[str, Any]]) -> None:
         first = found[0]
         scale = line_scale(first["unit"], found)
-        self.scale = scale
+        self.scale, self.unit_label = scale, scale.label
         self.raw: dict[str, Mapping[str, Any]] = {cell["variant"]: cell for cell in found}
         self.workload, self.step, self.stage = first["workload"], first["step"], first["stage"]
         self.metric, self.setting, self.unit = first["metric"], first["setting"], first["unit"]
+        self.keys = parse_setting(self.setting)
         self.direction, self.timing = first["direction"], bool(first["timing"])
-        self.shown_unit = scale.unit
-        self.difference_unit = scale.difference_unit
         self.cells: dict[str, CellText] = {cell["variant"]: cell_text(cell, scale) for cell in found}
 
     @property
@@ -124,42 +119,28 @@ class TextLine:
     def brief(self) -> str:
         """Step and metric for running text: "prune accuracy", "bounds certified accuracy (ε = 0.03125)"."""
         name = self.label if self.label == self.step else f"{self.step} {self.label}"
-        eps = parse_setting(self.setting).get("eps")
-        return f"{name} (ε = {eps})" if eps else name
-
-    @property
-    def unit_label(self) -> str:
-        """The unit of the means, and of the differences where it is another: "%, Δ in pp"."""
-        return f"{self.shown_unit}, Δ in {self.difference_unit}" if self.difference_unit else self.shown_unit
+        return f"{name} (ε = {self.keys['eps']})" if self.keys.get("eps") else name
 
 
 def text_lines(compared: pd.DataFrame) -> list[TextLine]:
     """The lines of a comparison in order, as text."""
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for cell in records(compared):
+    found: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
+    for cell in compared.to_dict("records"):
         found.setdefault(tuple(cell[name] for name in LINE), []).append(cell)
     return [TextLine(cells) for cells in found.values()]
 
 
 def failures(frame: pd.DataFrame) -> pd.DataFrame:
     """Everything without a value and why, seeds together. An empty metric stands for all metrics of a job."""
-    import pandas as pd
-
-    rows = frame[(frame["status"] != Status.OK.value)]
+    rows = frame[frame["status"] != Status.OK.value]
     rows = rows.assign(reason=[root_reason(text) for text in rows["reason"]])
-    same = [name for name in _FAILURE_COLUMNS if name != "seeds"]
-    lines = [
-        {**dict(zip(same, key, strict=True)), "seeds": ", ".join(str(seed) for seed in sorted(set(group["seed"])))}
-        for key, group in rows.groupby(same, sort=False)
-    ]
-    return pd.DataFrame(lines, columns=list(_FAILURE_COLUMNS))
+    alike = rows.groupby([name for name in _FAILURE_COLUMNS if name != "seeds"], sort=False)["seed"]
+    seeds = alike.agg(lambda every: ", ".join(map(str, sorted(set(every)))))
+    return seeds.astype(str).rename("seeds").reset_index()[list(_FAILURE_COLUMNS)]
 
 
-def merged(records: Sequence[Mapping[Any, Any]]) -> list[dict[str, str]]:
-    """Records that differ only in variant and seeds become one, with "gelu (0, 1), relu (0)" as networks."""
-    merged: dict[tuple[str, ...], list[str]] = {}
-    for each in records:
-        key = tuple(str(each[name]) for name in ("workload", "step", "metric", "status", "reason"))
-        merged.setdefault(key, []).append(f"{each['variant']} ({each['seeds']})")
-    names = ("workload", "step", "metric", "status", "reason")
-    return [{**dict(zip(names, key, strict=True)), "networks": ", ".join(found)} for key, found in merged.items()]
+def merged(failed: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Failures that differ only in variant and seeds become one, with "gelu (0, 1), relu (0)" as networks."""
+    networks = failed["variant"] + " (" + failed["seeds"] + ")"
+    alike = networks.groupby([failed[name] for name in ("workload", "step", "metric", "status", "reason")], sort=False)
+    return alike.agg(", ".join).rename("networks").reset_index().to_dict("records")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from evalsuite.contract import Verdict
 from evalsuite.report.canvas import MUTED_COLOUR, RULE_COLOUR, VERDICT_COLOURS, Drawing, number_of, panels
 from evalsuite.report.numerals import radius_text
-from evalsuite.report.tables import records
 from evalsuite.results import JOB_FAILURES, parse_setting
 
 if TYPE_CHECKING:
@@ -54,20 +53,19 @@ def verdict_table(frame: pd.DataFrame) -> pd.DataFrame:
     rows = _with_settings(frame)
     lines: list[dict[str, Any]] = []
     for key, group in rows.groupby(list(_COUNT_COLUMNS), sort=False):
-        counts = group["verdict"].value_counts()
-        columns = dict(zip(_COUNT_COLUMNS, key, strict=True))
-        columns |= {verdict: int(counts.get(verdict, 0)) for verdict in VERDICTS}
-        lines.append({**columns, "total": len(group), "seeds": group["seed"].nunique(), "note": ""})
+        counts = group["verdict"].value_counts().reindex(VERDICTS, fill_value=0)
+        lines.append({**dict(zip(_COUNT_COLUMNS, key, strict=True)), **counts, "total": len(group),
+                      "seeds": group["seed"].nunique(), "note": ""})  # fmt: skip
     failed = frame[
         (frame["metric"] == "") & frame["status"].isin(JOB_FAILURES) & frame["step"].isin(rows["step"].unique())
     ]
-    seeds = {str(name): count for name, count in frame.groupby("workload")["seed"].nunique().items()}
-    for (workload, step, variant, status, reason), group in failed.groupby(
-        ["workload", "step", "variant", "status", "reason"], sort=False
-    ):
-        columns = {"workload": workload, "step": step, "variant": variant, "eps": "", "method": ""}
-        columns |= dict.fromkeys(VERDICTS, 0) | {"total": 0, "seeds": 0}
-        lines.append({**columns, "note": f"{status} ({group['seed'].nunique()}/{seeds[str(workload)]}): {reason}"})
+    seeds = frame.groupby("workload")["seed"].nunique()
+    same = ["workload", "step", "variant", "status", "reason"]
+    counted = failed.groupby(same, sort=False)["seed"].nunique().reset_index()
+    for workload, step, variant, status, reason, count in counted.itertuples(index=False, name=None):
+        lines.append({"workload": workload, "step": step, "variant": variant, "eps": "", "method": "",
+                      **dict.fromkeys((*VERDICTS, "total", "seeds"), 0),
+                      "note": f"{status} ({count}/{seeds[workload]}): {reason}"})  # fmt: skip
     table = pd.DataFrame(lines, columns=[*_COUNT_COLUMNS, *VERDICTS, "total", "seeds", "note"])
     return _in_frame_order(table, frame)
 
@@ -76,14 +74,13 @@ def _in_frame_order(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     """Workloads, steps and variants as the frame has them; settings by number where they are numbers."""
     import pandas as pd
 
-    keys = {name: {each: i for i, each in enumerate(frame[name].unique())} for name in ("workload", "step", "variant")}
-    ranks = table[list(_COUNT_COLUMNS)].copy()
-    for name, places in keys.items():
-        ranks[name] = [places[each] for each in table[name]]
-    ranks["eps"] = pd.to_numeric(table["eps"], errors="coerce")
-    ranks["method"] = [list(table["method"].unique()).index(each) for each in table["method"]]
-    order = ranks.sort_values(list(_COUNT_COLUMNS), kind="stable", na_position="last").index
-    return table.loc[order].reset_index(drop=True)
+    def ranks(column: pd.Series[Any]) -> Any:
+        if column.name == "eps":
+            return pd.to_numeric(column, errors="coerce")
+        every = (frame if column.name in frame else table)[column.name].unique()
+        return column.map({each: i for i, each in enumerate(every)})
+
+    return table.sort_values(list(_COUNT_COLUMNS), key=ranks, ignore_index=True)
 
 
 def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) -> Contradictions:
@@ -107,9 +104,7 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
     ).dropna(subset=["eps"])
     spoken = rows[["source", "verdict"]].drop_duplicates()
     names = sorted(spoken.itertuples(index=False, name=None))
-    ever: dict[str, set[str]] = {}
-    for source, verdict in names:
-        ever.setdefault(source, set()).add(verdict)
+    ever = spoken.groupby("source")["verdict"].agg(set)
     clashes, compared = [], 0
     for said, places in _alike(rows, names).items():
         for (source, verdict), (other, other_verdict) in combinations([names[each] for each in said], 2):
@@ -174,7 +169,7 @@ def verdict_bars(verdicts: pd.DataFrame, name: str, title: str, variants: Sequen
     if len(every) > _MOST_RADII:
         caption += f" Of {len(every)} radii {_MOST_RADII} are shown; the counts of all are in the table."
         every = [every[round(i * (len(every) - 1) / (_MOST_RADII - 1))] for i in range(_MOST_RADII)]
-    noted = [row for row in records(verdicts) if row["note"]]
+    noted = [row for row in verdicts.to_dict("records") if row["note"]]
     notes = {(row["step"], row["variant"]): row["note"].split(" (")[0] for row in noted}
     with panels(
         len(methods) * len(every), len(every), 0.3 + 0.17 * len(variants), more=0.5, sharex=True, sharey=True
@@ -206,7 +201,7 @@ def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mappin
         middle = (len(variants) - 1) / 2
         axes.text(50, middle, "not run", ha="center", va="center", color=MUTED_COLOUR, fontsize=7, style="italic")
         return
-    rows = {row["variant"]: row for row in records(panel)}
+    rows = {row["variant"]: row for row in panel.to_dict("records")}
     for i, variant in enumerate(variants):
         left = 0.0
         if variant not in rows:

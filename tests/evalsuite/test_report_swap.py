@@ -13,10 +13,11 @@ from test_report_sample import write_run
 
 from evalsuite.contract import Direction, Metric
 from evalsuite.reluize.report.before_after import QUALITIES, SwapTable, ratio_interval, swap_tables
-from evalsuite.reluize.report.pattern import Answer, PatternFinding, keeps, loses, pattern_finding
+from evalsuite.reluize.report.pattern import Answer, keeps, loses, pattern_finding
 from evalsuite.reluize.report.text import swap_grid
 from evalsuite.report import write_report
 from evalsuite.report.measured import Measured
+from evalsuite.report.sentences import Finding
 from evalsuite.report.statistics import mean_interval
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 
@@ -67,7 +68,7 @@ PATTERN: dict[str, tuple[Values, Values | None]] = {
 }
 
 
-def finding(folder: Path, metric: str = "accuracy", **changes: tuple[Values, Values | None]) -> PatternFinding:
+def finding(folder: Path, metric: str = "accuracy", **changes: tuple[Values, Values | None]) -> Finding:
     changed = {name.replace("_", "-"): each for name, each in changes.items()}
     found = pattern_finding(table_of(rows_of(PATTERN | changed, metric), folder))
     assert found is not None
@@ -124,31 +125,31 @@ def test_no_table_without_a_swap(tmp_path: Path) -> None:
 
 def test_pattern_reproduced(tmp_path: Path) -> None:
     found = finding(tmp_path)
-    assert found.verdict == "reproduced"
+    assert found.headline == "The paper's pattern is reproduced."
     assert found.sentences[0].startswith("Direct swap, accuracy 97.17 → 94.25 %, −2.93 pp [−3.38, −2.47]: it loses;")
     assert "annealed against gelu +0.05 pp [−0.11, 0.21]: it keeps." in found.sentences[0]
 
 
 def test_pattern_not_reproduced_where_annealing_loses_too(tmp_path: Path) -> None:
     found = finding(tmp_path, annealed=((0.950, 0.955, 0.949, 0.957), (0.971, 0.973, 0.971, 0.975)))
-    assert found.verdict == "not reproduced"
+    assert found.headline == "The paper's pattern is not reproduced."
     assert "it loses too" in found.sentences[0]
 
 
 def test_pattern_not_reproduced_where_the_annealed_network_was_worse_from_the_start(tmp_path: Path) -> None:
     found = finding(tmp_path, annealed=((0.950, 0.955, 0.949, 0.957), (0.950, 0.955, 0.949, 0.957)))
-    assert found.verdict == "not reproduced"
+    assert found.headline == "The paper's pattern is not reproduced."
 
 
 def test_pattern_not_reproduced_where_the_direct_swap_provably_loses_nothing(tmp_path: Path) -> None:
     found = finding(tmp_path, gelu_swap=(PATTERN["gelu"][0], PATTERN["gelu"][0]))
-    assert found.verdict == "not reproduced"
+    assert found.headline == "The paper's pattern is not reproduced."
     assert "it does not lose" in found.sentences[0]
 
 
 def test_pattern_not_resolved_by_wide_intervals(tmp_path: Path) -> None:
     found = finding(tmp_path, annealed=((0.900, 0.999, 0.930, 0.999), (0.971, 0.973, 0.971, 0.975)))
-    assert found.verdict == "not resolved"
+    assert found.headline == "The paper's pattern is not resolved."
     assert "is not excluded" in found.sentences[0]
 
 
@@ -178,7 +179,8 @@ def test_a_resolved_loss_below_the_tolerance_is_no_loss(tmp_path: Path) -> None:
     assert change.resolved
     assert loses(change, ACCURACY) is Answer.NO
     swapped = tuple(value - 0.0004 - 0.0001 * (i % 2) for i, value in enumerate(PATTERN["gelu"][0]))
-    assert finding(tmp_path, gelu_swap=(swapped, PATTERN["gelu"][0])).verdict == "not reproduced"
+    found = finding(tmp_path, gelu_swap=(swapped, PATTERN["gelu"][0]))
+    assert found.headline == "The paper's pattern is not reproduced."
 
 
 def test_the_same_fraction_lost_in_every_seed_resolves_nothing() -> None:
@@ -205,7 +207,7 @@ def test_the_margin_is_fixed_whatever_the_direct_swap_loses(tmp_path: Path) -> N
     found = finding(tmp_path, gelu=(gelu, None), gelu_swap=(swapped, gelu), annealed=(annealed, annealed))
     assert "Direct swap, accuracy 96.6 → 95.9 %, −0.7 pp [−1.1, −0.4]: it loses" in found.sentences[0]
     assert "−0.1 pp [−0.6, 0.4]: not resolved, a loss of 0.6 pp is not excluded" in found.sentences[0]
-    assert found.verdict == "not resolved"
+    assert found.headline == "The paper's pattern is not resolved."
 
 
 def test_annealing_against_the_best_repair_is_simultaneous_over_all(tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ def test_gap_closed_for_text(tmp_path: Path) -> None:
     table = table_of(rows_of(networks, "bits_per_byte"), tmp_path)
     found = pattern_finding(table)
     assert found is not None
-    assert found.verdict == "reproduced"
+    assert found.headline == "The paper's pattern is reproduced."
     refit = table.line("swap-refit")
     assert refit is not None
     assert refit.gap_closed is not None

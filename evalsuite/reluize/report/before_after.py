@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from evalsuite.contract import Direction
 from evalsuite.report.measured import TRAIN, Measured
-from evalsuite.report.statistics import Estimate, mean_interval, paired_difference, t_quantile
+from evalsuite.report.paired import Values, seed_difference
+from evalsuite.report.statistics import Estimate, mean_interval, t_quantile
 
 ACCURACY = "accuracy"  # The stage that measures quality.
 DIRECT, ANNEALED = "gelu-swap", "annealed"
@@ -71,7 +72,7 @@ class SwapLine:
 
 @dataclass(frozen=True)
 class SwapTable:
-    """The lines of one workload in the recipe's order, and the values that they come from.
+    """The lines of one workload in the recipe's order, and the values after the swap.
 
     `uses` maps a variant's name in the recipe to the treatment it is; one that is not recorded is its own name.
     """
@@ -80,8 +81,7 @@ class SwapTable:
     quality: Quality
     baseline: str
     lines: tuple[SwapLine, ...]
-    before: Mapping[str, Mapping[int, float]]
-    after: Mapping[str, Mapping[int, float]]
+    after: Mapping[str, Values]
     uses: Mapping[str, str]
 
     @property
@@ -96,13 +96,9 @@ class SwapTable:
 
 def swap_tables(measured: Measured, baseline: str) -> list[SwapTable]:
     """A table for each workload of which some network was swapped."""
-    found = []
-    for workload in measured.workloads:
-        step = measured.step(workload, ACCURACY)
-        table = _table(measured, baseline, workload, step) if step else None
-        if table is not None:
-            found.append(table)
-    return found
+    steps = {workload: measured.step(workload, ACCURACY) for workload in measured.workloads}
+    tables = [_table(measured, baseline, workload, step) for workload, step in steps.items() if step]
+    return [table for table in tables if table is not None]
 
 
 def _table(measured: Measured, baseline: str, workload: str, step: str) -> SwapTable | None:
@@ -126,29 +122,18 @@ def _table(measured: Measured, baseline: str, workload: str, step: str) -> SwapT
                 variant,
                 before=mean_interval(list(before[variant].values())) if variant in before else None,
                 after=mean_interval(list(after[variant].values())),
-                change=paired_difference(after[variant], before[variant]) if variant in before else None,
-                difference=_against(after, variant, baseline),
+                change=seed_difference(after[variant], before.get(variant, {})),
+                difference=None if variant == baseline else seed_difference(after[variant], after.get(baseline, {})),
                 gap_closed=gap_closed(before, after, variant, baseline, quality),
                 budget=sum(budget.values()) / len(budget) if budget else None,
                 remark="" if variant in before else "no swap",
             )
         )
-    return SwapTable(workload, quality, baseline, tuple(lines), before, after, measured.uses)
+    return SwapTable(workload, quality, baseline, tuple(lines), after, measured.uses)
 
 
-def _against(after: Mapping[str, Mapping[int, float]], variant: str, baseline: str) -> Estimate | None:
-    if variant == baseline or baseline not in after:
-        return None
-    return paired_difference(after[variant], after[baseline])
-
-
-def gap_closed(
-    before: Mapping[str, Mapping[int, float]],
-    after: Mapping[str, Mapping[int, float]],
-    variant: str,
-    baseline: str,
-    quality: Quality,
-) -> Estimate | None:
+def gap_closed(before: Mapping[str, Values], after: Mapping[str, Values], variant: str, baseline: str,
+               quality: Quality) -> Estimate | None:  # fmt: skip
     """(direct swap - variant) / (direct swap - baseline) with Fieller's interval.
 
     None for the baseline, the direct swap, variants that do not end as ReLU networks, without the values, and where the
@@ -167,16 +152,16 @@ def gap_closed(
     return ratio if unresolved or quality.loss(sum(gap for _, gap in pairs)) > 0 else None
 
 
-def ratio_interval(pairs: Sequence[tuple[float, float]], *, level: float = 0.95) -> Estimate | None:
+def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
     """The ratio of the means of paired numerators and denominators; None where the mean denominator is 0.
 
-    Fieller's interval (1954): all R for which the paired t test does not reject mean(numerator - R denominator) = 0.
-    It is exact for normal pairs, needs no replicates beyond the seeds, and says by itself when the denominator is too
-    uncertain to divide by: it is unbounded where that of the denominator contains 0, or for one seed, and then None.
+    Fieller's interval (1954): all R for which the paired t test does not reject mean(numerator - R denominator) = 0 at
+    5 %. It is exact for normal pairs, needs no replicates beyond the seeds, and says by itself when the denominator is
+    too uncertain to divide by: it is unbounded where that of the denominator contains 0, or for one seed, and then
+    None.
 
     Args:
         pairs: (numerator, denominator), one a seed.
-        level: the interval's coverage.
     """
     n = len(pairs)
     if not n:
@@ -187,7 +172,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]], *, level: float = 0.95)
     value = above / below
     if n == 1:
         return Estimate(value, None, None, 1)
-    spread = t_quantile((1 + level) / 2, n - 1) ** 2 / (n * (n - 1))
+    spread = t_quantile(0.975, n - 1) ** 2 / (n * (n - 1))
     aa = spread * math.fsum((a - above) ** 2 for a, _ in pairs)
     ab = spread * math.fsum((a - above) * (b - below) for a, b in pairs)
     bb = spread * math.fsum((b - below) ** 2 for _, b in pairs)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from evalsuite.contract import Direction
 from evalsuite.reluize.report.ranks import Association, agreement, association
 from evalsuite.report.measured import TRAIN, Measured
+from evalsuite.report.paired import Values
 from evalsuite.report.statistics import Estimate, holm, mean_interval
 from evalsuite.report.tables import TextLine
 
 LEAST_LAYERS = 3  # Two layers have two orders: rho_S is 1 or -1 whatever was learnt.
 LEAST_SEEDS = 3
+_DRIFT = ("learnt_hardness", "hardness_drift", "hardness_spread")
 ALL = "all workloads"
 SIGNIFICANT = 0.05
 BEYOND = "beyond these seeds"
@@ -75,12 +77,8 @@ class Relation:
 
 def learners(measured: Measured, workload: str) -> list[str]:
     """The variants that learnt some lambda on a workload: one that only moved it by a schedule has no drift."""
-    found = []
-    for variant in measured.variants:
-        drifts = measured.layers(workload, variant, "hardness_drift")
-        if any(value != 0 for layer in drifts.values() for value in layer.values()):
-            found.append(variant)
-    return found
+    drifts = {variant: measured.layers(workload, variant, "hardness_drift") for variant in measured.variants}
+    return [variant for variant, layers in drifts.items() if any(any(each.values()) for each in layers.values())]
 
 
 def layer_orders(measured: Measured) -> list[LayerOrder]:
@@ -90,16 +88,15 @@ def layer_orders(measured: Measured) -> list[LayerOrder]:
         for variant in learners(measured, workload):
             layers = measured.layers(workload, variant, "learnt_hardness")
             seeds = sorted(set.intersection(*(set(values) for values in layers.values())))
-            order = LayerOrder(workload, variant, len(seeds), len(layers), None)
+            rho, reason = None, ""
             if len(layers) < LEAST_LAYERS:
-                found.append(replace(order, reason=f"not defined: {len(layers)} layer{'s' * (len(layers) != 1)}"))
+                reason = f"not defined: {len(layers)} layer{'s' * (len(layers) != 1)}"
             elif len(seeds) < 2:
-                found.append(replace(order, reason="not defined: one seed"))
+                reason = "not defined: one seed"
             else:
-                profiles = {seed: [values[seed] for values in layers.values()] for seed in seeds}
-                rho = agreement(profiles)
+                rho = agreement({seed: [values[seed] for values in layers.values()] for seed in seeds})
                 reason = "" if rho else "not defined: a seed with the same lambda in every layer"
-                found.append(replace(order, agreement=rho, reason=reason))
+            found.append(LayerOrder(workload, variant, len(seeds), len(layers), rho, reason))
     return found
 
 
@@ -108,25 +105,24 @@ def layer_drifts(measured: Measured) -> list[LayerDrift]:
     found = []
     for workload in measured.workloads:
         for variant in learners(measured, workload):
-            learnt = measured.layers(workload, variant, "learnt_hardness")
-            drifts = measured.layers(workload, variant, "hardness_drift")
-            spreads = measured.layers(workload, variant, "hardness_spread")
-            for layer, values in drifts.items():
-                spread = spreads.get(layer)
-                own = mean_interval(list(learnt[layer].values())), mean_interval(list(values.values()))
-                over = mean_interval(list(spread.values())) if spread else None
-                found.append(LayerDrift(workload, variant, layer, *own, over))
+            layers = (measured.layers(workload, variant, metric) for metric in _DRIFT)
+            learnt, drifts, spreads = (
+                {layer: mean_interval(list(values.values())) for layer, values in each.items()} for each in layers
+            )
+            found += [LayerDrift(workload, variant, layer, learnt[layer], drift, spreads.get(layer))
+                      for layer, drift in drifts.items()]  # fmt: skip
     return found
 
 
 def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relation]:
     """Of the headline metrics after training with the mean drift: within each workload, then over all of them."""
     lines = [line for line in headlines if line.step != TRAIN and line.metric and line.direction != "neutral"]
+    learnt = {workload: learners(measured, workload) for workload in measured.workloads}
     single, pooled = [], []
     for variant in measured.variants:
-        places: dict[tuple[str, str, str], list[tuple[TextLine, Mapping[int, float], Mapping[int, float]]]] = {}
+        places: dict[tuple[str, str, str], list[tuple[TextLine, Values, Values]]] = {}
         for line in lines:
-            if variant not in learners(measured, line.workload):
+            if variant not in learnt[line.workload]:
                 continue
             drift = _mean_drift(measured, line.workload, variant)
             values = measured.values(line.workload, variant, line.step, line.metric, line.setting)
@@ -134,8 +130,8 @@ def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relatio
                 places.setdefault((line.step, line.metric, line.setting), []).append((line, drift, values))
                 single.append(_relation(line.workload, variant, [(line, drift, values)]))
         pooled += [_relation(ALL, variant, found) for found in places.values() if len(found) > 1]
-    order = {workload: i for i, workload in enumerate(measured.workloads)}
-    return [*_adjusted(sorted(single, key=lambda each: order[each.workload])), *_adjusted(pooled)]
+    single.sort(key=lambda each: measured.workloads.index(each.workload))
+    return [*_adjusted(single), *_adjusted(pooled)]
 
 
 def _mean_drift(measured: Measured, workload: str, variant: str) -> dict[int, float]:
@@ -144,9 +140,7 @@ def _mean_drift(measured: Measured, workload: str, variant: str) -> dict[int, fl
     return {seed: math.fsum(values[seed] for values in layers) / len(layers) for seed in sorted(seeds)}
 
 
-def _relation(
-    workload: str, variant: str, found: Sequence[tuple[TextLine, Mapping[int, float], Mapping[int, float]]]
-) -> Relation:
+def _relation(workload: str, variant: str, found: Sequence[tuple[TextLine, Values, Values]]) -> Relation:
     first = found[0][0]
     strata = []
     for line, drift, values in found:
@@ -162,9 +156,8 @@ def _relation(
 
 
 def _adjusted(found: Sequence[Relation]) -> list[Relation]:
-    tested = [each for each in found if each.association is not None]
-    adjusted = iter(holm([each.association.p for each in tested if each.association is not None]))
-    least = iter(holm([each.association.least for each in tested if each.association is not None]))
+    tested = [each.association for each in found if each.association is not None]
+    adjusted, least = iter(holm([each.p for each in tested])), iter(holm([each.least for each in tested]))
     return [
         each if each.association is None else replace(each, p_adjusted=next(adjusted), least_adjusted=next(least))
         for each in found

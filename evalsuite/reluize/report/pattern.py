@@ -5,14 +5,15 @@ The pattern (arXiv 2603.21991): the direct swap of GELU for ReLU loses quality, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
 from enum import Enum
+from statistics import fmean
 
 from evalsuite.reluize.report.before_after import ANNEALED, DIRECT, Quality, SwapLine, SwapTable
 from evalsuite.reluize.report.text import ratio_text, table_scale
 from evalsuite.report.numerals import Scale
-from evalsuite.report.paired import interval_text
+from evalsuite.report.paired import difference_unit, interval_text
+from evalsuite.report.sentences import Finding
 from evalsuite.report.statistics import Estimate, paired_difference
 
 LEVEL = 0.95
@@ -39,32 +40,15 @@ class Answer(str, Enum):
 _WORDS = {Answer.YES: "reproduced", Answer.NO: "not reproduced", Answer.UNRESOLVED: "not resolved"}
 
 
-@dataclass(frozen=True)
-class PatternFinding:
-    """The answers for one workload. `headline` is "Reproduced" or the like; `sentences` give the numbers."""
-
-    workload: str
-    verdict: str
-    sentences: tuple[str, ...]
-
-    @property
-    def headline(self) -> str:
-        """The verdict as a sentence."""
-        return f"The paper's pattern is {self.verdict}." if self.verdict in _WORDS.values() else f"{self.verdict}."
-
-
 def loses(change: Estimate, quality: Quality) -> Answer:
     """Whether a swap loses: its paired change is resolved and for the worse, by more than `quality.tolerance`.
 
     No, where the interval excludes a loss of the tolerance or more. The same loss in every seed is no spread to
     resolve a fraction of samples by.
     """
-    low, high = _losses(change, quality)
-    if low is None or high is None:
-        return Answer.UNRESOLVED
     if _is_loss(change, quality):
         return Answer.YES
-    return Answer.NO if high < quality.tolerance else Answer.UNRESOLVED
+    return Answer.NO if _losses(change, quality)[1] < quality.tolerance else Answer.UNRESOLVED
 
 
 def keeps(change: Estimate, quality: Quality) -> Answer:
@@ -74,8 +58,6 @@ def keeps(change: Estimate, quality: Quality) -> Answer:
     not, and a loss of more than `quality.tolerance` is resolved.
     """
     _, high = _losses(change, quality)
-    if high is None:
-        return Answer.UNRESOLVED
     unspread = change.constant and quality.unit == "fraction" and high >= quality.tolerance
     if high < quality.margin and not unspread:
         return Answer.YES
@@ -84,56 +66,52 @@ def keeps(change: Estimate, quality: Quality) -> Answer:
 
 def _is_loss(change: Estimate, quality: Quality) -> bool:
     """Resolved for the worse by more than the tolerance; equal fractions in all seeds resolve nothing."""
-    low, _ = _losses(change, quality)
     unspread = change.constant and quality.unit == "fraction"
-    return low is not None and low > 0 and quality.loss(change.mean) > quality.tolerance and not unspread
+    return _losses(change, quality)[0] > 0 and quality.loss(change.mean) > quality.tolerance and not unspread
 
 
-def pattern_finding(table: SwapTable) -> PatternFinding | None:
-    """The finding of a workload; None where nothing was swapped directly or annealed."""
+def pattern_finding(table: SwapTable) -> Finding | None:
+    """The answers for a workload and the numbers behind them; None where nothing was swapped directly or annealed."""
     direct, annealed = table.line(DIRECT), table.line(ANNEALED)
     if direct is None and annealed is None:
         return None
     scale = table_scale(table)
-    verdict, first = _pattern(table, direct, annealed, scale)
+    headline, first = _pattern(table, direct, annealed, scale)
     sentences = [first, *_against_repairs(table, scale)]
     if table.quality.unit == "bits":
         sentences += _gaps(table)
-    return PatternFinding(table.workload, verdict, tuple(sentences))
+    return Finding(table.workload, headline, tuple(sentences))
 
 
 def _pattern(table: SwapTable, direct: SwapLine | None, annealed: SwapLine | None, scale: Scale) -> tuple[str, str]:
     missing = [name for name, line in ((DIRECT, direct), (ANNEALED, annealed)) if line is None or line.change is None]
     if direct is None or direct.change is None or annealed is None or annealed.change is None:
-        return "Not asked", f"{' and '.join(missing)} has no value here, so the pattern cannot be judged."
+        return "Not asked.", f"{' and '.join(missing)} has no value here, so the pattern cannot be judged."
     lost = loses(direct.change, table.quality)
-    kept = [keeps(annealed.change, table.quality)]
-    if annealed.difference is not None:
-        kept.append(keeps(annealed.difference, table.quality))
-    answers = [lost, *kept]
-    worst = Answer.NO if Answer.NO in answers else Answer.UNRESOLVED if Answer.UNRESOLVED in answers else Answer.YES
-    parts = [
-        f"{_told('Direct swap', table, direct, scale)}: {_LOSES[lost]}",
-        f"{_told('annealed', table, annealed, scale)}: {_kept(kept[0], annealed.change, table.quality, scale)}",
-    ]
+    kept = [(_told("annealed", table, annealed, scale), annealed.change)]
     if annealed.difference is not None:
         against = f"annealed against {table.baseline} {interval_text(annealed.difference, scale)}"
-        parts.append(f"{against}: {_kept(kept[1], annealed.difference, table.quality, scale)}")
-    return _WORDS[worst], "; ".join(parts) + "."
+        kept.append((against, annealed.difference))
+    answers = [lost, *(keeps(change, table.quality) for _, change in kept)]
+    worst = next((each for each in (Answer.NO, Answer.UNRESOLVED) if each in answers), Answer.YES)
+    parts = [f"{_told('Direct swap', table, direct, scale)}: {_LOSES[lost]}",
+             *(f"{told}: {_kept(change, table.quality, scale)}" for told, change in kept)]  # fmt: skip
+    return f"The paper's pattern is {_WORDS[worst]}.", "; ".join(parts) + "."
 
 
 _LOSES = {Answer.YES: "it loses", Answer.NO: "it does not lose", Answer.UNRESOLVED: "a loss is not resolved"}
 
 
-def _kept(answer: Answer, change: Estimate, quality: Quality, scale: Scale) -> str:
+def _kept(change: Estimate, quality: Quality, scale: Scale) -> str:
+    answer = keeps(change, quality)
     if answer is Answer.YES:
         return "it keeps"
     if answer is Answer.NO:
         return "it loses too"
     _, high = _losses(change, quality)
-    if high is None:
+    if math.isnan(high):
         return "not resolved"
-    return f"not resolved, a loss of {scale.number(high)} {scale.difference_unit or scale.unit} is not excluded"
+    return f"not resolved, a loss of {scale.number(high)} {difference_unit(scale)} is not excluded"
 
 
 def _told(head: str, table: SwapTable, line: SwapLine, scale: Scale) -> str:
@@ -146,23 +124,21 @@ def _told(head: str, table: SwapTable, line: SwapLine, scale: Scale) -> str:
 
 def _against_repairs(table: SwapTable, scale: Scale) -> list[str]:
     """Annealed against the best repair; intervals are simultaneous, as the best is chosen after seeing the data."""
-    if ANNEALED not in table.after:
-        return []
-    repairs = [name for name in table.repairs if table.after[name].keys() & table.after[ANNEALED]]
+    own = table.after.get(ANNEALED, {})
+    # The values of each repair at the seeds that both have.
+    repairs = {name: common for name in table.repairs
+               if (common := [value for seed, value in table.after[name].items() if seed in own])}  # fmt: skip
     if not repairs:
         return []
     level = 1 - (1 - LEVEL) / len(repairs)
-    best = min(repairs, key=lambda name: table.quality.loss(_mean(table.after[name], table.after[ANNEALED])))
-    difference = paired_difference(table.after[ANNEALED], table.after[best], level=level)
+    best = min(repairs, key=lambda name: table.quality.loss(fmean(repairs[name])))
+    difference = paired_difference(own, table.after[best], level=level)
     if difference is None:
         raise ValueError(f"{best} and {ANNEALED} share no seed")
     low, high = _losses(difference, table.quality)
-    constant = difference.constant and table.quality.unit == "fraction"
     verdict = f"Annealing against {best} is not resolved"
-    if low is not None and high is not None and not constant and low > 0:
-        verdict = f"Annealing is worse than {best}"
-    if low is not None and high is not None and not constant and high < 0:
-        verdict = f"Annealing beats {best}"
+    if not (difference.constant and table.quality.unit == "fraction") and (low > 0 or high < 0):
+        verdict = f"Annealing is worse than {best}" if low > 0 else f"Annealing beats {best}"
     of = f"the best of {len(repairs)} repairs by its mean" if len(repairs) > 1 else "the only repair here"
     how = f"; {100 * level:.3g} % interval" if difference.half_width else ""
     if len(repairs) > 1 and how:
@@ -176,15 +152,9 @@ def _gaps(table: SwapTable) -> list[str]:
     return [f"{head}: {'; '.join(told)}."] if told else []
 
 
-def _mean(values: Mapping[int, float], others: Mapping[int, float]) -> float:
-    """Over the seeds that both have."""
-    common = [value for seed, value in values.items() if seed in others]
-    return sum(common) / len(common)
-
-
-def _losses(change: Estimate, quality: Quality) -> tuple[float | None, float | None]:
-    """The interval of a change as an interval of the loss."""
+def _losses(change: Estimate, quality: Quality) -> tuple[float, float]:
+    """The interval of a change as an interval of the loss; NaN, which no number is below or above, without one."""
     if change.low is None or change.high is None:
-        return None, None
-    ends = sorted((quality.loss(change.low), quality.loss(change.high)))
-    return ends[0], ends[1]
+        return math.nan, math.nan
+    low, high = sorted((quality.loss(change.low), quality.loss(change.high)))
+    return low, high

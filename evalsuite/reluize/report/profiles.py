@@ -24,8 +24,8 @@ def profile_figure(measured: Measured, workload: str) -> Drawing:
         "λ of each layer over training (log scale), from the first layer (dark) to the last (light): the mean over "
         "seeds, and a thin line for each seed. Each panel has its own axis."
     )
-    shown = {variant: _courses(measured, workload, variant) for variant in learners(measured, workload)}
-    shown = {variant: courses for variant, courses in shown.items() if courses}
+    shown = {variant: courses for variant in learners(measured, workload)
+             if (courses := _courses(measured, workload, variant))}  # fmt: skip
     if not shown:
         return Drawing(name, title, caption, reason="no variant here learnt a lambda")
     layers = list(dict.fromkeys(layer for courses in shown.values() for layer in courses))

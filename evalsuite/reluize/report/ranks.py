@@ -45,11 +45,11 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     return _clipped(math.fsum(x * y for x, y in zip(a, b, strict=True)))
 
 
-def agreement(profiles: Mapping[int, Sequence[float]], *, level: float = 0.95) -> Estimate | None:
+def agreement(profiles: Mapping[int, Sequence[float]]) -> Estimate | None:
     """Mean rho_S between the seeds' profiles over all pairs of seeds, and its interval; None where rho_S is undefined.
 
     Pairs share seeds and are not independent: with K seeds there are K (K - 1) / 2 pairs but K replicates. The mean
-    over pairs is a U-statistic of degree 2, so its interval is the jackknife's over *seeds*: K pseudo-values, a t
+    over pairs is a U-statistic of degree 2, so its 95 % interval is the jackknife's over *seeds*: K pseudo-values, a t
     interval with K - 1 degrees of freedom (Arvesen 1969), cut off at -1 and 1. Resampling seeds with replacement would
     pair a seed with itself, which says nothing of agreement. Two seeds give a number and no interval. In simulations
     the 95 % interval covered the true mean in 92 to 98 % of trials; with four layers, five seeds and a rho_S near 0.7,
@@ -57,7 +57,6 @@ def agreement(profiles: Mapping[int, Sequence[float]], *, level: float = 0.95) -
 
     Args:
         profiles: seed -> one value per layer, the same layers in the same order; at least two seeds.
-        level: the interval's coverage.
     """
     seeds = sorted(profiles)
     if len(seeds) < 2:
@@ -76,7 +75,7 @@ def agreement(profiles: Mapping[int, Sequence[float]], *, level: float = 0.95) -
         rest = [rho for pair, rho in pairs.items() if seed not in pair]
         pseudo.append(n * mean - (n - 1) * math.fsum(rest) / len(rest))
     deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in pseudo) / (n - 1))
-    half = t_quantile((1 + level) / 2, n - 1) * deviation / math.sqrt(n)
+    half = t_quantile(0.975, n - 1) * deviation / math.sqrt(n)
     return Estimate(mean, max(mean - half, -1.0), min(mean + half, 1.0), n)
 
 
@@ -99,8 +98,9 @@ def association(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) -> As
     n = sum(len(a) for a, _ in pairs)
     if len(pairs) == 1 and n <= _EXACT:
         a, b = pairs[0]
-        every = np.array(list(permutations(b))) @ a
-        return Association(rho, float(np.mean(np.abs(every) >= abs(rho) - _TIE)), _share_of_largest(every), n)
+        every = np.abs(np.array(list(permutations(b))) @ a)
+        p, least = (float(np.mean(every >= size - _TIE)) for size in (abs(rho), every.max()))
+        return Association(rho, p, least, n)
     draw = np.random.default_rng(0)
     drawn = np.mean([draw.permuted(np.tile(b, (_DRAWS, 1)), axis=1) @ a for a, b in pairs], axis=0)
     count = int(np.sum(np.abs(drawn) >= abs(rho) - _TIE))
@@ -119,10 +119,3 @@ def _standard(values: Sequence[float]) -> list[float] | None:
 
 def _clipped(rho: float) -> float:
     return min(1.0, max(-1.0, rho))
-
-
-def _share_of_largest(every: object) -> float:
-    import numpy as np
-
-    sizes = np.abs(np.asarray(every))
-    return float(np.mean(sizes >= sizes.max() - _TIE))

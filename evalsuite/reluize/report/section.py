@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from evalsuite.reluize.report.before_after import swap_tables
-from evalsuite.reluize.report.hardness import LayerOrder, layer_drifts, layer_orders, relations
+from evalsuite.reluize.report.hardness import layer_drifts, layer_orders, relations
 from evalsuite.reluize.report.hardness_text import drift_grid, order_grid, relation_grids, relations_told
 from evalsuite.reluize.report.pattern import PATTERN_RULE, pattern_finding
 from evalsuite.reluize.report.profiles import PROFILE, order_figure, profile_figure
@@ -14,9 +12,6 @@ from evalsuite.report.canvas import Drawing
 from evalsuite.report.measured import TRAIN
 from evalsuite.report.section import Part, Run, Section
 from evalsuite.report.sentences import Finding
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Lines for each layer of each network: shown by layer, and whole in comparison.csv.
 _OF_LAYERS = ("hardness", "learnt_hardness", "hardness_drift", "hardness_spread")
@@ -33,18 +28,13 @@ _LOOKS = {
 def _swap(run: Run) -> Part:
     """Before and after the swap, for each workload with swapped networks."""
     tables = swap_tables(run.measured, run.baseline)
-    patterns = [found for found in map(pattern_finding, tables) if found is not None]
-    findings = [Finding(each.workload, each.headline, each.sentences) for each in patterns]
-    return Part(findings, [*filter(None, map(swap_grid, tables))], rule=PATTERN_RULE if patterns else "", tables=tables)
-
-
-def _orders(run: Run) -> list[LayerOrder]:
-    return layer_orders(run.measured)
+    findings = [found for found in map(pattern_finding, tables) if found is not None]
+    return Part(findings, [*filter(None, map(swap_grid, tables))], rule=PATTERN_RULE if findings else "", tables=tables)
 
 
 def _hardness(run: Run) -> Part:
     """Layer order, drift, and what the drift goes with; empty where no lambda was learnt."""
-    orders = run.once(_orders)
+    orders = layer_orders(run.measured)
     if not orders:
         return Part()
     found = relations(run.measured, run.glance)
@@ -55,10 +45,6 @@ def _hardness(run: Run) -> Part:
     findings = [Finding(question, relations_told(found), ())] if found else []
     details = [drift_grid(layer_drifts(run.measured)), *relation_grids(found)]
     return Part(findings, [*filter(None, [order_grid(orders)])], [*filter(None, details)], drawings, tables=orders)
-
-
-def _by_layer(compared: pd.DataFrame) -> pd.Series[bool]:
-    return compared["metric"].isin(_OF_LAYERS)
 
 
 SWAP = Section(
@@ -82,6 +68,6 @@ HARDNESS = Section(
     stages=(),
     part=_hardness,
     terms={"λ": "The hardness of a λ-GELU: 1 is GELU, and the larger it is the closer the activation is to ReLU."},
-    unlisted=_by_layer,
+    unlisted=lambda compared: compared["metric"].isin(_OF_LAYERS),
     drawn=(PROFILE,),
 )

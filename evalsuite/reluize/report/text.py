@@ -7,8 +7,8 @@ from typing import Any
 from evalsuite.contract import Direction
 from evalsuite.reluize.report.before_after import DIRECT, Quality, SwapLine, SwapTable
 from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
-from evalsuite.report.numerals import MINUS, Scale, scale_of
-from evalsuite.report.paired import bracket
+from evalsuite.report.numerals import MINUS, Scale
+from evalsuite.report.paired import bracket, joint_scale
 from evalsuite.report.statistics import Estimate
 
 COLUMNS = ("variant", "before the swap", "after the swap", "change", "after, Δ to {baseline}", "gap closed", "budget",
@@ -23,13 +23,9 @@ NOTE = (
 
 def table_scale(table: SwapTable) -> Scale:
     """One scale for all numbers of a workload."""
-    estimates = [
-        each for line in table.lines for each in (line.before, line.after, line.change, line.difference) if each
-    ]
-    means = [each.mean for line in table.lines for each in (line.before, line.after) if each]
-    spreads = [each.half_width for each in estimates if each.half_width]
-    spreads += [each.mean for line in table.lines for each in (line.change, line.difference) if each]
-    return scale_of(table.quality.unit, means, spreads)
+    means = [each for line in table.lines for each in (line.before, line.after)]
+    differences = [each for line in table.lines for each in (line.change, line.difference)]
+    return joint_scale(table.quality.unit, means, differences)
 
 
 def ratio_text(ratio: Estimate) -> str:
@@ -51,11 +47,10 @@ def swap_grid(table: SwapTable) -> Grid | None:
     scale, sheet = table_scale(table), Sheet()
     names = {"baseline": table.baseline, "direct": DIRECT}
     way = "higher" if table.quality.direction is Direction.HIGHER else "lower"
-    unit = f"{scale.unit}, Δ in {scale.difference_unit}" if scale.difference_unit else scale.unit
     for line in table.lines:
         sheet.add(*_row(line, table, scale))
         sheet.lines.append(_line(line, table))
-    caption = f"{table.workload}, before and after the swap: {table.quality.name} ({unit}; {way} is better)"
+    caption = f"{table.workload}, before and after the swap: {table.quality.name} ({scale.label}; {way} is better)"
     heads = [each.format(**names) for each in COLUMNS]
     return sheet.grid(f"{table.workload}-swap", caption, heads, NOTE.format(**names))
 
