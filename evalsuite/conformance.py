@@ -84,7 +84,7 @@ def check_outcome(stage: Stage, outcome: Outcome, bench: Bench) -> None:
     require(
         not outcome.timed or getattr(stage, "timed", False),
         "a stage that takes times says so",
-        f"{name}.found has functions",
+        f"{name} gave a function in the place of a metric",
         "write `timed: ClassVar[bool] = True`",
     )
     require(len(outcome.metrics) > 0, "a stage measures something", f"{name}: no metric", "raise Unsupported(reason)")

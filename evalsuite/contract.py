@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -452,28 +452,36 @@ Timed = Callable[[], "Sequence[Metric]"]
 """Takes times, and gives their metrics: everything it runs is ready before, so that it lasts as long as they do."""
 
 
-@dataclass(frozen=True)
 class Outcome:
     """What a stage found: its metrics, the files it wrote, and the network it hands on, if it changed one.
 
-    In the place of metrics that are times may stand a function that takes them. A run calls it when no other job of the
-    machine runs; the stage declares `timed`.
+    Args:
+        metrics: in the place of those that are times may stand a function that takes them. A run calls it when no other
+            job of the machine works; the stage declares `timed`.
+        artefacts: the files by name, inside the bench's folder.
+        network: for the steps that follow.
     """
 
-    found: Sequence[Metric | Timed]
-    artefacts: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
-    network: Network | None = None
+    def __init__(
+        self,
+        metrics: Iterable[Metric | Timed],
+        artefacts: Mapping[str, Path] = MappingProxyType({}),
+        network: Network | None = None,
+    ) -> None:
+        self._found = list(metrics)
+        self.artefacts = artefacts
+        self.network = network
 
     @cached_property
     def metrics(self) -> list[Metric]:
         """All metrics, in order. The times are taken when this is read first."""
-        given = ([each] if isinstance(each, Metric) else each() for each in self.found)
+        given = ([each] if isinstance(each, Metric) else each() for each in self._found)
         return [metric for metrics in given for metric in metrics]
 
     @property
     def timed(self) -> bool:
         """Whether times are yet to be taken."""
-        return "metrics" not in vars(self) and any(callable(each) for each in self.found)
+        return "metrics" not in vars(self) and any(callable(each) for each in self._found)
 
 
 @runtime_checkable

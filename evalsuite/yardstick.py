@@ -5,6 +5,7 @@ A clock read in another job met other neighbours on the machine; of two that wer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -53,14 +54,15 @@ def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onn
     import onnx
 
     from evalsuite.activations import census
+    from evalsuite.activations.census import staying
 
-    activations = [each.traits.name for each in census(module)]
-    if name not in _NODES or not _NODES.keys() >= set(activations):
+    if name not in _NODES or staying(module):
         return None
+    expected = Counter(_NODES.get(each.traits.name) for each in census(module))
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     places = [node for node in changed.graph.node if node.op_type in _NODES.values()]
-    if len(places) != len(activations):
+    if Counter(node.op_type for node in places) != expected:
         return None
     for node in places:
         node.op_type = _NODES[name]

@@ -19,12 +19,30 @@ from pathlib import Path
 
 from evalsuite.run.child import Assignment
 
+_SHARED = Path("/dev/shm")
+
 
 def turn_files(cache: Path) -> tuple[Path, Path]:
-    """The files that the jobs of this user with that cache lock on this machine: to run, and to wait for times."""
+    """The files that the jobs of this user with that cache lock on this machine: to run, and to wait for times.
+
+    Where jobs of one machine have folders for temporary files of their own, as on clusters, they would not meet there.
+    """
     name = hashlib.sha256(f"{os.getuid()} {cache.resolve()}".encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir())
+    folder = _SHARED if os.access(_SHARED, os.W_OK) else Path(tempfile.gettempdir())
     return folder / f"evalsuite-{name}.turn", folder / f"evalsuite-{name}.times"
+
+
+def times_are_taken(cache: Path) -> bool:
+    """Whether a job takes its times, or waits to: until then none begins."""
+    with suppress(OSError):
+        descriptor = os.open(turn_files(cache)[1], os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 class Turn:
@@ -62,12 +80,14 @@ class Turn:
 
         `told` hears when the wait begins, True, and when it is over.
         """
+        if self._how == fcntl.LOCK_EX:
+            return 0.0  # it began alone
         told(True)
         began = time.monotonic()
         if self._files:
             running, waiting = self._files
-            fcntl.flock(running, fcntl.LOCK_UN)
             fcntl.flock(waiting, fcntl.LOCK_SH)
+            fcntl.flock(running, fcntl.LOCK_UN)
             fcntl.flock(running, fcntl.LOCK_EX)
         told(False)
         return time.monotonic() - began

@@ -236,13 +236,15 @@ def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], 
     bench = make_bench(workload, data, seed=job.seed, folder=folder, time_limit=job.time_limit)
     torch.manual_seed(job.seed)
     outcome = job.step.stage.run(network, bench)
-    if not isinstance(outcome, Outcome) or not outcome.found:
-        raise TypeError(f"stage {job.step.part.use!r} returned {type(outcome).__name__} without a metric")
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"stage {job.step.part.use!r} returned {type(outcome).__name__}, no Outcome")
     digest, handover = _hand_over(outcome.network, assignment)
     if outcome.timed:
         if not job.timed:
             raise TypeError(f"stage {job.step.part.use!r} takes times: it must say so, by timed: ClassVar[bool] = True")
         turn()
+    if not outcome.metrics:
+        raise TypeError(f"stage {job.step.part.use!r} returned an Outcome without a metric")
     rows = _rows(outcome.metrics, labels)
     artefacts = _artefacts(outcome, folder)
     return Found(Status.OK, rows, network=digest, handover=handover, artefacts=artefacts)

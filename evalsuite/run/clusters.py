@@ -31,6 +31,7 @@ _LAG = 5.0  # seconds in which what another machine wrote is here
 _ATTEMPTS = 3  # of a task that ends without a word
 _ANSWER = 30.0  # seconds that a scheduler may take to answer
 _SPARE = 600.0  # seconds more than a job's limit, for its worker to begin
+_WAITS = 2  # times its limit that a job may wait, for others to end and to take their times; its own clock stands
 _ENDS = {"OUT_OF_MEMORY": Status.OOM, "TIMEOUT": Status.TIMEOUT}  # of SLURM's states; of others one knows no more
 
 
@@ -205,7 +206,7 @@ class Slurm(_Cluster):
 
     def _parameters(self, batch: list[Assignment], host: str) -> dict[str, Any]:
         more = {**self._options, **({"nodelist": host} if host else {})}
-        longest = max(each.job.time_limit for each in batch) + _SPARE
+        longest = (1 + _WAITS) * max(each.job.time_limit for each in batch) + _SPARE
         limit = max(each.job.memory_limit for each in batch)
         return {
             "timeout_min": math.ceil(longest / 60), "cpus_per_task": 1,

@@ -173,6 +173,8 @@ class _Guard:
             self._paused = time.monotonic()
             tree.kill(tree.descendants(os.getpid()), signal.SIGSTOP)
         elif word == RESUME and self._paused:
+            if self._waiting:  # so long it did not wait for its turn
+                self._waiting = max(self._waiting, self._paused) + time.monotonic() - self._paused
             self._begun += time.monotonic() - self._paused
             self._paused = 0.0
             tree.kill(tree.descendants(os.getpid()), signal.SIGCONT)
@@ -219,6 +221,7 @@ def _work(assignment: Assignment, turn: Turn, guard: int, out: int, note: int, w
     code = 1
     try:
         os.setsid()
+        os.register_at_fork(after_in_child=turn.close)  # what the job leaves running must not keep its turn
         tree.die_with(guard)
         tree.limit_processor(assignment.job.time_limit)
         for each in (signal.SIGCHLD, *_ENDING):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from evalsuite.plan import Job, code_of, fingerprint_of, jobs_of, key_of, take_fingerprints_anew
 from evalsuite.recipe import Recipe
+from evalsuite.run.alone import times_are_taken
 from evalsuite.run.artefacts import place_artefacts
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import NO_ROOM, Assignment, Found
@@ -31,6 +32,7 @@ from evalsuite.sources import digest
 
 _GLANCE = 1.0  # seconds
 _PAUSE = 0.2  # seconds between two looks at what other runs do
+_STILL, _TICK = 10.0, 0.01  # seconds to keep still while times are taken, at most, and between two looks
 
 
 class RunError(Exception):
@@ -159,7 +161,10 @@ class _Run:
                 import pyarrow.parquet  # noqa: F401  # now, while jobs run: a Ctrl-C is not to wait for it
 
                 begun = time.monotonic()
-                for assignment, found in self._executor.wait(0.0 if self._ready else 1.0):
+                ended = self._executor.wait(0.0 if self._ready else 1.0)
+                if ended and not self._executor.remote:
+                    self._let_times_be_taken()
+                for assignment, found in ended:
                     self._finish(assignment, found)
                 if self._elsewhere and time.monotonic() - begun < _PAUSE:
                     time.sleep(_PAUSE)
@@ -170,6 +175,15 @@ class _Run:
             self._journal.close()
             self._record = self._compact(known, finished=finished)
         return self._record
+
+    def _let_times_be_taken(self) -> None:
+        """Keep still while a job takes times: to keep what ended, and to start another job, is work beside it.
+
+        None could begin meanwhile. Not for ever: claims are renewed, and Ctrl-C heard, by this process.
+        """
+        until = time.monotonic() + _STILL
+        while times_are_taken(self._state.cache.folder) and time.monotonic() < until:
+            time.sleep(_TICK)
 
     def _check_workloads(self) -> None:
         """Let workloads that can look whether model and data go together before one of their networks is made."""

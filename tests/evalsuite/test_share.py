@@ -21,7 +21,7 @@ from workshop import wait_until
 from evalsuite.plan import Job, code_of, inputs_of, jobs_of, key_of
 from evalsuite.recipe import Recipe, parse_recipe
 from evalsuite.results import Status
-from evalsuite.run.alone import Turn
+from evalsuite.run.alone import Turn, times_are_taken
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import Assignment, Found
 from evalsuite.run.hosts import Hosts
@@ -229,6 +229,7 @@ def test_times_are_taken_alone_and_none_begins_while_one_waits(recipe: Recipe, t
         wait_until(lambda: said == [[True], [True], []])
         wait_until(lambda: not begins(timed))
         assert not any(each.done() for each in waits)  # the third still works
+        assert times_are_taken(tmp_path / "cache")
         waits.append(pool.submit(turns[2].alone, said[2].append))
         for left in (3, 2, 1):
             wait_until(lambda: any(each.done() for each in waits))
@@ -239,6 +240,8 @@ def test_times_are_taken_alone_and_none_begins_while_one_waits(recipe: Recipe, t
             said.pop(first)
             turns.pop(first).close()
     assert begins(timed)
+    assert not times_are_taken(tmp_path / "cache")
+    assert not times_are_taken(tmp_path / "never used")
 
 
 def test_timed_jobs_of_a_workload_and_seed_run_where_the_first_did(recipe: Recipe) -> None:
