@@ -19,7 +19,7 @@ from evalsuite import (
     tally,
     where_text,
 )
-from pipelines.bounds.report.heights import Height, RadiusGap, radius_place
+from pipelines.bounds.report.heights import Height, RadiusGap
 from pipelines.bounds.report.layers import ratio_text, shown_radii
 from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, UNDECIDED, WIDTH, BoundsTable, Place
 from pipelines.bounds.report.text import height_brief, radius_brief
@@ -68,10 +68,8 @@ def _heights(own: Sequence[Height], turned: Sequence[Height], baseline: str) -> 
     others = sum(bool(each.tone) for each in turned if (id(each.table), each.method, each.variant) in places)
     told = f"{higher + lower} of {len(own)} mean heights above {baseline}'s certified curve resolved"
     axes = {each.table.logarithmic for each in own}
-    over = (
-        "over ε itself" if axes == {True} else "over the logarithm of ε" if axes == {False} else "over the other axis"
-    )
-    return f"{told} ({higher} higher, {lower} lower; p by Holm); {over} {others}: heights depend on the axis."
+    over = "the other axis" if len(axes) > 1 else "ε itself" if axes == {True} else "the logarithm of ε"
+    return f"{told} ({higher} higher, {lower} lower; p by Holm); over {over} {others}: heights depend on the axis."
 
 
 def _curves(own: Sequence[Height]) -> list[str]:
@@ -192,7 +190,7 @@ def _gap_sentence(table: BoundsTable) -> str:
 
 
 def _radius_sentence(table: BoundsTable, radii: Sequence[RadiusGap]) -> str:
-    place = radius_place(table)
+    place = table.radius_place
     tested = [each for each in radii if each.p_holm is not None]
     if place is None or not tested:
         return ""
@@ -200,9 +198,8 @@ def _radius_sentence(table: BoundsTable, radii: Sequence[RadiusGap]) -> str:
     own, scale = cells[0].mean, common_scale(cells, "input")
     words = {"better": "larger", "worse": "smaller", "": "not resolved"}
     told = ", ".join(f"{each.variant} {each.text(scale)} {words[each.tone]}" for each in tested)
-    head = f"Mean certified radius ({place.method}) of {table.baseline}" + (
-        f": {scale.number(own.mean)}" if own else ""
-    )
+    head = f"Mean certified radius ({place.method}) of {table.baseline}"
+    head += f": {scale.number(own.mean)}" if own else ""
     return f"{head}; differences, in the input's units: {told}."
 
 

@@ -21,7 +21,7 @@ from evalsuite import (
     p_text,
     radius_text,
 )
-from pipelines.bounds.report.heights import ATTACK, Height, RadiusGap, radius_place
+from pipelines.bounds.report.heights import ATTACK, Height, RadiusGap
 from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, MEDIAN, RADIUS, UNDECIDED, BoundsTable, Place
 
 CLEAN = "clean_accuracy"
@@ -138,7 +138,7 @@ def _height_line(height: Height, baseline: str) -> dict[str, Any]:
 
 def radius_grid(tables: Sequence[BoundsTable], gaps: Sequence[RadiusGap]) -> Grid | None:
     """Mean and median certified radius: a row per table, method and metric; None without any."""
-    primary = {(id(each.table), radius_place(each.table), each.variant): each for each in gaps}
+    primary = {(id(each.table), each.table.radius_place, each.variant): each for each in gaps}
     sheet = Sheet()
     for table in tables:
         for metric, told in ((RADIUS, "mean"), (MEDIAN, "median")):
