@@ -51,14 +51,10 @@ def distance_grid(tables: Sequence[ExactTable], found: Sequence[Distance]) -> Gr
                 sheet.lines += [{**table.line(metric, None, cell), "p_holm": p.get(cell.variant)} for cell in cells]
     if not sheet.rows:
         return None
-    heads, note = ("workload", "end", *tables[0].variants), NOTE.format(baseline=tables[0].baseline,
-                                                                       tests=_tested_text(found))  # fmt: skip
-    return sheet.grid("adversarial-distance", "Minimal adversarial distance (units of the input)", heads, note)
-
-
-def _tested_text(found: Sequence[Distance]) -> str:
     count = sum(each.bracket.tested for each in found)
-    return TESTS.format(count=f"{count} tested distances" if count != 1 else "one tested distance") if count else ""
+    tests = TESTS.format(count=f"{count} tested distances" if count != 1 else "one tested distance") if count else ""
+    heads, note = ("workload", "end", *tables[0].variants), NOTE.format(baseline=tables[0].baseline, tests=tests)
+    return sheet.grid("adversarial-distance", "Minimal adversarial distance (units of the input)", heads, note)
 
 
 def _cell(own: Mapping[str, Bracket], cell: Compared, table: ExactTable, scale: Scale) -> GridCell:

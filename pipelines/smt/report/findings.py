@@ -29,8 +29,7 @@ from pipelines.smt.report.text import counted_text, resolved_text, tested
 
 def completeness_sentence(table: ExactTable) -> str:
     """The share of all questions that each variant's search decided."""
-    counts = {name: table.counted(name) for name in table.variants}
-    counts = {name: count for name, count in counts.items() if count.total}
+    counts = {name: count for name in table.variants if (count := table.counted(name)).total}
     if not counts:
         return ""
     if all(not count.open for count in counts.values()):
@@ -54,11 +53,8 @@ def cost_sentence(table: ExactTable) -> str:
             continue
         count = nodes[name]
         more = [f"{scale_of('count', [count]).number(count)} node{'s' * (count != 1)}"] if count is not None else []
-        more += (
-            [f"×{ratio.mean:.2g}"]
-            if (ratio := compare_values(name, values, par2[table.baseline]).ratio) and name != table.baseline
-            else []
-        )
+        ratio = compare_values(name, values, par2[table.baseline]).ratio if name != table.baseline else None
+        more += [f"×{ratio.mean:.2g}"] if ratio else []
         parts.append(f"{name} {scaled_text(mean, 's')}" + (f" ({', '.join(more)})" if more else ""))
     if not parts:
         return ""
@@ -102,16 +98,19 @@ def _per_variant(counts: Counter[str]) -> str:
     return listed(f"{name} (at {count} radi{'us' if count == 1 else 'i'})" for name, count in counts.most_common())
 
 
-def completeness_total(tables: Sequence[ExactTable]) -> str:
-    """The share of all questions that each variant's search decided, over all tables."""
+def overall(tables: Sequence[ExactTable]) -> Finding | None:
+    """All workloads together; None where one step says it all."""
+    own = [table for table in tables if any(tested(table, name, VERIFIED) for name in table.others)]
+    if len(own) < 2:
+        return None
+    found = [each for table in own for name in table.others for _, each in tested(table, name, VERIFIED)]
     parts = []
-    for name in tables[0].variants if tables else ():
-        counts = [count for table in tables if (count := table.counted(name)).total]
-        total = sum(count.total for count in counts)
-        if total:
-            decided = sum(count.decided for count in counts)
-            parts.append(f"{name} {percent_text(decided / total)} of {total:,}")
-    return f"Decided of all robustness questions asked: {', '.join(parts)}." if parts else ""
+    for name in tables[0].variants:
+        counts = [table.counted(name) for table in tables]
+        if total := sum(count.total for count in counts):
+            parts.append(f"{name} {percent_text(sum(count.decided for count in counts) / total)} of {total:,}")
+    decided = [f"Decided of all robustness questions asked: {', '.join(parts)}."] if parts else []
+    return Finding("all workloads", verified_more(found, own[0].baseline), tuple(decided))
 
 
 def agreement_sentence(table: ExactTable | None) -> str:
@@ -127,12 +126,8 @@ def agreement_sentence(table: ExactTable | None) -> str:
             parts.append(f"{name} {count.holds} of {count.total}" + (f" ({', '.join(notes)})" if notes else ""))
     if not parts:
         return ""
-    told = resolved_text(table, SAME)
-    return (
-        f"Same class as the float network for every real input of the box: {', '.join(parts)}"
-        + (f"; of {told}" if told else "")
-        + "."
-    )
+    told = f"; of {resolved}" if (resolved := resolved_text(table, SAME)) else ""
+    return f"Same class as the float network for every real input of the box: {', '.join(parts)}{told}."
 
 
 RULE = (

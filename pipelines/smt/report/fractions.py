@@ -141,11 +141,8 @@ def gap_grid(table: ExactTable) -> Grid | None:
 
 def agreement_of(table: ExactTable, agreements: Sequence[ExactTable]) -> ExactTable | None:
     """What the step of a table of integer networks says of their classes; None where it was not asked."""
-    return next((each for each in agreements if table.stepped and _place(each) == _place(table)), None)
-
-
-def _place(table: ExactTable) -> tuple[str, str]:
-    return table.workload, table.step
+    place = (table.workload, table.step)
+    return next((each for each in agreements if table.stepped and (each.workload, each.step) == place), None)
 
 
 def agreement_grid(table: ExactTable) -> Grid | None:

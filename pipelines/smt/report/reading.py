@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from evalsuite import Measured, Record, Values, Verdict, labels, number_of, parse_setting
+from evalsuite import Measured, Run, Values, Verdict, labels, number_of, parse_setting
 from pipelines.smt.report.tables import AGREEMENT, METRICS, QUERY, STAGE, STEPPED, VERIFIED, Counted, ExactTable
 
 if TYPE_CHECKING:
@@ -17,21 +17,16 @@ if TYPE_CHECKING:
 _DECIDED = (Verdict.HOLDS.value, Verdict.VIOLATED.value)
 
 
-def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record: Record) -> list[ExactTable]:
+def exact_tables(run: Run) -> list[ExactTable]:
     """A table for each method of each smt step of each workload; also of a step of which every job failed.
 
     Those of the method `AGREEMENT` come last, under the labels of the steps that they are of.
-
-    Args:
-        frame: all rows, those of single samples too.
-        measured: the rows without a sample.
-        baseline: the variant to compare with.
-        record: for what each step follows.
     """
-    samples = _samples(frame)
+    measured = run.measured
+    samples = _samples(run.frame)
     made = []
     for workload in measured.workloads:
-        arms = measured.arms(workload, baseline)
+        arms = measured.arms(workload, run.baseline)
         for step in measured.steps(workload, STAGE):
             found, sizes = _found(measured, workload, step, arms["variants"])
             own = samples[(samples["workload"] == workload) & (samples["step"] == step)]
@@ -43,7 +38,7 @@ def exact_tables(frame: pd.DataFrame, measured: Measured, baseline: str, record:
                 made.append(ExactTable(
                     **arms, step=step, method=method, label=workload,
                     radii=tuple(sorted({radius for _, _, radius in values if radius is not None})),
-                    after=record.after.get(step, ""), found=values, verdicts=_verdicts(rows), times=_times(rows),
+                    after=run.record.after.get(step, ""), found=values, verdicts=_verdicts(rows), times=_times(rows),
                     reasons=measured.reasons(workload, step, arms["variants"], VERIFIED),
                     sizes=sizes if method in STEPPED else {}, limit=limit if math.isfinite(limit) else None,
                 ))  # fmt: skip
@@ -70,7 +65,8 @@ def _found(
     for variant in variants:
         for metric in METRICS:
             for text, keys in measured.settings(workload, variant, step, metric).items():
-                radius = _radius(keys)
+                at = number_of(keys.get("steps", keys.get("eps")))  # Steps where the setting has them.
+                radius = None if math.isnan(at) else at
                 place = (keys.get("method", ""), variant, metric, radius)
                 # Two networks may have different ε for one number of steps, and so different settings.
                 found.setdefault(place, {}).update(measured.values(workload, variant, step, metric, text))
@@ -82,12 +78,6 @@ def _found(
         (only,) = named
         found = {(method or only, variant, metric, at): each for (method, variant, metric, at), each in found.items()}
     return {**found}, {radius: (min(each), max(each)) for radius, each in sizes.items()}
-
-
-def _radius(keys: Mapping[str, str]) -> float | None:
-    """Steps where the setting has them, else ε."""
-    value = number_of(keys.get("steps", keys.get("eps")))
-    return None if math.isnan(value) else value
 
 
 def _samples(frame: pd.DataFrame) -> pd.DataFrame:
@@ -104,25 +94,16 @@ def _samples(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _verdicts(rows: pd.DataFrame) -> dict[tuple[str, float], Counted]:
     said = rows[(rows["verdict"] != "") & rows["radius"].notna()]
-    verdicts: dict[tuple[str, float], Counter[str]] = {}
-    reasons: dict[tuple[str, float], Counter[str]] = {}
-    seeds: dict[tuple[str, float], set[int]] = {}
-    columns = ["variant", "radius", "seed", "verdict", "reason"]
-    every: list[list[Any]] = said[columns].to_numpy().tolist()
-    for variant, radius, seed, verdict, reason in every:
-        place = (str(variant), float(radius))
-        verdicts.setdefault(place, Counter())[verdict] += 1
-        seeds.setdefault(place, set()).add(seed)
-        if verdict in _DECIDED and reason:
-            reasons.setdefault(place, Counter())[reason] += 1
-    return {
-        place: Counted(
+    found = {}
+    for (variant, radius), own in said.groupby(["variant", "radius"], sort=False):
+        counts = Counter(own["verdict"])
+        by = Counter(own.loc[own["verdict"].isin(_DECIDED) & (own["reason"] != ""), "reason"])
+        found[str(variant), float(radius)] = Counted(
             counts[Verdict.HOLDS.value], counts[Verdict.VIOLATED.value], counts[Verdict.UNKNOWN.value],
-            counts[Verdict.TIMEOUT.value], len(seeds[place]), dict(sorted(reasons.get(place, Counter()).items())),
+            counts[Verdict.TIMEOUT.value], own["seed"].nunique(), dict(sorted(by.items())),
             counts[Verdict.UNSUPPORTED.value],
-        )
-        for place, counts in verdicts.items()
-    }  # fmt: skip
+        )  # fmt: skip
+    return found
 
 
 def _times(rows: pd.DataFrame) -> dict[str, tuple[tuple[float, bool], ...]]:

@@ -41,6 +41,7 @@ METRICS = (VERIFIED, VIOLATED, UNDECIDED, BOUNDS, GAP, UNSTABLE, NODES, CALLS, S
 _FRACTIONS = (VERIFIED, VIOLATED, UNDECIDED, UPPER, BOUNDS, GAP, GAP_UPPER, CLEAN, SAME, SAME_UPPER, OTHER, CLASS_OPEN)
 # What a number would be at most, were all that was left open answered in its favour.
 _AT_MOST = {VERIFIED: UPPER, GAP: GAP_UPPER, SAME: SAME_UPPER, DISTANCE: DISTANCE_UPPER}
+_REST_OF, _BEYOND_BOUNDS = {UPPER: VIOLATED, SAME_UPPER: OTHER}, {GAP: VERIFIED, GAP_UPPER: UPPER}
 _SAME_NUMBER = 1e-9  # 1 less a sum of shares is off by some ulps.
 _WAYS = {VIOLATED: -1, UNDECIDED: -1, GAP: 0, GAP_UPPER: 0, UNSTABLE: 0, NODES: -1, CALLS: -1, SECONDS: 0, PAR2: 0,
          PROOFS: 0, PROOF_BYTES: 0, OTHER: -1, CLASS_OPEN: -1}  # fmt: skip
@@ -126,8 +127,10 @@ class ExactTable(StepTable):
         low, high = self.sizes.get(value, (0.0, 0.0))
         if not high > 0:
             return ""
-        same = math.isclose(low, high, rel_tol=1e-6)
-        return radius_text(_plain(low)) if same else f"{low:.2g} to {high:.2g}"
+        if not math.isclose(low, high, rel_tol=1e-6):
+            return f"{low:.2g} to {high:.2g}"
+        near = round(255 * low) / 255  # What a grid step in float32 stands for, if it is a multiple of 1/255.
+        return radius_text(near if math.isclose(near, low, rel_tol=1e-6) else low)
 
     def has(self, metric: str) -> bool:
         """Whether anything gave a value of a metric."""
@@ -136,16 +139,11 @@ class ExactTable(StepTable):
     def values(self, variant: str, metric: str, radius: float | None = None) -> dict[int, float]:
         """Seed -> value; what follows from other numbers is computed from them where it has no row."""
         own = self.found.get((variant, metric, radius))
-        if own is None and metric == UPPER:
-            own = {seed: 1 - each for seed, each in self.values(variant, VIOLATED, radius).items()}
-        if own is None and metric == GAP:
-            verified, bounds = self.values(variant, VERIFIED, radius), self.values(variant, BOUNDS, radius)
-            own = {seed: verified[seed] - bounds[seed] for seed in sorted(verified.keys() & bounds.keys())}
-        if own is None and metric == GAP_UPPER:
-            most, bounds = self.values(variant, UPPER, radius), self.values(variant, BOUNDS, radius)
-            own = {seed: most[seed] - bounds[seed] for seed in sorted(most.keys() & bounds.keys())}
-        if own is None and metric == SAME_UPPER:
-            own = {seed: 1 - each for seed, each in self.values(variant, OTHER, radius).items()}
+        if own is None and metric in _REST_OF:
+            own = {seed: 1 - each for seed, each in self.values(variant, _REST_OF[metric], radius).items()}
+        if own is None and metric in _BEYOND_BOUNDS:
+            whole, bounds = (self.values(variant, each, radius) for each in (_BEYOND_BOUNDS[metric], BOUNDS))
+            own = {seed: whole[seed] - bounds[seed] for seed in sorted(whole.keys() & bounds.keys())}
         return dict(own or {})
 
     def ends(self, variant: str, metric: str, radius: float | None = None) -> tuple[dict[int, float], dict[int, float]]:
@@ -218,12 +216,6 @@ class ExactTable(StepTable):
             "metric": metric, "radius": radius, "radius_unit": "steps" if self.stepped else "eps",
             "variant": cell.variant, "baseline": self.baseline, **compared_columns(cell), **ends,
         }  # fmt: skip
-
-
-def _plain(eps: float) -> float:
-    """The multiple of 1/255 that a grid step in float32 stands for, if it is one."""
-    near = round(255 * eps) / 255
-    return near if math.isclose(near, eps, rel_tol=1e-6) else eps
 
 
 def _mean_of_all(every: Sequence[Values]) -> dict[int, float]:
