@@ -10,7 +10,6 @@ from evalsuite import (
     Estimate,
     Grid,
     GridCell,
-    Measured,
     Sheet,
     estimate_columns,
     interval_text,
@@ -68,31 +67,38 @@ CHECKS = (
 )  # fmt: skip
 
 
-def _mean(measured: Measured, table: QuantizationTable, treatment: Treatment, variant: str, metric: str,
-          setting: str = "") -> Estimate | None:  # fmt: skip
-    values = measured.values(table.workload, variant, treatment.step, metric, setting)
+def _mean(table: QuantizationTable, treatment: Treatment, variant: str, metric: str, setting: str = ""
+          ) -> Estimate | None:  # fmt: skip
+    values = table.values(treatment, variant, metric, setting)
     return mean_interval(list(values.values())) if values else None
 
 
-def coverage_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
+def _place(table: QuantizationTable, treatment: Treatment, variant: str) -> dict[str, Any]:
+    """The first columns of an exact line."""
+    return {"workload": table.workload, "step": treatment.step, "treatment": treatment.label, "variant": variant}
+
+
+def coverage_grid(table: QuantizationTable) -> Grid | None:
     """Integer share and latency ratios, in the order of the accuracies; None where neither was measured."""
-    settings = measured.every_setting(table.workload, [each.step for each in table.treatments], LATENCY)
+    settings = table.measured.every_setting(table.workload, [each.step for each in table.treatments], LATENCY)
     sheet, found = Sheet(), False
     for treatment in table.treatments:
         row = [GridCell(treatment.label)]
         for variant in table.variants:
-            macs = _mean(measured, table, treatment, variant, MACS)
-            ratios = {text: _mean(measured, table, treatment, variant, LATENCY, text) for text in settings}
+            macs, nodes = (_mean(table, treatment, variant, metric) for metric in (MACS, NODES))
+            ratios = {text: _mean(table, treatment, variant, LATENCY, text) for text in settings}
             found = found or macs is not None or any(ratios.values())
-            nodes = _mean(measured, table, treatment, variant, NODES)
-            reason = measured.reason(table.workload, variant, treatment.step, MACS) if macs is None else ""
-            row.append(_coverage(macs, nodes, ratios, reason))
-            sheet.lines.append(
-                {"workload": table.workload, "step": treatment.step, "treatment": treatment.label, "variant": variant,
-                 **estimate_columns(MACS, macs), **estimate_columns(NODES, nodes),
-                 **{key: value for text, each in ratios.items()
-                    for key, value in estimate_columns(f"{LATENCY} {text}".strip(), each).items()}}
-            )  # fmt: skip
+            row.append(
+                _coverage(macs, nodes, ratios, table.measured.reason(table.workload, variant, treatment.step, MACS))
+            )
+            line = {
+                **_place(table, treatment, variant),
+                **estimate_columns(MACS, macs),
+                **estimate_columns(NODES, nodes),
+            }
+            for text, each in ratios.items():
+                line |= estimate_columns(f"{LATENCY} {text}".strip(), each)
+            sheet.lines.append(line)
         sheet.add(*row)
     told = ", ".join(text.removeprefix("batch=") for text in settings)
     heads, note = ("treatment", *table.variants), COVERAGE_NOTE.format(batches=told or "(not measured)")
@@ -114,30 +120,33 @@ def _coverage(
     return GridCell(share, ", ".join(parts), repr(macs.mean) if macs else "")
 
 
-def checks_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
+def checks_grid(table: QuantizationTable) -> Grid | None:
     """A row per treatment and variant with an integer-only network; columns only for what was measured."""
     found = {
         (treatment, variant): {
             check: check.worst(values.values())
             for check in CHECKS
-            if (values := measured.values(table.workload, variant, treatment.step, check.metric, check.setting))
+            if (values := table.values(treatment, variant, check.metric, check.setting))
         }
         for treatment in table.treatments
         for variant in table.variants
     }
     found = {place: values for place, values in found.items() if values}
-    every = [values for values in found.values() if values]
     # Half to even is what the others are compared with, unless a step says otherwise.
     columns = [
         check
         for check in CHECKS
-        if any(check in values for values in every)
-        and not (check.setting == "rounding=half-even" and not any(values.get(check) for values in every))
-    ]
+        if any(values.get(check) if check.setting == "rounding=half-even" else check in values
+               for values in found.values())
+    ]  # fmt: skip
     if not any(check.metric.startswith("integer") for check in columns):
         return None
-    polynomials = {place: _polynomial(measured, table, *place) for place in found}
-    treated = treatments_told(measured, table.workload)
+    metric = "integer_accuracy"
+    polynomials = {
+        place: seed_difference(table.values(*place, metric, POLYNOMIAL), table.values(*place, metric))
+        for place in found
+    }
+    treated = _treatments_told(table)
     sheet = Sheet()
     for (treatment, variant), worst in found.items():
         cells = [_number(worst.get(check), check) for check in columns]
@@ -146,8 +155,7 @@ def checks_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
         cells += [GridCell(told)] if treated else []
         sheet.add(treatment.label, variant, *cells)
         sheet.lines.append(
-            {"workload": table.workload, "step": treatment.step, "treatment": treatment.label, "variant": variant,
-             **{check.title: worst.get(check) for check in columns},
+            {**_place(table, treatment, variant), **{check.title: worst.get(check) for check in columns},
              **estimate_columns("polynomial_difference", polynomial), "chosen_treatment": told}
         )  # fmt: skip
     titles = [check.title for check in columns]
@@ -164,44 +172,37 @@ def _number(value: float | None, check: Check) -> GridCell:
     return GridCell(text, sort=repr(value))
 
 
-def _polynomial(measured: Measured, table: QuantizationTable, treatment: Treatment, variant: str) -> Estimate | None:
-    place = (table.workload, variant, treatment.step, "integer_accuracy")
-    return seed_difference(measured.values(*place, POLYNOMIAL), measured.values(*place))
-
-
 def _difference(estimate: Estimate | None) -> GridCell:
     if estimate is None:
         return GridCell("")
-    head, _, tail = interval_text(estimate, scale_of("fraction", [], [estimate.half_width or estimate.mean])).partition(
-        " pp "
-    )
+    told = interval_text(estimate, scale_of("fraction", [], [estimate.half_width or estimate.mean]))
+    head, _, tail = told.partition(" pp ")
     return GridCell(f"{head} pp", tail, repr(estimate.mean))
 
 
-def treatments_told(measured: Measured, workload: str) -> dict[tuple[str, str], str]:
+def _treatments_told(table: QuantizationTable) -> dict[tuple[str, str], str]:
     """(step, variant) -> what was chosen for it on calibration data, each choice once."""
-    rows = measured.frame
-    rows = rows[(rows["workload"] == workload) & (rows["stage"] == STAGE) & (rows["metric"] == TOLD)]
+    rows = table.measured.frame
+    rows = rows[(rows["workload"] == table.workload) & (rows["stage"] == STAGE) & (rows["metric"] == TOLD)]
     found: dict[tuple[str, str], dict[str, None]] = {}
     for step, variant, reason in rows[["step", "variant", "reason"]].itertuples(index=False, name=None):
         found.setdefault((step, variant), {})[reason] = None
     return {place: "; ".join(each) for place, each in found.items()}
 
 
-def mixed_grid(measured: Measured, table: QuantizationTable) -> Grid | None:
+def mixed_grid(table: QuantizationTable) -> Grid | None:
     """Layers by the networks whose weights have mixed widths; None where none have."""
     chosen = {
         (each, name): layers
         for each in table.treatments
         for name in table.variants
-        if (layers := measured.layers(table.workload, name, CHOSEN, each.step))
+        if (layers := table.measured.layers(table.workload, name, CHOSEN, each.step))
     }
     sheet = Sheet()
     for layer in dict.fromkeys(layer for found in chosen.values() for layer in found):
         sheet.add(layer, *(_bits(found.get(layer, {})) for found in chosen.values()))
     sheet.lines = [
-        {"workload": table.workload, "step": each.step, "treatment": each.label, "variant": name, "layer": layer,
-         "seed": seed, "weight_bits": value}
+        {**_place(table, each, name), "layer": layer, "seed": seed, "weight_bits": value}
         for (each, name), found in chosen.items() for layer, values in found.items() for seed, value in values.items()
     ]  # fmt: skip
     heads = ("layer", *(f"{name}: {each.label}" for each, name in chosen))

@@ -18,8 +18,7 @@ NOTE = (
 
 def table_scale(table: QuantizationTable) -> Scale:
     """One scale for all accuracies of a workload."""
-    cells = [*table.plain.values(), *table.cells.values()]
-    return common_scale(cells)
+    return common_scale([*table.plain.values(), *table.cells.values()])
 
 
 def accuracy_grid(table: QuantizationTable) -> Grid | None:
