@@ -10,6 +10,7 @@ from evalsuite import (
     Grid,
     GridCell,
     Measured,
+    Run,
     Sheet,
     estimate_columns,
     interval_text,
@@ -59,10 +60,11 @@ class Chain:
 
     def twin(self, step: str) -> str:
         """The one step that does the same on the unpruned network; empty where there is none, or more than one."""
-        if all(self.stages.get(each) in (STAGE, EXACT) for each in self.links(step)):
+        does = self._does(step)
+        if not does:
             same = [each for each, stage in self.stages.items() if stage == ACCURACY and not self._after.get(each)]
             return same[0] if same else ""
-        same = [each for each in self.stages if not self.pruned(each) and self._does(each) == self._does(step)]
+        same = [each for each in self.stages if not self.pruned(each) and self._does(each) == does]
         return same[0] if len(same) == 1 else ""
 
     def _does(self, step: str) -> list[tuple[Any, ...]]:
@@ -74,14 +76,15 @@ class Chain:
         ]
 
 
-def chain_grid(measured: Measured, workload: str, baseline: str, after: Mapping[str, str]) -> Grid | None:
+def chain_grid(run: Run, workload: str) -> Grid | None:
     """A row per metric of each link, from the pruned network on; None where nothing follows a step that prunes."""
+    measured = run.measured
     own = measured.frame[measured.frame["workload"] == workload]
     stages = dict(own[["step", "stage"]].drop_duplicates("step").itertuples(index=False, name=None))
-    chain = Chain(after, measured.options, stages)
+    chain = Chain(run.record.after, measured.options, stages)
     ends = [step for step in stages if chain.pruned(step) and len(chain.links(step)) > 1]
     shown = dict.fromkeys(link for step in ends for link in chain.links(step) if chain.pruned(link))
-    variants, sheet = measured.arms(workload, baseline)["variants"], Sheet()
+    variants, sheet = measured.arms(workload, run.baseline)["variants"], Sheet()
     for step in shown:
         twin = chain.twin(step)
         for metric, setting in _metrics(measured, workload, step):

@@ -28,7 +28,7 @@ _SHARED = (
 def cost_grid(table: PruningTable) -> Grid | None:
     """A row per sparsity; None where nothing was measured."""
     treatments, sheet, columns = swept(table), Sheet(), []
-    batches = _batches(table, treatments)
+    batches = list(dict.fromkeys(text for each in (RATIO, RELATIVE) for text in _settings(table, treatments, each)))
     shared = [(*each, "") for each in _SHARED]
     shared += [(PEAK, f"peak memory, {_told(batch)}", "bytes", batch) for batch in _settings(table, treatments, PEAK)]
     for metric, title, unit, setting in shared:
@@ -51,10 +51,6 @@ def cost_grid(table: PruningTable) -> Grid | None:
 
 def _settings(table: PruningTable, treatments: Sequence[Treatment], metric: str) -> list[str]:
     return table.measured.every_setting(table.workload, [each.step for each in treatments], metric)
-
-
-def _batches(table: PruningTable, treatments: Sequence[Treatment]) -> list[str]:
-    return list(dict.fromkeys(text for metric in (RATIO, RELATIVE) for text in _settings(table, treatments, metric)))
 
 
 def _told(setting: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from evalsuite import (
@@ -60,23 +61,16 @@ def pareto_figures(table: PruningTable) -> list[Drawing]:
     drawings = []
     for i, sweep in enumerate(table.sweeps):
         told = f", {sweep.method}" if len(table.sweeps) > 1 else ""
-
-        def draw(variants: Sequence[str], name: str, title: str, sweep: Sweep = sweep) -> Drawing:
-            return _pareto(table, sweep, variants, name, title)
-
-        name = f"pareto-{table.workload}" + (f"-{i + 1}" if i else "")
-        drawings += drawings_by_group(draw, table.variants, name, f"{PARETO_TITLE}, {table.workload}{told}")
+        name, title = f"pareto-{table.workload}" + (f"-{i + 1}" if i else ""), f"{PARETO_TITLE}, {table.workload}{told}"
+        drawings += drawings_by_group(partial(_pareto, table, sweep), table.variants, name, title)
     return drawings
 
 
 def front(spots: Sequence[Spot]) -> list[Spot]:
     """Those that no other beats: none is at most as costly and at least as accurate, and better in one of the two."""
-    return [each for each in spots if not any(_beats(other, each) for other in spots)]
-
-
-def _beats(one: Spot, other: Spot) -> bool:
-    cheap, good = one.x <= other.x, one.accuracy.mean >= other.accuracy.mean
-    return cheap and good and (one.x, one.accuracy.mean) != (other.x, other.accuracy.mean)
+    places = {(each.x, each.accuracy.mean) for each in spots}
+    return [each for each in spots if not any(x <= each.x and y >= each.accuracy.mean
+                                              for x, y in places - {(each.x, each.accuracy.mean)})]  # fmt: skip
 
 
 def _pareto(table: PruningTable, sweep: Sweep, variants: Sequence[str], name: str, title: str) -> Drawing:
@@ -124,10 +118,8 @@ def _spots(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axi
 
 def _unpruned(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axis) -> list[Spot]:
     """The networks as trained at the cost of the control, which has their shape; without a control they are at 0."""
-    found: list[Spot] = []
-    if sweep.control is None or not table.unpruned:
-        return found
-    for variant in variants:
+    found = []
+    for variant in variants if sweep.control and table.unpruned else ():
         costs = table.values(sweep.control.step, variant, axis.metric, axis.setting)
         heights = table.values(table.unpruned, variant, ACCURACY)
         if costs and heights:

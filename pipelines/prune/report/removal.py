@@ -9,6 +9,7 @@ from evalsuite import (
     Grid,
     GridCell,
     Measured,
+    Run,
     Sheet,
     estimate_columns,
     mean_interval,
@@ -34,12 +35,12 @@ _CHECKED = ("largest error", "proven bound", "equality", "accuracy", "accuracy l
 _ERROR, _BOUND, _VERDICT = "equality_error", "equality_bound", "equality"
 
 
-def exact_grid(measured: Measured, workload: str, baseline: str) -> Grid | None:
+def exact_grid(run: Run, workload: str) -> Grid | None:
     """A row per variant: what could go by its kind, and whether the outputs are equal; None without such a step."""
-    sheet = Sheet()
+    sheet, measured = Sheet(), run.measured
     steps = measured.steps(workload, EXACT)
     for step in steps:
-        for variant in measured.arms(workload, baseline)["variants"]:
+        for variant in measured.arms(workload, run.baseline)["variants"]:
             name = f"{variant}, {step}" if len(steps) > 1 else variant
             found = {metric: measured.values(workload, variant, step, metric) for metric, _ in _EXACT}
             error, bound = (measured.values(workload, variant, step, each) for each in (_ERROR, _BOUND))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, StepTable, Values, compare_values
+from evalsuite import Compared, Measured, Run, StepTable, Values, compare_values
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -114,30 +114,29 @@ class PruningTable(StepTable):
         return compare_values(variant, own, other)
 
 
-def pruning_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[PruningTable]:
-    """A table for each workload with a prune step.
-
-    Args:
-        measured: the rows.
-        baseline: the variant to compare with.
-        after: step -> what it follows; steps that follow another are links of chains and left out here.
-    """
+def pruning_tables(run: Run) -> list[PruningTable]:
+    """A table for each workload with a prune step; steps that follow another are links of chains and left out here."""
+    measured = run.measured
     found = []
     for workload in measured.workloads:
-        steps = [step for step in measured.steps(workload, STAGE) if not after.get(step)]
+        steps = measured.plain_steps(workload, STAGE)
         if not steps:
             continue
         treatments, shared = _treatments(steps, measured.options)
         found.append(PruningTable(
-            **measured.arms(workload, baseline), measured=measured, treatments=treatments, sweeps=_sweeps(treatments),
-            unpruned=measured.step(workload, ACCURACY), shared=shared,
+            **measured.arms(workload, run.baseline), measured=measured, treatments=treatments, shared=shared,
+            sweeps=_sweeps(treatments), unpruned=measured.step(workload, ACCURACY),
         ))  # fmt: skip
     return found
 
 
 def _treatments(steps: Sequence[str], options: Options) -> tuple[tuple[Treatment, ...], str]:
     """The treatments, with methods that tell them apart, and in words what all methods share."""
-    options = {step: _with_heads(options.get(step, {})) for step in steps}
+    options = {step: dict(options.get(step, {})) for step in steps}
+    for own in options.values():
+        heads = number(own.get("heads"))
+        if heads and heads == number(own.get("sparsity")):
+            own["heads"] = _ALIKE
     made = [_treatment(step, options[step]) for step in steps]
     known = [options[each.step] for each in made if each.key and not each.control]
     names = dict.fromkeys(name for each in known for name in each if name not in _NO_METHOD)
@@ -156,12 +155,6 @@ def _treatments(steps: Sequence[str], options: Options) -> tuple[tuple[Treatment
         for each in apart
     ]  # fmt: skip
     return tuple(apart), ", ".join(word for word in shared if word)
-
-
-def _with_heads(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options, with heads that are pruned as sparsely as channels told as such."""
-    alike = number(options.get("heads")) and number(options.get("heads")) == number(options.get("sparsity"))
-    return {**options, "heads": _ALIKE} if alike else options
 
 
 def _treatment(step: str, options: Mapping[str, Any]) -> Treatment:

@@ -18,7 +18,7 @@ from evalsuite import (
     compared_columns,
     p_text,
 )
-from pipelines.prune.report.sweep_areas import Axis, SweepArea
+from pipelines.prune.report.sweep_areas import SweepArea
 from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, Treatment
 
 _HOW = {ACCURACY: "after fine-tuning", BEFORE: "before fine-tuning"}
@@ -108,20 +108,16 @@ def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
             sheet.add(each.label, *(compared_cell(cell, table, scale, alone=True) for cell in cells))
             sheet.lines += [_line(table, each, cell, each.label, first.step) for cell in cells]
             tested += [cell for cell in cells if cell.bracketed]
+    count = sum(cell.resolved for cell in tested)
+    told = f"{count} {'is' if count == 1 else 'are'}" if count else "none is"
+    after = f", {after_holm([cell.p for cell in tested if cell.p is not None])}" if count else ""
     return sheet.grid(
         f"{table.workload}-pruning-treatments" + ("-before-tuning" if metric == BEFORE else ""),
         f"{table.workload}, treatments at equal sparsity, accuracy {_HOW[metric]} (%, Δ in pp to the first line of a "
         "sparsity, same variant)",
         ("treatment", *table.variants),
-        TREATMENTS_NOTE.format(count=len(tested), **_counted(tested)),
+        TREATMENTS_NOTE.format(count=len(tested), resolved=told, after=after),
     )
-
-
-def _counted(tested: Sequence[Compared]) -> dict[str, str]:
-    """How many are resolved, and after Holm's adjustment."""
-    count, p_values = sum(cell.resolved for cell in tested), [cell.p for cell in tested if cell.p is not None]
-    return {"resolved": f"{count} {'is' if count == 1 else 'are'}" if count else "none is",
-            "after": f", {after_holm(p_values)}" if count else ""}  # fmt: skip
 
 
 def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
@@ -133,7 +129,12 @@ def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
         return name, area.axis.label + (" (timing)" if area.axis.timing else "")
 
     sheet, variants = areas_sheet(found, heads, lambda each: f"{each.low:.2f} to {each.high:.2f}", _detail)
-    sheet.lines = [_area_line(each, baseline) for each in found]
+    sheet.lines = [
+        {"workload": each.workload, "method": each.method, "variant": each.variant, "baseline": baseline,
+         "over": each.axis.metric, "setting": each.axis.setting, "logarithmic": each.axis.logarithmic,
+         "timing": each.axis.timing, **area_columns(each, "area")}
+        for each in found
+    ]  # fmt: skip
     return sheet.grid(
         "pruning-areas",
         f"Area between the accuracy curves and {baseline}'s (pp; above 0 the variant is more accurate at equal cost)",
@@ -145,12 +146,3 @@ def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
 def _detail(area: SweepArea) -> str:
     p = "" if area.p is None or area.p_holm is None else f" p {p_text(area.p)}, Holm {p_text(area.p_holm)}"
     return f"{p}, n = {len(area.heights)}"
-
-
-def _area_line(area: SweepArea, baseline: str) -> dict[str, Any]:
-    axis: Axis = area.axis
-    return {
-        "workload": area.workload, "method": area.method, "variant": area.variant, "baseline": baseline,
-        "over": axis.metric, "setting": axis.setting, "logarithmic": axis.logarithmic, "timing": axis.timing,
-        **area_columns(area, "area"),
-    }  # fmt: skip
