@@ -25,9 +25,17 @@ from evalsuite.report.sentences import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.bounds.report.figures import _curves, _points, _radius_axis, certified_curves
 from pipelines.bounds.report.heights import Height, heights, radius_gaps
-from pipelines.bounds.report.layers import layers_grid, logits_grid, shown_radii, stability_grid
 from pipelines.bounds.report.tables import BoundsTable, Place
-from pipelines.bounds.report.text import decisions_grid, heights_grid, looser_grid, radius_grid
+from pipelines.bounds.report.text import (
+    decisions_grid,
+    heights_grid,
+    layers_grid,
+    logits_grid,
+    looser_grid,
+    radius_grid,
+    shown_radii,
+    stability_grid,
+)
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 THREE = (0.125, 0.25, 0.5)

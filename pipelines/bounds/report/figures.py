@@ -23,7 +23,6 @@ from evalsuite import (
     radius_text,
     shifts,
 )
-from pipelines.bounds.report.layers import shown_radii
 from pipelines.bounds.report.tables import (
     ATTACKED,
     CERTIFIED,
@@ -33,6 +32,7 @@ from pipelines.bounds.report.tables import (
     Place,
     by_tightness,
 )
+from pipelines.bounds.report.text import shown_radii
 
 Points = Mapping[str, Sequence[tuple[float, Estimate]]]
 _FEW_RADII = 5  # With more a panel takes half the width.
@@ -94,7 +94,7 @@ def _certified(table: BoundsTable, variants: Sequence[str], name: str, title: st
 
 def _points(table: BoundsTable, variants: Sequence[str], metric: str, method: str = "") -> Points:
     """Variant -> ε and the mean over seeds, of what the stage measured."""
-    found: Points = {}
+    found = {}
     for variant in variants:
         own = ((eps, table.found.get((variant, Place(metric, eps, method)))) for eps in table.radii)
         found[variant] = [(eps, mean_interval(list(values.values()))) for eps, values in own if values]
@@ -157,9 +157,10 @@ def width_figures(table: BoundsTable) -> list[Drawing]:
             first = figure.grid.flat[0]
             first.set_yscale("log")
             low, high = first.get_ylim()
-            # Powers of ten as text, and what lies between named too where the range is short.
-            log_heights(first, *(["{:.3g}".format] if high < 100 * low else []),
-                        **({"subs": (1.0, 2.0, 5.0)} if high < 100 * low else {}))  # fmt: skip
+            if high < 100 * low:  # What lies between powers of ten is named too.
+                log_heights(first, "{:.3g}".format, subs=(1.0, 2.0, 5.0))
+            else:
+                log_heights(first)
             first.set_ylabel("width")
         alt = f"{title}: {', '.join(table.layers)}; the numbers are in the tables."
         return Drawing(name, title, caption, alt, figure.svg)

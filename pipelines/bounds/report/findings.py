@@ -20,9 +20,8 @@ from evalsuite import (
     where_text,
 )
 from pipelines.bounds.report.heights import Height, RadiusGap
-from pipelines.bounds.report.layers import ratio_text, shown_radii
 from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, UNDECIDED, WIDTH, BoundsTable, Place
-from pipelines.bounds.report.text import height_brief, radius_brief
+from pipelines.bounds.report.text import height_brief, radius_brief, ratio_text, shown_radii
 
 OVERALL = "all workloads"
 _LONGER, _HIGHER = ("larger on", "smaller on", "not resolved on"), ("higher", "lower", "not resolved")

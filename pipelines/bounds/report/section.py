@@ -8,7 +8,6 @@ from evalsuite import Contrast, Direction, Drawing, Endpoint, Evidence, Headline
 from pipelines.bounds.report.figures import certified_curves, width_figures
 from pipelines.bounds.report.findings import RULE, finding, overall
 from pipelines.bounds.report.heights import AVERAGE, OVER_RADII, first_table, height, heights, radius_gaps
-from pipelines.bounds.report.layers import bounds_cost_grid, layers_grid, logits_grid, stability_grid
 from pipelines.bounds.report.tables import (
     CERTIFIED,
     LAYER_OFF,
@@ -20,7 +19,16 @@ from pipelines.bounds.report.tables import (
     bounds_tables,
     by_tightness,
 )
-from pipelines.bounds.report.text import decisions_grid, heights_grid, looser_grid, radius_grid
+from pipelines.bounds.report.text import (
+    bounds_cost_grid,
+    decisions_grid,
+    heights_grid,
+    layers_grid,
+    logits_grid,
+    looser_grid,
+    radius_grid,
+    stability_grid,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,11 +77,9 @@ def _certified(run: Run, workload: str, variant: str) -> Evidence | None:
     table = first_table(tables, workload)
     if table is None or any(each.radius_place for each in tables):
         return None
-    family = [
-        Contrast(f"ε = {radius_text(eps)}",
-                 *(table.values(each, Place(CERTIFIED, eps, table.tightest)) for each in (variant, table.baseline)))
-        for eps in table.radii
-    ]  # fmt: skip
+    places = {f"ε = {radius_text(eps)}": Place(CERTIFIED, eps, table.tightest) for eps in table.radii}
+    family = [Contrast(told, table.values(variant, place), table.values(table.baseline, place))
+              for told, place in places.items()]  # fmt: skip
     if len(family) == 1:
         return Evidence(family[0])
     area = height(table, table.tightest, variant)

@@ -118,8 +118,10 @@ def _spots(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axi
 
 def _unpruned(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axis) -> list[Spot]:
     """The networks as trained at the cost of the control, which has their shape; without a control they are at 0."""
-    found = []
-    for variant in variants if sweep.control and table.unpruned else ():
+    found: list[Spot] = []
+    if sweep.control is None or not table.unpruned:
+        return found
+    for variant in variants:
         costs = table.values(sweep.control.step, variant, axis.metric, axis.setting)
         heights = table.values(table.unpruned, variant, ACCURACY)
         if costs and heights:

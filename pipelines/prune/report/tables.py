@@ -130,9 +130,9 @@ def pruning_tables(run: Run) -> list[PruningTable]:
     return found
 
 
-def _treatments(steps: Sequence[str], options: Options) -> tuple[tuple[Treatment, ...], str]:
+def _treatments(steps: Sequence[str], recorded: Options) -> tuple[tuple[Treatment, ...], str]:
     """The treatments, with methods that tell them apart, and in words what all methods share."""
-    options = {step: dict(options.get(step, {})) for step in steps}
+    options = {step: dict(recorded.get(step, {})) for step in steps}
     for own in options.values():
         heads = number(own.get("heads"))
         if heads and heads == number(own.get("sparsity")):

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from evalsuite import Finding, common_scale, compare_values, listed, mean_interval, scale_of
 from pipelines.smt.report.brackets import Bracket, adjusted
 from pipelines.smt.report.cost import checked, percent_text, proofs_lack, scaled_text
-from pipelines.smt.report.distance import Distance
-from pipelines.smt.report.fractions import agreement_of, alike
 from pipelines.smt.report.tables import (
     BOUNDS,
     DISTANCE,
@@ -24,7 +22,7 @@ from pipelines.smt.report.tables import (
     ExactTable,
     mean_of,
 )
-from pipelines.smt.report.text import counted_text, resolved_text, tested
+from pipelines.smt.report.text import Distance, agreement_of, alike, counted_text, resolved_text, tested
 
 
 def completeness_sentence(table: ExactTable) -> str:

@@ -95,10 +95,11 @@ def _samples(frame: pd.DataFrame) -> pd.DataFrame:
 def _verdicts(rows: pd.DataFrame) -> dict[tuple[str, float], Counted]:
     said = rows[(rows["verdict"] != "") & rows["radius"].notna()]
     found = {}
-    for (variant, radius), own in said.groupby(["variant", "radius"], sort=False):
+    place: Any
+    for place, own in said.groupby(["variant", "radius"], sort=False):
         counts = Counter(own["verdict"])
         by = Counter(own.loc[own["verdict"].isin(_DECIDED) & (own["reason"] != ""), "reason"])
-        found[str(variant), float(radius)] = Counted(
+        found[place] = Counted(
             counts[Verdict.HOLDS.value], counts[Verdict.VIOLATED.value], counts[Verdict.UNKNOWN.value],
             counts[Verdict.TIMEOUT.value], own["seed"].nunique(), dict(sorted(by.items())),
             counts[Verdict.UNSUPPORTED.value],

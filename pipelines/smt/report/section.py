@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from evalsuite import Contrast, Direction, Endpoint, Evidence, Headline, Measure, Part, Run, Section
 from pipelines.smt.report.cost import cost_grids, proofs_grid, searches_grid
-from pipelines.smt.report.distance import distance_grid, distances
 from pipelines.smt.report.figures import exact_figures
 from pipelines.smt.report.findings import RULE, finding, overall
-from pipelines.smt.report.fractions import agreement_grid, agreement_of, gap_grid, verified_grid
 from pipelines.smt.report.reading import exact_tables
 from pipelines.smt.report.tables import (
     AGREEMENT,
@@ -23,7 +21,15 @@ from pipelines.smt.report.tables import (
     by_steps,
     in_steps,
 )
-from pipelines.smt.report.text import verdicts_grid
+from pipelines.smt.report.text import (
+    agreement_grid,
+    agreement_of,
+    distance_grid,
+    distances,
+    gap_grid,
+    verdicts_grid,
+    verified_grid,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
