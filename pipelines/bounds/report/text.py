@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -265,33 +265,28 @@ def bounds_cost_grid(tables: Sequence[BoundsTable]) -> Grid | None:
     for table in tables:
         for metric, told, unit, join in kinds:
             for method in reversed(table.methods_of(metric)):
-                costs = [_over_radii(table, name, metric, method, join) for name in table.variants]
-                sheet.add(table.label, method, told, *_plain(table, costs, metric, unit))
-                means = [mean_interval(list(each.values())) if each else None for each in costs]
-                sheet.lines += [table.line(Place(metric, None, method), Compared(name, each, mean=mean))
-                                for name, each, mean in zip(table.variants, costs, means, strict=True)]  # fmt: skip
+                cells = [_cost(table, name, metric, method, join) for name in table.variants]
+                scale = scale_of(unit, [value for cell in cells for value in cell.values.values()])
+                sheet.add(table.label, method, told, *(_plain(cell, scale) for cell in cells))
+                sheet.lines += [table.line(Place(metric, None, method), cell) for cell in cells]
     heads = ("workload", "method", "cost", *tables[0].variants)
     return sheet.grid("bounds-cost", "What bounds cost: seconds and peak memory of one network", heads, COST_NOTE)
 
 
-def _over_radii(table: BoundsTable, variant: str, metric: str, method: str, join: Any) -> dict[int, float]:
-    """Seed -> the sum or the greatest over all radii; seeds that lack a radius are left out."""
-    plain = table.values(variant, Place(metric, None, method))
-    if plain:
-        return plain
+def _cost(table: BoundsTable, variant: str, metric: str, method: str, join: Any) -> Compared:
+    """The sum or the greatest over all radii; seeds that lack a radius are left out."""
+    values = table.values(variant, Place(metric, None, method))
     every = [table.values(variant, Place(metric, eps, method)) for eps in table.radii_of(metric, method)]
-    common = set.intersection(*(set(each) for each in every)) if every else set()
-    return {seed: float(join([each[seed] for each in every])) for seed in sorted(common)}
+    if every and not values:
+        common = set.intersection(*(set(each) for each in every))
+        values = {seed: float(join([each[seed] for each in every])) for seed in sorted(common)}
+    if not values:
+        return Compared(variant, reason=table.reason(variant, metric))
+    return Compared(variant, values, mean=mean_interval(list(values.values())))
 
 
-def _plain(table: BoundsTable, costs: Sequence[Mapping[int, float]], metric: str, unit: str) -> list[GridCell]:
-    scale = scale_of(unit, [value for each in costs for value in each.values()])
-    cells = []
-    for variant, values in zip(table.variants, costs, strict=True):
-        if not values:
-            cells.append(GridCell(table.reason(variant, metric), tone="lack"))
-            continue
-        mean = mean_interval(list(values.values())).mean
-        ends = " to ".join(dict.fromkeys(scale.number(end) for end in (min(values.values()), max(values.values()))))
-        cells.append(GridCell(f"{scale.number(mean)} {scale.unit}", f"({ends})", repr(mean)))
-    return cells
+def _plain(cell: Compared, scale: Scale) -> GridCell:
+    if cell.mean is None:
+        return GridCell(cell.reason, tone="lack")
+    ends = " to ".join(dict.fromkeys(scale.number(end(cell.values.values())) for end in (min, max)))
+    return GridCell(f"{scale.number(cell.mean.mean)} {scale.unit}", f"({ends})", repr(cell.mean.mean))

@@ -51,13 +51,13 @@ def exact_grid(run: Run, workload: str) -> Grid | None:
                 sheet.add(name, GridCell(reason, tone="lack"), *[""] * (len(_EXACT) + 4))
                 continue
             counts = (_count(found[metric], share=metric == "removed_share") for metric, _ in _EXACT)
-            checks = (_greatest(error), _greatest(bound), _told(verdicts), _share(accuracy), _share(drop))
+            checks = (_greatest(error), _greatest(bound), GridCell(verdicts), _share(accuracy), _share(drop))
             sheet.add(name, *counts, *checks)
             sheet.lines.append(
                 {"workload": workload, "step": step, "variant": variant,
                  **{key: value for metric, _ in _EXACT for key, value in _columns(metric, found[metric]).items()},
                  "largest_equality_error": max(error.values()) if error else None,
-                 "proven_bound": max(bound.values()) if bound else None, "equality": _told(verdicts),
+                 "proven_bound": max(bound.values()) if bound else None, "equality": verdicts,
                  **_columns(ACCURACY, accuracy), **_columns("accuracy_drop", drop)}
             )  # fmt: skip
     heads = ("variant", *(title for _, title in _EXACT), *_CHECKED)
@@ -91,21 +91,12 @@ def _greatest(values: Mapping[int, float]) -> GridCell:
     return GridCell(f"{max(values.values()):.1e}", sort=repr(max(values.values()))) if values else GridCell("–")
 
 
-def _verdicts(measured: Measured, workload: str, variant: str, step: str) -> dict[str, dict[str, int]]:
-    """Method -> verdict -> how many networks have it."""
+def _verdicts(measured: Measured, workload: str, variant: str, step: str) -> str:
+    """How many networks have each verdict of a method: "bounds: holds 3; smt: holds 2, timeout 1"."""
     rows = measured.frame
     own = rows[(rows["workload"] == workload) & (rows["variant"] == variant) & (rows["step"] == step)]
     own = own[(own["metric"] == _VERDICT) & (own["verdict"] != "")]
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, list[str]] = {}
     for (setting, verdict), rows_of in own.groupby(["setting", "verdict"]):
-        found.setdefault(parse_setting(str(setting)).get("method", ""), {})[str(verdict)] = len(rows_of)
-    return found
-
-
-def _told(verdicts: Mapping[str, Mapping[str, int]]) -> str:
-    """ "bounds: holds 3; smt: holds 2, timeout 1"."""
-    texts = []
-    for method, counts in verdicts.items():
-        told = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
-        texts.append(f"{method}: {told}" if method else told)
-    return "; ".join(texts)
+        found.setdefault(parse_setting(str(setting)).get("method", ""), []).append(f"{verdict} {len(rows_of)}")
+    return "; ".join(f"{method}: {', '.join(told)}".removeprefix(": ") for method, told in found.items())

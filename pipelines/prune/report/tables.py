@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, Run, StepTable, Values, compare_values
+from evalsuite import Compared, Measured, Run, StepTable, compare_values
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -96,22 +96,20 @@ class PruningTable(StepTable):
 
     def paired(self, step: str, variant: str, metric: str = ACCURACY) -> Compared:
         """A cell with its difference to the baseline variant."""
-        own = self.values(step, variant, metric)
-        other = self.values(step, self.baseline, metric) if variant != self.baseline else {}
-        return self._paired(own, other, variant, step, metric)
+        return self._compared(step, variant, metric, (step, self.baseline, metric))
 
     def against(self, step: str, reference: str, variant: str, metric: str = ACCURACY) -> Compared:
         """A cell with its difference to another step on networks of the same variant."""
-        own = self.values(step, variant, metric)
         # The unpruned network has no fine-tuning to be before.
-        other = self.values(reference, variant, ACCURACY if reference == self.unpruned else metric)
-        return self._paired(own, other if step != reference else {}, variant, step, metric)
+        other = (reference, variant, ACCURACY if reference == self.unpruned else metric)
+        return self._compared(step, variant, metric, other)
 
-    def _paired(self, own: Values, other: Values, variant: str, step: str, metric: str) -> Compared:
+    def _compared(self, step: str, variant: str, metric: str, other: tuple[str, str, str]) -> Compared:
+        """With its difference to the other step, variant and metric, unless these are its own."""
+        own = self.values(step, variant, metric)
         if not own:
-            reason = self.measured.reason(self.workload, variant, step, metric)
-            return Compared(variant, reason=reason)
-        return compare_values(variant, own, other)
+            return Compared(variant, reason=self.measured.reason(self.workload, variant, step, metric))
+        return compare_values(variant, own, self.values(*other) if other[:2] != (step, variant) else {})
 
 
 def pruning_tables(run: Run) -> list[PruningTable]:

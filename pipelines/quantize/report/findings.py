@@ -14,6 +14,7 @@ from evalsuite import (
     Scale,
     after_holm,
     contrast,
+    ends_text,
     interval_text,
     listed,
     mean_interval,
@@ -182,17 +183,15 @@ def _told(places: Sequence[_Place], scale: Scale, *, numbers: bool = True) -> st
         if not numbers:
             texts.append(head)
         elif len(own) == 1 or any(each.remark for each in own):
-            texts += [f"{method} {each.width} ({_full(each.estimates, scale)}{each.remark})".strip() for each in own]
+            for each in own:
+                told = ", ".join(
+                    f"{placement} {interval_text(gap, scale)}".strip() for placement, gap in each.estimates
+                )
+                texts.append(f"{method} {each.width} ({told}{each.remark})".strip())
         else:
-            every = [estimate for each in own for _, estimate in each.estimates]
-            means = sorted(estimate.mean for estimate in every if estimate.resolved and not estimate.constant)
-            ends = " to ".join(dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1])))
-            texts.append(f"{head} ({ends} {scale.difference_unit})")
+            every = [gap for each in own for _, gap in each.estimates if gap.resolved and not gap.constant]
+            texts.append(f"{head} ({ends_text(every, scale)})")
     return ", ".join(texts)
-
-
-def _full(estimates: Sequence[tuple[str, Estimate]], scale: Scale) -> str:
-    return ", ".join(f"{placement} {interval_text(estimate, scale)}".strip() for placement, estimate in estimates)
 
 
 def _placements(cells: Sequence[Quantized], scale: Scale) -> tuple[str, str]:

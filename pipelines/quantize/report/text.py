@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from evalsuite import Grid, GridCell, Scale, Sheet, common_scale, compared_cell, compared_columns, frame_of
 from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
@@ -31,7 +30,14 @@ def accuracy_grid(table: QuantizationTable) -> Grid | None:
     for label, cells in every:
         sheet.add(label, *(_cell(each, table, scale, usual=table.metric) for each in cells))
     shown = [*table.plain.values(), *(cell for _, cells in every for cell in cells)]
-    sheet.lines = [_line(table, cell) for cell in shown]
+    sheet.lines = [
+        {"workload": table.workload, "step": cell.treatment.step, "treatment": cell.treatment.label,
+         "weight_bits": cell.treatment.weight_bits, "act_bits": cell.treatment.act_bits,
+         "qat_epochs": cell.treatment.epochs, "placement": cell.treatment.placement,
+         "after": cell.treatment.after, "variant": cell.variant, "metric": cell.metric,
+         **compared_columns(cell, "accuracy")}
+        for cell in shown
+    ]  # fmt: skip
     others = [each for each in SOURCES if each != table.metric and any(c.metric == each for c in table.cells.values())]
     sources = f"Accuracies are of {_SOURCE_NOUNS[table.metric]}"
     more = " or ".join(_SOURCE_NOUNS[each] for each in others)
@@ -54,13 +60,3 @@ def _cell(cell: Quantized, table: QuantizationTable, scale: Scale, *, usual: str
     found = compared_cell(cell, table, scale)
     marked = cell.mean is not None and cell.metric != usual
     return replace(found, text=f"{found.text} ({SOURCES[cell.metric]})") if marked else found
-
-
-def _line(table: QuantizationTable, cell: Quantized) -> dict[str, Any]:
-    return {
-        "workload": table.workload, "step": cell.treatment.step, "treatment": cell.treatment.label,
-        "weight_bits": cell.treatment.weight_bits, "act_bits": cell.treatment.act_bits,
-        "qat_epochs": cell.treatment.epochs, "placement": cell.treatment.placement,
-        "after": cell.treatment.after, "variant": cell.variant, "metric": cell.metric,
-        **compared_columns(cell, "accuracy"),
-    }  # fmt: skip

@@ -46,25 +46,21 @@ def exact_figures(table: ExactTable) -> list[Drawing]:
     shown += [_cactus] * any(decided for times in table.times.values() for _, decided in times)
     if not shown:
         return []
-
-    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
-        with panels(len(shown), len(shown), 2.9, variants) as figure:
-            for axes, panel in zip(figure.grid.flat, shown, strict=True):
-                panel(axes, table, looks(variants))
-        return Drawing(name, title, _caption(table, shown), f"{title}; the numbers are in the tables.", figure.svg)
-
-    return drawings_by_group(draw, table.variants, f"exact-{table.name}", f"Exact verification, {table.label}")
-
-
-def _caption(table: ExactTable, shown: Sequence[object]) -> str:
     told = []
     if _accuracies in shown:
         bounds = any(table.values(each, BOUNDS, at) for each in table.variants for at in table.radii)
         left = any(table.counted(each).open for each in table.variants)
         told.append(ACCURACY + BY_BOUNDS * bounds + NOT_VIOLATED * left)
         told += ["The radius is on a log scale"] if is_geometric(table.radii) else []
-    told += [CACTUS] if _cactus in shown else []
-    return ". ".join(told) + "."
+    caption = ". ".join(told + [CACTUS] * (_cactus in shown)) + "."
+
+    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
+        with panels(len(shown), len(shown), 2.9, variants) as figure:
+            for axes, panel in zip(figure.grid.flat, shown, strict=True):
+                panel(axes, table, looks(variants))
+        return Drawing(name, title, caption, f"{title}; the numbers are in the tables.", figure.svg)
+
+    return drawings_by_group(draw, table.variants, f"exact-{table.name}", f"Exact verification, {table.label}")
 
 
 def curve_points(times: Sequence[tuple[float, bool]]) -> tuple[list[int], list[float]]:

@@ -8,7 +8,6 @@ from evalsuite import Contrast, Direction, Endpoint, Evidence, Headline, Measure
 from pipelines.smt.report.cost import cost_grids, proofs_grid, searches_grid
 from pipelines.smt.report.figures import exact_figures
 from pipelines.smt.report.findings import RULE, finding, overall
-from pipelines.smt.report.reading import exact_tables
 from pipelines.smt.report.tables import (
     AGREEMENT,
     DISTANCE,
@@ -19,6 +18,7 @@ from pipelines.smt.report.tables import (
     VERIFIED,
     VIOLATED,
     by_steps,
+    exact_tables,
     in_steps,
 )
 from pipelines.smt.report.text import (
@@ -55,13 +55,11 @@ def _over_radii(metric: str) -> Measure:
     """The mean over all radii of the first step on networks as trained, and each radius."""
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
-        own = [
-            each for each in run.once(exact_tables)
-            if each.workload == workload and not each.after and each.method != AGREEMENT
-        ]  # fmt: skip
-        if not own:
+        table = next((each for each in run.once(exact_tables)
+                      if each.workload == workload and not each.after and each.method != AGREEMENT), None)  # fmt: skip
+        if table is None:
             return None
-        table, names = own[0], (variant, run.baseline)
+        names = (variant, run.baseline)
         lacking = next((name for name in names if not table.over_radii(name, metric)), "")
         reason = f"{lacking}: {table.reason(lacking, metric)}" if lacking else ""
         family = [

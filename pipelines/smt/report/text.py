@@ -82,7 +82,7 @@ def radius_head(table: ExactTable) -> str:
 def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Bracket]]:
     """The radii whose difference these seeds could resolve, open questions counted both ways."""
     brackets = [(radius, table.bracket(variant, metric, radius)) for radius in table.radii]
-    return [(radius, each) for radius, each in brackets if each.tested]
+    return [(radius, each) for radius, each in brackets if each.p is not None]
 
 
 def counted_text(brackets: Sequence[Bracket], words: tuple[str, str] = ("higher", "lower")) -> str:
@@ -277,7 +277,7 @@ def distance_grid(tables: Sequence[ExactTable], found: Sequence[Distance]) -> Gr
                 sheet.lines += [{**table.line(metric, None, cell), "p_holm": p.get(cell.variant)} for cell in cells]
     if not sheet.rows:
         return None
-    count = sum(each.bracket.tested for each in found)
+    count = sum(each.bracket.p is not None for each in found)
     tests = _TESTS.format(count=f"{count} tested distances" if count != 1 else "one tested distance") if count else ""
     heads, note = (
         ("workload", "end", *tables[0].variants),

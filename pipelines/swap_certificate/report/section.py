@@ -72,6 +72,8 @@ def _curves(measured: Measured, workload: str, variant: str, step: str) -> Curve
 
 
 def _panel(axes: Any, curves: Curves, colours: Mapping[str, str]) -> None:
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
     axes.axvline(TARGET, color=MUTED_COLOUR, linewidth=0.9, linestyle=(0, (1, 2)))
     for (metric, eps), curve in curves.items():
         every = sorted(curve)
@@ -83,13 +85,8 @@ def _panel(axes: Any, curves: Curves, colours: Mapping[str, str]) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("λ")
     axes.grid()
-    _plain_ticks(axes, [hardness for curve in curves.values() for hardness in curve])
-
-
-def _plain_ticks(axes: Any, hardness: list[float]) -> None:
-    """Numbers on the axis of lambda, powers of ten on the other: as text, since formulas are not set."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
+    # Numbers on the axis of lambda, powers of ten on the other: as text, since formulas are not set.
+    hardness = [each for curve in curves.values() for each in curve]
     low, high = min(hardness), max([*hardness, TARGET])
     ticks = [each for each in (1, 3, 10, 40, 160, 640, 2500, 10000) if low <= each <= high]
     axes.set_xticks(ticks, [str(each) for each in ticks])
