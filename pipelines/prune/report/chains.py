@@ -91,9 +91,7 @@ def chain_grid(run: Run, workload: str) -> Grid | None:
                      **estimate_columns("value", cell[0]), "unpruned_step": twin,
                      **estimate_columns("difference", cell[1])}
                 )  # fmt: skip
-            what = ", ".join(
-                part for part in (_NAMES.get(metric, metric.replace("_", " ")), setting.replace("=", " ")) if part
-            )
+            what = _NAMES.get(metric, metric.replace("_", " ")) + (f", {setting.replace('=', ' ')}" if setting else "")
             to = twin if any(cell.detail for cell in cells) else "–"
             sheet.add(" → ".join(chain.links(step)), what, to, *cells)
     heads = ("chain", "metric", "Δ to", *variants)

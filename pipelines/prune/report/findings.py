@@ -74,22 +74,19 @@ def _cells(table: PruningTable, sweep: Sweep, variant: str, metric: str) -> list
 
 
 def _headline(table: PruningTable) -> str:
-    counted = {
-        metric: [
-            cell for sweep in table.sweeps for name in table.others for _, cell in _cells(table, sweep, name, metric)
-        ]
+    after, before = (
+        [cell for sweep in table.sweeps for name in table.others for _, cell in _cells(table, sweep, name, metric)]
         for metric in (ACCURACY, BEFORE)
-    }
-    after, before = counted[ACCURACY], counted[BEFORE] if any(each.tuned for each in table.sweeps) else []
+    )
+    tuned = any(each.tuned for each in table.sweeps)
     if not after:
         paired = any(table.paired(each.step, name).difference for each in table.treatments for name in table.others)
         return "One seed: no interval, so nothing is claimed." if paired else (
             f"No pruned network can be compared with {table.baseline}."
         )  # fmt: skip
-    how = _how(any(each.tuned for each in table.sweeps))
-    text = f"{tally(after).capitalize()} of {len(after)} differences to {table.baseline} resolved {how}"
-    text += f", {tally(before)} of {len(before)} before it" if before else ""
-    p_values = [cell.p for cell in (*after, *before) if cell.p is not None]
+    text = f"{tally(after).capitalize()} of {len(after)} differences to {table.baseline} resolved {_how(tuned)}"
+    text += f", {tally(before)} of {len(before)} before it" if before and tuned else ""
+    p_values = [cell.p for cell in (*after, *(before if tuned else ())) if cell.p is not None]
     return f"{text}; {after_holm(p_values)}." if p_values else f"{text}."
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from evalsuite import Contrast, Direction, Endpoint, Evidence, Headline, Measure, Part, Run, Section
 from pipelines.prune.report.chains import chain_grid
-from pipelines.prune.report.cost import cost_grid
 from pipelines.prune.report.findings import RULE, finding, overall
 from pipelines.prune.report.pareto import pareto_figures
 from pipelines.prune.report.removal import exact_grid
 from pipelines.prune.report.sweep_areas import FAST, MACS, QUESTIONS, Axis, areas, sweep_area
 from pipelines.prune.report.tables import ACCURACY, BEFORE, EXACT, STAGE, pruning_tables
-from pipelines.prune.report.text import accuracy_grid, area_grid, treatments_grid
+from pipelines.prune.report.text import accuracy_grid, area_grid, cost_grid, treatments_grid
 
 
 def _part(run: Run) -> Part:

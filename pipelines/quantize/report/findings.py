@@ -21,9 +21,8 @@ from evalsuite import (
     percent_text,
     tally,
 )
-from pipelines.quantize.report.checks import MACS
 from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
-from pipelines.quantize.report.text import table_scale
+from pipelines.quantize.report.text import MACS, table_scale
 
 LEAST_BITS = 3
 MARGIN = 0.005  # Half a point: a gap that moves by less moves by nothing that matters.
@@ -92,19 +91,13 @@ def _pooled(tables: Sequence[QuantizationTable], variant: str) -> str:
 def finding(table: QuantizationTable) -> Finding:
     """At which widths, with which method and placement the variants differ from the baseline, and what survives."""
     tested = [cell for cell in table.cells.values() if cell.bracketed]
-    quiet: list[str] = []
-    sentences: list[str] = []
-    for variant in table.others:
-        own = [cell for cell in tested if cell.variant == variant]
-        if any(cell.resolved for cell in own):
-            sentences.append(_variant_sentence(table, variant))
-        elif own:
-            quiet.append(variant)
+    resolved = {cell.variant for cell in tested if cell.resolved}
+    sentences = [_variant_sentence(table, name) for name in table.others if name in resolved]
+    quiet = [name for name in table.others if name in {cell.variant for cell in tested} - resolved]
     if quiet:
         every = f"at any width, with any method or placement ({SOURCES[table.metric]})"
         sentences.append(f"{', '.join(quiet)}: no difference is resolved {every}.")
-    elsewhere = _elsewhere(table)
-    if elsewhere:
+    if elsewhere := _elsewhere(table):
         told = "; ".join(f"{source}: {', '.join(each)}" for source, each in elsewhere.items())
         sentences.append(f"Resolved in other arithmetic, though not there: {told}.")
     sentences += [text for text in (_stand_ins(table), _coverage(table), _checks(table)) if text]

@@ -18,11 +18,10 @@ from evalsuite import (
     paired_test,
     parse_setting,
 )
-from pipelines.quantize.report.checks import MACS, checks_grid, coverage_grid, mixed_grid
 from pipelines.quantize.report.figures import accumulator_figures, bit_widths, sensitivity_figures
 from pipelines.quantize.report.findings import RULE, finding, overall
 from pipelines.quantize.report.tables import STAGE, TOLD, quantization_tables
-from pipelines.quantize.report.text import accuracy_grid
+from pipelines.quantize.report.text import MACS, accuracy_grid, checks_grid, coverage_grid, mixed_grid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evalsuite import Contrast, Direction, Endpoint, Evidence, Headline, Measure, Part, Run, Section
+from evalsuite import Contrast, Direction, Endpoint, Evidence, Headline, Measure, Part, Run, Section, parse_setting
 from pipelines.smt.report.cost import cost_grids, proofs_grid, searches_grid
 from pipelines.smt.report.figures import exact_figures
 from pipelines.smt.report.findings import RULE, finding, overall
@@ -19,7 +19,6 @@ from pipelines.smt.report.tables import (
     VIOLATED,
     by_steps,
     exact_tables,
-    in_steps,
 )
 from pipelines.smt.report.text import (
     agreement_grid,
@@ -84,16 +83,17 @@ def _contrast(label: str, own: _Ends, other: _Ends, reason: str = "") -> Contras
 
 
 def _bracketed(compared: pd.DataFrame) -> pd.Series[bool]:
-    """Lines of one end of a distance, and of radii in grid steps: their tables have both ends, and the steps."""
-    return in_steps(compared) | compared["metric"].isin((DISTANCE, DISTANCE_UPPER)) | _left_open(compared)
+    """Lines of one end of a distance or share, and of radii in grid steps: their tables have both ends, and the steps.
 
-
-def _left_open(compared: pd.DataFrame) -> pd.Series[bool]:
-    """Lines of a share of which some arm's open questions would make another."""
+    The ε of grid steps are each network's own, so equal ones pair nothing.
+    """
     own = compared["stage"] == STAGE
+    steps = compared["setting"].map(lambda text: "steps" in parse_setting(str(text))).astype(bool)
+    # Lines of a share of which some arm's open questions would make another.
     place = compared["workload"] + "/" + compared["step"] + "/" + compared["setting"]
     undecided = place[own & (compared["metric"] == UNDECIDED) & (compared["mean"] > 0)]
-    return own & compared["metric"].isin((VERIFIED, VIOLATED, GAP)) & place.isin(set(undecided))
+    left_open = compared["metric"].isin((VERIFIED, VIOLATED, GAP)) & place.isin(set(undecided))
+    return own & (steps | left_open) | compared["metric"].isin((DISTANCE, DISTANCE_UPPER))
 
 
 SECTION = Section(

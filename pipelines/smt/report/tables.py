@@ -235,12 +235,6 @@ def mean_of(values: Values) -> float | None:
     return math.fsum(values.values()) / len(values) if values else None
 
 
-def in_steps(compared: pd.DataFrame) -> pd.Series[bool]:
-    """Lines of radii in grid steps, which have tables: their ε is each network's own, so equal ones pair nothing."""
-    own = compared["stage"] == STAGE
-    return own & compared["setting"].map(lambda text: "steps" in parse_setting(str(text))).astype(bool)
-
-
 def by_steps(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows whose radii in grid steps are named by their steps instead of by each network's own ε, to be counted."""
     own = frame["setting"].str.contains("steps=", regex=False) & (frame["stage"] == STAGE)
