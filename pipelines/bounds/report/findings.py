@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evalsuite import (
+    Area,
     Compared,
     Finding,
     Scale,
@@ -23,7 +24,6 @@ from pipelines.bounds.report.heights import Height, RadiusGap
 from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, UNDECIDED, WIDTH, BoundsTable, Place
 from pipelines.bounds.report.text import height_brief, radius_brief, ratio_text, shown_radii
 
-OVERALL = "all workloads"
 _LONGER, _HIGHER = ("larger on", "smaller on", "not resolved on"), ("higher", "lower", "not resolved")
 
 
@@ -48,27 +48,25 @@ def overall(
         groups = by_tone([each for each in tested if each.variant == variant], _LONGER, radius_brief)
         told = "; ".join(f"{word} {', '.join(places)}" for word, places in groups.items())
         sentences.append(f"{variant}, mean certified radius: {told}.")
-    if not own:
-        return Finding(OVERALL, _radii(tested, baseline), tuple(sentences))
-    heads = [*([_radii(tested, baseline)] if tested else []), _heights(own, turned, baseline)]
-    return Finding(OVERALL, heads[0], (*sentences, *heads[1:], *_curves(own)))
+    told = _resolved(tested, f"differences of the mean certified radius to {baseline}'s", ("larger", "smaller"))
+    heads = [*([f"{told}."] if tested else []), *([_heights(own, turned, baseline)] if own else [])]
+    return Finding("all workloads", heads[0], (*sentences, *heads[1:], *_curves(own)))
 
 
-def _radii(tested: Sequence[RadiusGap], baseline: str) -> str:
-    higher, lower = (sum(each.tone == tone for each in tested) for tone in ("better", "worse"))
-    told = f"{higher + lower} of {len(tested)} differences of the mean certified radius to {baseline}'s resolved"
-    return f"{told} ({higher} larger, {lower} smaller; p by Holm)."
+def _resolved(found: Sequence[Area], what: str, words: tuple[str, str]) -> str:
+    """ "3 of 4 mean heights above gelu's certified curve resolved (2 higher, 1 lower; p by Holm)"."""
+    more, less = (sum(each.tone == tone for each in found) for tone in ("better", "worse"))
+    return f"{more + less} of {len(found)} {what} resolved ({more} {words[0]}, {less} {words[1]}; p by Holm)"
 
 
 def _heights(own: Sequence[Height], turned: Sequence[Height], baseline: str) -> str:
     """How many heights are resolved, and how many would be over the other axis."""
-    higher, lower = (sum(each.tone == tone for each in own) for tone in ("better", "worse"))
+    told = _resolved(own, f"mean heights above {baseline}'s certified curve", ("higher", "lower"))
     places = {(id(each.table), each.method, each.variant) for each in own}
     others = sum(bool(each.tone) for each in turned if (id(each.table), each.method, each.variant) in places)
-    told = f"{higher + lower} of {len(own)} mean heights above {baseline}'s certified curve resolved"
     axes = {each.table.logarithmic for each in own}
     over = "the other axis" if len(axes) > 1 else "ε itself" if axes == {True} else "the logarithm of ε"
-    return f"{told} ({higher} higher, {lower} lower; p by Holm); over {over} {others}: heights depend on the axis."
+    return f"{told}; over {over} {others}: heights depend on the axis."
 
 
 def _curves(own: Sequence[Height]) -> list[str]:

@@ -21,7 +21,6 @@ from evalsuite import (
 from pipelines.prune.report.sweep_areas import FAST, MACS, SINGLE, Axis, curve_points
 from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, Sweep
 
-PARETO_TITLE = "Accuracy against cost of pruned networks"
 CAPTION = (
     "Test accuracy, mean over seeds with 95 % intervals (they may leave a panel), by how much was pruned: the per cent "
     "of channels removed stands at the lowest of their points. Filled: no other point of the panel is as accurate and "
@@ -30,8 +29,6 @@ CAPTION = (
     "and clock readings."
 )
 ZERO = "At 0: networks that were fine-tuned alike and not pruned; dashes: as trained, compared with none."
-LACK = "it takes two sparsities with an accuracy and a cost"
-_ONE_ROW = 2
 _TALL = 0.05  # of a panel's height: a label
 _NARROW = 3.0  # A range of latencies, greatest over least.
 _FINE = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3)
@@ -61,7 +58,8 @@ def pareto_figures(table: PruningTable) -> list[Drawing]:
     drawings = []
     for i, sweep in enumerate(table.sweeps):
         told = f", {sweep.method}" if len(table.sweeps) > 1 else ""
-        name, title = f"pareto-{table.workload}" + (f"-{i + 1}" if i else ""), f"{PARETO_TITLE}, {table.workload}{told}"
+        name = f"pareto-{table.workload}" + (f"-{i + 1}" if i else "")
+        title = f"Accuracy against cost of pruned networks, {table.workload}{told}"
         drawings += drawings_by_group(partial(_pareto, table, sweep), table.variants, name, title)
     return drawings
 
@@ -77,8 +75,8 @@ def _pareto(table: PruningTable, sweep: Sweep, variants: Sequence[str], name: st
     caption = CAPTION.format(zero=ZERO if sweep.control else "At 0, where shown: the networks as trained.")
     shown = _panels(table, sweep, variants)
     if not shown:
-        return Drawing(name, title, caption, reason=LACK)
-    with panels(len(shown), len(shown) if len(shown) <= _ONE_ROW else 2, 2.7, variants, more=0.4) as figure:
+        return Drawing(name, title, caption, reason="it takes two sparsities with an accuracy and a cost")
+    with panels(len(shown), min(len(shown), 2), 2.7, variants, more=0.4) as figure:
         for axes, panel in zip(figure.grid.flat, shown, strict=False):
             _draw(axes, panel, looks(variants))
         for axes in figure.grid[:, 0]:

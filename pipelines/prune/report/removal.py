@@ -32,7 +32,6 @@ _EXACT = (
     ("hidden_units", "of hidden units"), ("removed_share", "share removed"),
 )  # fmt: skip
 _CHECKED = ("largest error", "proven bound", "equality", "accuracy", "accuracy lost")
-_ERROR, _BOUND, _VERDICT = "equality_error", "equality_bound", "equality"
 
 
 def exact_grid(run: Run, workload: str) -> Grid | None:
@@ -43,8 +42,10 @@ def exact_grid(run: Run, workload: str) -> Grid | None:
         for variant in measured.arms(workload, run.baseline)["variants"]:
             name = f"{variant}, {step}" if len(steps) > 1 else variant
             found = {metric: measured.values(workload, variant, step, metric) for metric, _ in _EXACT}
-            error, bound = (measured.values(workload, variant, step, each) for each in (_ERROR, _BOUND))
-            accuracy, drop = (measured.values(workload, variant, step, each) for each in (ACCURACY, "accuracy_drop"))
+            error, bound, accuracy, drop = (
+                measured.values(workload, variant, step, each)
+                for each in ("equality_error", "equality_bound", ACCURACY, "accuracy_drop")
+            )
             verdicts = _verdicts(measured, workload, variant, step)
             if not any([*found.values(), error, accuracy, verdicts]):
                 reason = measured.reason(workload, variant, step, "removed_units")
@@ -95,7 +96,7 @@ def _verdicts(measured: Measured, workload: str, variant: str, step: str) -> str
     """How many networks have each verdict of a method: "bounds: holds 3; smt: holds 2, timeout 1"."""
     rows = measured.frame
     own = rows[(rows["workload"] == workload) & (rows["variant"] == variant) & (rows["step"] == step)]
-    own = own[(own["metric"] == _VERDICT) & (own["verdict"] != "")]
+    own = own[(own["metric"] == "equality") & (own["verdict"] != "")]
     found: dict[str, list[str]] = {}
     for (setting, verdict), rows_of in own.groupby(["setting", "verdict"]):
         found.setdefault(parse_setting(str(setting)).get("method", ""), []).append(f"{verdict} {len(rows_of)}")

@@ -98,8 +98,7 @@ def _shown(table: QuantizationTable, metrics: Sequence[str]) -> list[Treatment]:
                    for name in table.variants for metric in metrics)
         ]  # fmt: skip
         if found:
-            last = len(found) - 1
-            return [found[place] for place in sorted({0, (last + 1) // 2, last})] if last >= _PANELS else found
+            return found if len(found) <= _PANELS else [found[0], found[len(found) // 2], found[-1]]
     return []
 
 
@@ -125,23 +124,21 @@ def _titles(grid: Any, shown: Sequence[Treatment]) -> None:
         axes.set_xlabel("layer", fontsize=7.5, color=MUTED_COLOUR)
 
 
-WIDTHS_TITLE = "Accuracy by bit width"
 WIDTHS_CAPTION = (
     "Test accuracy in float and after each quantize step, with 95 % intervals over seeds (points are set apart); a "
     "panel per method and placement. The numbers, and what executes them, are in the tables."
 )
-WIDTHS_LACK = "it takes two quantize steps with an accuracy"
 
 
 def bit_widths(table: QuantizationTable) -> list[Drawing]:
     """Accuracy in float and from wide to narrow, a panel per method and placement; a figure per few variants."""
-    name, title = f"quantization-{table.workload}", f"{WIDTHS_TITLE}, {table.workload}"
+    name, title = f"quantization-{table.workload}", f"Accuracy by bit width, {table.workload}"
     return drawings_by_group(partial(_bit_widths, table), table.variants, name, title)
 
 
 def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, title: str) -> Drawing:
     if sum(any(table.cell(each, variant).mean for variant in variants) for each in table.treatments) < 2:
-        return Drawing(name, title, WIDTHS_CAPTION, reason=WIDTHS_LACK)
+        return Drawing(name, title, WIDTHS_CAPTION, reason="it takes two quantize steps with an accuracy")
     plain = any(table.plain[variant].mean for variant in variants)
     shown = table.panels
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
