@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from evalsuite import (
     Area,
@@ -17,6 +18,7 @@ from evalsuite import (
     mean_interval,
     radius_text,
     ranges_text,
+    seed_difference,
     tally,
     where_text,
 )
@@ -223,14 +225,11 @@ def _width_sentence(table: BoundsTable) -> str:
 def _looser_sentence(table: BoundsTable) -> str:
     """Where a method that should be looser proves more: bound propagation is not ordered for sure."""
     found = []
-    for method in table.methods[:-1]:
-        for variant in table.variants:
-            for eps in table.radii:
-                own = table.values(variant, Place(CERTIFIED, eps, method))
-                best = table.values(variant, Place(CERTIFIED, eps, table.tightest))
-                seeds = own.keys() & best.keys()
-                if seeds and sum(own[each] - best[each] for each in seeds) / len(seeds) > 1e-9:
-                    found.append(f"{method} for {variant} at ε = {radius_text(eps)}")
+    for method, variant, eps in product(table.methods[:-1], table.variants, table.radii):
+        own, best = (table.values(variant, Place(CERTIFIED, eps, each)) for each in (method, table.tightest))
+        gap = seed_difference(own, best)
+        if gap is not None and gap.mean > 1e-9:
+            found.append(f"{method} for {variant} at ε = {radius_text(eps)}")
     if not found:
         return ""
     more = f" and {len(found) - 4} more" if len(found) > 5 else ""

@@ -66,17 +66,15 @@ def proofs_sentence(table: ExactTable) -> str:
     parts: list[str] = []
     none: dict[str, list[str]] = {}
     for name in table.variants:
-        holds = table.counted(name).holds
-        found = checked(table, name)
+        holds, found = table.counted(name).holds, checked(table, name)
         if holds and found:
             parts.append(f"{name} {'all' if found == holds else f'{found} of'} {holds}")
         elif holds:
             none.setdefault(proofs_lack(table, name), []).append(f"{name} none of {holds}")
     told = [", ".join(parts)] if parts else []
     told += [", ".join(names) + (f" ({reason})" if reason else "") for reason, names in none.items()]
-    return (
-        f"Of what holds, with a proof checked apart from the prover: {'; '.join(told) or 'nothing, for nothing holds'}."
-    )
+    all_told = "; ".join(told) or "nothing, for nothing holds"
+    return f"Of what holds, with a proof checked apart from the prover: {all_told}."
 
 
 def verified_more(brackets: Sequence[Bracket], baseline: str) -> str:
@@ -167,13 +165,8 @@ def _why(table: ExactTable) -> str:
         return f" ({table.baseline}: {table.reason(table.baseline)})"
     if table.seeds < 2:
         return " (one seed)"
-    same = [
-        name
-        for name in table.others
-        if any((cell := table.compared(name, VERIFIED, at)).difference and cell.difference.constant
-               for at in table.radii)
-    ]  # fmt: skip
-    return ": the differences are the same in every seed" if same else ""
+    gaps = (table.compared(name, VERIFIED, at).difference for name in table.others for at in table.radii)
+    return ": the differences are the same in every seed" if any(gap and gap.constant for gap in gaps) else ""
 
 
 def _measured(table: ExactTable, variant: str) -> bool:
