@@ -23,14 +23,15 @@ class Treatment:
     """One prune step. Without recorded options `sparsity` is None and the step's own name stands for all.
 
     `method` says in words what treatments of one sweep have in common and others have not, `key` all their options
-    but the sparsity. A `control` removes nothing, at sparsity 0: it is only fine-tuned.
+    but the sparsity. `tuned`: it is fine-tuned, as far as is known. A `control` removes nothing, at sparsity 0: it is
+    only fine-tuned.
     """
 
     step: str
     sparsity: float | None = None
     method: str = ""
     importance: str = ""
-    epochs: int | None = None
+    tuned: bool = True
     control: bool = False
     key: tuple[tuple[str, str], ...] = ()
 
@@ -45,11 +46,6 @@ class Treatment:
         if self.control:
             return f"{self.share}, only fine-tuned"
         return ", ".join(part for part in (self.share, self.method) if part)
-
-    @property
-    def tuned(self) -> bool:
-        """Whether it is fine-tuned, as far as is known."""
-        return self.epochs != 0
 
 
 @dataclass(frozen=True)
@@ -164,8 +160,8 @@ def _treatment(step: str, options: Mapping[str, Any]) -> Treatment:
     wanted = _OF_CONTROLS if control else [name for name in options if name not in _NO_METHOD]
     key = tuple(sorted((name, str(options.get(name))) for name in wanted))
     importance = "" if control else str(options.get("importance") or "")
-    told = None if epochs is None else int(epochs)
-    return Treatment(step, 0.0 if control else sparsity, "", importance, told, control, key)
+    tuned = epochs is None or int(epochs) != 0
+    return Treatment(step, 0.0 if control else sparsity, "", importance, tuned, control, key)
 
 
 def _sweeps(treatments: Sequence[Treatment]) -> tuple[Sweep, ...]:
