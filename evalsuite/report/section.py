@@ -11,7 +11,7 @@ It reads the run that it is given and makes a `Part`. The rest of a report knows
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -97,6 +97,12 @@ class Part:
     drawings: Sequence[Drawing] = ()
     rule: str = ""
     tables: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, findings: Iterable[Finding | None], grids: Iterable[Grid | None], details: Iterable[Grid | None],
+           drawings: Sequence[Drawing], rule: str = "", tables: Sequence[Any] = ()) -> Part:  # fmt: skip
+        """The same, of findings and grids of which some are None: there was nothing to say."""
+        return cls([*filter(None, findings)], [*filter(None, grids)], [*filter(None, details)], drawings, rule, tables)
 
     @property
     def empty(self) -> bool:

@@ -23,11 +23,19 @@ from evalsuite.report.numerals import is_geometric, radius_text
 from evalsuite.report.record import Record
 from evalsuite.report.sentences import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
-from pipelines.bounds.report.figures import _curves, _radius_axis, certified_curves
+from pipelines.bounds.report.figures import _curves, _points, _radius_axis, certified_curves
 from pipelines.bounds.report.heights import Height, heights, radius_gaps
-from pipelines.bounds.report.layers import layers_grid, logits_grid, shown_radii, stability_grid
 from pipelines.bounds.report.tables import BoundsTable, Place
-from pipelines.bounds.report.text import decisions_grid, heights_grid, looser_grid, radius_grid
+from pipelines.bounds.report.text import (
+    decisions_grid,
+    heights_grid,
+    layers_grid,
+    logits_grid,
+    looser_grid,
+    radius_grid,
+    shown_radii,
+    stability_grid,
+)
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 THREE = (0.125, 0.25, 0.5)
@@ -446,16 +454,13 @@ FIVE = ("gelu", "gelu-swap", "swap-refit", "annealed", "relu")
 
 def test_curves_of_five_variants_at_eight_radii_stay_apart(tmp_path: Path) -> None:
     flat = dict.fromkeys(EIGHT, (0.5, 0.6, 0.4))
-    content = content_of(tmp_path, certified(dict.fromkeys(FIVE, flat)))
+    table = table_of(tmp_path, certified(dict.fromkeys(FIVE, flat)))
     axes = Figure().subplots()
     _radius_axis(axes, EIGHT)
     assert axes.get_xscale() == "log"
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert labels == ["", "1/128", "", "1/32", "", "1/8", "", "1/2"]
-    cells = content.compared.assign(
-        eps=[float(text.split(",")[0].removeprefix("eps=")) for text in content.compared["setting"]]
-    )
-    _curves(axes, cells, FIVE, EIGHT, dashed=False)
+    _curves(axes, _points(table, FIVE, "certified_accuracy", "crown"), EIGHT, dashed=False)
     bars = [each for each in axes.containers if isinstance(each, ErrorbarContainer)]
     drawn: list[Any] = [each.lines[0].get_xdata() for each in bars]
     places = [np.log(np.array(each, dtype=float)) for each in drawn]
@@ -469,12 +474,12 @@ def test_curves_of_five_variants_at_eight_radii_stay_apart(tmp_path: Path) -> No
 
 def test_a_figure_for_each_norm(tmp_path: Path) -> None:
     rows = [*certified({"gelu": GELU}), *certified({"gelu": GELU}, step="l2", norm="l2")]
-    drawings = certified_curves(content_of(tmp_path, rows).whole, "w")
+    drawings = certified_curves(content_of(tmp_path, rows).parts["bounds"].tables)
     assert [(each.name, each.title) for each in drawings] == [
         ("certified-w", "Certified accuracy, w, L∞"), ("certified-w-l2", "Certified accuracy, w, L2"),
     ]  # fmt: skip
     assert all("log scale" in each.caption and each.svg for each in drawings)
-    single = certified_curves(content_of(tmp_path / "one", certified({"gelu": {0.5: (0.5,)}})).whole, "w")
+    single = certified_curves([table_of(tmp_path / "one", certified({"gelu": {0.5: (0.5,)}}))])
     assert [each.reason for each in single] == ["certified_accuracy needs values at two eps at least"]
 
 

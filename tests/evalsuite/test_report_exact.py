@@ -22,11 +22,9 @@ from evalsuite.report.grids import Grid
 from evalsuite.report.record import Record, read_record
 from evalsuite.report.sentences import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
-from pipelines.smt.report.distance import distances
 from pipelines.smt.report.figures import LEAST, _cactus, curve_points, exact_figures
-from pipelines.smt.report.fractions import gap_grid, verified_grid
 from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable
-from pipelines.smt.report.text import verdicts_grid
+from pipelines.smt.report.text import distances, gap_grid, verdicts_grid, verified_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 HOLDS, VIOLATED, UNKNOWN, TIMEOUT = Verdict.HOLDS, Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.TIMEOUT

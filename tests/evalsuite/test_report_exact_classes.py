@@ -36,7 +36,7 @@ from evalsuite.report.grids import Grid
 from evalsuite.results import Row, row_of
 from pipelines.smt.report.cost import searches_grid
 from pipelines.smt.report.figures import exact_figures
-from pipelines.smt.report.fractions import verified_grid
+from pipelines.smt.report.text import verified_grid
 
 FRACTIONS = {"same_class_fraction": Direction.HIGHER, "other_class_fraction": Direction.LOWER,
              "class_undecided_fraction": Direction.LOWER}  # fmt: skip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evalsuite import (
     MUTED_COLOUR,
@@ -16,91 +17,72 @@ from evalsuite import (
     layer_marks,
     log_heights,
     looks,
+    mean_interval,
     name_layers,
-    number_of,
     panels,
-    parse_setting,
     radius_text,
+    shifts,
 )
-from pipelines.bounds.report.layers import shown_radii
-from pipelines.bounds.report.tables import LAYER_WIDTH, BoundsTable, Place, by_tightness
+from pipelines.bounds.report.tables import (
+    ATTACKED,
+    CERTIFIED,
+    LAYER_WIDTH,
+    UNDECIDED,
+    BoundsTable,
+    Place,
+    by_tightness,
+)
+from pipelines.bounds.report.text import shown_radii
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+Points = Mapping[str, Sequence[tuple[float, Estimate]]]
 _FEW_RADII = 5  # With more a panel takes half the width.
 _MOST_LABELS = 6
 
 
-def _variants(lines: pd.DataFrame) -> list[str]:
-    return [str(each) for each in lines["variant"].unique()]
-
-
-def _over_eps(lines: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The cells of a metric that have a value and an eps, with `eps` and `method` as columns."""
-    cells = lines[(lines["metric"] == metric) & (lines["n"] > 0)]
-    settings = [parse_setting(text) for text in cells["setting"]]
-    cells = cells.assign(
-        eps=[number_of(each.get("eps")) for each in settings], method=[each.get("method", "") for each in settings]
-    )
-    return cells[cells["eps"].notna()]
-
-
-def certified_curves(lines: pd.DataFrame, workload: str) -> list[Drawing]:
+def certified_curves(tables: Sequence[BoundsTable]) -> list[Drawing]:
     """Certified accuracy over eps, a panel per method, with the attack's upper limit: figures of each step.
 
-    Steps have figures of their own: their radii, and the norms they are in, may differ. Of many variants there are
-    several figures.
+    Steps of a workload have figures of their own: their radii, and the norms they are in, may differ. Of many variants
+    there are several figures.
     """
-    certified = _over_eps(lines, "certified_accuracy")
-    steps = [str(each) for each in certified["step"].unique()]
-    norms = {step: _norm(certified[certified["step"] == step]) for step in steps}
+    certified = [each for each in tables if each.methods]
+    balls = [each.ball for each in certified]
     drawings = []
-    for i, step in enumerate(steps or [""]):
-        own = lines[lines["step"] == step] if steps else lines
-        ball = norms.get(step, "")
-        told = [workload, *([ball] if ball == "L2" or len(steps) > 1 else [])]
-        told += [step] if list(norms.values()).count(ball) > 1 else []
-
-        def draw(variants: Sequence[str], name: str, title: str, own: pd.DataFrame = own) -> Drawing:
-            return _certified(own[own["variant"].isin(variants)], name, title)
-
-        name = f"certified-{workload}" + (f"-{step}" if i else "")
-        drawings += drawings_by_group(draw, _variants(lines), name, f"Certified accuracy, {', '.join(told)}")
+    for i, table in enumerate(certified or tables[:1]):
+        told = [table.workload, *([table.ball] if "L2" in balls[i : i + 1] or len(balls) > 1 else [])]
+        told += [table.step] if balls.count(table.ball) > 1 else []
+        name = f"certified-{table.workload}" + (f"-{table.step}" if i else "")
+        title = f"Certified accuracy, {', '.join(told)}"
+        drawings += drawings_by_group(partial(_certified, table), table.variants, name, title)
     return drawings
 
 
-def _norm(cells: pd.DataFrame) -> str:
-    """The norm of the balls that cells are of."""
-    return "L2" if any(parse_setting(text).get("norm") == "l2" for text in cells["setting"]) else "L∞"
-
-
-def _certified(lines: pd.DataFrame, name: str, title: str) -> Drawing:
-    certified, attacked = (_over_eps(lines, metric) for metric in ("certified_accuracy", "pgd_accuracy"))
-    radii = [float(each) for each in sorted({*certified["eps"], *attacked["eps"]})]
+def _certified(table: BoundsTable, variants: Sequence[str], name: str, title: str) -> Drawing:
+    places = [place for variant, place in table.found if variant in variants]
+    eps = {metric: {place.eps for place in places if place.metric == metric} for metric in (CERTIFIED, ATTACKED)}
+    radii = [each for each in table.radii if each in eps[CERTIFIED] | eps[ATTACKED]]
     caption = (
         "Fraction of test samples proven robust, with 95 % intervals over seeds (points are set apart). Dashed: "
         "samples that the PGD attack did not break, an upper limit for all. What lies between is undecided."
         + (" ε is on a log scale." if is_geometric(radii) else "")
     )
-    if certified["eps"].nunique() < 2:
+    if len(eps[CERTIFIED]) < 2:
         return Drawing(name, title, caption, reason="certified_accuracy needs values at two eps at least")
-    shown = [(str(method), curve) for method, curve in certified.groupby("method", sort=False)]
+    methods = dict.fromkeys(place.method for place in places if place.metric == CERTIFIED)
+    shown = [(method, CERTIFIED, method) for method in methods]
     columns = min(3 if len(radii) <= _FEW_RADII else 2, len(shown))
-    unknown = _over_eps(lines, "undecided_fraction")
-    tightest = by_tightness({method for method, _ in shown})[-1]
-    unknown = unknown[unknown["method"] == tightest]
-    if len(shown) % columns and not unknown.empty:  # There is a place left.
-        shown.append((f"undecided by {tightest}", unknown))
+    tightest = by_tightness({*methods})[-1]
+    if len(shown) % columns and any((place.metric, place.method) == (UNDECIDED, tightest) for place in places):
+        shown.append((f"undecided by {tightest}", UNDECIDED, tightest))  # There is a place left.
         caption += f" The last panel: what PGD did not break and {tightest} did not prove."
-    variants, height = _variants(lines), 2.35 if columns > 2 else 2.6
+    height = 2.35 if columns > 2 else 2.6
     with panels(len(shown), columns, height, variants, more=0.3, sharex=True, sharey=True) as figure:
-        for axes, (method, curve) in zip(figure.grid.flat, shown, strict=False):
+        for axes, (told, metric, method) in zip(figure.grid.flat, shown, strict=False):
             _radius_axis(axes, radii)
-            if curve is not unknown:
-                _curves(axes, attacked, variants, radii, dashed=True)
-            _curves(axes, curve, variants, radii, dashed=False)
-            axes.set_title(method)
+            if metric == CERTIFIED:
+                _curves(axes, _points(table, variants, ATTACKED), radii, dashed=True)
+            _curves(axes, _points(table, variants, metric, method), radii, dashed=False)
+            axes.set_title(told)
             axes.set_ylim(-3, 103)
             axes.grid(axis="y")
             axes.set_xlabel("ε")
@@ -108,6 +90,15 @@ def _certified(lines: pd.DataFrame, name: str, title: str) -> Drawing:
         for axes in figure.grid[:, 0]:
             axes.set_ylabel("% of samples")
     return Drawing(name, title, caption, f"{title}: {len(shown)} methods; the numbers are in the tables.", figure.svg)
+
+
+def _points(table: BoundsTable, variants: Sequence[str], metric: str, method: str = "") -> Points:
+    """Variant -> ε and the mean over seeds, of what the stage measured."""
+    found = {}
+    for variant in variants:
+        own = ((eps, table.found.get((variant, Place(metric, eps, method)))) for eps in table.radii)
+        found[variant] = [(eps, mean_interval(list(values.values()))) for eps, values in own if values]
+    return found
 
 
 def _radius_axis(axes: Any, radii: Sequence[float]) -> None:
@@ -122,21 +113,21 @@ def _radius_axis(axes: Any, radii: Sequence[float]) -> None:
                             for i, each in enumerate(radii)], fontsize=7)  # fmt: skip
 
 
-def _curves(axes: Any, cells: pd.DataFrame, variants: Sequence[str], radii: Sequence[float], *, dashed: bool) -> None:
-    known, log = looks(variants), is_geometric(radii)
+def _curves(axes: Any, points: Points, radii: Sequence[float], *, dashed: bool) -> None:
+    known, log = looks(list(points)), is_geometric(radii)
     gap = min((math.log(b / a) if log else b - a for a, b in pairwise(radii)), default=0.0)
-    for i, variant in enumerate(variants):
-        curve = cells[cells["variant"] == variant].sort_values("eps")
-        if curve.empty:
+    for (variant, curve), place in zip(points.items(), shifts(len(points), len(points)), strict=True):
+        if not curve:
             continue
-        shift = (i - (len(variants) - 1) / 2) * gap / (14 if len(variants) < 5 else 8)
-        x = curve["eps"] if dashed else curve["eps"] * math.exp(shift) if log else curve["eps"] + shift
+        shift = place * gap / (14 if len(points) < 5 else 8)
+        heights = [100 * mean.mean for _, mean in curve]
         if dashed:
-            axes.plot(x, 100 * curve["mean"], color=known[variant].colour, linestyle=(0, (3, 2)), linewidth=0.9)
+            axes.plot([eps for eps, _ in curve], heights, color=known[variant].colour, linestyle=(0, (3, 2)),
+                      linewidth=0.9)  # fmt: skip
             continue
-        half = (100 * (curve["high"] - curve["low"]) / 2).fillna(0.0)
-        axes.errorbar(x, 100 * curve["mean"], yerr=half, color=known[variant].colour, marker=known[variant].marker,
-                      markersize=3.4, elinewidth=0.8, linewidth=1.0)  # fmt: skip
+        axes.errorbar([eps * math.exp(shift) if log else eps + shift for eps, _ in curve], heights,
+                      yerr=[100 * (mean.half_width or 0.0) for _, mean in curve], color=known[variant].colour,
+                      marker=known[variant].marker, markersize=3.4, elinewidth=0.8, linewidth=1.0)  # fmt: skip
 
 
 CAPTION = (
@@ -163,8 +154,14 @@ def width_figures(table: BoundsTable) -> list[Drawing]:
                 name_layers(axes, table.layers, _FITTING)
                 axes.set_xlabel("layer", fontsize=7.5, color=MUTED_COLOUR)
                 axes.set_title(f"ε = {radius_text(eps)}")
-            _log(figure.grid.flat[0])
-            figure.grid.flat[0].set_ylabel("width")
+            first = figure.grid.flat[0]
+            first.set_yscale("log")
+            low, high = first.get_ylim()
+            if high < 100 * low:  # What lies between powers of ten is named too.
+                log_heights(first, "{:.3g}".format, subs=(1.0, 2.0, 5.0))
+            else:
+                log_heights(first)
+            first.set_ylabel("width")
         alt = f"{title}: {', '.join(table.layers)}; the numbers are in the tables."
         return Drawing(name, title, caption, alt, figure.svg)
 
@@ -177,13 +174,3 @@ def _widths(table: BoundsTable, method: str, eps: float, variant: str) -> dict[s
     """Layer -> its width over seeds."""
     found = {each: table.compared(variant, Place(LAYER_WIDTH, eps, method, each)).mean for each in table.layers}
     return {layer: mean for layer, mean in found.items() if mean is not None}
-
-
-def _log(axes: Any) -> None:
-    """Powers of ten as text, and what lies between named too where the range is short."""
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    if high / low < 100:
-        log_heights(axes, "{:.3g}".format, subs=(1.0, 2.0, 5.0))
-    else:
-        log_heights(axes)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from evalsuite import Area, Compared, Point, Scale, Screen, area_text, holm_areas, measured_area
-from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, RADIUS, BoundsTable, Place
+from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, BoundsTable, Place
 
 AVERAGE, OVER_RADII = "mean certified radius", "certified accuracy"  # Questions: by radii, else by their curve.
 ATTACK = "pgd"  # Stands for the curve of what the attack did not break.
@@ -35,23 +35,16 @@ class RadiusGap(Area):
         return area_text(self, scale, [self.percent] if self.percent else []).replace(" input", "")
 
 
-def radius_place(table: BoundsTable) -> Place | None:
-    """The mean radius of the tightest method that has radii."""
-    methods = table.methods_of(RADIUS)
-    return Place(RADIUS, None, methods[-1]) if methods else None
-
-
 def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> list[RadiusGap]:
     """One for each table with radii and each variant but the baseline."""
-    places = ((table, radius_place(table)) for table in tables)
-    cells = [(table, table.compared(name, place)) for table, place in places if place for name in table.others]
+    cells = [(table, table.compared(name, table.radius_place)) for table in tables if table.radius_place
+             for name in table.others]  # fmt: skip
     found = [
         RadiusGap(variant=cell.variant, heights=cell.gap, estimate=cell.difference, p=cell.p, reason=cell.reason,
                   table=table, cell=cell)
         for table, cell in cells
     ]  # fmt: skip
-    known = decided(screen, tables, AVERAGE)
-    return holm_areas(found, lambda each: each.table.norm, known)
+    return holm_areas(found, lambda each: each.table.norm, decided(screen, tables, AVERAGE))
 
 
 def decided(screen: Screen | None, tables: Sequence[BoundsTable], question: str

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evalsuite import Contrast, Direction, Drawing, Endpoint, Evidence, Grid, Headline, Part, Run, Section, radius_text
+from evalsuite import Contrast, Direction, Drawing, Endpoint, Evidence, Headline, Part, Run, Section, radius_text
 from pipelines.bounds.report.figures import certified_curves, width_figures
 from pipelines.bounds.report.findings import RULE, finding, overall
-from pipelines.bounds.report.heights import (
-    AVERAGE,
-    OVER_RADII,
-    first_table,
-    height,
-    heights,
-    radius_gaps,
-    radius_place,
-)
-from pipelines.bounds.report.layers import bounds_cost_grid, layers_grid, logits_grid, stability_grid
-from pipelines.bounds.report.reading import bounds_tables
+from pipelines.bounds.report.heights import AVERAGE, OVER_RADII, first_table, height, heights, radius_gaps
 from pipelines.bounds.report.tables import (
     CERTIFIED,
     LAYER_OFF,
@@ -25,61 +15,51 @@ from pipelines.bounds.report.tables import (
     LAYER_WIDTH,
     RADIUS,
     STAGE,
-    BoundsTable,
     Place,
+    bounds_tables,
     by_tightness,
 )
-from pipelines.bounds.report.text import decisions_grid, heights_grid, looser_grid, radius_grid
+from pipelines.bounds.report.text import (
+    bounds_cost_grid,
+    decisions_grid,
+    heights_grid,
+    layers_grid,
+    logits_grid,
+    looser_grid,
+    radius_grid,
+    stability_grid,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def _tables(run: Run) -> list[BoundsTable]:
-    return bounds_tables(run.measured, run.baseline, run.record.after)
-
-
 def _part(run: Run) -> Part:
     """Each bounds step of each workload."""
-    tables = run.once(_tables)
+    tables = run.once(bounds_tables)
     if not tables:
         return Part()
     found, turned, radii = heights(tables, run.screen), heights(tables, turned=True), radius_gaps(tables, run.screen)
-    grids: list[Grid | None] = [radius_grid(tables, radii), heights_grid(found, run.baseline)]
-    grids += [decisions_grid(table) for table in tables]
-    details: list[Grid | None] = [heights_grid(found, run.baseline, looser=True)]
+    grids = [radius_grid(tables, radii), heights_grid(found, run.baseline), *map(decisions_grid, tables)]
+    details = [heights_grid(found, run.baseline, looser=True)]
     for table in tables:
         details += [layers_grid(table), stability_grid(table), logits_grid(table), looser_grid(table)]
     details.append(bounds_cost_grid(tables))
     findings = [overall(tables, found, turned, radii), *(finding(table, found, radii) for table in tables)]
-    return Part(
-        [*filter(None, findings)],
-        [*filter(None, grids)],
-        [*filter(None, details)],
-        _drawings(run, tables),
-        RULE,
-        tables,
-    )
-
-
-def _drawings(run: Run, tables: list[BoundsTable]) -> list[Drawing]:
-    found = []
+    drawings: list[Drawing] = []
     for workload in dict.fromkeys(table.workload for table in tables):
-        found += certified_curves(run.compared[run.compared["workload"] == workload], workload)
-        found += [each for table in tables if table.workload == workload for each in width_figures(table)]
-    return found
-
-
-def _first(run: Run, workload: str) -> BoundsTable | None:
-    return first_table(run.once(_tables), workload)
+        own = [table for table in tables if table.workload == workload]
+        drawings += [*certified_curves(own), *(each for table in own for each in width_figures(table))]
+    return Part.of(findings, grids, details, drawings, RULE, tables)
 
 
 def _radius(run: Run, workload: str, variant: str) -> Evidence | None:
     """The mean certified radius over the samples, of the tightest method that has radii."""
-    table = _first(run, workload)
-    if table is None or not any(map(radius_place, run.once(_tables))):
+    tables = run.once(bounds_tables)
+    table = first_table(tables, workload)
+    if table is None or not any(each.radius_place for each in tables):
         return None
-    place = radius_place(table)
+    place = table.radius_place
     if place is None:
         return Evidence(Contrast("mean certified radius", reason="no radius was bisected"))
     own, other = (table.values(name, place) for name in (variant, table.baseline))
@@ -93,14 +73,13 @@ def _radius(run: Run, workload: str, variant: str) -> Evidence | None:
 
 def _certified(run: Run, workload: str, variant: str) -> Evidence | None:
     """How much higher the certified curve of the tightest method lies, and each of its ε; of runs without radii."""
-    table = _first(run, workload)
-    if table is None or any(map(radius_place, run.once(_tables))):
+    tables = run.once(bounds_tables)
+    table = first_table(tables, workload)
+    if table is None or any(each.radius_place for each in tables):
         return None
-    places = [(eps, Place(CERTIFIED, eps, table.tightest)) for eps in table.radii]
-    family = [
-        Contrast(f"ε = {radius_text(eps)}", table.values(variant, place), table.values(table.baseline, place))
-        for eps, place in places
-    ]
+    places = {f"ε = {radius_text(eps)}": Place(CERTIFIED, eps, table.tightest) for eps in table.radii}
+    family = [Contrast(told, table.values(variant, place), table.values(table.baseline, place))
+              for told, place in places.items()]  # fmt: skip
     if len(family) == 1:
         return Evidence(family[0])
     area = height(table, table.tightest, variant)

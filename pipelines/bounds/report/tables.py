@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evalsuite import (
     Compared,
     GridCell,
+    Measured,
+    Run,
     Scale,
     Sheet,
     StepTable,
@@ -18,6 +23,8 @@ from evalsuite import (
     compared_columns,
     estimate_columns,
     is_geometric,
+    labels,
+    number_of,
 )
 
 STAGE = "bounds"
@@ -29,6 +36,7 @@ SECONDS, MEMORY = "seconds", "peak_memory"
 METRICS = (CERTIFIED, ATTACKED, UNDECIDED, RADIUS, MEDIAN, WIDTH, UNSTABLE, LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF,
            SECONDS, MEMORY, "clean_accuracy")  # fmt: skip
 TIGHTNESS = ("graph-ibp", "ibp", "forward", "crown-ibp", "graph-crown", "crown", "alpha-crown")  # From loose to tight.
+_TOLD = (CERTIFIED, ATTACKED, RADIUS)  # What the stage may have a remark on.
 _WAYS = {UNDECIDED: 0, WIDTH: -1, UNSTABLE: 0, LAYER_WIDTH: -1, LAYER_UNSTABLE: 0, LAYER_OFF: 0, SECONDS: 0, MEMORY: 0}
 
 
@@ -125,6 +133,12 @@ class BoundsTable(StepTable):
         if self.row(sheet, heads, cells, scale, show):
             sheet.lines += [self.line(place, cell) for cell in cells]
 
+    @property
+    def radius_place(self) -> Place | None:
+        """The mean radius of the tightest method that has radii."""
+        methods = self.methods_of(RADIUS)
+        return Place(RADIUS, None, methods[-1]) if methods else None
+
     def line(self, place: Place, cell: Compared) -> dict[str, Any]:
         """Exact numbers of a cell."""
         return {
@@ -138,3 +152,64 @@ class BoundsTable(StepTable):
 def by_tightness(methods: Sequence[str] | set[str]) -> list[str]:
     """From loose to tight; methods of other stages come first, by name."""
     return sorted(methods, key=lambda each: (TIGHTNESS.index(each) if each in TIGHTNESS else -1, each))
+
+
+def bounds_tables(run: Run) -> list[BoundsTable]:
+    """A table for each bounds step of each workload; also of a step of which every job failed."""
+    measured, after = run.measured, run.record.after
+    made = []
+    for workload in measured.workloads:
+        arms = measured.arms(workload, run.baseline)
+        for step in measured.steps(workload, STAGE):
+            found, norms = _found(measured, workload, step, arms["variants"])
+            places = [place for _, place in found]
+            norm = next(iter(norms), str(measured.options[step].get("norm") or "linf"))  # Of a step without a value.
+            made.append(BoundsTable(
+                **arms, step=step, label=workload,
+                methods=tuple(by_tightness({place.method for place in places if place.metric == CERTIFIED})),
+                radii=tuple(sorted({place.eps for place in places if place.eps is not None})), norm=norm,
+                after=after.get(step, ""), found=found, remarks=_remarks(measured, workload, step),
+                reasons=measured.reasons(workload, step, arms["variants"], CERTIFIED),
+            ))  # fmt: skip
+    # Labels tell tables apart: workload, norm, what the step follows, and its name where these are not enough.
+    counts = Counter(each.workload for each in made)
+    told = [
+        [each.workload, *([each.ball] if each.norm == "l2" or counts[each.workload] > 1 else []),
+         *([f"after {each.after}"] if each.after else [])]
+        for each in made
+    ]  # fmt: skip
+    every = labels(told, [each.step for each in made])
+    return [replace(each, label=label) for each, label in zip(made, every, strict=True)]
+
+
+def _found(
+    measured: Measured, workload: str, step: str, variants: Sequence[str]
+) -> tuple[dict[tuple[str, Place], Values], dict[str, None]]:
+    """All values of a step, and the norms that their settings name."""
+    found: dict[tuple[str, Place], Values] = {}
+    norms: dict[str, None] = {}
+    for variant in variants:
+        for metric in METRICS:
+            for text, keys in measured.settings(workload, variant, step, metric).items():
+                eps = number_of(keys.get("eps"))
+                place = Place(metric, None if math.isnan(eps) else eps, keys.get("method", ""), keys.get("layer", ""))
+                found[variant, place] = measured.values(workload, variant, step, metric, text)
+                norms |= {keys["norm"]: None} if "norm" in keys else {}
+    return found, norms
+
+
+def _remarks(measured: Measured, workload: str, step: str) -> tuple[str, ...]:
+    """What the stage says of accuracies and radii that it gave; remarks that differ in numbers alone are one."""
+    rows = measured.frame
+    rows = rows[(rows["workload"] == workload) & (rows["step"] == step) & rows["metric"].isin(_TOLD)]
+    rows = rows[rows["value"].notna()]
+    found: dict[tuple[str, str], list[str]] = {}
+    for variant, metric, reason in rows[["variant", "metric", "reason"]].itertuples(index=False):
+        if reason:
+            alike = re.sub(r"[0-9]+", "0", str(reason))
+            found.setdefault((str(metric), alike), []).append(f"{variant}: {reason}")
+    totals = rows["metric"].value_counts()
+    return tuple(
+        f"{len(told)} of {int(totals[metric])} values of {metric.replace('_', ' ')} have a remark like this: {told[0]}."
+        for (metric, _), told in found.items()
+    )

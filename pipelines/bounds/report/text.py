@@ -1,7 +1,8 @@
-"""Certified robustness as text: what is decided at each radius, mean heights of curves, and certified radii."""
+"""Certified robustness as text: decisions, certified radii, heights of curves, widths of bounds, and what they cost."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 from evalsuite import (
     AREA_SCALE,
     Compared,
+    Estimate,
     Grid,
     GridCell,
     Scale,
@@ -18,11 +20,29 @@ from evalsuite import (
     areas_sheet,
     common_scale,
     compared_cell,
+    lacking,
+    mean_interval,
     p_text,
     radius_text,
+    scale_of,
 )
-from pipelines.bounds.report.heights import ATTACK, Height, RadiusGap, radius_place
-from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, MEDIAN, RADIUS, UNDECIDED, BoundsTable, Place
+from pipelines.bounds.report.heights import ATTACK, Height, RadiusGap
+from pipelines.bounds.report.tables import (
+    ATTACKED,
+    CERTIFIED,
+    LAYER_OFF,
+    LAYER_UNSTABLE,
+    LAYER_WIDTH,
+    MEDIAN,
+    MEMORY,
+    RADIUS,
+    SECONDS,
+    UNDECIDED,
+    UNSTABLE,
+    WIDTH,
+    BoundsTable,
+    Place,
+)
 
 CLEAN = "clean_accuracy"
 NOTE = (
@@ -46,6 +66,21 @@ RADIUS_NOTE = (
     "samples; 0 for a sample that is misclassified. Δ is paired with {baseline} by seed. In units of the input. p is "
     "of the two-sided t test of the mean, adjusted by Holm as in the first table, and marks what is resolved there; of "
     "steps that are not in that table, for all such means of the same norm."
+)
+WIDTH_NOTE = (
+    "Mean width of the intervals, over neurons, samples and seeds. × is the geometric mean over seeds of its ratio to "
+    "{baseline}'s, with the 95 % t interval of the logarithms, marked where that excludes 1. Logits have the scale of "
+    "their network: one with smaller logits has narrower bounds for that alone, and proves no more by it."
+)
+STABILITY_NOTE = (
+    "Shares of a layer's activation inputs. Unstable: the interval has 0 strictly inside; stable off: it is at most 0. "
+    "A ReLU that is not unstable is linear and costs bound propagation nothing; a GELU is curved either way, so equal "
+    "shares mean less for it. No better way."
+)
+COST_NOTE = (
+    "Clock and memory readings of jobs that ran side by side: mean over seeds of the seconds for all radii, the least "
+    "and the greatest, and of the peak of memory above what the job held before. No verdicts. alpha-CROWN's seconds "
+    "include CROWN's."
 )
 
 
@@ -87,7 +122,12 @@ def heights_grid(every: Sequence[Height], baseline: str, *, looser: bool = False
     """A row per table and method, a column per variant: of the tightest method and PGD, or of all others."""
     found = [each for each in every if (each.method in (each.table.tightest, ATTACK)) is not looser]
     sheet, variants = areas_sheet(found, lambda each: (each.table.label, _told(each)), _range, _detail)
-    sheet.lines = [_height_line(each, baseline) for each in found]
+    sheet.lines = [
+        {"workload": each.table.workload, "step": each.table.step, "norm": each.table.norm, "method": each.method,
+         "variant": each.variant, "baseline": baseline, "logarithmic": each.table.logarithmic,
+         **area_columns(each, "height")}
+        for each in found
+    ]  # fmt: skip
     counts = {f"{_told(each)} in {each.table.ball}":
               sum(other.p is not None for other in every if other.family == each.family)
               for each in found}  # fmt: skip
@@ -128,17 +168,9 @@ def _detail(height: Height) -> str:
     return p + (f", n = {count}" if count < height.table.seeds else "")
 
 
-def _height_line(height: Height, baseline: str) -> dict[str, Any]:
-    return {
-        "workload": height.table.workload, "step": height.table.step, "norm": height.table.norm,
-        "method": height.method, "variant": height.variant, "baseline": baseline,
-        "logarithmic": height.table.logarithmic, **area_columns(height, "height"),
-    }  # fmt: skip
-
-
 def radius_grid(tables: Sequence[BoundsTable], gaps: Sequence[RadiusGap]) -> Grid | None:
     """Mean and median certified radius: a row per table, method and metric; None without any."""
-    primary = {(id(each.table), radius_place(each.table), each.variant): each for each in gaps}
+    primary = {(id(each.table), each.table.radius_place, each.variant): each for each in gaps}
     sheet = Sheet()
     for table in tables:
         for metric, told in ((RADIUS, "mean"), (MEDIAN, "median")):
@@ -159,3 +191,102 @@ def _radius_cell(found: Mapping[str, RadiusGap | None], cell: Compared, table: B
     if gap is None or gap.p_holm is None:
         return compared_cell(cell, table, scale)
     return replace(compared_cell(cell, table, scale, [f"p {p_text(gap.p_holm)}"]), tone=gap.tone)
+
+
+def shown_radii(radii: Sequence[float]) -> list[float]:
+    """One or two of them: at a quarter and at half of the grid, where bounds are neither trivial nor exploded."""
+    return [radii[place] for place in sorted({len(radii) // 4, len(radii) // 2})] if radii else []
+
+
+def ratio_cell(cell: Compared, table: BoundsTable, scale: Scale) -> GridCell:
+    """ "3.21 ×0.82 [0.78, 0.87]"."""
+    if cell.mean is None:
+        return GridCell(cell.reason, tone="lack")
+    notes = [ratio_text(cell.ratio)] if cell.ratio else []
+    return GridCell(
+        scale.number(cell.mean.mean), ", ".join([*notes, *lacking(cell, table)]), repr(cell.mean.mean), cell.ratio_tone
+    )
+
+
+def ratio_text(ratio: Estimate) -> str:
+    """ "×0.82 [0.78, 0.87]"."""
+    if ratio.constant:
+        return f"×{ratio.mean:.3g} in all {ratio.n} seeds"
+    if ratio.low is None or ratio.high is None:
+        return f"×{ratio.mean:.3g}"
+    digits = 2 if abs(ratio.high - ratio.low) >= 0.02 else 3
+    if ratio.high >= 1000:
+        return f"×{ratio.mean:.2g} [{ratio.low:.2g}, {ratio.high:.2g}]"
+    return f"×{ratio.mean:.{digits}f} [{ratio.low:.{digits}f}, {ratio.high:.{digits}f}]"
+
+
+def layers_grid(table: BoundsTable) -> Grid | None:
+    """Mean width of each layer's intervals, and of the logits', at one or two radii; None without any."""
+    sheet, layered = Sheet(), table.methods_of(LAYER_WIDTH)
+    for method in reversed(layered or table.methods_of(WIDTH)):
+        for eps in shown_radii(table.radii_of(LAYER_WIDTH if layered else WIDTH, method)):
+            places = {layer: Place(LAYER_WIDTH, eps, method, layer) for layer in table.layers}
+            for layer, place in (*places.items(), ("logits", Place(WIDTH, eps, method))):
+                table.number(sheet, (layer, method, eps_cell(eps)), place, "logit", ratio_cell)
+    heads, note = ("layer", "method", "ε", *table.variants), WIDTH_NOTE.format(baseline=table.baseline)
+    return sheet.grid(f"{table.name}-widths", f"{table.label}, width of the bounds by layer", heads, note)
+
+
+def logits_grid(table: BoundsTable) -> Grid | None:
+    """Width of the logits' bounds and unstable neurons at every radius; None without any."""
+    sheet = Sheet()
+    for metric, told, unit in ((WIDTH, "width of logits", "logit"), (UNSTABLE, "unstable neurons", "count")):
+        for method in reversed(table.methods_of(metric)):
+            for eps in table.radii_of(metric, method):
+                table.number(sheet, (eps_cell(eps), method, told), Place(metric, eps, method), unit, ratio_cell)
+    caption = f"{table.label}, bounds of the logits and unstable neurons by radius"
+    heads, note = ("ε", "method", "of", *table.variants), WIDTH_NOTE.format(baseline=table.baseline)
+    return sheet.grid(f"{table.name}-logits", caption, heads, note)
+
+
+def stability_grid(table: BoundsTable) -> Grid | None:
+    """Shares of unstable and of stable inactive neurons by layer, at one or two radii; None without any."""
+    sheet = Sheet()
+    for method in reversed(table.methods_of(LAYER_UNSTABLE)):
+        for eps in shown_radii(table.radii_of(LAYER_UNSTABLE, method)):
+            for layer in table.layers:
+                for metric, told in ((LAYER_UNSTABLE, "unstable"), (LAYER_OFF, "stable off")):
+                    heads = (layer, method, eps_cell(eps), told)
+                    table.number(sheet, heads, Place(metric, eps, method, layer), "share")
+    caption = f"{table.label}, unstable and stable inactive neurons by layer (%, Δ in pp)"
+    columns = ("layer", "method", "ε", "share", *table.variants)
+    return sheet.grid(f"{table.name}-stability", caption, columns, STABILITY_NOTE)
+
+
+def bounds_cost_grid(tables: Sequence[BoundsTable]) -> Grid | None:
+    """Seconds and peak memory of each method; None where neither was measured."""
+    sheet = Sheet()
+    kinds: tuple[tuple[str, str, str, Any], ...] = ((SECONDS, "time", "s", math.fsum), (MEMORY, "memory", "bytes", max))
+    for table in tables:
+        for metric, told, unit, join in kinds:
+            for method in reversed(table.methods_of(metric)):
+                cells = [_cost(table, name, metric, method, join) for name in table.variants]
+                scale = scale_of(unit, [value for cell in cells for value in cell.values.values()])
+                sheet.add(table.label, method, told, *(_plain(cell, scale) for cell in cells))
+                sheet.lines += [table.line(Place(metric, None, method), cell) for cell in cells]
+    heads = ("workload", "method", "cost", *tables[0].variants)
+    return sheet.grid("bounds-cost", "What bounds cost: seconds and peak memory of one network", heads, COST_NOTE)
+
+
+def _cost(table: BoundsTable, variant: str, metric: str, method: str, join: Any) -> Compared:
+    """The sum or the greatest over all radii; seeds that lack a radius are left out."""
+    values = table.values(variant, Place(metric, None, method))
+    every = [table.values(variant, Place(metric, eps, method)) for eps in table.radii_of(metric, method)]
+    if every and not values:
+        common = set.intersection(*(set(each) for each in every))
+        values = {seed: float(join([each[seed] for each in every])) for seed in sorted(common)}
+    if not values:
+        return Compared(variant, reason=table.reason(variant, metric))
+    return Compared(variant, values, mean=mean_interval(list(values.values())))
+
+
+def _plain(cell: Compared, scale: Scale) -> GridCell:
+    if cell.mean is None:
+        return GridCell(cell.reason, tone="lack")
+    ends = " to ".join(dict.fromkeys(scale.number(end(cell.values.values())) for end in (min, max)))
+    return GridCell(f"{scale.number(cell.mean.mean)} {scale.unit}", f"({ends})", repr(cell.mean.mean))

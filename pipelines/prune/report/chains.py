@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from evalsuite import (
@@ -10,6 +10,7 @@ from evalsuite import (
     Grid,
     GridCell,
     Measured,
+    Run,
     Sheet,
     estimate_columns,
     interval_text,
@@ -24,27 +25,21 @@ CHAIN_NOTE = (
     "variant and seed, where the recipe has them, with its 95 % interval; what the variants differ by is among all "
     "measurements."
 )
-# What an accuracy is of, the one wanted most first.
-SOURCES = {"integer_accuracy": "integers only", "runtime_accuracy": "ONNX Runtime", "accuracy": "Brevitas"}
-_SHOWN = (*SOURCES, "certified_accuracy", "verified_accuracy", "model_bytes")
+_NAMES = {"integer_accuracy": "accuracy (integers only)", "runtime_accuracy": "accuracy (ONNX Runtime)",
+          "model_bytes": "file size"}  # fmt: skip
+_ACCURACIES = ("integer_accuracy", "runtime_accuracy", ACCURACY)  # The one wanted most first.
+_SHOWN = (*_ACCURACIES, "certified_accuracy", "verified_accuracy", "model_bytes")
 _LOWER = ("model_bytes",)
 _METHODS = ("", "alpha-crown", "smt")  # Of several bounds the tightest is shown.
 
 
 class Chain:
-    """Which step follows which, and the same steps without those that prune.
+    """Which step of a workload follows which, and the same steps without those that prune."""
 
-    Args:
-        after: step -> what it follows.
-        options: step -> its options.
-        stages: step -> its stage, of all steps with rows.
-    """
-
-    def __init__(
-        self, after: Mapping[str, str], options: Mapping[str, Mapping[str, Any]], stages: Mapping[str, str]
-    ) -> None:
-        self.stages = stages
-        self._after, self._options = after, options
+    def __init__(self, run: Run, workload: str) -> None:
+        own = run.measured.frame[run.measured.frame["workload"] == workload]
+        self.stages: dict[str, str] = dict(zip(own["step"], own["stage"], strict=True))
+        self._after, self._options = run.record.after, run.measured.options
 
     def links(self, step: str) -> list[str]:
         """The steps from the first to this one."""
@@ -59,10 +54,11 @@ class Chain:
 
     def twin(self, step: str) -> str:
         """The one step that does the same on the unpruned network; empty where there is none, or more than one."""
-        if all(self.stages.get(each) in (STAGE, EXACT) for each in self.links(step)):
+        does = self._does(step)
+        if not does:
             same = [each for each, stage in self.stages.items() if stage == ACCURACY and not self._after.get(each)]
             return same[0] if same else ""
-        same = [each for each in self.stages if not self.pruned(each) and self._does(each) == self._does(step)]
+        same = [each for each in self.stages if not self.pruned(each) and self._does(each) == does]
         return same[0] if len(same) == 1 else ""
 
     def _does(self, step: str) -> list[tuple[Any, ...]]:
@@ -74,14 +70,12 @@ class Chain:
         ]
 
 
-def chain_grid(measured: Measured, workload: str, baseline: str, after: Mapping[str, str]) -> Grid | None:
+def chain_grid(run: Run, workload: str) -> Grid | None:
     """A row per metric of each link, from the pruned network on; None where nothing follows a step that prunes."""
-    own = measured.frame[measured.frame["workload"] == workload]
-    stages = dict(own[["step", "stage"]].drop_duplicates("step").itertuples(index=False, name=None))
-    chain = Chain(after, measured.options, stages)
-    ends = [step for step in stages if chain.pruned(step) and len(chain.links(step)) > 1]
+    measured, chain = run.measured, Chain(run, workload)
+    ends = [step for step in chain.stages if chain.pruned(step) and len(chain.links(step)) > 1]
     shown = dict.fromkeys(link for step in ends for link in chain.links(step) if chain.pruned(link))
-    variants, sheet = measured.arms(workload, baseline)["variants"], Sheet()
+    variants, sheet = measured.arms(workload, run.baseline)["variants"], Sheet()
     for step in shown:
         twin = chain.twin(step)
         for metric, setting in _metrics(measured, workload, step):
@@ -97,7 +91,7 @@ def chain_grid(measured: Measured, workload: str, baseline: str, after: Mapping[
                      **estimate_columns("value", cell[0]), "unpruned_step": twin,
                      **estimate_columns("difference", cell[1])}
                 )  # fmt: skip
-            what = ", ".join(part for part in (_named(metric), setting.replace("=", " ")) if part)
+            what = _NAMES.get(metric, metric.replace("_", " ")) + (f", {setting.replace('=', ' ')}" if setting else "")
             to = twin if any(cell.detail for cell in cells) else "–"
             sheet.add(" → ".join(chain.links(step)), what, to, *cells)
     heads = ("chain", "metric", "Δ to", *variants)
@@ -114,17 +108,11 @@ def _metrics(measured: Measured, workload: str, step: str) -> Iterator[tuple[str
             for text, keys in measured.settings(workload, variant, step, metric).items()
             if "activation" not in keys
         )
-        if metric in SOURCES and (accuracy or not settings):
+        if metric in _ACCURACIES and (accuracy or not settings):
             continue
-        accuracy = accuracy or metric in SOURCES
+        accuracy = accuracy or metric in _ACCURACIES
         chosen = [text for text, method in settings if method in _METHODS] or [text for text, _ in settings]
         yield from ((metric, text) for text in chosen)
-
-
-def _named(metric: str) -> str:
-    if metric in SOURCES and metric != ACCURACY:
-        return f"accuracy ({SOURCES[metric]})"
-    return {"model_bytes": "file size"}.get(metric, metric.replace("_", " "))
 
 
 def _cell(mean: Estimate | None, change: Estimate | None, metric: str, reason: str) -> GridCell:

@@ -34,11 +34,12 @@ def finding(table: PruningTable, areas: Sequence[SweepArea]) -> Finding:
     """At which sparsities the variants differ, with and without fine-tuning, and what pruning costs each of them."""
     sentences = []
     for sweep in table.sweeps:
-        quiet = [name for name in table.others if _quiet(table, sweep, name)]
         head = f"{sweep.method}: " if len(table.sweeps) > 1 else ""
-        for variant in table.others:
-            if variant not in quiet and _any_tested(table, sweep, variant):
-                sentences.append(head + _variant_sentence(table, sweep, variant))
+        tested = {name: [cell for metric in (ACCURACY, BEFORE) for _, cell in _cells(table, sweep, name, metric)]
+                  for name in table.others}  # fmt: skip
+        quiet = [name for name, cells in tested.items() if cells and not any(cell.resolved for cell in cells)]
+        sentences += [head + _variant_sentence(table, sweep, name) for name, cells in tested.items()
+                      if any(cell.resolved for cell in cells)]  # fmt: skip
         if quiet:
             before = sweep.tuned and any(_cells(table, sweep, name, BEFORE) for name in quiet)
             how = "with or without fine-tuning" if before else _how(sweep.tuned)
@@ -72,33 +73,20 @@ def _cells(table: PruningTable, sweep: Sweep, variant: str, metric: str) -> list
     return [(each, cell) for each, cell in cells if cell.bracketed]
 
 
-def _any_tested(table: PruningTable, sweep: Sweep, variant: str) -> bool:
-    return any(_cells(table, sweep, variant, metric) for metric in (ACCURACY, BEFORE))
-
-
-def _quiet(table: PruningTable, sweep: Sweep, variant: str) -> bool:
-    """Compared at some sparsity, and resolved at none."""
-    cells = [cell for metric in (ACCURACY, BEFORE) for _, cell in _cells(table, sweep, variant, metric)]
-    return bool(cells) and not any(cell.resolved for cell in cells)
-
-
 def _headline(table: PruningTable) -> str:
-    counted = {
-        metric: [
-            cell for sweep in table.sweeps for name in table.others for _, cell in _cells(table, sweep, name, metric)
-        ]
+    after, before = (
+        [cell for sweep in table.sweeps for name in table.others for _, cell in _cells(table, sweep, name, metric)]
         for metric in (ACCURACY, BEFORE)
-    }
-    after, before = counted[ACCURACY], counted[BEFORE] if any(each.tuned for each in table.sweeps) else []
+    )
+    tuned = any(each.tuned for each in table.sweeps)
     if not after:
         paired = any(table.paired(each.step, name).difference for each in table.treatments for name in table.others)
         return "One seed: no interval, so nothing is claimed." if paired else (
             f"No pruned network can be compared with {table.baseline}."
         )  # fmt: skip
-    how = _how(any(each.tuned for each in table.sweeps))
-    text = f"{tally(after).capitalize()} of {len(after)} differences to {table.baseline} resolved {how}"
-    text += f", {tally(before)} of {len(before)} before it" if before else ""
-    p_values = [cell.p for cell in (*after, *before) if cell.p is not None]
+    text = f"{tally(after).capitalize()} of {len(after)} differences to {table.baseline} resolved {_how(tuned)}"
+    text += f", {tally(before)} of {len(before)} before it" if before and tuned else ""
+    p_values = [cell.p for cell in (*after, *(before if tuned else ())) if cell.p is not None]
     return f"{text}; {after_holm(p_values)}." if p_values else f"{text}."
 
 
@@ -134,11 +122,9 @@ def _beyond(table: PruningTable, sweep: Sweep, variant: str, scale: Scale) -> st
             changed[each] = gap
     shares = _shares(list(changed), [each for each, _ in cells]) if changed else ""
     where = f"at {shares} ({ends_text(list(changed.values()), scale)})" if changed else "nowhere"
-    told = (
-        f" Unpruned its gap is {interval_text(plain.difference, scale)}{'' if plain.resolved else ', not resolved'}; "
-    )
+    told = f" Unpruned its gap is {interval_text(plain.difference, scale)}{'' if plain.resolved else ', not resolved'}"
     how = " with fine-tuning" if sweep.tuned else ""
-    return told + f"pruning{how} changes that gap resolvedly {where}."
+    return f"{told}; pruning{how} changes that gap resolvedly {where}."
 
 
 def _losses(table: PruningTable, sweep: Sweep) -> str:
@@ -166,12 +152,9 @@ def _losses(table: PruningTable, sweep: Sweep) -> str:
         free.setdefault(f"none is resolved up to {each.share}", []).append(variant + bound)
     if not free:
         return ""
-    than = (
-        "its own networks that were fine-tuned alike and not pruned" if sweep.control else "its own unpruned networks"
-    )
-    return f"Loss of each variant against {than}: " + "; ".join(
-        f"{told} for {listed(names)}" for told, names in free.items()
-    ) + "."  # fmt: skip
+    than = "networks that were fine-tuned alike and not pruned" if sweep.control else "unpruned networks"
+    told = "; ".join(f"{each} for {listed(names)}" for each, names in free.items())
+    return f"Loss of each variant against its own {than}: {told}."
 
 
 def _area_sentence(table: PruningTable, sweep: Sweep, areas: Sequence[SweepArea]) -> str:
@@ -183,8 +166,8 @@ def _area_sentence(table: PruningTable, sweep: Sweep, areas: Sequence[SweepArea]
         told = ", ".join(f"{each.variant} {area_text(each)}" for each in own if each.axis == axis)
         parts.append(f"over {axis.label}{' (timing)' if axis.timing else ''} {told}")
     resolved = [each for each in own if each.tone]
-    verdict = "none resolved" if not resolved else listed(
-        [f"{each.variant} {each.tone} over {each.axis.label}" for each in resolved]
+    verdict = listed(f"{each.variant} {each.tone} over {each.axis.label}" for each in resolved) if resolved else (
+        "none resolved"
     )  # fmt: skip
     return f"Mean height above {table.baseline}'s curve, {'; '.join(parts)}: {verdict}."
 
@@ -196,21 +179,15 @@ def _random_sentences(table: PruningTable) -> list[str]:
     for group in equals(table):
         for control in (each for each in group if each.importance == RANDOM):
             for each in group:
-                if each.importance == RANDOM or _without(each) != _without(control):
+                # Sorted pairs of which those of the importance differ.
+                if each.importance == RANDOM or {name for name, _ in {*each.key} ^ {*control.key}} != {"importance"}:
                     continue
-                parts = []
-                for metric, told in ((ACCURACY, "after fine-tuning"), (BEFORE, "before it")):
-                    if metric == BEFORE and not each.tuned:
-                        continue
-                    parts.append(
-                        f"{told if each.tuned else 'not fine-tuned'}, {_versus(table, each, control, metric, scale)}"
-                    )
+                asked = {ACCURACY: "after fine-tuning", BEFORE: "before it"} if each.tuned else {
+                    ACCURACY: "not fine-tuned"
+                }  # fmt: skip
+                parts = [f"{told}, {_versus(table, each, control, metric, scale)}" for metric, told in asked.items()]
                 found.append(f"{each.importance} against random channels at {each.share}: {'; '.join(parts)}.")
     return found
-
-
-def _without(treatment: Treatment) -> dict[str, str]:
-    return {name: value for name, value in treatment.key if name != "importance"}
 
 
 def _versus(table: PruningTable, one: Treatment, other: Treatment, metric: str, scale: Scale) -> str:
@@ -221,15 +198,8 @@ def _versus(table: PruningTable, one: Treatment, other: Treatment, metric: str, 
 
 def _equality_sentence(table: PruningTable) -> list[str]:
     errors = [
-        value
-        for each in table.treatments
-        if not each.control
-        for name in table.variants
+        value for each in table.treatments if not each.control for name in table.variants
         for value in table.values(each.step, name, "equality_error").values()
-    ]
-    if not errors:
-        return []
-    return [
-        f"Removing channels gives the outputs of zeroing them: the largest error of {len(errors)} networks is "
-        f"{max(errors):.1e}."
-    ]
+    ]  # fmt: skip
+    told = "Removing channels gives the outputs of zeroing them: the largest error of"
+    return [f"{told} {len(errors)} networks is {max(errors):.1e}."] if errors else []

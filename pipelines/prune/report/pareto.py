@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from evalsuite import (
@@ -20,7 +21,6 @@ from evalsuite import (
 from pipelines.prune.report.sweep_areas import FAST, MACS, SINGLE, Axis, curve_points
 from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, Sweep
 
-PARETO_TITLE = "Accuracy against cost of pruned networks"
 CAPTION = (
     "Test accuracy, mean over seeds with 95 % intervals (they may leave a panel), by how much was pruned: the per cent "
     "of channels removed stands at the lowest of their points. Filled: no other point of the panel is as accurate and "
@@ -29,8 +29,6 @@ CAPTION = (
     "and clock readings."
 )
 ZERO = "At 0: networks that were fine-tuned alike and not pruned; dashes: as trained, compared with none."
-LACK = "it takes two sparsities with an accuracy and a cost"
-_ONE_ROW = 2
 _TALL = 0.05  # of a panel's height: a label
 _NARROW = 3.0  # A range of latencies, greatest over least.
 _FINE = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3)
@@ -60,31 +58,25 @@ def pareto_figures(table: PruningTable) -> list[Drawing]:
     drawings = []
     for i, sweep in enumerate(table.sweeps):
         told = f", {sweep.method}" if len(table.sweeps) > 1 else ""
-
-        def draw(variants: Sequence[str], name: str, title: str, sweep: Sweep = sweep) -> Drawing:
-            return _pareto(table, sweep, variants, name, title)
-
         name = f"pareto-{table.workload}" + (f"-{i + 1}" if i else "")
-        drawings += drawings_by_group(draw, table.variants, name, f"{PARETO_TITLE}, {table.workload}{told}")
+        title = f"Accuracy against cost of pruned networks, {table.workload}{told}"
+        drawings += drawings_by_group(partial(_pareto, table, sweep), table.variants, name, title)
     return drawings
 
 
 def front(spots: Sequence[Spot]) -> list[Spot]:
     """Those that no other beats: none is at most as costly and at least as accurate, and better in one of the two."""
-    return [each for each in spots if not any(_beats(other, each) for other in spots)]
-
-
-def _beats(one: Spot, other: Spot) -> bool:
-    cheap, good = one.x <= other.x, one.accuracy.mean >= other.accuracy.mean
-    return cheap and good and (one.x, one.accuracy.mean) != (other.x, other.accuracy.mean)
+    places = {(each.x, each.accuracy.mean) for each in spots}
+    return [each for each in spots if not any(x <= each.x and y >= each.accuracy.mean
+                                              for x, y in places - {(each.x, each.accuracy.mean)})]  # fmt: skip
 
 
 def _pareto(table: PruningTable, sweep: Sweep, variants: Sequence[str], name: str, title: str) -> Drawing:
     caption = CAPTION.format(zero=ZERO if sweep.control else "At 0, where shown: the networks as trained.")
     shown = _panels(table, sweep, variants)
     if not shown:
-        return Drawing(name, title, caption, reason=LACK)
-    with panels(len(shown), len(shown) if len(shown) <= _ONE_ROW else 2, 2.7, variants, more=0.4) as figure:
+        return Drawing(name, title, caption, reason="it takes two sparsities with an accuracy and a cost")
+    with panels(len(shown), min(len(shown), 2), 2.7, variants, more=0.4) as figure:
         for axes, panel in zip(figure.grid.flat, shown, strict=False):
             _draw(axes, panel, looks(variants))
         for axes in figure.grid[:, 0]:

@@ -9,6 +9,7 @@ from evalsuite import (
     Grid,
     GridCell,
     Measured,
+    Run,
     Sheet,
     estimate_columns,
     mean_interval,
@@ -31,32 +32,33 @@ _EXACT = (
     ("hidden_units", "of hidden units"), ("removed_share", "share removed"),
 )  # fmt: skip
 _CHECKED = ("largest error", "proven bound", "equality", "accuracy", "accuracy lost")
-_ERROR, _BOUND, _VERDICT = "equality_error", "equality_bound", "equality"
 
 
-def exact_grid(measured: Measured, workload: str, baseline: str) -> Grid | None:
+def exact_grid(run: Run, workload: str) -> Grid | None:
     """A row per variant: what could go by its kind, and whether the outputs are equal; None without such a step."""
-    sheet = Sheet()
+    sheet, measured = Sheet(), run.measured
     steps = measured.steps(workload, EXACT)
     for step in steps:
-        for variant in measured.arms(workload, baseline)["variants"]:
+        for variant in measured.arms(workload, run.baseline)["variants"]:
             name = f"{variant}, {step}" if len(steps) > 1 else variant
             found = {metric: measured.values(workload, variant, step, metric) for metric, _ in _EXACT}
-            error, bound = (measured.values(workload, variant, step, each) for each in (_ERROR, _BOUND))
-            accuracy, drop = (measured.values(workload, variant, step, each) for each in (ACCURACY, "accuracy_drop"))
+            error, bound, accuracy, drop = (
+                measured.values(workload, variant, step, each)
+                for each in ("equality_error", "equality_bound", ACCURACY, "accuracy_drop")
+            )
             verdicts = _verdicts(measured, workload, variant, step)
             if not any([*found.values(), error, accuracy, verdicts]):
                 reason = measured.reason(workload, variant, step, "removed_units")
                 sheet.add(name, GridCell(reason, tone="lack"), *[""] * (len(_EXACT) + 4))
                 continue
             counts = (_count(found[metric], share=metric == "removed_share") for metric, _ in _EXACT)
-            checks = (_greatest(error), _greatest(bound), _told(verdicts), _share(accuracy), _share(drop))
+            checks = (_greatest(error), _greatest(bound), GridCell(verdicts), _share(accuracy), _share(drop))
             sheet.add(name, *counts, *checks)
             sheet.lines.append(
                 {"workload": workload, "step": step, "variant": variant,
                  **{key: value for metric, _ in _EXACT for key, value in _columns(metric, found[metric]).items()},
                  "largest_equality_error": max(error.values()) if error else None,
-                 "proven_bound": max(bound.values()) if bound else None, "equality": _told(verdicts),
+                 "proven_bound": max(bound.values()) if bound else None, "equality": verdicts,
                  **_columns(ACCURACY, accuracy), **_columns("accuracy_drop", drop)}
             )  # fmt: skip
     heads = ("variant", *(title for _, title in _EXACT), *_CHECKED)
@@ -90,21 +92,12 @@ def _greatest(values: Mapping[int, float]) -> GridCell:
     return GridCell(f"{max(values.values()):.1e}", sort=repr(max(values.values()))) if values else GridCell("–")
 
 
-def _verdicts(measured: Measured, workload: str, variant: str, step: str) -> dict[str, dict[str, int]]:
-    """Method -> verdict -> how many networks have it."""
+def _verdicts(measured: Measured, workload: str, variant: str, step: str) -> str:
+    """How many networks have each verdict of a method: "bounds: holds 3; smt: holds 2, timeout 1"."""
     rows = measured.frame
     own = rows[(rows["workload"] == workload) & (rows["variant"] == variant) & (rows["step"] == step)]
-    own = own[(own["metric"] == _VERDICT) & (own["verdict"] != "")]
-    found: dict[str, dict[str, int]] = {}
+    own = own[(own["metric"] == "equality") & (own["verdict"] != "")]
+    found: dict[str, list[str]] = {}
     for (setting, verdict), rows_of in own.groupby(["setting", "verdict"]):
-        found.setdefault(parse_setting(str(setting)).get("method", ""), {})[str(verdict)] = len(rows_of)
-    return found
-
-
-def _told(verdicts: Mapping[str, Mapping[str, int]]) -> str:
-    """ "bounds: holds 3; smt: holds 2, timeout 1"."""
-    texts = []
-    for method, counts in verdicts.items():
-        told = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
-        texts.append(f"{method}: {told}" if method else told)
-    return "; ".join(texts)
+        found.setdefault(parse_setting(str(setting)).get("method", ""), []).append(f"{verdict} {len(rows_of)}")
+    return "; ".join(f"{method}: {', '.join(told)}".removeprefix(": ") for method, told in found.items())

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from evalsuite import Contrast, Direction, Endpoint, Evidence, Grid, Headline, Measure, Part, Run, Section
+from evalsuite import Contrast, Direction, Endpoint, Evidence, Headline, Measure, Part, Run, Section
 from pipelines.prune.report.chains import chain_grid
-from pipelines.prune.report.cost import cost_grid
 from pipelines.prune.report.findings import RULE, finding, overall
 from pipelines.prune.report.pareto import pareto_figures
 from pipelines.prune.report.removal import exact_grid
 from pipelines.prune.report.sweep_areas import FAST, MACS, QUESTIONS, Axis, areas, sweep_area
-from pipelines.prune.report.tables import ACCURACY, BEFORE, EXACT, STAGE, PruningTable, pruning_tables
-from pipelines.prune.report.text import accuracy_grid, area_grid, treatments_grid
-
-
-def _tables(run: Run) -> list[PruningTable]:
-    return pruning_tables(run.measured, run.baseline, run.record.after)
+from pipelines.prune.report.tables import ACCURACY, BEFORE, EXACT, STAGE, pruning_tables
+from pipelines.prune.report.text import accuracy_grid, area_grid, cost_grid, treatments_grid
 
 
 def _part(run: Run) -> Part:
     """Each workload with a step that prunes."""
-    tables = run.once(_tables)
+    tables = run.once(pruning_tables)
     found = areas(tables, run.screen)
-    grids: list[Grid | None] = []
-    details: list[Grid | None] = []
+    grids, details = [], []
     for table in tables:
         grids += [accuracy_grid(table), cost_grid(table), treatments_grid(table)]
         if table.tuned:
             details += [accuracy_grid(table, BEFORE), treatments_grid(table, BEFORE)]
     grids.append(area_grid(found, run.baseline))
-    for workload in run.measured.workloads:
-        grids.append(chain_grid(run.measured, workload, run.baseline, run.record.after))
-        details.append(exact_grid(run.measured, workload, run.baseline))
+    grids += [chain_grid(run, each) for each in run.measured.workloads]
+    details += [exact_grid(run, each) for each in run.measured.workloads]
     told = [finding(table, [each for each in found if each.workload == table.workload]) for table in tables]
-    return Part(
-        [*filter(None, [overall(tables), *told])],
-        [*filter(None, grids)],
-        [*filter(None, details)],
-        [drawing for table in tables for drawing in pareto_figures(table)],
-        RULE if tables else "",
-        tables,
-    )
+    drawings = [drawing for table in tables for drawing in pareto_figures(table)]
+    return Part.of([overall(tables), *told], grids, details, drawings, RULE if tables else "", tables)
 
 
 def _at_equal(axis: Axis) -> Measure:
     """How much higher the curve of accuracy over a cost lies, and over MACs each sparsity."""
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
-        table = next((each for each in run.once(_tables) if each.workload == workload), None)
+        table = next((each for each in run.once(pruning_tables) if each.workload == workload), None)
         if table is None or not table.sweeps:
             return None
         sweep = table.sweeps[0]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, StepTable, Values, compare_values
+from evalsuite import Compared, Measured, Run, StepTable, compare_values
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -23,14 +23,15 @@ class Treatment:
     """One prune step. Without recorded options `sparsity` is None and the step's own name stands for all.
 
     `method` says in words what treatments of one sweep have in common and others have not, `key` all their options
-    but the sparsity. A `control` removes nothing, at sparsity 0: it is only fine-tuned.
+    but the sparsity. `tuned`: it is fine-tuned, as far as is known. A `control` removes nothing, at sparsity 0: it is
+    only fine-tuned.
     """
 
     step: str
     sparsity: float | None = None
     method: str = ""
     importance: str = ""
-    epochs: int | None = None
+    tuned: bool = True
     control: bool = False
     key: tuple[tuple[str, str], ...] = ()
 
@@ -45,11 +46,6 @@ class Treatment:
         if self.control:
             return f"{self.share}, only fine-tuned"
         return ", ".join(part for part in (self.share, self.method) if part)
-
-    @property
-    def tuned(self) -> bool:
-        """Whether it is fine-tuned, as far as is known."""
-        return self.epochs != 0
 
 
 @dataclass(frozen=True)
@@ -96,48 +92,45 @@ class PruningTable(StepTable):
 
     def paired(self, step: str, variant: str, metric: str = ACCURACY) -> Compared:
         """A cell with its difference to the baseline variant."""
-        own = self.values(step, variant, metric)
-        other = self.values(step, self.baseline, metric) if variant != self.baseline else {}
-        return self._paired(own, other, variant, step, metric)
+        return self._compared(step, variant, metric, (step, self.baseline, metric))
 
     def against(self, step: str, reference: str, variant: str, metric: str = ACCURACY) -> Compared:
         """A cell with its difference to another step on networks of the same variant."""
-        own = self.values(step, variant, metric)
         # The unpruned network has no fine-tuning to be before.
-        other = self.values(reference, variant, ACCURACY if reference == self.unpruned else metric)
-        return self._paired(own, other if step != reference else {}, variant, step, metric)
+        other = (reference, variant, ACCURACY if reference == self.unpruned else metric)
+        return self._compared(step, variant, metric, other)
 
-    def _paired(self, own: Values, other: Values, variant: str, step: str, metric: str) -> Compared:
+    def _compared(self, step: str, variant: str, metric: str, other: tuple[str, str, str]) -> Compared:
+        """With its difference to the other step, variant and metric, unless these are its own."""
+        own = self.values(step, variant, metric)
         if not own:
-            reason = self.measured.reason(self.workload, variant, step, metric)
-            return Compared(variant, reason=reason)
-        return compare_values(variant, own, other)
+            return Compared(variant, reason=self.measured.reason(self.workload, variant, step, metric))
+        return compare_values(variant, own, self.values(*other) if other[:2] != (step, variant) else {})
 
 
-def pruning_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[PruningTable]:
-    """A table for each workload with a prune step.
-
-    Args:
-        measured: the rows.
-        baseline: the variant to compare with.
-        after: step -> what it follows; steps that follow another are links of chains and left out here.
-    """
+def pruning_tables(run: Run) -> list[PruningTable]:
+    """A table for each workload with a prune step; steps that follow another are links of chains and left out here."""
+    measured = run.measured
     found = []
     for workload in measured.workloads:
-        steps = [step for step in measured.steps(workload, STAGE) if not after.get(step)]
+        steps = measured.plain_steps(workload, STAGE)
         if not steps:
             continue
         treatments, shared = _treatments(steps, measured.options)
         found.append(PruningTable(
-            **measured.arms(workload, baseline), measured=measured, treatments=treatments, sweeps=_sweeps(treatments),
-            unpruned=measured.step(workload, ACCURACY), shared=shared,
+            **measured.arms(workload, run.baseline), measured=measured, treatments=treatments, shared=shared,
+            sweeps=_sweeps(treatments), unpruned=measured.step(workload, ACCURACY),
         ))  # fmt: skip
     return found
 
 
-def _treatments(steps: Sequence[str], options: Options) -> tuple[tuple[Treatment, ...], str]:
+def _treatments(steps: Sequence[str], recorded: Options) -> tuple[tuple[Treatment, ...], str]:
     """The treatments, with methods that tell them apart, and in words what all methods share."""
-    options = {step: _with_heads(options.get(step, {})) for step in steps}
+    options = {step: dict(recorded.get(step, {})) for step in steps}
+    for own in options.values():
+        heads = number(own.get("heads"))
+        if heads and heads == number(own.get("sparsity")):
+            own["heads"] = _ALIKE
     made = [_treatment(step, options[step]) for step in steps]
     known = [options[each.step] for each in made if each.key and not each.control]
     names = dict.fromkeys(name for each in known for name in each if name not in _NO_METHOD)
@@ -158,12 +151,6 @@ def _treatments(steps: Sequence[str], options: Options) -> tuple[tuple[Treatment
     return tuple(apart), ", ".join(word for word in shared if word)
 
 
-def _with_heads(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options, with heads that are pruned as sparsely as channels told as such."""
-    alike = number(options.get("heads")) and number(options.get("heads")) == number(options.get("sparsity"))
-    return {**options, "heads": _ALIKE} if alike else options
-
-
 def _treatment(step: str, options: Mapping[str, Any]) -> Treatment:
     sparsity = number(options.get("sparsity"))
     if sparsity is None:
@@ -173,8 +160,8 @@ def _treatment(step: str, options: Mapping[str, Any]) -> Treatment:
     wanted = _OF_CONTROLS if control else [name for name in options if name not in _NO_METHOD]
     key = tuple(sorted((name, str(options.get(name))) for name in wanted))
     importance = "" if control else str(options.get("importance") or "")
-    told = None if epochs is None else int(epochs)
-    return Treatment(step, 0.0 if control else sparsity, "", importance, told, control, key)
+    tuned = epochs is None or int(epochs) != 0
+    return Treatment(step, 0.0 if control else sparsity, "", importance, tuned, control, key)
 
 
 def _sweeps(treatments: Sequence[Treatment]) -> tuple[Sweep, ...]:

@@ -1,13 +1,14 @@
-"""Pruned networks as text: accuracy by sparsity, treatments of equal sparsity, and the areas between curves."""
+"""Pruned networks as text: accuracy and cost by sparsity, treatments of equal sparsity, areas between curves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evalsuite import (
     Compared,
     Grid,
+    GridCell,
     Scale,
     Sheet,
     after_holm,
@@ -16,9 +17,12 @@ from evalsuite import (
     common_scale,
     compared_cell,
     compared_columns,
+    estimate_columns,
+    mean_interval,
     p_text,
+    scale_of,
 )
-from pipelines.prune.report.sweep_areas import Axis, SweepArea
+from pipelines.prune.report.sweep_areas import SweepArea
 from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, Treatment
 
 _HOW = {ACCURACY: "after fine-tuning", BEFORE: "before fine-tuning"}
@@ -40,6 +44,20 @@ AREA_NOTE = (
     "most; latencies are clock readings, and weigh by their logarithm. With the 95 % t interval over seeds; p is of "
     "the two-sided t test, and marks what is resolved after Holm's adjustment: the first table's, or, of {count} areas "
     "that are not in that table, for all of these."
+)
+RATIO, RELATIVE, PEAK = "latency_ratio", "relative_latency", "peak_bytes"
+COST_NOTE = (
+    "Means over seeds; one number stands for all variants where they agree, else the least and the greatest of their "
+    "means. In the columns of the variants, after each batch: × how many times faster than the same network unpruned, "
+    "then, in parentheses, latency over that of the unpruned network with ReLU, the same yardstick for all; "
+    "clock readings, taken in turn in one process. The intervals are in the table's CSV."
+)
+_SHARED = (
+    ("removed_channels", "channels removed", "count"),
+    ("removed_heads", "heads removed", "count"),
+    ("parameter_fraction", "parameters left", "share"),
+    ("mac_fraction", "MACs left", "share"),
+    ("model_bytes", "ONNX file", "bytes"),
 )
 
 
@@ -108,20 +126,16 @@ def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
             sheet.add(each.label, *(compared_cell(cell, table, scale, alone=True) for cell in cells))
             sheet.lines += [_line(table, each, cell, each.label, first.step) for cell in cells]
             tested += [cell for cell in cells if cell.bracketed]
+    count = sum(cell.resolved for cell in tested)
+    told = f"{count} {'is' if count == 1 else 'are'}" if count else "none is"
+    after = f", {after_holm([cell.p for cell in tested if cell.p is not None])}" if count else ""
     return sheet.grid(
         f"{table.workload}-pruning-treatments" + ("-before-tuning" if metric == BEFORE else ""),
         f"{table.workload}, treatments at equal sparsity, accuracy {_HOW[metric]} (%, Δ in pp to the first line of a "
         "sparsity, same variant)",
         ("treatment", *table.variants),
-        TREATMENTS_NOTE.format(count=len(tested), **_counted(tested)),
+        TREATMENTS_NOTE.format(count=len(tested), resolved=told, after=after),
     )
-
-
-def _counted(tested: Sequence[Compared]) -> dict[str, str]:
-    """How many are resolved, and after Holm's adjustment."""
-    count, p_values = sum(cell.resolved for cell in tested), [cell.p for cell in tested if cell.p is not None]
-    return {"resolved": f"{count} {'is' if count == 1 else 'are'}" if count else "none is",
-            "after": f", {after_holm(p_values)}" if count else ""}  # fmt: skip
 
 
 def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
@@ -133,7 +147,12 @@ def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
         return name, area.axis.label + (" (timing)" if area.axis.timing else "")
 
     sheet, variants = areas_sheet(found, heads, lambda each: f"{each.low:.2f} to {each.high:.2f}", _detail)
-    sheet.lines = [_area_line(each, baseline) for each in found]
+    sheet.lines = [
+        {"workload": each.workload, "method": each.method, "variant": each.variant, "baseline": baseline,
+         "over": each.axis.metric, "setting": each.axis.setting, "logarithmic": each.axis.logarithmic,
+         "timing": each.axis.timing, **area_columns(each, "area")}
+        for each in found
+    ]  # fmt: skip
     return sheet.grid(
         "pruning-areas",
         f"Area between the accuracy curves and {baseline}'s (pp; above 0 the variant is more accurate at equal cost)",
@@ -147,10 +166,77 @@ def _detail(area: SweepArea) -> str:
     return f"{p}, n = {len(area.heights)}"
 
 
-def _area_line(area: SweepArea, baseline: str) -> dict[str, Any]:
-    axis: Axis = area.axis
-    return {
-        "workload": area.workload, "method": area.method, "variant": area.variant, "baseline": baseline,
-        "over": axis.metric, "setting": axis.setting, "logarithmic": axis.logarithmic, "timing": axis.timing,
-        **area_columns(area, "area"),
+def cost_grid(table: PruningTable) -> Grid | None:
+    """A row per sparsity; None where nothing was measured."""
+    treatments, sheet, columns = swept(table), Sheet(), []
+    batches = list(dict.fromkeys(text for each in (RATIO, RELATIVE) for text in _settings(table, treatments, each)))
+    shared = [(*each, "") for each in _SHARED]
+    shared += [(PEAK, f"peak memory, {_told(batch)}", "bytes", batch) for batch in _settings(table, treatments, PEAK)]
+    for metric, title, unit, setting in shared:
+        cells = [_shared(table, each, metric, setting, unit) for each in treatments]
+        if any(cell.text not in ("", "0") for cell in cells):
+            columns.append((title, cells))
+    if batches:
+        told = ", ".join(_told(batch) for batch in batches)
+        columns += [(f"{name}, {told}", [_latency(table, each, name, batches) for each in treatments])
+                    for name in table.variants]  # fmt: skip
+    if not columns:
+        return None
+    several = len(table.sweeps) > 1
+    for i, each in enumerate(treatments):
+        sheet.add(each.label if several or each.control else each.share, *(cells[i] for _, cells in columns))
+        sheet.lines += [_cost_line(table, each, name) for name in table.variants]
+    heads = ("sparsity", *(title for title, _ in columns))
+    return sheet.grid(f"{table.workload}-pruning-cost", f"{table.workload}, what pruning buys", heads, COST_NOTE)
+
+
+def _settings(table: PruningTable, treatments: Sequence[Treatment], metric: str) -> list[str]:
+    return table.measured.every_setting(table.workload, [each.step for each in treatments], metric)
+
+
+def _told(setting: str) -> str:
+    return setting.replace("=", " ")
+
+
+def _mean(values: Mapping[int, float]) -> float | None:
+    return sum(values.values()) / len(values) if values else None
+
+
+def _shared(table: PruningTable, treatment: Treatment, metric: str, setting: str, unit: str) -> GridCell:
+    means = [_mean(table.values(treatment.step, name, metric, setting)) for name in table.variants]
+    known = [each for each in means if each is not None]
+    if not known:
+        return GridCell("")
+    scale = scale_of(unit, known)
+    low, high = (f"{scale.number(each)}" for each in (min(known), max(known)))
+    label = "" if scale.unit == "count" else f" {scale.unit}"
+    return GridCell((low if low == high else f"{low} to {high}") + label, sort=repr(min(known)))
+
+
+def _latency(table: PruningTable, treatment: Treatment, variant: str, batches: Sequence[str]) -> GridCell:
+    parts, first = [], None
+    for batch in batches:
+        ratio = _mean(table.values(treatment.step, variant, RATIO, batch))
+        relative = _mean(table.values(treatment.step, variant, RELATIVE, batch))
+        first = ratio if first is None else first
+        told = "–" if ratio is None else f"×{ratio:.2f}"
+        parts.append(told + ("" if relative is None else f" ({relative:.2f})"))
+    if all(part == "–" for part in parts):
+        reason = table.measured.reason(table.workload, variant, treatment.step, RATIO)
+        return GridCell(reason, tone="lack")
+    return GridCell(", ".join(parts), sort="" if first is None else repr(first))
+
+
+def _cost_line(table: PruningTable, treatment: Treatment, variant: str) -> dict[str, Any]:
+    """All that was measured of it besides accuracies, with intervals."""
+    line: dict[str, Any] = {
+        "workload": table.workload, "step": treatment.step, "treatment": treatment.label,
+        "sparsity": treatment.sparsity, "variant": variant,
     }  # fmt: skip
+    wanted = [(metric, "") for metric in ("parameters", "macs", *(each[0] for each in _SHARED), "equality_error")]
+    wanted += [(metric, text) for metric in (RATIO, RELATIVE, PEAK) for text in _settings(table, swept(table), metric)]
+    for metric, setting in wanted:
+        values = table.values(treatment.step, variant, metric, setting)
+        if values:
+            line |= estimate_columns(f"{metric} {setting}".strip(), mean_interval(list(values.values())))
+    return line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from evalsuite import (
@@ -11,7 +12,6 @@ from evalsuite import (
     Drawing,
     Layers,
     Look,
-    Measured,
     drawings_by_group,
     layer_marks,
     log_heights,
@@ -45,19 +45,19 @@ _WIDTHS = (
 )
 
 
-def sensitivity_figures(measured: Measured, table: QuantizationTable) -> list[Drawing]:
+def sensitivity_figures(table: QuantizationTable) -> list[Drawing]:
     """Loss of each layer alone, and of all but it; none where no step measured it."""
-    shown = _shown(measured, table, (ONE_ALONE, ALL_BUT_ONE))
+    shown = _shown(table, (ONE_ALONE, ALL_BUT_ONE))
 
     def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
-        halves = [each for each in _HALVES if any(_layers(measured, table, each, step, variants) for step in shown)]
+        halves = [each for each in _HALVES if any(_layers(table, each, step, variants) for step in shown)]
         if not halves:
             return Drawing(name, title, _LOSSES, reason="none of these variants has losses by layer")
         count = len(halves) * len(shown)
         with panels(count, len(shown), 1.95, variants, more=0.35, sharey="row", sharex="col") as figure:
             for axes_row, metric in zip(figure.grid, halves, strict=True):
                 for axes, treatment in zip(axes_row, shown, strict=True):
-                    _panel(axes, _layers(measured, table, metric, treatment, variants), variants)
+                    _panel(axes, _layers(table, metric, treatment, variants), variants)
                 log_heights(axes_row[0])
                 axes_row[0].set_ylabel(f"{_HALVES[metric]}, nats", fontsize=7.5)
             _titles(figure.grid, shown)
@@ -67,15 +67,15 @@ def sensitivity_figures(measured: Measured, table: QuantizationTable) -> list[Dr
     return drawings_by_group(draw, table.variants, name, title) if shown else []
 
 
-def accumulator_figures(measured: Measured, table: QuantizationTable) -> list[Drawing]:
+def accumulator_figures(table: QuantizationTable) -> list[Drawing]:
     """Bits that each layer's accumulator needs; none where no step measured it by layer."""
-    shown = _shown(measured, table, (ACCUMULATOR,))
+    shown = _shown(table, (ACCUMULATOR,))
 
     def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
         with panels(len(shown), len(shown), 2.4, variants, sharey=True) as figure:
             for axes, treatment in zip(figure.grid.flat, shown, strict=True):
-                layers = _layers(measured, table, ACCUMULATOR, treatment, variants)
-                _panel(axes, layers, variants, _layers(measured, table, OBSERVED, treatment, variants))
+                layers = _layers(table, ACCUMULATOR, treatment, variants)
+                _panel(axes, layers, variants, _layers(table, OBSERVED, treatment, variants))
                 axes.set_ylim(0, max(34.0, axes.get_ylim()[1]))
                 axes.set_yticks([0, 8, 16, 24, 32])
                 for bits in (16, 32):
@@ -88,27 +88,24 @@ def accumulator_figures(measured: Measured, table: QuantizationTable) -> list[Dr
     return drawings_by_group(draw, table.variants, name, title) if shown else []
 
 
-def _shown(measured: Measured, table: QuantizationTable, metrics: Sequence[str]) -> list[Treatment]:
+def _shown(table: QuantizationTable, metrics: Sequence[str]) -> list[Treatment]:
     """Treatments with values by layer: of one method and placement, from the widest to the narrowest, few enough."""
     for treatments in table.panels.values():
         single = [each for each in treatments if not each.budget] or treatments
         found = [
             each for each in single
-            if any(measured.layers(table.workload, name, metric, each.step)
+            if any(table.measured.layers(table.workload, name, metric, each.step)
                    for name in table.variants for metric in metrics)
         ]  # fmt: skip
         if found:
-            last = len(found) - 1
-            return [found[place] for place in sorted({0, (last + 1) // 2, last})] if last >= _PANELS else found
+            return found if len(found) <= _PANELS else [found[0], found[len(found) // 2], found[-1]]
     return []
 
 
-def _layers(
-    measured: Measured, table: QuantizationTable, metric: str, treatment: Treatment, variants: Sequence[str]
-) -> Layers:
+def _layers(table: QuantizationTable, metric: str, treatment: Treatment, variants: Sequence[str]) -> Layers:
     found = {}
     for variant in variants:
-        layers = measured.layers(table.workload, variant, metric, treatment.step)
+        layers = table.measured.layers(table.workload, variant, metric, treatment.step)
         if layers:
             found[variant] = {name: mean_interval(list(values.values())) for name, values in layers.items()}
     return found
@@ -127,28 +124,21 @@ def _titles(grid: Any, shown: Sequence[Treatment]) -> None:
         axes.set_xlabel("layer", fontsize=7.5, color=MUTED_COLOUR)
 
 
-WIDTHS_TITLE = "Accuracy by bit width"
 WIDTHS_CAPTION = (
     "Test accuracy in float and after each quantize step, with 95 % intervals over seeds (points are set apart); a "
     "panel per method and placement. The numbers, and what executes them, are in the tables."
 )
-WIDTHS_LACK = "it takes two quantize steps with an accuracy"
 
 
 def bit_widths(table: QuantizationTable) -> list[Drawing]:
     """Accuracy in float and from wide to narrow, a panel per method and placement; a figure per few variants."""
-
-    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
-        return _bit_widths(table, variants, name, title)
-
-    return drawings_by_group(
-        draw, table.variants, f"quantization-{table.workload}", f"{WIDTHS_TITLE}, {table.workload}"
-    )
+    name, title = f"quantization-{table.workload}", f"Accuracy by bit width, {table.workload}"
+    return drawings_by_group(partial(_bit_widths, table), table.variants, name, title)
 
 
 def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, title: str) -> Drawing:
     if sum(any(table.cell(each, variant).mean for variant in variants) for each in table.treatments) < 2:
-        return Drawing(name, title, WIDTHS_CAPTION, reason=WIDTHS_LACK)
+        return Drawing(name, title, WIDTHS_CAPTION, reason="it takes two quantize steps with an accuracy")
     plain = any(table.plain[variant].mean for variant in variants)
     shown = table.panels
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))

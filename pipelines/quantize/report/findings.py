@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evalsuite import Estimate, Finding, Measured, Scale, after_holm, contrast, interval_text, listed, percent_text
-from pipelines.quantize.report.checks import MACS
+from evalsuite import (
+    AREA_SCALE,
+    Estimate,
+    Finding,
+    Scale,
+    after_holm,
+    contrast,
+    ends_text,
+    interval_text,
+    listed,
+    mean_interval,
+    percent_text,
+    tally,
+)
 from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
-from pipelines.quantize.report.text import table_scale
+from pipelines.quantize.report.text import MACS, table_scale
 
+LEAST_BITS = 3
+MARGIN = 0.005  # Half a point: a gap that moves by less moves by nothing that matters.
 UNEXPLAINED = "unexplained_differences"
 RULE = (
     "A gap that shows only with one placement of the quantizers is not counted as the activation's. It is called the "
@@ -18,25 +33,74 @@ RULE = (
 )
 
 
-def finding(measured: Measured, table: QuantizationTable) -> Finding:
+def overall(tables: Sequence[QuantizationTable]) -> Finding | None:
+    """The count of all differences, and each gap's move; None where one workload says it all."""
+    cells = [cell for table in tables for cell in table.cells.values() if cell.p is not None]
+    if len({table.workload for table in tables}) < 2 or not cells:
+        return None
+    resolved = any(cell.resolved for cell in cells)
+    after = f", {after_holm([cell.p for cell in cells if cell.p is not None])}" if resolved else ""
+    told = f"{tally(cells).capitalize()} of {len(cells)} differences to {tables[0].baseline} resolved{after}."
+    sentences = (_pooled(tables, variant) for variant in tables[0].others)
+    return Finding("all workloads", told, tuple(filter(None, sentences)))
+
+
+def _moves(tables: Sequence[QuantizationTable], variant: str) -> dict[str, Estimate]:
+    """Method and placement -> how far a variant's gap to the baseline is from its gap in float, at 3 bits and more.
+
+    By seed, the mean over the widths of each workload, then over the workloads: these are fixed, and the interval is
+    over seeds. What a workload has not got is left out for all.
+    """
+    found = {}
+    for panel in dict.fromkeys(panel for table in tables for panel in table.panels):
+        every = [_gaps(table, variant, panel) for table in tables]
+        seeds = set.intersection(*(set(gaps) for gaps in every))
+        if seeds:
+            means = [math.fsum(gaps[seed] for gaps in every) / len(every) for seed in sorted(seeds)]
+            found[panel] = mean_interval(means, magnitude=1.0)
+    return found
+
+
+def _gaps(table: QuantizationTable, variant: str, panel: str) -> dict[int, float]:
+    """Seed -> the mean over the widths of the gap less that in float; of the seeds that have all of them."""
+    chosen = [each for each in table.panels.get(panel, ()) if not (each.after or each.budget)
+              and min(each.weight_bits or 0, each.act_bits or 0) >= LEAST_BITS]  # fmt: skip
+    every = [table.cell(each, variant).gap for each in chosen]
+    plain = table.plain[variant].gap
+    seeds = set(plain).intersection(*map(set, every)) if every else set()
+    return {seed: math.fsum(gap[seed] for gap in every) / len(every) - plain[seed] for seed in seeds}
+
+
+def _pooled(tables: Sequence[QuantizationTable], variant: str) -> str:
+    """Which moves are shown to be less than the margin; each by its own 95 % interval, a test of equivalence."""
+    found = {panel: each for panel, each in _moves(tables, variant).items() if each.low is not None}
+    if not found:
+        return ""
+    within = [each for each in found.values() if not each.constant and each.low is not None and each.high is not None
+              and each.low > -MARGIN and each.high < MARGIN]  # fmt: skip
+    told = "; ".join(f"{panel} {interval_text(each, AREA_SCALE)}" for panel, each in found.items())
+    verdict = f"by less than {AREA_SCALE.number(MARGIN)} pp in {len(within)} of {len(found)} methods and placements"
+    baseline, many = tables[0].baseline, len({table.workload for table in tables})
+    source = SOURCES[tables[0].metric]
+    return (
+        f"{variant}: from float to {LEAST_BITS} bits and more ({source}, mean over {many} workloads and their widths) "
+        f"its gap to {baseline} is shown to move {verdict}: {told}."
+    )
+
+
+def finding(table: QuantizationTable) -> Finding:
     """At which widths, with which method and placement the variants differ from the baseline, and what survives."""
     tested = [cell for cell in table.cells.values() if cell.bracketed]
-    quiet: list[str] = []
-    sentences: list[str] = []
-    for variant in table.others:
-        own = [cell for cell in tested if cell.variant == variant]
-        if any(cell.resolved for cell in own):
-            sentences.append(_variant_sentence(table, variant))
-        elif own:
-            quiet.append(variant)
+    resolved = {cell.variant for cell in tested if cell.resolved}
+    sentences = [_variant_sentence(table, name) for name in table.others if name in resolved]
+    quiet = [name for name in table.others if name in {cell.variant for cell in tested} - resolved]
     if quiet:
         every = f"at any width, with any method or placement ({SOURCES[table.metric]})"
         sentences.append(f"{', '.join(quiet)}: no difference is resolved {every}.")
-    elsewhere = _elsewhere(measured, table)
-    if elsewhere:
+    if elsewhere := _elsewhere(table):
         told = "; ".join(f"{source}: {', '.join(each)}" for source, each in elsewhere.items())
         sentences.append(f"Resolved in other arithmetic, though not there: {told}.")
-    sentences += [text for text in (_stand_ins(table), _coverage(measured, table), _checks(measured, table)) if text]
+    sentences += [text for text in (_stand_ins(table), _coverage(table), _checks(table)) if text]
     return Finding(table.workload, _headline(table, tested, sum(map(len, elsewhere.values()))), tuple(sentences))
 
 
@@ -59,19 +123,16 @@ def _headline(table: QuantizationTable, tested: Sequence[Quantized], elsewhere: 
     return f"{text}; {after_holm([cell.p for cell in tested if cell.p is not None])}{more}."
 
 
-def _elsewhere(measured: Measured, table: QuantizationTable) -> dict[str, list[str]]:
+def _elsewhere(table: QuantizationTable) -> dict[str, list[str]]:
     """What other accuracies of the same networks resolve where the table's own does not, by what they are of."""
     scale = table_scale(table)
     found: dict[str, list[str]] = {}
     for treatment, name in itertools.product(table.treatments, table.variants):
         own = table.cell(treatment, name)
         for metric, source in SOURCES.items() if not own.resolved and name != table.baseline else ():
-            for setting in measured.settings(table.workload, name, treatment.step, metric):
-                values, others = (
-                    measured.values(table.workload, each, treatment.step, metric, setting)
-                    for each in (name, table.baseline)
-                )
-                gap, resolved = contrast(values, others)
+            for setting in table.measured.settings(table.workload, name, treatment.step, metric):
+                values = (table.values(treatment, each, metric, setting) for each in (name, table.baseline))
+                gap, resolved = contrast(*values)
                 if gap is not None and resolved and (metric, setting) != (own.metric, ""):
                     what = f"{source}, {setting.replace('=', ' ')}" if setting else source
                     found.setdefault(what, []).append(f"{name} {treatment.label} {interval_text(gap, scale)}")
@@ -115,17 +176,15 @@ def _told(places: Sequence[_Place], scale: Scale, *, numbers: bool = True) -> st
         if not numbers:
             texts.append(head)
         elif len(own) == 1 or any(each.remark for each in own):
-            texts += [f"{method} {each.width} ({_full(each.estimates, scale)}{each.remark})".strip() for each in own]
+            for each in own:
+                told = ", ".join(
+                    f"{placement} {interval_text(gap, scale)}".strip() for placement, gap in each.estimates
+                )
+                texts.append(f"{method} {each.width} ({told}{each.remark})".strip())
         else:
-            every = [estimate for each in own for _, estimate in each.estimates]
-            means = sorted(estimate.mean for estimate in every if estimate.resolved and not estimate.constant)
-            ends = " to ".join(dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1])))
-            texts.append(f"{head} ({ends} {scale.difference_unit})")
+            every = [gap for each in own for _, gap in each.estimates if gap.resolved and not gap.constant]
+            texts.append(f"{head} ({ends_text(every, scale)})")
     return ", ".join(texts)
-
-
-def _full(estimates: Sequence[tuple[str, Estimate]], scale: Scale) -> str:
-    return ", ".join(f"{placement} {interval_text(estimate, scale)}".strip() for placement, estimate in estimates)
 
 
 def _placements(cells: Sequence[Quantized], scale: Scale) -> tuple[str, str]:
@@ -158,10 +217,8 @@ def _beyond(table: QuantizationTable, variant: str, scale: Scale) -> str:
         gap, resolved = contrast(table.cell(each, variant).gap, plain.gap) if not each.after else (None, False)
         if gap is not None and resolved:
             found.append(_Place(each.panel, each.width, [("", gap)]))
-    changed = (
-        f"changes that gap resolvedly by: {_told(found, scale)}" if found else "changes that gap resolvedly nowhere"
-    )
-    return f" {told} already; quantization {changed}."
+    changed = f"by: {_told(found, scale)}" if found else "nowhere"
+    return f" {told} already; quantization changes that gap resolvedly {changed}."
 
 
 def _stand_ins(table: QuantizationTable) -> str:
@@ -174,7 +231,7 @@ def _stand_ins(table: QuantizationTable) -> str:
     return f"No accuracy of the integer-only network everywhere for {told}." if told else ""
 
 
-def _coverage(measured: Measured, table: QuantizationTable) -> str:
+def _coverage(table: QuantizationTable) -> str:
     """The integer share at the widest bits, by placement."""
     first = table.treatments[0]
     widest = [each for each in table.treatments if (each.width, each.method) == (first.width, first.method)]
@@ -182,7 +239,7 @@ def _coverage(measured: Measured, table: QuantizationTable) -> str:
     for treatment in widest:
         shares: dict[str, list[str]] = {}
         for variant in table.variants:
-            values = measured.values(table.workload, variant, treatment.step, MACS)
+            values = table.values(treatment, variant, MACS)
             if values:
                 shares.setdefault(percent_text(sum(values.values()) / len(values)), []).append(variant)
         texts = [f"{share} for {'every variant' if len(shares) == 1 else ', '.join(names)}"
@@ -191,13 +248,13 @@ def _coverage(measured: Measured, table: QuantizationTable) -> str:
     return f"MACs in integers in ONNX Runtime, {'; '.join(told)}." if told else ""
 
 
-def _checks(measured: Measured, table: QuantizationTable) -> str:
+def _checks(table: QuantizationTable) -> str:
     """The worst of all integer-only networks against the simulation and against their ONNX graphs.
 
     A network with grids that the simulation lacks is another one: it has no count of unexplained differences, and what
     it differs by is told apart.
     """
-    same, other = _by_grids(measured, table)
+    same, other = _by_grids(table)
     parts = _agreement(same)
     if found := list(same.get(UNEXPLAINED, {}).values()):
         count = sum(found)
@@ -219,20 +276,20 @@ def _checks(measured: Measured, table: QuantizationTable) -> str:
 _Found = dict[str, dict[tuple[str, str, int], float]]  # Metric -> step, variant and seed -> value.
 
 
-def _by_grids(measured: Measured, table: QuantizationTable) -> tuple[_Found, _Found]:
+def _by_grids(table: QuantizationTable) -> tuple[_Found, _Found]:
     """What the checks found of networks on the simulation's grids, and of others; all are the first if none is told."""
     metrics = ("integer_agreement", "differing_logits", UNEXPLAINED, "integer_onnx_agreement")
-    every: _Found = {metric: {} for metric in metrics}
-    for metric in metrics:
-        for each in table.treatments:
-            for name in table.variants:
-                values = measured.values(table.workload, name, each.step, metric)
-                every[metric].update({(each.step, name, seed): value for seed, value in values.items()})
+    every: _Found = {
+        metric: {(each.step, name, seed): value for each in table.treatments for name in table.variants
+                 for seed, value in table.values(each, name, metric).items()}
+        for metric in metrics
+    }  # fmt: skip
     counted = every[UNEXPLAINED] or {place for found in every.values() for place in found}
-    same = {metric: {place: value for place, value in found.items() if place in counted}
-            for metric, found in every.items()}  # fmt: skip
-    other = {metric: {place: value for place, value in found.items() if place not in counted}
-             for metric, found in every.items()}  # fmt: skip
+    same, other = (
+        {metric: {place: value for place, value in found.items() if (place in counted) is wanted}
+         for metric, found in every.items()}
+        for wanted in (True, False)
+    )  # fmt: skip
     return same, other
 
 

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from evalsuite import (
     Contrast,
     Direction,
-    Drawing,
     Endpoint,
     Evidence,
-    Grid,
     Headline,
     Measure,
     Part,
@@ -20,12 +18,10 @@ from evalsuite import (
     paired_test,
     parse_setting,
 )
-from pipelines.quantize.report.checks import MACS, checks_grid, coverage_grid, mixed_grid
 from pipelines.quantize.report.figures import accumulator_figures, bit_widths, sensitivity_figures
-from pipelines.quantize.report.findings import RULE, finding
-from pipelines.quantize.report.pooled import overall
-from pipelines.quantize.report.tables import STAGE, TOLD, QuantizationTable, Treatment, quantization_tables
-from pipelines.quantize.report.text import accuracy_grid
+from pipelines.quantize.report.findings import RULE, finding, overall
+from pipelines.quantize.report.tables import STAGE, TOLD, quantization_tables
+from pipelines.quantize.report.text import MACS, accuracy_grid, checks_grid, coverage_grid, mixed_grid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,31 +32,16 @@ LATENCY = "relative_latency"
 _PLAIN = {"": ""}  # the only setting of a metric that has none
 
 
-def _tables(run: Run) -> list[QuantizationTable]:
-    return quantization_tables(run.measured, run.baseline, run.record.after)
-
-
 def _part(run: Run) -> Part:
     """Each workload with a quantize step."""
-    tables, measured = run.once(_tables), run.measured
-    grids: list[Grid | None] = []
-    details: list[Grid | None] = []
-    drawings: list[Drawing] = []
-    for table in tables:
-        grids += [accuracy_grid(table), coverage_grid(measured, table)]
-        details += [checks_grid(measured, table), mixed_grid(measured, table)]
-        drawings += bit_widths(table)
-        drawings += [*sensitivity_figures(measured, table), *accumulator_figures(measured, table)]
-    told = [overall(tables), *(finding(measured, table) for table in tables)]
+    tables = run.once(quantization_tables)
+    grids = [grid(table) for table in tables for grid in (accuracy_grid, coverage_grid)]
+    details = [grid(table) for table in tables for grid in (checks_grid, mixed_grid)]
+    figures = (bit_widths, sensitivity_figures, accumulator_figures)
+    drawings = [drawing for table in tables for figure in figures for drawing in figure(table)]
     placements = {each.placement for table in tables for each in table.treatments}
-    return Part(
-        [*filter(None, told)],
-        [*filter(None, grids)],
-        [*filter(None, details)],
-        drawings,
-        RULE if len(placements) > 1 else "",
-        tables,
-    )
+    told = [overall(tables), *map(finding, tables)]
+    return Part.of(told, grids, details, drawings, RULE if len(placements) > 1 else "", tables)
 
 
 def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN) -> Measure:
@@ -73,24 +54,23 @@ def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN)
     """
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
-        table = next((each for each in run.once(_tables) if each.workload == workload), None)
-        chosen = [each for each in table.treatments if _plain(each, bits)] if table else []
+        table = next((each for each in run.once(quantization_tables) if each.workload == workload), None)
+        chosen = [
+            each for each in (table.treatments if table else ())
+            if each.weight_bits == each.act_bits == bits and not (each.epochs or each.after or each.budget)
+        ]  # fmt: skip
         if table is None or not chosen:
             return None
         tests = []
         for each in chosen:
             cell = table.cell(each, variant)
-            reason = (
-                cell.reason if cell.mean is None else f"{table.baseline}: {table.cell(each, table.baseline).reason}"
-            )
-            tests += (
-                [paired_test(run, workload, variant, each.step, (metric,), setting, each.label + told)
-                 for setting, told in settings.items()]
-                if metric
-                else [Contrast(each.label, cell.values, cell.other, reason)]
-            )  # fmt: skip
-        primary = mean_test(tests)
-        return Evidence(primary, [each for each in tests if each.own and each.other])
+            other = f"{table.baseline}: {table.cell(each, table.baseline).reason}"
+            if not metric:
+                tests.append(Contrast(each.label, cell.values, cell.other, other if cell.mean else cell.reason))
+            else:
+                tests += [paired_test(run, workload, variant, each.step, (metric,), setting, each.label + told)
+                          for setting, told in settings.items()]  # fmt: skip
+        return Evidence(mean_test(tests), [each for each in tests if each.own and each.other])
 
     return measure
 
@@ -103,11 +83,6 @@ def _int8_latency(run: Run, workload: str, variant: str) -> Evidence | None:
     rows = run.measured.frame
     timed = (rows["stage"] == STAGE) & (rows["metric"] == LATENCY)
     return _TIMED(run, workload, variant) if timed.any() else None
-
-
-def _plain(treatment: Treatment, bits: int) -> bool:
-    same = treatment.weight_bits == treatment.act_bits == bits
-    return same and not (treatment.epochs or treatment.after or treatment.budget)
 
 
 def _kept(compared: pd.DataFrame) -> pd.Series[bool]:

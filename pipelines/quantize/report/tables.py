@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, StepTable, compare_values
+from evalsuite import Compared, Measured, Run, StepTable, compare_values, number_of
 
 STAGE = "quantize"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -90,6 +90,7 @@ class QuantizationTable(StepTable):
     `metric` is the accuracy that most cells are of.
     """
 
+    measured: Measured
     treatments: tuple[Treatment, ...]
     cells: Mapping[tuple[str, str], Quantized]
     plain: Mapping[str, Quantized]
@@ -98,6 +99,10 @@ class QuantizationTable(StepTable):
     def cell(self, treatment: Treatment, variant: str) -> Quantized:
         """What was measured of a variant after a treatment."""
         return self.cells[treatment.step, variant]
+
+    def values(self, treatment: Treatment, variant: str, metric: str, setting: str = "") -> dict[int, float]:
+        """Seed -> value of any metric of a treatment."""
+        return self.measured.values(self.workload, variant, treatment.step, metric, setting)
 
     @property
     def panels(self) -> dict[str, list[Treatment]]:
@@ -108,20 +113,15 @@ class QuantizationTable(StepTable):
         return found
 
 
-def quantization_tables(measured: Measured, baseline: str, after: Mapping[str, str]) -> list[QuantizationTable]:
-    """A table for each workload with a quantize step.
-
-    Args:
-        measured: the rows.
-        baseline: the variant to compare with.
-        after: step -> what it follows, empty for a step that takes the network as trained.
-    """
+def quantization_tables(run: Run) -> list[QuantizationTable]:
+    """A table for each workload with a quantize step."""
+    measured, baseline = run.measured, run.baseline
     found = []
     for workload in measured.workloads:
         steps = measured.steps(workload, STAGE)
         if not steps:
             continue
-        arms, treatments = measured.arms(workload, baseline), _treatments(steps, measured.options, after)
+        arms, treatments = measured.arms(workload, baseline), _treatments(steps, measured.options, run.record.after)
         variants = arms["variants"]
         cells = {
             (each.step, name): _cell(measured, workload, name, baseline, each, SOURCES)
@@ -132,7 +132,9 @@ def quantization_tables(measured: Measured, baseline: str, after: Mapping[str, s
         plain = {name: _cell(measured, workload, name, baseline, float_step, (ACCURACY,)) for name in variants}
         metrics = [each.metric for each in cells.values() if each.mean]
         usual = max(SOURCES, key=metrics.count)
-        found.append(QuantizationTable(**arms, treatments=treatments, cells=cells, plain=plain, metric=usual))
+        found.append(QuantizationTable(
+            **arms, measured=measured, treatments=treatments, cells=cells, plain=plain, metric=usual,
+        ))  # fmt: skip
     return found
 
 
@@ -182,16 +184,8 @@ def _treatment(step: str, options: Mapping[str, Any], after: str) -> Treatment:
     if weights is None or activations is None:
         return Treatment(step)
     epochs, placement = _whole(options.get("qat_epochs")) or 0, str(options.get("placement") or "")
-    share = _share(options.get("size_budget"))
+    share = number_of(str(options.get("size_budget")))
     return Treatment(step, weights, activations, epochs, placement, after, f"{100 * share:g} %" if share < 1 else "")
-
-
-def _share(value: object) -> float:
-    """A size budget; 1, which leaves nothing to search, for want of one."""
-    try:
-        return float(str(value))
-    except ValueError:
-        return 1.0
 
 
 def _whole(value: object) -> int | None:

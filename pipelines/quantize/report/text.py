@@ -1,25 +1,64 @@
-"""Accuracy after quantization as text: a grid for each workload."""
+"""Quantized networks as text: accuracies, coverage and latency, what checks of the integer networks say, mixed bits."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Grid, GridCell, Scale, Sheet, common_scale, compared_cell, compared_columns, frame_of
-from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
+from evalsuite import (
+    Estimate,
+    Grid,
+    GridCell,
+    Scale,
+    Sheet,
+    common_scale,
+    compared_cell,
+    compared_columns,
+    estimate_columns,
+    frame_of,
+    interval_text,
+    mean_interval,
+    percent_text,
+    scale_of,
+    seed_difference,
+)
+from pipelines.quantize.report.tables import CHOSEN, SOURCES, STAGE, TOLD, QuantizationTable, Quantized, Treatment
 
+MACS, NODES = "integer_mac_fraction", "integer_node_fraction"
+LATENCY, POLYNOMIAL = "latency_ratio", "activation=polynomial"
 NOTE = (
     "Mean ± half the 95 % t interval over seeds; Δ is paired with {baseline} by seed, with its own 95 % interval, and "
     "is marked better or worse where that is resolved. W8A4: 8 bits a weight, 4 an activation. PTQ is quantization "
     "after training, QAT retrains for the epochs given. Placement post puts quantizers behind activations, pre+post "
     "before and behind, for every variant alike. {sources}"
 )
+COVERAGE_NOTE = (
+    "Share of multiply-accumulates that ONNX Runtime executed in integers and of the nodes that compute, means over "
+    "seeds; then, with ×, float32 latency over quantized at batch {batches}, with half the 95 % interval: above 1 the "
+    "quantized network is faster than the same one in float. Ratios of two variants say nothing of which is faster "
+    "when quantized: one that is slow in float gains more. Latencies themselves are among all measurements."
+)
+CHECKS_NOTE = (
+    "The integer-only network against Brevitas' simulation of the same integers, and against its ONNX graph: the worst "
+    "seed of each, but means for accuracies. The simulation rounds in float32, which falls to the other side of a tie "
+    "now and then; a difference that no tie explains counts as unexplained. Other logits: those that another rounding "
+    "mode changes. Smooth activations are tables of integers; a polynomial in their place is compared with them. With "
+    "placement post their input is no grid in the simulation, and the integer-only network has one of 8 bits there, at "
+    "every width: another network, whose logits may differ. With pre+post ReLU requantizes, which is counted; a table "
+    "would take one operation there too. Distances to a tie are in steps of the grid."
+)
+MIXED_NOTE = "Bits of a weight that the search chose for each layer: one number where all seeds agree, else by seed."
+_SOURCE_NOUNS = {
+    "integer_accuracy": "the network that computes with integers only",
+    "runtime_accuracy": "ONNX Runtime's execution",
+    "accuracy": "Brevitas' simulation in float",
+}
 
 
 def table_scale(table: QuantizationTable) -> Scale:
     """One scale for all accuracies of a workload."""
-    cells = [*table.plain.values(), *table.cells.values()]
-    return common_scale(cells)
+    return common_scale([*table.plain.values(), *table.cells.values()])
 
 
 def accuracy_grid(table: QuantizationTable) -> Grid | None:
@@ -32,7 +71,14 @@ def accuracy_grid(table: QuantizationTable) -> Grid | None:
     for label, cells in every:
         sheet.add(label, *(_cell(each, table, scale, usual=table.metric) for each in cells))
     shown = [*table.plain.values(), *(cell for _, cells in every for cell in cells)]
-    sheet.lines = [_line(table, cell) for cell in shown]
+    sheet.lines = [
+        {"workload": table.workload, "step": cell.treatment.step, "treatment": cell.treatment.label,
+         "weight_bits": cell.treatment.weight_bits, "act_bits": cell.treatment.act_bits,
+         "qat_epochs": cell.treatment.epochs, "placement": cell.treatment.placement,
+         "after": cell.treatment.after, "variant": cell.variant, "metric": cell.metric,
+         **compared_columns(cell, "accuracy")}
+        for cell in shown
+    ]  # fmt: skip
     others = [each for each in SOURCES if each != table.metric and any(c.metric == each for c in table.cells.values())]
     sources = f"Accuracies are of {_SOURCE_NOUNS[table.metric]}"
     more = " or ".join(_SOURCE_NOUNS[each] for each in others)
@@ -44,24 +90,179 @@ def accuracy_grid(table: QuantizationTable) -> Grid | None:
     return grid and replace(grid, frame=frame_of(sheet.lines).astype(bits))
 
 
-_SOURCE_NOUNS = {
-    "integer_accuracy": "the network that computes with integers only",
-    "runtime_accuracy": "ONNX Runtime's execution",
-    "accuracy": "Brevitas' simulation in float",
-}
-
-
 def _cell(cell: Quantized, table: QuantizationTable, scale: Scale, *, usual: str) -> GridCell:
     found = compared_cell(cell, table, scale)
     marked = cell.mean is not None and cell.metric != usual
     return replace(found, text=f"{found.text} ({SOURCES[cell.metric]})") if marked else found
 
 
-def _line(table: QuantizationTable, cell: Quantized) -> dict[str, Any]:
-    return {
-        "workload": table.workload, "step": cell.treatment.step, "treatment": cell.treatment.label,
-        "weight_bits": cell.treatment.weight_bits, "act_bits": cell.treatment.act_bits,
-        "qat_epochs": cell.treatment.epochs, "placement": cell.treatment.placement,
-        "after": cell.treatment.after, "variant": cell.variant, "metric": cell.metric,
-        **compared_columns(cell, "accuracy"),
-    }  # fmt: skip
+@dataclass(frozen=True)
+class Check:
+    """A column of the checks: a metric with a setting, and how the seeds' values become one number."""
+
+    metric: str
+    title: str
+    worst: Callable[[Any], float] = max
+    percent: bool = True
+    setting: str = ""
+
+
+CHECKS = (
+    Check("integer_agreement", "same class as Brevitas", min),
+    Check("differing_logits", "differing logits"),
+    Check("differing_logits", "the same in float64", setting="precision=float64"),
+    Check("tie_distance", "farthest from a tie", percent=False),
+    Check("unexplained_differences", "unexplained", percent=False),
+    Check("integer_onnx_agreement", "equal bits in ONNX Runtime", min),
+    *(Check("rounding_differing_logits", f"other logits, {mode}", setting=f"rounding={mode}")
+      for mode in ("half-even", "half-up", "gemmlowp")),
+    Check("accumulator_bits", "accumulator bits", percent=False),
+    Check("table_bytes", "table bytes", percent=False, setting="activation=table"),
+    Check("integer_operations", "operations but MACs", percent=False, setting="activation=table"),
+    Check("integer_operations", "the same by polynomial", percent=False, setting=POLYNOMIAL),
+)  # fmt: skip
+
+
+def _mean(table: QuantizationTable, treatment: Treatment, variant: str, metric: str, setting: str = ""
+          ) -> Estimate | None:  # fmt: skip
+    values = table.values(treatment, variant, metric, setting)
+    return mean_interval(list(values.values())) if values else None
+
+
+def _place(table: QuantizationTable, treatment: Treatment, variant: str) -> dict[str, Any]:
+    """The first columns of an exact line."""
+    return {"workload": table.workload, "step": treatment.step, "treatment": treatment.label, "variant": variant}
+
+
+def coverage_grid(table: QuantizationTable) -> Grid | None:
+    """Integer share and latency ratios, in the order of the accuracies; None where neither was measured."""
+    settings = table.measured.every_setting(table.workload, [each.step for each in table.treatments], LATENCY)
+    sheet, found = Sheet(), False
+    for treatment in table.treatments:
+        row = [GridCell(treatment.label)]
+        for variant in table.variants:
+            macs, nodes = (_mean(table, treatment, variant, metric) for metric in (MACS, NODES))
+            ratios = {text: _mean(table, treatment, variant, LATENCY, text) for text in settings}
+            found = found or macs is not None or any(ratios.values())
+            row.append(
+                _coverage(macs, nodes, ratios, table.measured.reason(table.workload, variant, treatment.step, MACS))
+            )
+            line = {
+                **_place(table, treatment, variant),
+                **estimate_columns(MACS, macs),
+                **estimate_columns(NODES, nodes),
+            }
+            for text, each in ratios.items():
+                line |= estimate_columns(f"{LATENCY} {text}".strip(), each)
+            sheet.lines.append(line)
+        sheet.add(*row)
+    told = ", ".join(text.removeprefix("batch=") for text in settings)
+    heads, note = ("treatment", *table.variants), COVERAGE_NOTE.format(batches=told or "(not measured)")
+    caption = f"{table.workload}, in integers in ONNX Runtime, and latency ratio"
+    return sheet.grid(f"{table.workload}-coverage", caption, heads, note) if found else None
+
+
+def _coverage(
+    macs: Estimate | None, nodes: Estimate | None, ratios: Mapping[str, Estimate | None], reason: str
+) -> GridCell:
+    if macs is None and not any(ratios.values()):
+        return GridCell(reason, tone="lack")
+    parts = []
+    for each in ratios.values():
+        half = f" ± {each.half_width:.2f}" if each and each.half_width else ""
+        parts.append(f"×{each.mean:.2f}{half}" if each else "–")
+    share = "–" if macs is None else percent_text(macs.mean)
+    share += f", nodes {percent_text(nodes.mean)}" if nodes else ""
+    return GridCell(share, ", ".join(parts), repr(macs.mean) if macs else "")
+
+
+def checks_grid(table: QuantizationTable) -> Grid | None:
+    """A row per treatment and variant with an integer-only network; columns only for what was measured."""
+    found = {
+        (treatment, variant): {
+            check: check.worst(values.values())
+            for check in CHECKS
+            if (values := table.values(treatment, variant, check.metric, check.setting))
+        }
+        for treatment in table.treatments
+        for variant in table.variants
+    }
+    found = {place: values for place, values in found.items() if values}
+    # Half to even is what the others are compared with, unless a step says otherwise.
+    columns = [
+        check
+        for check in CHECKS
+        if any(values.get(check) if check.setting == "rounding=half-even" else check in values
+               for values in found.values())
+    ]  # fmt: skip
+    if not any(check.metric.startswith("integer") for check in columns):
+        return None
+    metric = "integer_accuracy"
+    polynomials = {
+        place: seed_difference(table.values(*place, metric, POLYNOMIAL), table.values(*place, metric))
+        for place in found
+    }
+    treated = _treatments_told(table)
+    sheet = Sheet()
+    for (treatment, variant), worst in found.items():
+        cells = [_number(worst.get(check), check) for check in columns]
+        polynomial, told = polynomials[treatment, variant], treated.get((treatment.step, variant), "")
+        cells += [_difference(polynomial)] if any(polynomials.values()) else []
+        cells += [GridCell(told)] if treated else []
+        sheet.add(treatment.label, variant, *cells)
+        sheet.lines.append(
+            {**_place(table, treatment, variant), **{check.title: worst.get(check) for check in columns},
+             **estimate_columns("polynomial_difference", polynomial), "chosen_treatment": told}
+        )  # fmt: skip
+    titles = [check.title for check in columns]
+    titles += ["polynomial, Δ to the table"] if any(polynomials.values()) else []
+    titles += ["treatment chosen"] if treated else []
+    heads, caption = ("treatment", "variant", *titles), f"{table.workload}, the integer-only network checked"
+    return sheet.grid(f"{table.workload}-integer-checks", caption, heads, CHECKS_NOTE)
+
+
+def _number(value: float | None, check: Check) -> GridCell:
+    if value is None:
+        return GridCell("")
+    text = percent_text(value) if check.percent else f"{value:,.0f}" if float(value).is_integer() else f"{value:.2g}"
+    return GridCell(text, sort=repr(value))
+
+
+def _difference(estimate: Estimate | None) -> GridCell:
+    if estimate is None:
+        return GridCell("")
+    told = interval_text(estimate, scale_of("fraction", [], [estimate.half_width or estimate.mean]))
+    head, _, tail = told.partition(" pp ")
+    return GridCell(f"{head} pp", tail, repr(estimate.mean))
+
+
+def _treatments_told(table: QuantizationTable) -> dict[Any, str]:
+    """(step, variant) -> what was chosen for it on calibration data, each choice once."""
+    rows = table.measured.frame
+    rows = rows[(rows["workload"] == table.workload) & (rows["stage"] == STAGE) & (rows["metric"] == TOLD)]
+    return {place: "; ".join(own["reason"].unique()) for place, own in rows.groupby(["step", "variant"])}
+
+
+def mixed_grid(table: QuantizationTable) -> Grid | None:
+    """Layers by the networks whose weights have mixed widths; None where none have."""
+    chosen = {
+        (each, name): layers
+        for each in table.treatments
+        for name in table.variants
+        if (layers := table.measured.layers(table.workload, name, CHOSEN, each.step))
+    }
+    sheet = Sheet()
+    for layer in dict.fromkeys(layer for found in chosen.values() for layer in found):
+        sheet.add(layer, *(_bits(found.get(layer, {})) for found in chosen.values()))
+    sheet.lines = [
+        {**_place(table, each, name), "layer": layer, "seed": seed, "weight_bits": value}
+        for (each, name), found in chosen.items() for layer, values in found.items() for seed, value in values.items()
+    ]  # fmt: skip
+    heads = ("layer", *(f"{name}: {each.label}" for each, name in chosen))
+    caption = f"{table.workload}, bits chosen for each layer"
+    return sheet.grid(f"{table.workload}-mixed-precision", caption, heads, MIXED_NOTE)
+
+
+def _bits(values: Mapping[int, float]) -> GridCell:
+    every = [f"{value:g}" for _, value in sorted(values.items())]
+    return GridCell(every[0] if len(set(every)) == 1 else ", ".join(every))

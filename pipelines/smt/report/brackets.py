@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from evalsuite import SIGNIFICANT, Compared, Estimate, Scale, holm, interval_text, p_text
+from evalsuite import SIGNIFICANT, Compared, Estimate, Scale, holm_by_family, interval_text, p_text
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,6 @@ class Bracket:
         return found.p
 
     @property
-    def tested(self) -> bool:
-        """Whether these seeds could resolve it."""
-        return self.p is not None
-
-    @property
     def resolved(self) -> bool:
         """Whether the end nearer to 0 is resolved, with no adjustment for the number of tests."""
         return self.nearest is not None and self.nearest.resolved
@@ -85,6 +80,5 @@ class Bracket:
 
 def adjusted(brackets: Sequence[Bracket]) -> list[Bracket]:
     """With Holm's p over all of these that are tests."""
-    found = [(i, each.p) for i, each in enumerate(brackets) if each.p is not None]
-    p_holm = dict(zip((i for i, _ in found), holm([p for _, p in found]), strict=True))
-    return [Bracket(each.least, each.most, p_holm.get(i)) for i, each in enumerate(brackets)]
+    found = holm_by_family([(None, each.p) for each in brackets], [None] * len(brackets))
+    return [replace(each, p_holm=p) for each, p in zip(brackets, found, strict=True)]

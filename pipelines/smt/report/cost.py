@@ -45,7 +45,7 @@ _SPLIT = "bounds · attack · search"
 _COLUMNS = ("decided", _SPLIT, "PAR-2", "mean time", "median", "nodes", "unstable", "solver calls")
 
 
-def cost_grids(tables: Sequence[ExactTable]) -> list[Grid]:
+def cost_grids(tables: Sequence[ExactTable]) -> list[Grid | None]:
     """A row per workload and variant; a table each for networks as trained, for those after a step, and for integers.
 
     Columns of which nothing is known are left out.
@@ -53,8 +53,7 @@ def cost_grids(tables: Sequence[ExactTable]) -> list[Grid]:
     kinds: dict[str, list[ExactTable]] = {}
     for table in tables:
         kinds.setdefault(table.label.removeprefix(table.workload), []).append(table)
-    made = [_cost_grid(own, kind, i) for i, (kind, own) in enumerate(kinds.items())]
-    return [grid for grid in made if grid is not None]
+    return [_cost_grid(own, kind, i) for i, (kind, own) in enumerate(kinds.items())]
 
 
 def _cost_grid(tables: Sequence[ExactTable], kind: str, place: int) -> Grid | None:
@@ -160,15 +159,13 @@ def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
     for table in (each for each in tables if each.has(PROOFS)):
         cells = []
         for variant in table.variants:
-            found = checked(table, variant)
-            holds = table.counted(variant).holds
+            found, size, holds = checked(table, variant), _bytes(table, variant), table.counted(variant).holds
             if not table.counted(variant).total:
                 cells.append(GridCell(table.reason(variant), tone="lack"))
                 continue
             if holds and not found and (why := proofs_lack(table, variant)):
                 lacks.setdefault(why, {})[variant] = None
-            size = _bytes(table, variant)
-            told = (f"{found} of {holds}" if found else f"none of {holds}") if holds else "–"
+            told = f"{found or 'none'} of {holds}" if holds else "–"
             mean = f"mean {scaled_text(size / found, 'bytes')}" if found and size else ""
             cells.append(GridCell(told, mean, repr(found)))
             sheet.lines.append({"workload": table.workload, "step": table.step, "after": table.after,
@@ -191,7 +188,5 @@ def proofs_lack(table: ExactTable, variant: str) -> str:
 
 def _bytes(table: ExactTable, variant: str) -> float:
     """Of all checked proofs together: a row has the mean of those of one seed and radius."""
-    places = [
-        (table.values(variant, PROOF_BYTES, each), table.values(variant, PROOFS, each)) for each in (*table.radii, None)
-    ]
-    return math.fsum(mean * count.get(seed, 0.0) for means, count in places for seed, mean in means.items())
+    return math.fsum(mean * table.values(variant, PROOFS, at).get(seed, 0.0) for at in (*table.radii, None)
+                     for seed, mean in table.values(variant, PROOF_BYTES, at).items())  # fmt: skip

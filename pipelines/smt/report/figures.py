@@ -19,6 +19,7 @@ from evalsuite import (
     panels,
     power_text,
     radius_text,
+    shifts,
 )
 from pipelines.smt.report.tables import BOUNDS, UPPER, VERIFIED, ExactTable
 
@@ -45,25 +46,21 @@ def exact_figures(table: ExactTable) -> list[Drawing]:
     shown += [_cactus] * any(decided for times in table.times.values() for _, decided in times)
     if not shown:
         return []
-
-    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
-        with panels(len(shown), len(shown), 2.9, variants) as figure:
-            for axes, panel in zip(figure.grid.flat, shown, strict=True):
-                panel(axes, table, looks(variants))
-        return Drawing(name, title, _caption(table, shown), f"{title}; the numbers are in the tables.", figure.svg)
-
-    return drawings_by_group(draw, table.variants, f"exact-{table.name}", f"Exact verification, {table.label}")
-
-
-def _caption(table: ExactTable, shown: Sequence[object]) -> str:
     told = []
     if _accuracies in shown:
         bounds = any(table.values(each, BOUNDS, at) for each in table.variants for at in table.radii)
         left = any(table.counted(each).open for each in table.variants)
         told.append(ACCURACY + BY_BOUNDS * bounds + NOT_VIOLATED * left)
-        told += ["The radius is on a log scale"] if _log(table) else []
-    told += [CACTUS] if _cactus in shown else []
-    return ". ".join(told) + "."
+        told += ["The radius is on a log scale"] if is_geometric(table.radii) else []
+    caption = ". ".join(told + [CACTUS] * (_cactus in shown)) + "."
+
+    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
+        with panels(len(shown), len(shown), 2.9, variants) as figure:
+            for axes, panel in zip(figure.grid.flat, shown, strict=True):
+                panel(axes, table, looks(variants))
+        return Drawing(name, title, caption, f"{title}; the numbers are in the tables.", figure.svg)
+
+    return drawings_by_group(draw, table.variants, f"exact-{table.name}", f"Exact verification, {table.label}")
 
 
 def curve_points(times: Sequence[tuple[float, bool]]) -> tuple[list[int], list[float]]:
@@ -98,23 +95,22 @@ def _cactus(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
     axes.set_ylabel("seconds")
 
 
-def _log(table: ExactTable) -> bool:
-    return is_geometric(table.radii)
-
-
 def _accuracies(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
     from matplotlib.ticker import NullLocator
 
-    log = _log(table)
+    log = is_geometric(table.radii)
     places = [math.log(each) if log else each for each in table.radii]
     gap = min(after - before for before, after in pairwise(places))
-    for i, (variant, look) in enumerate(known.items()):
-        shift = (i - (len(known) - 1) / 2) * gap / 18
+    for (variant, look), place in zip(known.items(), shifts(len(known), len(known)), strict=True):
+        shift = place * gap / 18
 
         def course(metric: str, variant: str = variant, shift: float = shift) -> tuple[list[float], ...]:
-            means = _means(table, variant, metric)
-            at = [each * math.exp(shift) if log else each + shift for each, _, _ in means]
-            return at, [mean for _, mean, _ in means], [half for *_, half in means]
+            """Radii, means and half of their intervals, in percent."""
+            values = {each: list(table.values(variant, metric, each).values()) for each in table.radii}
+            means = {each: mean_interval(own, magnitude=1.0) for each, own in values.items() if own}
+            return ([each * math.exp(shift) if log else each + shift for each in means],
+                    [100 * mean.mean for mean in means.values()],
+                    [100 * (mean.half_width or 0.0) for mean in means.values()])  # fmt: skip
 
         at, means, _ = course(BOUNDS)
         axes.plot(at, means, color=look.colour, linestyle=(0, (3, 2)), linewidth=0.9)
@@ -132,14 +128,3 @@ def _accuracies(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None
     axes.grid(axis="y")
     axes.set_xlabel("radius in grid steps" if table.stepped else "ε")
     axes.set_ylabel("% of samples")
-
-
-def _means(table: ExactTable, variant: str, metric: str) -> list[tuple[float, float, float]]:
-    """(radius, mean, half the interval), in percent."""
-    found = []
-    for radius in table.radii:
-        values = table.values(variant, metric, radius)
-        if values:
-            mean = mean_interval(list(values.values()), magnitude=1.0)
-            found.append((radius, 100 * mean.mean, 100 * (mean.half_width or 0.0)))
-    return found

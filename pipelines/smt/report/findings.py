@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from evalsuite import Finding, common_scale, compare_values, listed, mean_interval, scale_of
 from pipelines.smt.report.brackets import Bracket, adjusted
 from pipelines.smt.report.cost import checked, percent_text, proofs_lack, scaled_text
-from pipelines.smt.report.distance import Distance
-from pipelines.smt.report.fractions import agreement_of, alike
 from pipelines.smt.report.tables import (
     BOUNDS,
     DISTANCE,
@@ -24,13 +22,12 @@ from pipelines.smt.report.tables import (
     ExactTable,
     mean_of,
 )
-from pipelines.smt.report.text import counted_text, resolved_text, tested
+from pipelines.smt.report.text import Distance, agreement_of, alike, counted_text, resolved_text, tested
 
 
 def completeness_sentence(table: ExactTable) -> str:
     """The share of all questions that each variant's search decided."""
-    counts = {name: table.counted(name) for name in table.variants}
-    counts = {name: count for name, count in counts.items() if count.total}
+    counts = {name: count for name in table.variants if (count := table.counted(name)).total}
     if not counts:
         return ""
     if all(not count.open for count in counts.values()):
@@ -54,11 +51,8 @@ def cost_sentence(table: ExactTable) -> str:
             continue
         count = nodes[name]
         more = [f"{scale_of('count', [count]).number(count)} node{'s' * (count != 1)}"] if count is not None else []
-        more += (
-            [f"×{ratio.mean:.2g}"]
-            if (ratio := compare_values(name, values, par2[table.baseline]).ratio) and name != table.baseline
-            else []
-        )
+        ratio = compare_values(name, values, par2[table.baseline]).ratio if name != table.baseline else None
+        more += [f"×{ratio.mean:.2g}"] if ratio else []
         parts.append(f"{name} {scaled_text(mean, 's')}" + (f" ({', '.join(more)})" if more else ""))
     if not parts:
         return ""
@@ -72,17 +66,15 @@ def proofs_sentence(table: ExactTable) -> str:
     parts: list[str] = []
     none: dict[str, list[str]] = {}
     for name in table.variants:
-        holds = table.counted(name).holds
-        found = checked(table, name)
+        holds, found = table.counted(name).holds, checked(table, name)
         if holds and found:
             parts.append(f"{name} {'all' if found == holds else f'{found} of'} {holds}")
         elif holds:
             none.setdefault(proofs_lack(table, name), []).append(f"{name} none of {holds}")
     told = [", ".join(parts)] if parts else []
     told += [", ".join(names) + (f" ({reason})" if reason else "") for reason, names in none.items()]
-    return (
-        f"Of what holds, with a proof checked apart from the prover: {'; '.join(told) or 'nothing, for nothing holds'}."
-    )
+    all_told = "; ".join(told) or "nothing, for nothing holds"
+    return f"Of what holds, with a proof checked apart from the prover: {all_told}."
 
 
 def verified_more(brackets: Sequence[Bracket], baseline: str) -> str:
@@ -102,16 +94,19 @@ def _per_variant(counts: Counter[str]) -> str:
     return listed(f"{name} (at {count} radi{'us' if count == 1 else 'i'})" for name, count in counts.most_common())
 
 
-def completeness_total(tables: Sequence[ExactTable]) -> str:
-    """The share of all questions that each variant's search decided, over all tables."""
+def overall(tables: Sequence[ExactTable]) -> Finding | None:
+    """All workloads together; None where one step says it all."""
+    own = [table for table in tables if any(tested(table, name, VERIFIED) for name in table.others)]
+    if len(own) < 2:
+        return None
+    found = [each for table in own for name in table.others for _, each in tested(table, name, VERIFIED)]
     parts = []
-    for name in tables[0].variants if tables else ():
-        counts = [count for table in tables if (count := table.counted(name)).total]
-        total = sum(count.total for count in counts)
-        if total:
-            decided = sum(count.decided for count in counts)
-            parts.append(f"{name} {percent_text(decided / total)} of {total:,}")
-    return f"Decided of all robustness questions asked: {', '.join(parts)}." if parts else ""
+    for name in tables[0].variants:
+        counts = [table.counted(name) for table in tables]
+        if total := sum(count.total for count in counts):
+            parts.append(f"{name} {percent_text(sum(count.decided for count in counts) / total)} of {total:,}")
+    decided = [f"Decided of all robustness questions asked: {', '.join(parts)}."] if parts else []
+    return Finding("all workloads", verified_more(found, own[0].baseline), tuple(decided))
 
 
 def agreement_sentence(table: ExactTable | None) -> str:
@@ -127,12 +122,8 @@ def agreement_sentence(table: ExactTable | None) -> str:
             parts.append(f"{name} {count.holds} of {count.total}" + (f" ({', '.join(notes)})" if notes else ""))
     if not parts:
         return ""
-    told = resolved_text(table, SAME)
-    return (
-        f"Same class as the float network for every real input of the box: {', '.join(parts)}"
-        + (f"; of {told}" if told else "")
-        + "."
-    )
+    told = f"; of {resolved}" if (resolved := resolved_text(table, SAME)) else ""
+    return f"Same class as the float network for every real input of the box: {', '.join(parts)}{told}."
 
 
 RULE = (
@@ -174,13 +165,8 @@ def _why(table: ExactTable) -> str:
         return f" ({table.baseline}: {table.reason(table.baseline)})"
     if table.seeds < 2:
         return " (one seed)"
-    same = [
-        name
-        for name in table.others
-        if any((cell := table.compared(name, VERIFIED, at)).difference and cell.difference.constant
-               for at in table.radii)
-    ]  # fmt: skip
-    return ": the differences are the same in every seed" if same else ""
+    gaps = (table.compared(name, VERIFIED, at).difference for name in table.others for at in table.radii)
+    return ": the differences are the same in every seed" if any(gap and gap.constant for gap in gaps) else ""
 
 
 def _measured(table: ExactTable, variant: str) -> bool:

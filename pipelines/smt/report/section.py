@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evalsuite import Contrast, Direction, Endpoint, Evidence, Finding, Grid, Headline, Measure, Part, Run, Section
+from evalsuite import Contrast, Direction, Endpoint, Evidence, Headline, Measure, Part, Run, Section, parse_setting
 from pipelines.smt.report.cost import cost_grids, proofs_grid, searches_grid
-from pipelines.smt.report.distance import distance_grid, distances
 from pipelines.smt.report.figures import exact_figures
-from pipelines.smt.report.findings import RULE, completeness_total, finding, verified_more
-from pipelines.smt.report.fractions import agreement_grid, agreement_of, gap_grid, verified_grid
-from pipelines.smt.report.reading import exact_tables
+from pipelines.smt.report.findings import RULE, finding, overall
 from pipelines.smt.report.tables import (
     AGREEMENT,
     DISTANCE,
@@ -21,65 +17,48 @@ from pipelines.smt.report.tables import (
     UNDECIDED,
     VERIFIED,
     VIOLATED,
-    ExactTable,
     by_steps,
-    in_steps,
+    exact_tables,
 )
-from pipelines.smt.report.text import tested, verdicts_grid
+from pipelines.smt.report.text import (
+    agreement_grid,
+    agreement_of,
+    distance_grid,
+    distances,
+    gap_grid,
+    verdicts_grid,
+    verified_grid,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OVERALL = "all workloads"
-
-
-def _tables(run: Run) -> list[ExactTable]:
-    return exact_tables(run.frame, run.measured, run.baseline, run.record)
-
 
 def _part(run: Run) -> Part:
     """Each method of each smt step of each workload; the tables are of robustness."""
-    every = run.once(_tables)
+    every = run.once(exact_tables)
     tables = [each for each in every if each.method != AGREEMENT]
     agreements = [each for each in every if each.method == AGREEMENT]
     found = distances(tables)
-    grids: list[Grid | None] = [*cost_grids(tables), distance_grid(tables, found), proofs_grid(tables)]
+    grids = [*cost_grids(tables), distance_grid(tables, found), proofs_grid(tables)]
     for table in tables:
         grids += [verdicts_grid(table), verified_grid(table), gap_grid(table)]
         agreement = agreement_of(table, agreements)
         grids += [agreement_grid(agreement)] if agreement else []
     findings = [overall(tables), *(finding(table, found, agreements) for table in tables)]
-    return Part(
-        [*filter(None, findings)],
-        [*filter(None, grids)],
-        [*filter(None, map(searches_grid, tables))],
-        [drawing for table in tables for drawing in exact_figures(table)],
-        RULE if tables else "",
-        tables,
-    )
-
-
-def overall(tables: Sequence[ExactTable]) -> Finding | None:
-    """All workloads together; None where one step says it all."""
-    own = [table for table in tables if any(tested(table, name, VERIFIED) for name in table.others)]
-    if len(own) < 2:
-        return None
-    found = [each for table in own for name in table.others for _, each in tested(table, name, VERIFIED)]
-    total = completeness_total(tables)
-    return Finding(OVERALL, verified_more(found, own[0].baseline), (total,) if total else ())
+    drawings = [drawing for table in tables for drawing in exact_figures(table)]
+    return Part.of(findings, grids, map(searches_grid, tables), drawings, RULE if tables else "", tables)
 
 
 def _over_radii(metric: str) -> Measure:
     """The mean over all radii of the first step on networks as trained, and each radius."""
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
-        own = [
-            each for each in run.once(_tables)
-            if each.workload == workload and not each.after and each.method != AGREEMENT
-        ]  # fmt: skip
-        if not own:
+        table = next((each for each in run.once(exact_tables)
+                      if each.workload == workload and not each.after and each.method != AGREEMENT), None)  # fmt: skip
+        if table is None:
             return None
-        table, names = own[0], (variant, run.baseline)
+        names = (variant, run.baseline)
         lacking = next((name for name in names if not table.over_radii(name, metric)), "")
         reason = f"{lacking}: {table.reason(lacking, metric)}" if lacking else ""
         family = [
@@ -104,16 +83,17 @@ def _contrast(label: str, own: _Ends, other: _Ends, reason: str = "") -> Contras
 
 
 def _bracketed(compared: pd.DataFrame) -> pd.Series[bool]:
-    """Lines of one end of a distance, and of radii in grid steps: their tables have both ends, and the steps."""
-    return in_steps(compared) | compared["metric"].isin((DISTANCE, DISTANCE_UPPER)) | _left_open(compared)
+    """Lines of one end of a distance or share, and of radii in grid steps: their tables have both ends, and the steps.
 
-
-def _left_open(compared: pd.DataFrame) -> pd.Series[bool]:
-    """Lines of a share of which some arm's open questions would make another."""
+    The ε of grid steps are each network's own, so equal ones pair nothing.
+    """
     own = compared["stage"] == STAGE
+    steps = compared["setting"].map(lambda text: "steps" in parse_setting(str(text))).astype(bool)
+    # Lines of a share of which some arm's open questions would make another.
     place = compared["workload"] + "/" + compared["step"] + "/" + compared["setting"]
     undecided = place[own & (compared["metric"] == UNDECIDED) & (compared["mean"] > 0)]
-    return own & compared["metric"].isin((VERIFIED, VIOLATED, GAP)) & place.isin(set(undecided))
+    left_open = compared["metric"].isin((VERIFIED, VIOLATED, GAP)) & place.isin(set(undecided))
+    return own & (steps | left_open) | compared["metric"].isin((DISTANCE, DISTANCE_UPPER))
 
 
 SECTION = Section(

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from evalsuite import (
     Compared,
+    Measured,
+    Run,
     StepTable,
     Values,
+    Verdict,
     compare_values,
     compared_columns,
     estimate_columns,
+    labels,
+    number_of,
     parse_setting,
     radius_text,
 )
@@ -41,10 +46,12 @@ METRICS = (VERIFIED, VIOLATED, UNDECIDED, BOUNDS, GAP, UNSTABLE, NODES, CALLS, S
 _FRACTIONS = (VERIFIED, VIOLATED, UNDECIDED, UPPER, BOUNDS, GAP, GAP_UPPER, CLEAN, SAME, SAME_UPPER, OTHER, CLASS_OPEN)
 # What a number would be at most, were all that was left open answered in its favour.
 _AT_MOST = {VERIFIED: UPPER, GAP: GAP_UPPER, SAME: SAME_UPPER, DISTANCE: DISTANCE_UPPER}
+_REST_OF, _BEYOND_BOUNDS = {UPPER: VIOLATED, SAME_UPPER: OTHER}, {GAP: VERIFIED, GAP_UPPER: UPPER}
 _SAME_NUMBER = 1e-9  # 1 less a sum of shares is off by some ulps.
 _WAYS = {VIOLATED: -1, UNDECIDED: -1, GAP: 0, GAP_UPPER: 0, UNSTABLE: 0, NODES: -1, CALLS: -1, SECONDS: 0, PAR2: 0,
          PROOFS: 0, PROOF_BYTES: 0, OTHER: -1, CLASS_OPEN: -1}  # fmt: skip
 _CLOCKS = (SECONDS, PAR2)
+_DECIDED = (Verdict.HOLDS.value, Verdict.VIOLATED.value)
 
 
 @dataclass(frozen=True)
@@ -126,8 +133,10 @@ class ExactTable(StepTable):
         low, high = self.sizes.get(value, (0.0, 0.0))
         if not high > 0:
             return ""
-        same = math.isclose(low, high, rel_tol=1e-6)
-        return radius_text(_plain(low)) if same else f"{low:.2g} to {high:.2g}"
+        if not math.isclose(low, high, rel_tol=1e-6):
+            return f"{low:.2g} to {high:.2g}"
+        near = round(255 * low) / 255  # What a grid step in float32 stands for, if it is a multiple of 1/255.
+        return radius_text(near if math.isclose(near, low, rel_tol=1e-6) else low)
 
     def has(self, metric: str) -> bool:
         """Whether anything gave a value of a metric."""
@@ -136,16 +145,11 @@ class ExactTable(StepTable):
     def values(self, variant: str, metric: str, radius: float | None = None) -> dict[int, float]:
         """Seed -> value; what follows from other numbers is computed from them where it has no row."""
         own = self.found.get((variant, metric, radius))
-        if own is None and metric == UPPER:
-            own = {seed: 1 - each for seed, each in self.values(variant, VIOLATED, radius).items()}
-        if own is None and metric == GAP:
-            verified, bounds = self.values(variant, VERIFIED, radius), self.values(variant, BOUNDS, radius)
-            own = {seed: verified[seed] - bounds[seed] for seed in sorted(verified.keys() & bounds.keys())}
-        if own is None and metric == GAP_UPPER:
-            most, bounds = self.values(variant, UPPER, radius), self.values(variant, BOUNDS, radius)
-            own = {seed: most[seed] - bounds[seed] for seed in sorted(most.keys() & bounds.keys())}
-        if own is None and metric == SAME_UPPER:
-            own = {seed: 1 - each for seed, each in self.values(variant, OTHER, radius).items()}
+        if own is None and metric in _REST_OF:
+            own = {seed: 1 - each for seed, each in self.values(variant, _REST_OF[metric], radius).items()}
+        if own is None and metric in _BEYOND_BOUNDS:
+            whole, bounds = (self.values(variant, each, radius) for each in (_BEYOND_BOUNDS[metric], BOUNDS))
+            own = {seed: whole[seed] - bounds[seed] for seed in sorted(whole.keys() & bounds.keys())}
         return dict(own or {})
 
     def ends(self, variant: str, metric: str, radius: float | None = None) -> tuple[dict[int, float], dict[int, float]]:
@@ -220,12 +224,6 @@ class ExactTable(StepTable):
         }  # fmt: skip
 
 
-def _plain(eps: float) -> float:
-    """The multiple of 1/255 that a grid step in float32 stands for, if it is one."""
-    near = round(255 * eps) / 255
-    return near if math.isclose(near, eps, rel_tol=1e-6) else eps
-
-
 def _mean_of_all(every: Sequence[Values]) -> dict[int, float]:
     """Seed -> mean, of the seeds that all have."""
     common = set.intersection(*(set(each) for each in every)) if every else set()
@@ -235,12 +233,6 @@ def _mean_of_all(every: Sequence[Values]) -> dict[int, float]:
 def mean_of(values: Values) -> float | None:
     """The mean over seeds; None where there is no value."""
     return math.fsum(values.values()) / len(values) if values else None
-
-
-def in_steps(compared: pd.DataFrame) -> pd.Series[bool]:
-    """Lines of radii in grid steps, which have tables: their ε is each network's own, so equal ones pair nothing."""
-    own = compared["stage"] == STAGE
-    return own & compared["setting"].map(lambda text: "steps" in parse_setting(str(text))).astype(bool)
 
 
 def by_steps(frame: pd.DataFrame) -> pd.DataFrame:
@@ -257,3 +249,107 @@ def _by_steps(text: str) -> str:
     if "steps" not in keys:
         return text
     return ", ".join(f"{key}={keys['steps'] + ' grid steps' if key == 'eps' else value}" for key, value in keys.items())
+
+
+def exact_tables(run: Run) -> list[ExactTable]:
+    """A table for each method of each smt step of each workload; also of a step of which every job failed.
+
+    Those of the method `AGREEMENT` come last, under the labels of the steps that they are of.
+    """
+    measured = run.measured
+    samples = _samples(run.frame)
+    made = []
+    for workload in measured.workloads:
+        arms = measured.arms(workload, run.baseline)
+        for step in measured.steps(workload, STAGE):
+            found, sizes = _found(measured, workload, step, arms["variants"])
+            own = samples[(samples["workload"] == workload) & (samples["step"] == step)]
+            limits = measured.options.get(step, {})
+            for method in list(dict.fromkeys(method for method, _, _, _ in found)) or [""]:
+                values = {key[1:]: each for key, each in found.items() if key[0] == method}
+                limit = number_of(str(limits.get("integer_time_limit" if method in STEPPED else "query_time_limit")))
+                rows = own[own["method"] == method]
+                made.append(ExactTable(
+                    **arms, step=step, method=method, label=workload,
+                    radii=tuple(sorted({radius for _, _, radius in values if radius is not None})),
+                    after=run.record.after.get(step, ""), found=values, verdicts=_verdicts(rows), times=_times(rows),
+                    reasons=measured.reasons(workload, step, arms["variants"], VERIFIED),
+                    sizes=sizes if method in STEPPED else {}, limit=limit if math.isfinite(limit) else None,
+                ))  # fmt: skip
+    agreements = [each for each in made if each.method == AGREEMENT]
+    return [*_labelled([each for each in made if each.method != AGREEMENT]), *_labelled(agreements)]
+
+
+def _labelled(tables: Sequence[ExactTable]) -> list[ExactTable]:
+    """Labels that tell tables apart: workload, integers, what the step follows, and its name and method if needed."""
+    told = [
+        (each.workload, *(["in integers"] if each.stepped else []), *([f"after {each.after}"] if each.after else []))
+        for each in tables
+    ]
+    every = labels(told, [each.step for each in tables], [each.method for each in tables])
+    return [replace(each, label=label) for each, label in zip(tables, every, strict=True)]
+
+
+def _found(
+    measured: Measured, workload: str, step: str, variants: Sequence[str]
+) -> tuple[dict[tuple[str, str, str, float | None], Values], dict[float, tuple[float, float]]]:
+    """(method, variant, metric, radius) -> values, and the least and greatest ε of each radius in grid steps."""
+    found: dict[tuple[str, str, str, float | None], dict[int, float]] = {}
+    sizes: dict[float, list[float]] = {}
+    for variant in variants:
+        for metric in METRICS:
+            for text, keys in measured.settings(workload, variant, step, metric).items():
+                at = number_of(keys.get("steps", keys.get("eps")))  # Steps where the setting has them.
+                radius = None if math.isnan(at) else at
+                place = (keys.get("method", ""), variant, metric, radius)
+                # Two networks may have different ε for one number of steps, and so different settings.
+                found.setdefault(place, {}).update(measured.values(workload, variant, step, metric, text))
+                if "steps" in keys and radius is not None and "eps" in keys:
+                    sizes.setdefault(radius, []).append(number_of(keys["eps"]))
+    # What a step says once, such as the accuracy of the integer network, may name no method: it goes to the only one.
+    named = {method for method, _, _, _ in found if method not in ("", AGREEMENT)}
+    if len(named) == 1:
+        (only,) = named
+        found = {(method or only, variant, metric, at): each for (method, variant, metric, at), each in found.items()}
+    return {**found}, {radius: (min(each), max(each)) for radius, each in sizes.items()}
+
+
+def _samples(frame: pd.DataFrame) -> pd.DataFrame:
+    """The smt rows of single samples that are verdicts or seconds, with `method` and `radius` as columns."""
+    wanted = (frame["verdict"] != "") | (frame["metric"] == QUERY)
+    columns = ["workload", "variant", "seed", "step", "metric", "setting", "sample", "value", "verdict", "reason"]
+    rows = frame.loc[(frame["stage"] == STAGE) & frame["sample"].notna() & wanted, columns]
+    settings = {text: parse_setting(str(text)) for text in rows["setting"].unique()}
+    return rows.assign(
+        method=[settings[text].get("method", "") for text in rows["setting"]],
+        radius=[number_of(settings[text].get("steps", settings[text].get("eps"))) for text in rows["setting"]],
+    )
+
+
+def _verdicts(rows: pd.DataFrame) -> dict[tuple[str, float], Counted]:
+    said = rows[(rows["verdict"] != "") & rows["radius"].notna()]
+    found = {}
+    place: Any
+    for place, own in said.groupby(["variant", "radius"], sort=False):
+        counts = Counter(own["verdict"])
+        by = Counter(own.loc[own["verdict"].isin(_DECIDED) & (own["reason"] != ""), "reason"])
+        found[place] = Counted(
+            counts[Verdict.HOLDS.value], counts[Verdict.VIOLATED.value], counts[Verdict.UNKNOWN.value],
+            counts[Verdict.TIMEOUT.value], own["seed"].nunique(), dict(sorted(by.items())),
+            counts[Verdict.UNSUPPORTED.value],
+        )  # fmt: skip
+    return found
+
+
+def _times(rows: pd.DataFrame) -> dict[str, tuple[tuple[float, bool], ...]]:
+    """Variant -> (seconds, decided) of each timed question, all seeds and radii together."""
+    columns = ["variant", "seed", "radius", "sample"]
+    timed = rows[(rows["metric"] == QUERY) & rows["value"].notna()]
+    said = rows[rows["verdict"] != ""]
+    decided = {tuple(key): verdict in _DECIDED for *key, verdict in said[[*columns, "verdict"]].itertuples(index=False)}
+    found: dict[str, list[tuple[float, bool]]] = {}
+    every: list[list[Any]] = timed[[*columns, "value"]].to_numpy().tolist()
+    for *key, seconds in every:
+        if tuple(key) in decided:
+            found.setdefault(str(key[0]), []).append((float(seconds), decided[tuple(key)]))
+    return {variant: tuple(each) for variant, each in found.items()}

@@ -42,7 +42,9 @@ def disruption_figure(measured: Measured, workload: str) -> Drawing:
         f"both axes are logarithmic. Dotted: λ = {TARGET:g}."
     )
     step = measured.step(workload, STAGE)
-    every_panel = {variant: _curves(measured, workload, variant, step) for variant in _order(measured)}
+    # The variants of most interest first.
+    order = sorted(measured.variants, key=lambda name: _SHOWN.index(name) if name in _SHOWN else len(_SHOWN))
+    every_panel = {variant: _curves(measured, workload, variant, step) for variant in order}
     shown = dict([each for each in every_panel.items() if each[1]][:_PANELS])
     if not shown:
         return Drawing(name, title, caption, reason=f"no {STAGE} step with values over lambda")
@@ -55,12 +57,6 @@ def disruption_figure(measured: Measured, workload: str) -> Drawing:
         figure.grid.flat[0].set_ylabel("largest |change| of an output")
         _legend(figure.figure, colours)
     return Drawing(name, title, caption, f"{title}: {', '.join(shown)}; ε = {', '.join(every)}.", figure.svg)
-
-
-def _order(measured: Measured) -> list[str]:
-    """The variants of most interest first."""
-    first = [variant for variant in _SHOWN if variant in measured.variants]
-    return first + [variant for variant in measured.variants if variant not in first]
 
 
 def _curves(measured: Measured, workload: str, variant: str, step: str) -> Curves:
@@ -76,6 +72,8 @@ def _curves(measured: Measured, workload: str, variant: str, step: str) -> Curve
 
 
 def _panel(axes: Any, curves: Curves, colours: Mapping[str, str]) -> None:
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
     axes.axvline(TARGET, color=MUTED_COLOUR, linewidth=0.9, linestyle=(0, (1, 2)))
     for (metric, eps), curve in curves.items():
         every = sorted(curve)
@@ -87,13 +85,8 @@ def _panel(axes: Any, curves: Curves, colours: Mapping[str, str]) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("λ")
     axes.grid()
-    _plain_ticks(axes, [hardness for curve in curves.values() for hardness in curve])
-
-
-def _plain_ticks(axes: Any, hardness: list[float]) -> None:
-    """Numbers on the axis of lambda, powers of ten on the other: as text, since formulas are not set."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
+    # Numbers on the axis of lambda, powers of ten on the other: as text, since formulas are not set.
+    hardness = [each for curve in curves.values() for each in curve]
     low, high = min(hardness), max([*hardness, TARGET])
     ticks = [each for each in (1, 3, 10, 40, 160, 640, 2500, 10000) if low <= each <= high]
     axes.set_xticks(ticks, [str(each) for each in ticks])
