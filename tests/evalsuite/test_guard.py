@@ -157,6 +157,22 @@ def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, wo
     assert any(second[0] < first[1] for first, second in pairwise(works))  # until then they run side by side
 
 
+def test_a_pause_while_a_job_waits_for_its_turn_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(tree, "kill", lambda *_: None)
+    monkeypatch.setattr(guard.time, "monotonic", lambda: clock[0])
+    watching = object.__new__(guard._Guard)
+    watching._begun = watching._paused = watching._waiting = 0.0
+    does = {"waits": watching._wait, "is told": watching._hear}
+    for now, what, word in (
+        (10, "waits", guard._WAITS), (12, "is told", guard.PAUSE), (20, "is told", guard.RESUME),
+        (25, "waits", guard._GOES_ON), (30, "is told", guard.PAUSE), (31, "is told", guard.RESUME),
+    ):  # fmt: skip
+        clock[0] = float(now)
+        does[what](word)
+    assert watching._begun == (25 - 10) + (31 - 30)
+
+
 def test_a_stage_that_takes_times_must_say_so(workshop: Workshop) -> None:
     said = outcomes(workshop, f"  - {{use: clocks-unsaid, file: {workshop.folder / 'clocks'}}}\n")
     assert said["clocks-unsaid"][0] == "failed"
