@@ -174,7 +174,7 @@ class _Guard:
             tree.kill(tree.descendants(os.getpid()), signal.SIGSTOP)
         elif word == RESUME and self._paused:
             if self._waiting:  # so long it did not wait for its turn
-                self._waiting = max(self._waiting, self._paused) + time.monotonic() - self._paused
+                self._waiting += time.monotonic() - max(self._waiting, self._paused)
             self._begun += time.monotonic() - self._paused
             self._paused = 0.0
             tree.kill(tree.descendants(os.getpid()), signal.SIGCONT)
