@@ -452,6 +452,7 @@ Timed = Callable[[], "Sequence[Metric]"]
 """Takes times, and gives their metrics: everything it runs is ready before, so that it lasts as long as they do."""
 
 
+@dataclass(frozen=True, init=False)
 class Outcome:
     """What a stage found: its metrics, the files it wrote, and the network it hands on, if it changed one.
 
@@ -460,28 +461,36 @@ class Outcome:
             job of the machine works; the stage declares `timed`.
         artefacts: the files by name, inside the bench's folder.
         network: for the steps that follow.
+        found: the metrics of another outcome, which `dataclasses.replace` gives; `metrics` are taken before them.
     """
+
+    found: list[Metric | Timed]
+    artefacts: Mapping[str, Path]
+    network: Network | None
 
     def __init__(
         self,
-        metrics: Iterable[Metric | Timed],
+        metrics: Iterable[Metric | Timed] | None = None,
         artefacts: Mapping[str, Path] = MappingProxyType({}),
         network: Network | None = None,
+        *,
+        found: Iterable[Metric | Timed] = (),
     ) -> None:
-        self._found = list(metrics)
-        self.artefacts = artefacts
-        self.network = network
+        for name, value in (
+            ("found", list(found if metrics is None else metrics)), ("artefacts", artefacts), ("network", network)
+        ):  # fmt: skip
+            object.__setattr__(self, name, value)
 
     @cached_property
     def metrics(self) -> list[Metric]:
         """All metrics, in order. The times are taken when this is read first."""
-        given = ([each] if isinstance(each, Metric) else each() for each in self._found)
+        given = ([each] if isinstance(each, Metric) else each() for each in self.found)
         return [metric for metrics in given for metric in metrics]
 
     @property
     def timed(self) -> bool:
         """Whether times are yet to be taken."""
-        return "metrics" not in vars(self) and any(callable(each) for each in self._found)
+        return "metrics" not in vars(self) and any(callable(each) for each in self.found)
 
 
 @runtime_checkable

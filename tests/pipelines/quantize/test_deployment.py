@@ -15,7 +15,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import fx, nn
 
-from evalsuite import Split, export_onnx, open_onnx, run_onnx
+from evalsuite import Outcome, Split, export_onnx, open_onnx, run_onnx
 from pipelines.quantize.processor import saturation
 
 if TYPE_CHECKING:
@@ -304,7 +304,8 @@ def test_impossible_comparisons_are_refused(integer_resnet, tmp_path: Path) -> N
 def test_size_and_latency_are_against_the_float_file(integer_resnet, tmp_path: Path) -> None:
     export_onnx(resnet(nn.ReLU), (1, 8, 8), tmp_path / "float.onnx")
     content = (tmp_path / "float.onnx").read_bytes()
-    rows = deployment_metrics(content, integer_resnet[1], Split(INPUTS, torch.zeros(120, dtype=torch.int64)))
+    split = Split(INPUTS, torch.zeros(120, dtype=torch.int64))
+    rows = Outcome(deployment_metrics(content, integer_resnet[1], split)).metrics
     found = {(each.name, each.setting.get("batch")): each.value for each in rows}
     weights = 16 * 9 + 2 * 16 * 16 * 9 + 32 * 16 * 9 + 32 * 32 * 9 + 32 * 16 + 320
     biases = 3 * 16 + 3 * 32 + 10
