@@ -184,8 +184,8 @@ class Endpoint:
 class Headline:
     """A metric that is shown at a glance; of its settings, those with the `wanted` key and value where there are any.
 
-    `figure` tells whether it also has a panel in the figure of differences, `optional` whether a network without a
-    value of it lacks nothing.
+    `figure` is False where the metric tells nothing of the task: a step with none of the others is of another task, and
+    shows its own metrics. `optional` tells whether a network without a value of it lacks nothing.
     """
 
     stage: str
