@@ -23,7 +23,7 @@ from evalsuite.run.making import make_bench
 from evalsuite.workloads.digits import DigitsMLP
 from pipelines.quantize import Quantize
 from pipelines.quantize.placement import Bits, Scheme
-from pipelines.quantize.yardstick import yardstick_files
+from pipelines.quantize.yardstick import renamed_files, yardstick_files
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBench, MakeNetwork
@@ -217,16 +217,20 @@ def test_the_yardstick_is_quantized_alike(
     relu, room = network("digits-mlp", "relu"), bench("digits-mlp")
     inputs = torch.as_tensor(room.data.calibration.first(50))
     scheme = Scheme(Bits(8, 8), before_activations=placement == "pre+post")
-    operators = {}
-    for name in ("relu", "gelu"):
+    operators, files = {}, {}
+    for name in ("relu", "gelu", "renamed"):
         folder = tmp_path / name
         folder.mkdir()
-        whole, quantized = yardstick_files(with_yardstick(relu.module, name), scheme, inputs, folder)
-        graphs = onnx.load_from_string(whole).graph, onnx.load(str(quantized)).graph
+        made = renamed_files(files["relu"], relu.module, "gelu", folder) if name == "renamed" else None
+        files[name] = made or yardstick_files(with_yardstick(relu.module, name), scheme, inputs, folder)
+        graphs = onnx.load_from_string(files[name][0]).graph, onnx.load(str(files[name][1])).graph
         operators[name] = [[node.op_type for node in graph.node] for graph in graphs]
+        # A zero point of 0 is one constant for all quantizers that have it.
+        operators[name].append(sorted({str((each.data_type, *each.dims)) for each in graphs[1].initializer}))
     swapped = [[{"Relu": "Gelu"}.get(each, each) for each in found] for found in operators["relu"]]
-    assert operators["gelu"] == swapped
-    assert [found.count("Gelu") for found in swapped] == [2, 2]
+    assert operators["gelu"] == operators["renamed"] == swapped
+    assert renamed_files(files["gelu"], with_yardstick(relu.module, "gelu"), "relu", tmp_path) is None
+    assert [found.count("Gelu") for found in swapped[:2]] == [2, 2]
     assert "QuantizeLinear" in swapped[1]
 
 
