@@ -78,16 +78,18 @@ class Turn:
     def alone(self, told: Callable[[bool], None]) -> float:
         """Wait until no other job runs, and none begins until this turn is closed; the seconds that it took.
 
-        `told` hears when the wait begins, True, and when it is over.
+        `told` hears when the wait begins, True, and returns when times may be taken: its executor gathers jobs that
+        wait, so that cores stand idle for many of them at once. It hears False when the wait is over.
         """
         if self._how == fcntl.LOCK_EX:
             return 0.0  # it began alone
-        told(True)
         began = time.monotonic()
+        if self._files:
+            fcntl.flock(self._files[0], fcntl.LOCK_UN)  # meanwhile, another run's jobs may take theirs
+        told(True)
         if self._files:
             running, waiting = self._files
             fcntl.flock(waiting, fcntl.LOCK_SH)
-            fcntl.flock(running, fcntl.LOCK_UN)
             fcntl.flock(running, fcntl.LOCK_EX)
         told(False)
         return time.monotonic() - began

@@ -28,8 +28,8 @@ _TICK = 0.1  # seconds between two looks at the memory, at least
 _BREATH = 0.02  # seconds between two looks whether it is the job's turn
 _PACE = 10  # times what a look takes is the time to the next
 _PATIENCE = 5.0  # seconds for killed processes to be gone: one that waits for a disk cannot be killed
-PAUSE, RESUME = b"pause", b"resume"
-_WAITS, _GOES_ON = b"w", b"g"
+PAUSE, RESUME, TAKE = b"pause", b"resume", b"take"  # the last: times may be taken
+WAITS, _GOES_ON = b"w", b"g"
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -104,15 +104,16 @@ class _Guard:
         self._note, note = os.pipe()
         os.set_blocking(self._note, False)  # what the job leaves running may hold it open
         self._waits, waits = os.pipe()
+        may, self._may = os.pipe()
         self._kills = tree.kills()
         own = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             signal.set_wakeup_fd(-1)
-            for each in (self._wake, wakes, self._out, self._note, self._waits, line.fileno()):
+            for each in (self._wake, wakes, self._out, self._note, self._waits, self._may, line.fileno()):
                 os.close(each)
-            _work(assignment, turn, own, out, note, waits)
-        for each in (out, note, waits):
+            _work(assignment, turn, own, out, note, (waits, may))
+        for each in (out, note, waits, may):
             os.close(each)
         self._log = Log(assignment.log)
         self._begun = time.monotonic()
@@ -168,8 +169,11 @@ class _Guard:
         return Ended(code, "memory" if starved else "")
 
     def _hear(self, word: bytes) -> None:
-        """The user has stopped the run, or lets it go on: so long the job's clock stands."""
-        if word == PAUSE and not self._paused:
+        """The job may take its times; or the user has stopped the run, or lets it go on: so long its clock stands."""
+        if word == TAKE:
+            with suppress(BrokenPipeError):  # the job has just ended
+                os.write(self._may, TAKE[:1])
+        elif word == PAUSE and not self._paused:
             self._paused = time.monotonic()
             tree.kill(tree.descendants(os.getpid()), signal.SIGSTOP)
         elif word == RESUME and self._paused:
@@ -181,8 +185,9 @@ class _Guard:
 
     def _wait(self, word: bytes) -> bool:
         """The job waits for its turn, or its turn has come: so long its clock stands. Whether it may still say so."""
-        if word == _WAITS:
+        if word == WAITS:
             self._waiting = time.monotonic()
+            self._line.send(WAITS)
         elif self._waiting:
             self._begun += time.monotonic() - self._waiting
             self._waiting = 0.0
@@ -212,11 +217,13 @@ class _Guard:
         self._log.close()
 
 
-def _work(assignment: Assignment, turn: Turn, guard: int, out: int, note: int, waits: int) -> None:
-    """Run the job in this process, which never returns."""
+def _work(assignment: Assignment, turn: Turn, guard: int, out: int, note: int, times: tuple[int, int]) -> None:
+    """Run the job in this process, which never returns; `times` are where it says that it waits, and hears it may."""
 
     def told(waiting: bool) -> None:
-        os.write(waits, _WAITS if waiting else _GOES_ON)
+        os.write(times[0], WAITS if waiting else _GOES_ON)
+        if waiting:
+            os.read(times[1], 1)
 
     code = 1
     try:

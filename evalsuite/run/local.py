@@ -19,6 +19,7 @@ from multiprocessing import connection, forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import ModuleType
+from typing import Any
 
 from evalsuite.plan import jobs_of
 from evalsuite.recipe import Recipe
@@ -26,7 +27,7 @@ from evalsuite.results import Status
 from evalsuite.run import tree
 from evalsuite.run.child import NO_ROOM, Assignment, Found, read_outcome
 from evalsuite.run.executor import ServerLost, failed
-from evalsuite.run.guard import PAUSE, RESUME, Ended, guarded
+from evalsuite.run.guard import PAUSE, RESUME, TAKE, WAITS, Ended, guarded
 from evalsuite.sources import OURS
 
 _ALWAYS_LOADED = (
@@ -38,6 +39,7 @@ _ALWAYS_LOADED = (
 )
 _WORTH_WARMING = 8  # jobs; for fewer, two seconds of preparation are not earned back
 _PRELOAD = "EVALSUITE_PRELOAD"  # read by evalsuite.run.preload
+_GATHERED = 3  # jobs for each worker that wait to take their times together, at most
 _ATTEMPTS = 3  # to fork from a server that was killed meanwhile
 _ADOPTION = 0.5  # seconds in which the kernel has ended a job whose guard was killed, and given away its processes
 _PATIENCE = 10.0  # seconds that the end of a process is waited for
@@ -53,7 +55,10 @@ class _Child:
 
 
 class Processes:
-    """Up to `workers` children at a time.
+    """Up to `workers` children at a time, and beside them those that wait to take their times.
+
+    Times are taken while nothing else runs. So that cores do not stand idle for each job by itself, those that are
+    ready to are gathered; they take their times, one after the other, when no more can be started.
 
     Args:
         workers: at least 1.
@@ -69,6 +74,8 @@ class Processes:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self._workers = workers
         self._running: list[_Child] = []
+        self._gathered: list[_Child] = []  # of those that run, what waits to take its times
+        self._taking: list[_Child] = []  # and what takes them, or is about to
         self._no_room: OSError | None = None  # met beside jobs that ended well, which are told first
         for name in _ONE_THREAD:
             os.environ.setdefault(name, "1")
@@ -82,7 +89,13 @@ class Processes:
     @property
     def free(self) -> int:
         """See `Executor`."""
-        return self._workers - len(self._running)
+        if self._taking or (self._gathered and self._full):
+            return 0
+        return self._workers - len(self._running) + len(self._gathered)
+
+    @property
+    def _full(self) -> bool:
+        return len(self._gathered) >= _GATHERED * self._workers or tree.half_full()
 
     def start(self, assignment: Assignment) -> None:
         """See `Executor`.
@@ -117,11 +130,20 @@ class Processes:
         """
         if self._no_room is not None:
             raise self._no_room
+        if self._gathered and len(self._gathered) == len(self._running):
+            self._tell(TAKE)
+            self._gathered, self._taking = [], self._gathered
         lines = connection.wait([child.line for child in self._running], seconds) if self._running else []
         ended = []
         for child in [each for each in self._running if each.line in lines]:
-            self._running.remove(child)
-            word = _last_word(child)
+            word = _word(child)
+            if word == WAITS:
+                self._gathered.append(child)
+                continue
+            child.line.close()
+            for group in (self._running, self._gathered, self._taking):
+                if child in group:
+                    group.remove(child)
             try:
                 ended.append((child.assignment, self._outcome(child, word or Ended(-signal.SIGKILL))))
             except OSError as error:
@@ -171,7 +193,8 @@ class Processes:
         for child in self._running:
             if child.process.pid is not None:  # else the run was ended while it was about to start
                 child.process.join(_PATIENCE)
-        self._running.clear()
+        for group in (self._running, self._gathered, self._taking):
+            group.clear()
 
 
 def local_executor(recipe: Recipe, workers: int) -> Processes:
@@ -209,15 +232,12 @@ def _starved(assignment: Assignment, held: int) -> str:
     return f"killed at {held / 2**30:.2f} GiB of memory, since it may hold {limit:.4g} GiB: {cure}"
 
 
-def _last_word(child: _Child) -> Ended | None:
-    """What its guard says; None where that was killed, and the kernel killed the job with it."""
+def _word(child: _Child) -> Any:
+    """What its guard says, `WAITS` or an `Ended`; None where that was killed, and the kernel killed the job with it."""
     try:
-        ended: Ended = child.line.recv()
+        return child.line.recv()
     except (EOFError, OSError):
         return None
-    finally:
-        child.line.close()
-    return ended
 
 
 def _end_orphans() -> None:

@@ -116,6 +116,14 @@ def machine_limit() -> int:
     return int(_SHARE * min(known))
 
 
+def half_full() -> bool:
+    """Whether half of the machine's memory is taken."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return bool(2 * memory.available < memory.total)
+
+
 def kills() -> int:
     """How many processes the kernel has killed for want of memory since the machine started."""
     with suppress(OSError):

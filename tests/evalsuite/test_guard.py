@@ -144,7 +144,7 @@ def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, wo
     file = workshop.folder / "clocks"
     step = f"  - {{use: clocks, file: {file}, seconds: {seconds}}}\n"
     recipe = workshop.recipe(step, f"{HEAD}time_limit: {limit}\n".replace("gelu-swap", "relu, lambda-gelu, swap-refit"))
-    assert "Traceback" not in workshop.run(recipe, "--jobs", "4").stderr
+    assert "Traceback" not in workshop.run(recipe, "--jobs", "2").stderr
     rows = workshop.rows()
     assert set(rows[rows["step"] == "clocks"]["status"]) == {"ok"}
     spans = [(what, float(began), float(ended)) for what, began, ended in map(str.split, file.read_text().splitlines())]
@@ -155,6 +155,8 @@ def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, wo
         assert beside == []
     works = sorted(each[1:] for each in spans if each[0] == "works")
     assert any(second[0] < first[1] for first, second in pairwise(works))  # until then they run side by side
+    if not tree.half_full():  # and those that are ready to take times are gathered, more than run at a time
+        assert max(each[1] for each in works) < min(each[1] for each in times)
 
 
 def test_a_pause_while_a_job_waits_for_its_turn_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,10 +164,11 @@ def test_a_pause_while_a_job_waits_for_its_turn_counts_once(monkeypatch: pytest.
     monkeypatch.setattr(tree, "kill", lambda *_: None)
     monkeypatch.setattr(guard.time, "monotonic", lambda: clock[0])
     watching = object.__new__(guard._Guard)
+    watching._line, _driver = multiprocessing.Pipe()
     watching._begun = watching._paused = watching._waiting = 0.0
     does = {"waits": watching._wait, "is told": watching._hear}
     for now, what, word in (
-        (10, "waits", guard._WAITS), (12, "is told", guard.PAUSE), (20, "is told", guard.RESUME),
+        (10, "waits", guard.WAITS), (12, "is told", guard.PAUSE), (20, "is told", guard.RESUME),
         (25, "waits", guard._GOES_ON), (30, "is told", guard.PAUSE), (31, "is told", guard.RESUME),
     ):  # fmt: skip
         clock[0] = float(now)
