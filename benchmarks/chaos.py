@@ -40,8 +40,9 @@ time_limit: 60
 steps:
   - {use: idle, sleep: 0.2}
   - {use: idle, name: after, after: idle, leaves: true}
+  - {use: clock, sleep: 0.2}
 """
-_JOBS = 6
+_JOBS = 8
 MARK = "EVALSUITE_CHAOS"  # in the environment of all processes of a round
 _KILLS = (2, 5)  # in a round
 _SPREAD = 12.0  # seconds between two kills, at most

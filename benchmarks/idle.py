@@ -56,12 +56,30 @@ class Idle:
         return Outcome(metrics, network=replace(network))
 
 
+@dataclass(frozen=True)
+class Clock(Idle):
+    """The same, and then takes a time, as long as its `sleep` once more."""
+
+    timed: ClassVar[bool] = True
+
+    def run(self, network: Network, bench: Bench) -> Outcome:
+        """See `Stage`."""
+
+        def times() -> list[Metric]:
+            time.sleep(self.sleep)
+            return [Metric("slept", self.sleep, "s", Direction.LOWER, timing=True)]
+
+        return Outcome([*super().run(network, bench).metrics, times])
+
+
 def installed(folder: Path) -> dict[str, str]:
-    """The environment in which processes know the stage as `idle`; its metadata are written to `folder`."""
+    """The environment in which processes know the stages as `idle` and `clock`; their metadata are in `folder`."""
     told = folder / "idle-1.0.dist-info"
     told.mkdir(parents=True, exist_ok=True)
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: idle\nVersion: 1.0\n")
-    (told / "entry_points.txt").write_text("[evalsuite.stages]\nidle = benchmarks.idle:Idle\n")
+    (told / "entry_points.txt").write_text(
+        "[evalsuite.stages]\nidle = benchmarks.idle:Idle\nclock = benchmarks.idle:Clock\n"
+    )
     paths = [str(folder), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
