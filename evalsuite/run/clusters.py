@@ -198,7 +198,9 @@ class Slurm(_Cluster):
             self._executor.update_parameters(**self._parameters(batch, host))
             keys = [each.key for each in batch]
             try:
-                tasks = self._executor.map_array(work_one, [str(self.share.folder)] * len(keys), keys)
+                tasks = self._executor.map_array(
+                    work_one, [str(self.share.folder)] * len(keys), keys, [True] * len(keys)
+                )
             except submitit.core.utils.FailedJobError as error:
                 raise ServerLost(f"sbatch takes no jobs: {' '.join(str(error).split())}") from error
             self._tasks |= dict(zip(keys, tasks, strict=True))

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-from evalsuite.plan import jobs_of
+from evalsuite.plan import Job, jobs_of
 from evalsuite.recipe import Recipe
 from evalsuite.results import Status
 from evalsuite.run import tree
@@ -197,11 +197,14 @@ class Processes:
             group.clear()
 
 
-def local_executor(recipe: Recipe, workers: int) -> Processes:
-    """The executor of a recipe's jobs on this machine, so many at a time."""
-    modules = [type(step.stage).__module__ for step in recipe.steps]
-    libraries = [name for part in recipe.workloads for name in getattr(part.target, "preloaded", ())]
-    return Processes(workers, modules, jobs=len(jobs_of(recipe)), libraries=libraries)
+def local_executor(recipe: Recipe, workers: int, only: Job | None = None) -> Processes:
+    """The executor of a recipe's jobs on this machine, so many at a time; for one of them alone less is loaded."""
+    jobs = jobs_of(recipe) if only is None else [only]
+    steps = recipe.steps if only is None else [only.step] * (only.step is not None)
+    modules = [type(step.stage).__module__ for step in steps if step is not None]
+    workloads = {job.workload.name: job.workload.target for job in jobs}.values()
+    libraries = [name for each in workloads for name in getattr(each, "preloaded", ())]
+    return Processes(workers, modules, jobs=len(jobs), libraries=libraries)
 
 
 @contextmanager

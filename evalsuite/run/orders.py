@@ -139,6 +139,7 @@ def found_in(entry: Entry) -> Found:
     return Found(**{each.name: getattr(entry, each.name) for each in fields(Found)})
 
 
-def executor_for(order: Order, workers: int) -> Executor:
-    """The executor of this machine that an accepted order's recipe asks for."""
-    return local_executor(_read(order.recipe)[0], workers)
+def executor_for(order: Order, workers: int, *, once: bool = False) -> Executor:
+    """The executor of this machine that an accepted order's recipe asks for; or the order alone, if no other comes."""
+    recipe, jobs = _read(order.recipe)
+    return local_executor(recipe, workers, jobs[order.job] if once else None)

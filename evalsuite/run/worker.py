@@ -30,10 +30,14 @@ class Worker:
         workers: how many jobs it runs at a time, at least 1.
         say: is told of each job that ends.
         only: the key of the one order that it may take; any, where it is empty.
+        once: whether this process takes no order after it.
     """
 
-    def __init__(self, folder: Path, workers: int, say: Callable[[str], None], *, only: str = "") -> None:
+    def __init__(
+        self, folder: Path, workers: int, say: Callable[[str], None], *, only: str = "", once: bool = False
+    ) -> None:
         self._share, self._workers, self._say, self._only = Share(folder.absolute()), workers, say, only
+        self._once = once
         self._name = f"{platform.node()}-{os.getpid()}-{_PROCESS}"
         self._journal = self._share.journal(self._name)
         self._executor: Executor | None = None
@@ -85,7 +89,7 @@ class Worker:
 
     def _begin(self, order: Order) -> bool:
         assignment = accept(order, self._workers)
-        self._executor = self._executor or executor_for(order, self._workers)
+        self._executor = self._executor or executor_for(order, self._workers, once=self._once)
         self._under_way[order.key] = order
         self._executor.start(assignment)
         return True
@@ -105,10 +109,13 @@ def _claims(cache: Path) -> Claims:
     return Claims(Cache(cache), claims_in(cache))
 
 
-def work_one(folder: str, key: str) -> None:
-    """Carry out one order of that folder, unless another worker does: what a task of a cluster calls."""
+def work_one(folder: str, key: str, once: bool = False) -> None:
+    """Carry out one order of that folder, unless another worker does: what a task of a cluster calls.
+
+    `once` says that the process ends with the task: it loads what this order needs, and not what others may.
+    """
     try:
-        Worker(Path(folder), 1, print, only=key).work(0.01)
+        Worker(Path(folder), 1, print, only=key, once=once).work(0.01)
     except Refused as reason:
         share = Share(Path(folder))
         for order in share.orders(key):
