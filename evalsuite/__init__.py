@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Unsupported,
         Verdict,
     )
+    from evalsuite.counterexamples import write_counterexamples
     from evalsuite.deployment import Latency, compare_latency, export_onnx, feed, input_names, run_onnx
     from evalsuite.graph.layers import in_layers
     from evalsuite.graph.modules import in_modules
@@ -251,6 +252,7 @@ _HOME = {
         "Unsupported",
         "Verdict",
     ),
+    "evalsuite.counterexamples": ("write_counterexamples",),
     "evalsuite.deployment": (
         "Latency",
         "compare_latency",
@@ -710,6 +712,7 @@ __all__ = [
     "with_yardstick",
     "workload",
     "worsening",
+    "write_counterexamples",
     "yardstick_graph",
     "yardstick_reason",
 ]

@@ -52,6 +52,7 @@ ALLOWED = {
     "relaxations": {"activations", "contract"},
     "graph": {"activations", "contract", "onnx_network", "samples"},
     "certificate": {"activations", "contract", "graph", "relaxations"},
+    "counterexamples": {"contract"},
     "deployment": {"samples"},
     "yardstick": {"activations", "contract", "deployment", "plugins", "reluize", "samples"},
     "verification": {"activations", "contract", "deployment", "graph", "onnx_network", "relaxations"},
