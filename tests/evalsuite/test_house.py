@@ -83,7 +83,7 @@ ALLOWED = {
         "variants",
         "workloads",
     },
-    "report": {"contract", "plugins", "results"},
+    "report": {"contract", "counterexamples", "plugins", "results"},
     "studies": {"contract", "document", "plugins", "report", "results", "run"},
     "doctor": {"plugins"},
     "conformance": {"contract"},
