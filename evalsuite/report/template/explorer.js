@@ -177,7 +177,7 @@ const explore = (data) => {
         .map((each) => make("td", {}, each === null ? "–" : String(Number(each.toPrecision(6))).replace("-", "−"))))));
     const heads = ["seed", row.variant, data.baseline, "Δ"].map((name) => make("th", { scope: "col" }, name));
     place("title").textContent = `${row.metric}, ${row.variant} on ${row.workload}`;
-    place("told").replaceChildren(make("dl", { class: "facts-list" }, ...listed("Step", row.step + (step.after ? `, after ${step.after}` : "")),
+    place("told").replaceChildren(make("p", {}, make("a", { href: address(row.id) }, "Link to this line")), make("dl", { class: "facts-list" }, ...listed("Step", row.step + (step.after ? `, after ${step.after}` : "")),
       ...listed("Stage", [row.stage, step.help].filter(Boolean).join(": ")), ...listed("Options", step.options), ...listed("Setting", row.setting),
       ...listed("Unit", `${row.unit}. ${way}`), ...told.flatMap(([word, text]) => listed(word, text)),
       ...listed("Mean", row.mean || "none"), ...listed(`Mean of ${data.baseline}`, row.base.mean || "none"),
@@ -187,8 +187,7 @@ const explore = (data) => {
       make("p", { class: "note" }, "In the run's folder, for each seed:"),
       make("ul", { class: "paths" }, ...row.seeds.map((seed) => `${row.workload}/${row.variant}/${seed}/${row.step}`).flatMap((id) => [`logs/${id}.log`, `artefacts/${id}/`])
         .map((path) => make("li", {}, make("code", {}, path)))),
-      make("p", { class: "note" }, `ONNX files, proofs and counterexamples are among the artefacts, where the stage leaves any; those of the baseline are under ${base}/.`),
-      make("p", {}, make("a", { href: address(row.id) }, "Link to this line")));
+      make("p", { class: "note" }, `ONNX files, proofs and counterexamples are among the artefacts, where the stage leaves any; those of the baseline are under ${base}/.`));
     state.row = row.id;
     history.replaceState(null, "", address());
     if (!drawer.open) drawer.showModal();
