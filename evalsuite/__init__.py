@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Unsupported,
         Verdict,
     )
+    from evalsuite.counterexamples import write_counterexamples
     from evalsuite.deployment import Latency, compare_latency, export_onnx, feed, input_names, run_onnx
     from evalsuite.graph.layers import in_layers
     from evalsuite.graph.modules import in_modules
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
         svg_text,
         variant_legend,
     )
+    from evalsuite.report.counterexamples import counterexample_pictures
     from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns, frame_of
     from evalsuite.report.measured import Measured
     from evalsuite.report.numerals import Scale, is_geometric, power_text, radius_text, scale_of
@@ -131,6 +133,7 @@ if TYPE_CHECKING:
         tally,
         where_text,
     )
+    from evalsuite.report.pictures import Picture
     from evalsuite.report.record import Record
     from evalsuite.report.section import (
         Contrast,
@@ -251,6 +254,7 @@ _HOME = {
         "Unsupported",
         "Verdict",
     ),
+    "evalsuite.counterexamples": ("write_counterexamples",),
     "evalsuite.deployment": (
         "Latency",
         "compare_latency",
@@ -328,6 +332,7 @@ _HOME = {
         "svg_text",
         "variant_legend",
     ),
+    "evalsuite.report.counterexamples": ("counterexample_pictures",),
     "evalsuite.report.grids": ("Grid", "GridCell", "Sheet", "estimate_columns", "frame_of"),
     "evalsuite.report.measured": ("Measured",),
     "evalsuite.report.numerals": ("Scale", "is_geometric", "power_text", "radius_text", "scale_of"),
@@ -347,6 +352,7 @@ _HOME = {
         "tally",
         "where_text",
     ),
+    "evalsuite.report.pictures": ("Picture",),
     "evalsuite.report.record": ("Record",),
     "evalsuite.report.section": (
         "Contrast",
@@ -532,6 +538,7 @@ __all__ = [
     "Outcome",
     "OwnError",
     "Part",
+    "Picture",
     "Planes",
     "Point",
     "Pointwise",
@@ -601,6 +608,7 @@ __all__ = [
     "contrast",
     "convolution",
     "copy_onnx",
+    "counterexample_pictures",
     "data_folder",
     "decide",
     "distill_loss",
@@ -710,6 +718,7 @@ __all__ = [
     "with_yardstick",
     "workload",
     "worsening",
+    "write_counterexamples",
     "yardstick_graph",
     "yardstick_reason",
 ]

@@ -212,7 +212,7 @@ class Data:
 
     `domain` is the (lowest, highest) value of an input; perturbations are clipped to it. `classes` is the number of
     outputs. `fingerprint` is the SHA-256 of the raw data. `vocabulary` is the number of tokens where inputs are token
-    indices, else None.
+    indices, else None. `picture` is the shape (channels, height, width) of the images that flat inputs were made of.
     """
 
     train: Split
@@ -223,6 +223,7 @@ class Data:
     classes: int
     fingerprint: str
     vocabulary: int | None = None
+    picture: tuple[int, ...] | None = None
 
     @property
     def task(self) -> Task:
@@ -233,6 +234,12 @@ class Data:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input, without the batch; of several inputs the first one's."""
         return tuple(self.train.inputs.shape[1:])
+
+    @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """(channels, height, width) of inputs that are images of 1 or 3 channels, flat or not; None of others."""
+        shape = self.picture or self.input_shape
+        return shape if self.vocabulary is None and len(shape) == 3 and shape[0] in (1, 3) else None
 
     @property
     def example(self) -> Inputs | None:

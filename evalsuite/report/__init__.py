@@ -12,10 +12,10 @@ __all__ = ["write_content", "write_report"]
 
 
 def write_report(folder: Path) -> list[Path]:
-    """Write the report into a run's folder, over an older one; the same rows and record give the same bytes.
+    """Write the report into a run's folder, over an older one; the same rows, record and artefacts give the same bytes.
 
     Args:
-        folder: holds `results.parquet` and, if the runner got so far, `run.json`.
+        folder: holds `results.parquet` and, if the runner got so far, `run.json`, and perhaps the jobs' `artefacts`.
 
     Returns:
         The files written: the page first.
@@ -32,7 +32,7 @@ def write_report(folder: Path) -> list[Path]:
     frame = in_order(read_results(folder), record)  # The rows as read are not kept: a million take 200 MB.
     if frame.empty:
         raise ValueError(f"{folder / 'results.parquet'} has no rows: nothing to report yet")
-    return write_content(Content(frame, record, baseline_of(frame, record)), folder)
+    return write_content(Content(frame, record, baseline_of(frame, record), folder=folder), folder)
 
 
 def write_content(content: Content, folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.canvas import Drawing
@@ -50,12 +51,13 @@ def _without(rows: pd.DataFrame, masks: Iterable[Callable[[pd.DataFrame], pd.Ser
 
 @dataclass(frozen=True)
 class Content:
-    """One run's report before it has a form."""
+    """One run's report before it has a form. `folder` is the run's, where its pictures are looked for."""
 
     frame: pd.DataFrame
     record: Record
     baseline: str
     question: str = QUESTION
+    folder: Path | None = None
 
     @cached_property
     def sections(self) -> dict[str, Section]:

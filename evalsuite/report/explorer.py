@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.contract import Direction
 from evalsuite.report.comparison import is_clock
 from evalsuite.report.paired import difference_unit
+from evalsuite.report.pictures import shown_pictures
 from evalsuite.report.statistics import t_quantile
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def explorer_data(content: Content) -> dict[str, Any]:
         "cells": {name: [cell[name] for cell in cells] for name in cells[0]} if cells else {},
         "steps": {str(step["name"]): _step(content, step) for step in content.record.steps},
         "terms": content.terms,
+        "pictures": shown_pictures(content),
     }
 
 

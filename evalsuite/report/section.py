@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.contract import Direction
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from evalsuite.report.matrix import MatrixCell
     from evalsuite.report.measured import Measured
     from evalsuite.report.paired import Values
+    from evalsuite.report.pictures import Picture
     from evalsuite.report.record import Record
     from evalsuite.report.sentences import Finding
     from evalsuite.report.tables import TextLine
@@ -218,6 +220,7 @@ class Section:
         baseline: the variant to compare with, where a run did not record it and has this one.
         looks: colour and marker of variants that it knows.
         subjects: the variants whose answer is shown first, the most wanted first.
+        pictures: of lines of the stages, from the folder of one job's artefacts, which need not be there.
     """
 
     title: str
@@ -238,6 +241,7 @@ class Section:
     baseline: str = ""
     looks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     subjects: tuple[str, ...] = ()
+    pictures: Callable[[Path], Sequence[Picture]] = lambda _: ()
 
     @property
     def help(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Data
@@ -27,7 +27,8 @@ def digits_data(shape: tuple[int, ...]) -> Data:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    return split(digits.data.reshape(-1, *shape) / 16, digits.target, _SIZES, fingerprint=digits_fingerprint())
+    data = split(digits.data.reshape(-1, *shape) / 16, digits.target, _SIZES, fingerprint=digits_fingerprint())
+    return replace(data, picture=(1, 8, 8))
 
 
 @dataclass(frozen=True)

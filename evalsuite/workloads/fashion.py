@@ -92,7 +92,7 @@ class FashionMLP(Budget):
             labelled(_scaled(pixels[part]), labels[part]) for part in partition(labels, (_CALIBRATION, _VALIDATION))
         )
         test = labelled(_scaled(test_pixels), test_labels)
-        return Data(train, calibration, validation, test, (0.0, 1.0), 10, _digest(contents))
+        return Data(train, calibration, validation, test, (0.0, 1.0), 10, _digest(contents), picture=(1, 28, 28))
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

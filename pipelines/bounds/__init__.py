@@ -95,7 +95,7 @@ class Bounds:
                 raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
     def run(self, network: Network, bench: Bench) -> Outcome:
-        """Certify the first test samples.
+        """Certify the first test samples; of images, counterexamples.json has one that PGD found for each radius.
 
         Raises:
             Unsupported: the network has an operator for which there are no trustworthy bounds, or takes tokens by
@@ -103,4 +103,5 @@ class Bounds:
         """
         from pipelines.bounds.certification import certify
 
-        return Outcome(certify(network, bench, self))
+        metrics, found = certify(network, bench, self)
+        return Outcome(metrics, {"counterexamples": found} if found else {})

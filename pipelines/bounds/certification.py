@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from functools import cached_property
+from pathlib import Path
 
 import torch
 
@@ -16,7 +18,7 @@ from pipelines.bounds.pace import Pace
 from pipelines.bounds.propagation import Distrusted, Margins, Propagation, proven
 from pipelines.bounds.radius import search
 from pipelines.bounds.rows import Found, Rows
-from pipelines.bounds.samples import Samples
+from pipelines.bounds.samples import Broken, Samples, first_broken, kept
 
 # What is left of the time limit is for the rest of the job.
 _SHARE = 0.8
@@ -33,8 +35,8 @@ _NEEDED = ("ibp", "crown")
 Points = list[torch.Tensor | None]
 
 
-def certify(network: Network, bench: Bench, options: Bounds) -> list[Metric]:
-    """All metrics; from the start without patches, if bounds by patches turn out wrong.
+def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metric], Path | None]:
+    """All metrics, and the counterexamples to show; from the start without patches, if bounds by patches are wrong.
 
     Raises:
         Unsupported: the network has an operator for which there are no trustworthy bounds, or no way to perturb it.
@@ -58,14 +60,17 @@ def certify(network: Network, bench: Bench, options: Bounds) -> list[Metric]:
         except Unsupported as refusal:
             return _of_graph(network, bench, options, refusal)
         try:
-            return Certification(subject, samples, options, propagation, pace, bench.seed).metrics()
+            certification = Certification(subject, samples, options, propagation, pace, bench.seed)
+            return certification.metrics(), kept(bench, subject.module, certification.broken)
         except Distrusted:
             if not propagation.patches:
                 raise
             patches = False
 
 
-def _of_graph(network: Network, bench: Bench, options: Bounds, refusal: Unsupported) -> list[Metric]:
+def _of_graph(
+    network: Network, bench: Bench, options: Bounds, refusal: Unsupported
+) -> tuple[list[Metric], Path | None]:
     """What auto_LiRPA does not manage, by bounds of the ONNX graph. Raises Unsupported: what both say."""
     try:
         if network.vocabulary is not None:
@@ -92,7 +97,10 @@ def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, 
 
 
 class Certification:
-    """Certifies one network's properties, radius by radius from the smallest, until the pace's deadline."""
+    """Certifies one network's properties, radius by radius from the smallest, until the pace's deadline.
+
+    `broken` has a counterexample of each radius, of those that were found.
+    """
 
     def __init__(
         self, network: Network, samples: Samples, options: Bounds, propagation: Propagation, pace: Pace, seed: int
@@ -101,6 +109,7 @@ class Certification:
         self._propagation, self._pace, self._seed = propagation, pace, seed
         self._rows = Rows(options.norm)
         self._memory = Memory()
+        self.broken: Broken = []
         self._points: Points = [None] * len(samples)
         self._grid: dict[float, Found] = {}
         # How many rounds of bounds are to come after the present one, for which alpha-CROWN leaves time.
@@ -109,15 +118,15 @@ class Certification:
 
     def metrics(self) -> list[Metric]:
         """All that is measured."""
-        correct = self._correct()
-        metrics = [self._rows.clean(correct)]
+        metrics = [self._rows.clean(self._correct)]
         for eps in sorted(self._options.eps):
             metrics += self.at(eps)
         if self._options.radius:
-            metrics += self._radius(correct)
+            metrics += self._radius(self._correct)
         peaks = {method: self._memory.peak(method) for method in METHODS if method in self._options.methods}
         return metrics + self._rows.memory(peaks)
 
+    @cached_property
     @torch.no_grad()
     def _correct(self) -> torch.Tensor:
         batches = pieces(self._samples.inputs, _READ)
@@ -130,6 +139,7 @@ class Certification:
         began = time.monotonic()
         points, late = self._attacked(properties)
         metrics = self._rows.attack(properties, points, late, time.monotonic() - began)
+        self.broken += first_broken(properties, points, self._correct)
         violated = torch.tensor([point is not None for point in points])
         found: dict[str, Found] = {}
         for method in METHODS:

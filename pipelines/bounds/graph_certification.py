@@ -6,6 +6,7 @@ Of ONNX files, whoever wrote them, and of regressions, whose outputs are to stay
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -25,6 +26,7 @@ from evalsuite import (
 )
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.rows import Found, Rows
+from pipelines.bounds.samples import Broken, first_broken, kept
 
 _SHARE = 0.8
 _BATCH = 16  # properties bounded at once
@@ -72,13 +74,15 @@ class GraphCertification:
         _, self._graph = graph_of_network(network)
         self._run, self._bench, self._options = running(network), bench, options
         self._rows, self._refusal = Rows(options.norm), refusal
+        self._broken: Broken = []
 
     def metrics(self) -> list[Metric]:
         """All that is measured."""
         centers = self._bench.properties(0.0, self._options.samples)
-        metrics = [self._rows.clean(~self._wrong([each.lower.float() for each in centers], centers))]
+        correct = ~self._wrong([each.lower.float() for each in centers], centers)
+        metrics = [self._rows.clean(correct)]
         for eps in sorted(self._options.eps):
-            metrics += self._at(eps)
+            metrics += self._at(eps, correct)
         if self._options.radius:
             metrics.append(self._rows.no_radius(self._options.radius, "radii are not searched by " + _OWN))
         return metrics
@@ -89,11 +93,17 @@ class GraphCertification:
         pairs = zip(points, properties, strict=True)
         return torch.cat([violated(self._run(point[None]), [each]) for point, each in pairs])
 
-    def _at(self, eps: float) -> list[Metric]:
+    @property
+    def kept(self) -> Path | None:
+        """The file of a counterexample of each radius, where inputs are images and any was found."""
+        return kept(self._bench, self._run, self._broken)
+
+    def _at(self, eps: float, correct: torch.Tensor) -> list[Metric]:
         properties = self._bench.properties(eps, self._options.samples)
         began = time.monotonic()
         points, late = self._attacked(properties)
         metrics = self._rows.attack(properties, points, late, time.monotonic() - began)
+        self._broken += first_broken(properties, points, correct)
         broken = torch.tensor([point is not None for point in points])
         accuracy = None if bool(late.all()) else (~broken).double().mean().item()
         for method in METHODS:
@@ -174,6 +184,9 @@ def _none(method: str, count: int, reason: str, seconds: float = 0.0) -> Found:
     return Found(method, none, none, none, seconds, None, reason, refused=True)
 
 
-def certify_graph(network: Network, bench: Bench, options: Bounds, refusal: str = "") -> list[Metric]:
-    """All metrics; see `GraphCertification`."""
-    return GraphCertification(network, bench, options, refusal).metrics()
+def certify_graph(
+    network: Network, bench: Bench, options: Bounds, refusal: str = ""
+) -> tuple[list[Metric], Path | None]:
+    """All metrics, and the counterexamples to show; see `GraphCertification`."""
+    certification = GraphCertification(network, bench, options, refusal)
+    return certification.metrics(), certification.kept

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import nn
 
-from evalsuite import Property
+from evalsuite import Bench, Property, write_counterexamples
+
+Broken = list[tuple[Property, torch.Tensor]]
+"""Properties, each with a point that violates it."""
+
+
+def first_broken(
+    properties: Sequence[Property], points: Sequence[torch.Tensor | None], correct: torch.Tensor
+) -> Broken:
+    """The first property with a point whose sample is classified right, (properties,) bool; [] where none is."""
+    pairs = zip(properties, points, correct.tolist(), strict=True)
+    return [(each, point) for each, point, right in pairs if right and point is not None][:1]
+
+
+def kept(bench: Bench, module: nn.Module, broken: Broken) -> Path | None:
+    """The file of these counterexamples, where there are any and inputs are images: its reader draws them."""
+    if not broken or bench.data.image_shape is None:
+        return None
+    return write_counterexamples(bench.folder, bench.data, module, broken)
 
 
 @dataclass(frozen=True, slots=True)

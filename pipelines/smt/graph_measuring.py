@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,10 +22,11 @@ from evalsuite import (
     running,
     specification_of,
     violated,
+    write_counterexamples,
 )
 from pipelines.smt.deciding import JOB_ENDS
 from pipelines.smt.evidence import without_proofs
-from pipelines.smt.methods import BY_BOUNDS, Settled
+from pipelines.smt.methods import BY_BOUNDS, Settled, found_among
 from pipelines.smt.rows import rows, setting_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
     for count, most, what in ((graph.inputs, "max_inputs", "inputs"), (neurons, "max_neurons", "neurons")):
         if count > getattr(options, most):
             raise Unsupported(f"{count} {what}; {most} is {getattr(options, most)}")
-    module, metrics, written = running(network), list[Metric](), list[dict[str, Any]]()
+    module, metrics, broken = running(network), list[Metric](), list[tuple[Property, torch.Tensor]]()
 
     def settle(property_: Property) -> Settled:
         left = min(options.query_time_limit, deadline - time.monotonic())
@@ -81,18 +81,5 @@ def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
         setting = setting_of(eps, METHOD)
         metrics += rows([each.sample for each in properties], settled, options.query_time_limit, setting)
         metrics += without_proofs(METHOD, setting) if options.proofs else []
-        written += [_written(each, found) for each, found in zip(properties, settled, strict=True)
-                    if found.counterexample is not None]  # fmt: skip
-    path = bench.folder / "counterexamples.json"
-    path.write_text(json.dumps(written), encoding="utf-8")
-    return Outcome(metrics, {"counterexamples": path})
-
-
-def _written(property_: Property, settled: Settled) -> dict[str, Any]:
-    assert settled.counterexample is not None
-    asked: dict[str, Any] = {"label": property_.label}
-    if property_.ends is not None:
-        # JSON has no infinity: null where nothing is asked of an output.
-        ends = ([value if abs(value) < float("inf") else None for value in end.tolist()] for end in property_.ends)
-        asked = dict(zip(("lowest", "highest"), ends, strict=True))
-    return {"sample": property_.sample, "eps": property_.eps, **asked, "input": settled.counterexample.tolist()}
+        broken += found_among(properties, settled)
+    return Outcome(metrics, {"counterexamples": write_counterexamples(bench.folder, bench.data, module, broken)})

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, Unsupported, falsify, is_file
+from evalsuite import (
+    Bench,
+    Direction,
+    Metric,
+    Network,
+    Outcome,
+    Property,
+    Unsupported,
+    falsify,
+    is_file,
+    write_counterexamples,
+)
 from pipelines.smt.distances import distances
 from pipelines.smt.evidence import Evidence, without_proofs
 from pipelines.smt.graph_measuring import measure_graph
-from pipelines.smt.methods import CurvedSearch, Method, Search, Settled, method_for
+from pipelines.smt.methods import CurvedSearch, Method, Search, Settled, found_among, method_for
 from pipelines.smt.rows import effort, rows, setting_of
 
 if TYPE_CHECKING:
@@ -44,7 +52,7 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
         return _of_graph(options, network, bench, refusal)
     evidence = _evidence(options, method, network, bench)
     metrics: list[Metric] = []
-    counterexamples: list[dict[str, Any]] = []
+    found: list[tuple[Property, torch.Tensor]] = []
     for eps in options.eps:
         properties = bench.properties(eps, options.samples)
         settled = _settled(method, evidence, network, properties, bench.seed)
@@ -54,14 +62,13 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
         metrics += effort(settled, setting) if method.counts else []
         if options.proofs:
             metrics += evidence.metrics(setting) if evidence else without_proofs(method.name, setting)
-        counterexamples += _counterexamples(network, properties, settled)
+        found += found_among(properties, settled)
     if options.same_class:
         reason = "there is no integer network to compare with: a step that quantizes must come before"
         metrics.append(Metric("same_class_fraction", None, "fraction", Direction.HIGHER, reason=reason))
     if options.distance:
         metrics += distances(options, method, network, bench)
-    path = bench.folder / "counterexamples.json"
-    path.write_text(json.dumps(counterexamples), encoding="utf-8")
+    path = write_counterexamples(bench.folder, bench.data, network.module, found)
     written: dict[str, Path] = {"proofs": evidence.path} if evidence and evidence.path.exists() else {}
     return Outcome(metrics, {"counterexamples": path, **written})
 
@@ -107,25 +114,3 @@ def _settled(
         # The trees of a search are large, and needed no more.
         found.append(replace(settled, decided=None))
     return found
-
-
-@torch.no_grad()
-def _counterexamples(
-    network: Network, properties: Sequence[Property], settled: Sequence[Settled]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "sample": property_.sample,
-            "eps": property_.eps,
-            "label": property_.label,
-            "input": each.counterexample.tolist(),
-            "logits": [_written(each) for each in network.module(each.counterexample[None])[0].tolist()],
-        }
-        for property_, each in zip(properties, settled, strict=True)
-        if each.counterexample is not None
-    ]
-
-
-def _written(logit: float) -> float | str:
-    """JSON has no NaN and no infinity."""
-    return logit if math.isfinite(logit) else str(logit)

@@ -63,6 +63,12 @@ class Settled:
     clocked: bool = False
 
 
+def found_among(properties: Sequence[Property], settled: Sequence[Settled]) -> list[tuple[Property, torch.Tensor]]:
+    """The properties that have a counterexample, each with it."""
+    pairs = zip(properties, settled, strict=True)
+    return [(asked, each.counterexample) for asked, each in pairs if each.counterexample is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of each query, in seconds; none begins after `deadline`, on the clock of `time.monotonic`.

@@ -118,7 +118,8 @@ def test_content_policy_admits_exactly_the_style_and_script(page: Page) -> None:
         digest = base64.b64encode(hashlib.sha256(page.inline[tag].encode()).digest()).decode()
         assert rules[name] == f"'sha256-{digest}'"
     assert rules["default-src"] == "'none'"
-    assert not {name for name in rules if name.endswith("-src")} - {"default-src", "style-src", "script-src"}
+    assert rules["img-src"] == "data:"
+    assert not {name for name in rules if name.endswith("-src")} - {"default-src", "style-src", "script-src", "img-src"}
     assert len(page.attributes("style")) == 1
     assert [each.get("type") for each in page.attributes("script")] == ["application/octet-stream", None]
 

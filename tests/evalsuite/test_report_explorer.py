@@ -23,6 +23,8 @@ from evalsuite.report.explorer import VERDICTS, packed
 from evalsuite.report.inline import inline_svg
 
 AXE = Path(__file__).parents[1] / "vendor" / "axe.min.js"
+LINES = "#explorer?step=bounds&variant=relu&workload=digits-cnn&row=digits-cnn/relu/bounds/"
+PICTURED = f"{LINES}pgd_accuracy/eps=0.0625"
 CURE = "needs a browser: apt-get install chromium chromium-driver, and pip install selenium"
 
 
@@ -32,6 +34,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         replace(row, reason="=1+1") if row.metric == "float_islands" and row.reason else row for row in sample_rows()
     ]
     made = write_run(tmp_path_factory.mktemp("explorer") / "run", rows, sample_record())
+    home = made / "artefacts" / "digits-cnn" / "relu" / "1" / "bounds"
+    home.mkdir(parents=True)
+    # Eight by eight, once as it is and once a sixteenth brighter in one corner.
+    clean = [[[(row + column) / 14 for column in range(8)] for row in range(8)]]
+    kept = {"sample": 5, "eps": 0.0625, "label": 3, "clean_class": 3, "class": 8, "picture": [1, 8, 8],
+            "clean": clean, "input": [[[0.0625, *clean[0][0][1:]], *clean[0][1:]]]}  # fmt: skip
+    (home / "counterexamples.json").write_text(json.dumps([kept]))
     write_report(made)
     return made
 
@@ -63,6 +72,17 @@ def test_the_page_holds_every_measurement_with_its_seeds_and_verdict(
         verdict = VERDICTS[cells["verdict"][i]]
         assert (verdict if verdict in ("better", "worse") else "") == wanted["better"]
         assert bool(cells["resolved"][i]) == (wanted["resolved"] == "True")
+
+
+def test_the_page_holds_the_pictures_of_lines_and_nothing_is_asked_for_them(folder: Path) -> None:
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    (picture,) = page.data["pictures"]
+    place = {"workload": "digits-cnn", "variant": "relu", "step": "bounds", "settings": ["eps=0.0625"]}
+    assert place.items() <= picture.items()
+    assert {"pgd_accuracy", "certified_accuracy"} == {*picture["metrics"]}
+    assert picture["text"].startswith("relu, seed 1: test sample 5 is of class 3, and an input within ε = 0.0625 of it")
+    assert [src.partition(",")[0] for *_, src in picture["images"]] == ["data:image/png;base64"] * 3
+    assert len({src for *_, src in picture["images"]}) == 3
 
 
 def test_packed_data_are_the_same_bytes_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +252,29 @@ def test_a_line_shows_its_seeds_reason_and_files_and_has_an_address(browser: Any
 
 
 @pytest.mark.slow
+def test_a_counterexample_is_shown_as_three_images_in_the_lines_of_its_radius_alone(browser: Any, folder: Path) -> None:
+    images = "return [...document.querySelectorAll('#explorer-told img')].map((each) => [each.alt, each.naturalWidth])"
+    browser.get_log("browser")
+    look(browser, folder, PICTURED, width=390)
+    found = until(lambda: [each for each in browser.execute_script(images) if each[1]])
+    assert [width for _, width in found] == [8, 8, 8]
+    assert len({alt for alt, _ in found if len(alt) > 20}) == 3
+    text = said(browser, "told").replace("\N{NO-BREAK SPACE}", " ")
+    for caption in ("clean: class 3", "adversarial: class 8", "difference × 8, grey is none"):
+        assert caption in text
+    script = (
+        "return [...document.querySelectorAll('#explorer-told figure')].map((each) => each.getBoundingClientRect())"
+    )
+    boxes = browser.execute_script(script)
+    assert all(0 < each["left"] < each["right"] < 390 and each["width"] > 60 for each in boxes)
+    assert browser.get_log("browser") == []
+    for other in ("pgd_accuracy/eps=0.03125", "bound_width/eps=0.0625, method=crown"):
+        look(browser, folder, f"{LINES}{other}")
+        assert browser.execute_script("return document.getElementById('explorer-drawer').open")
+        assert browser.execute_script(images) == []
+
+
+@pytest.mark.slow
 def test_the_answer_of_a_variant_is_chosen_and_linked_and_links_lead_into_what_is_on_demand(
     browser: Any, folder: Path
 ) -> None:
@@ -262,11 +305,11 @@ def test_nothing_is_asked_of_any_network_and_nothing_is_refused(browser: Any, fo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("place", ["", "#explorer?resolved=1", "#drawer"])
+@pytest.mark.parametrize("place", ["", "#explorer?resolved=1", PICTURED])
 def test_axe_finds_nothing_that_keeps_people_from_using_it(browser: Any, folder: Path, dark: bool, place: str) -> None:
-    look(browser, folder, place.removesuffix("#drawer"), dark=dark)
-    if place == "#drawer":
-        click(browser, "#explorer-rows button")
+    look(browser, folder, place, dark=dark)
+    if place == PICTURED:
+        until(lambda: shown(browser, "#explorer-drawer img", "alt"))
     else:
         for each in ("details[data-part] summary", "#explorer-metric summary"):
             click(browser, each)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import math
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds import certification as certification_module
 from pipelines.bounds import memory as memory_module
 from pipelines.bounds.certification import Certification
+from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.memory import Memory
 from pipelines.bounds.pace import Pace
 from pipelines.bounds.propagation import Propagation
@@ -100,6 +103,45 @@ def test_a_sample_without_a_target_is_refused(network: MakeNetwork, bench: MakeB
     with pytest.raises(Unsupported, match="test sample 2 has no target: it is -100, no class"):
         Bounds(samples=5).run(network("digits-mlp", "gelu"), given(there.inputs, targets, 10))
     Bounds(samples=2, eps=(0.01,)).run(network("digits-mlp", "gelu"), given(there.inputs, targets, 10))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_counterexample_of_each_radius_is_kept_and_replays(
+    norm: Literal["linf", "l2"], network: MakeNetwork, bench: MakeBench
+) -> None:
+    subject, data = network("digits-cnn", "gelu", epochs=2), bench("digits-cnn")
+    radii = {"linf": (0.0625, 0.25), "l2": (0.5, 2.0)}[norm]
+    outcome = Bounds(eps=(*radii, 0.0), samples=12, methods=("ibp",), norm=norm).run(subject, data)
+    found = json.loads(outcome.artefacts["counterexamples"].read_text())
+    assert [each["eps"] for each in found] == list(radii)  # In a ball of one point nothing is found that was right.
+    for each in found:
+        (*_, asked) = data.properties(each["eps"], each["sample"] + 1, norm=norm)
+        point, clean = (torch.tensor(each[name], dtype=torch.float32) for name in ("input", "clean"))
+        assert asked.contains(point)
+        assert torch.equal(clean, data.data.test.inputs[each["sample"]])
+        predicted = [int(subject.module(one[None]).argmax()) for one in (point, clean)]
+        assert predicted == [each["class"], each["clean_class"]]
+        assert each["class"] != each["clean_class"] == each["label"] == asked.label
+        broken = by_sample(outcome.metrics, eps=each["eps"], method="pgd", **NORMED[norm])[each["sample"]]
+        assert broken.verdict is Verdict.VIOLATED
+
+
+def test_of_a_graph_too_and_of_inputs_that_are_no_images_nothing_is_kept(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
+    subject, data = network("digits-cnn", "gelu", epochs=2), bench("digits-cnn")
+    options = Bounds(eps=(0.25,), samples=6, methods=("ibp",))
+    _, path = certify_graph(subject, data, options)
+    assert path is not None
+    (found,) = json.loads(path.read_text())
+    assert int(subject.module(torch.tensor(found["input"])[None]).argmax()) == found["class"] != found["label"]
+    path.unlink()
+    table = bench("digits-mlp")
+    table = dataclasses.replace(table, data=dataclasses.replace(table.data, picture=None))
+    outcome = options.run(network("digits-mlp", "gelu"), table)
+    assert value(outcome.metrics, "pgd_accuracy", eps=0.25) < 1
+    assert dict(outcome.artefacts) == {}
+    assert list(table.folder.iterdir()) == []
 
 
 def test_the_stage_keeps_the_contract() -> None:

@@ -367,6 +367,9 @@ def check_counterexamples(trained: Network, place: Bench, outcome: Outcome) -> N
         assert replay.confirms(property_, torch.tensor(each["input"]))
         logits = each["logits"]
         assert logits[each["label"]] <= max(value for i, value in enumerate(logits) if i != each["label"])
+        assert logits[each["class"]] == max(value for i, value in enumerate(logits) if i != each["label"])
+        assert each["clean"] == place.data.test.inputs[each["sample"]].tolist()
+        assert each["picture"] == [1, 8, 8]
 
 
 @pytest.mark.timeout(120)

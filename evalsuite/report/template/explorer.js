@@ -162,6 +162,11 @@ const explore = (data) => {
     place("rows").replaceChildren(...found.slice(0, shown).map((row) => lined(row, axis)));
     place("more").hidden = found.length <= shown;
   };
+  // Of a line: the variant's, then the baseline's.
+  const pictured = (row) => [...new Set([row.variant, data.baseline])].flatMap((variant) => data.pictures.filter((each) =>
+    each.workload === row.workload && each.variant === variant && each.step === row.step && each.metrics.includes(row.key) &&
+    each.settings.every((part) => row.setting.split(", ").includes(part)))).flatMap(({ text, images }) => [make("p", { class: "note" }, text),
+    make("div", { class: "pictures" }, ...images.map(([caption, alt, src]) => make("figure", {}, make("img", { src, alt }), make("figcaption", {}, caption))))]);
   const listed = (name, value) => (value ? [make("div", {}, make("dt", {}, name), make("dd", {}, value))] : []);
   const open = (row) => {
     const drawer = place("drawer"), step = data.steps[row.step] ?? {}, base = `${row.workload}/${data.baseline}`;
@@ -172,18 +177,17 @@ const explore = (data) => {
         .map((each) => make("td", {}, each === null ? "–" : String(Number(each.toPrecision(6))).replace("-", "−"))))));
     const heads = ["seed", row.variant, data.baseline, "Δ"].map((name) => make("th", { scope: "col" }, name));
     place("title").textContent = `${row.metric}, ${row.variant} on ${row.workload}`;
-    place("told").replaceChildren(make("dl", { class: "facts-list" }, ...listed("Step", row.step + (step.after ? `, after ${step.after}` : "")),
+    place("told").replaceChildren(make("p", {}, make("a", { href: address(row.id) }, "Link to this line")), make("dl", { class: "facts-list" }, ...listed("Step", row.step + (step.after ? `, after ${step.after}` : "")),
       ...listed("Stage", [row.stage, step.help].filter(Boolean).join(": ")), ...listed("Options", step.options), ...listed("Setting", row.setting),
       ...listed("Unit", `${row.unit}. ${way}`), ...told.flatMap(([word, text]) => listed(word, text)),
       ...listed("Mean", row.mean || "none"), ...listed(`Mean of ${data.baseline}`, row.base.mean || "none"),
       ...listed("Difference", row.difference && `${row.difference} ${row.shown[1]}, ${row.verdict}`),
       ...listed("Lacking", row.lack), ...listed("Reason", row.reason), ...listed(`Reason, ${data.baseline}`, row.base === row ? "" : row.base.reason)),
-      make("table", {}, make("caption", {}, `Each seed, in ${row.unit}`), make("thead", {}, make("tr", {}, ...heads)), seeds),
+      make("table", {}, make("caption", {}, `Each seed, in ${row.unit}`), make("thead", {}, make("tr", {}, ...heads)), seeds), ...pictured(row),
       make("p", { class: "note" }, "In the run's folder, for each seed:"),
       make("ul", { class: "paths" }, ...row.seeds.map((seed) => `${row.workload}/${row.variant}/${seed}/${row.step}`).flatMap((id) => [`logs/${id}.log`, `artefacts/${id}/`])
         .map((path) => make("li", {}, make("code", {}, path)))),
-      make("p", { class: "note" }, `ONNX files, proofs and counterexamples are among the artefacts, where the stage leaves any; those of the baseline are under ${base}/.`),
-      make("p", {}, make("a", { href: address(row.id) }, "Link to this line")));
+      make("p", { class: "note" }, `ONNX files, proofs and counterexamples are among the artefacts, where the stage leaves any; those of the baseline are under ${base}/.`));
     state.row = row.id;
     history.replaceState(null, "", address());
     if (!drawer.open) drawer.showModal();

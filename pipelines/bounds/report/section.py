@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evalsuite import Contrast, Direction, Drawing, Endpoint, Evidence, Headline, Part, Run, Section, radius_text
+from evalsuite import (
+    Contrast,
+    Direction,
+    Drawing,
+    Endpoint,
+    Evidence,
+    Headline,
+    Part,
+    Run,
+    Section,
+    counterexample_pictures,
+    radius_text,
+)
 from pipelines.bounds.report.figures import certified_curves, width_figures
 from pipelines.bounds.report.findings import RULE, finding, overall
 from pipelines.bounds.report.heights import AVERAGE, OVER_RADII, first_table, height, heights, radius_gaps
 from pipelines.bounds.report.tables import (
+    ATTACKED,
     CERTIFIED,
     LAYER_OFF,
     LAYER_UNSTABLE,
@@ -121,4 +134,5 @@ SECTION = Section(
     },
     spelled={"pgd": "PGD"},
     kept=_layers,
+    pictures=lambda folder: counterexample_pictures(folder, (ATTACKED, CERTIFIED)),
 )

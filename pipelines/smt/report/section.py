@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evalsuite import Contrast, Direction, Endpoint, Evidence, Headline, Measure, Part, Run, Section, parse_setting
+from evalsuite import (
+    Contrast,
+    Direction,
+    Endpoint,
+    Evidence,
+    Headline,
+    Measure,
+    Part,
+    Run,
+    Section,
+    counterexample_pictures,
+    parse_setting,
+)
 from pipelines.smt.report.cost import cost_grids, proofs_grid, searches_grid
 from pipelines.smt.report.figures import exact_figures
 from pipelines.smt.report.findings import RULE, finding, overall
@@ -118,4 +130,5 @@ SECTION = Section(
     },
     kept=_bracketed,
     counted=by_steps,
+    pictures=lambda folder: counterexample_pictures(folder, (VERIFIED, VIOLATED, UNDECIDED)),
 )
