@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import sys
+import warnings
 
 from evalsuite.reading import look
 from evalsuite.run.tree import adopt
@@ -20,6 +21,8 @@ for _name in filter(None, os.environ.pop("EVALSUITE_PRELOAD", "").split(",")):
     except (Exception, SystemExit) as error:
         print(f"evalsuite: {_name} is not loaded ahead: {type(error).__name__}: {error}", file=sys.stderr)
 look()
+# Of each process that it adopted and that ends before the driver finds it, the server would tell the user's terminal.
+warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
 # A job's collector would go through all that was loaded here, and so copy the pages that jobs share.
 gc.collect()
 gc.freeze()
