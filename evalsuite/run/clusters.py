@@ -100,7 +100,7 @@ class Dask(_Cluster):
         """The client, made for the first job.
 
         Raises:
-            ServerLost: the scheduler does not answer.
+            ServerLost: the scheduler does not answer, or one of this machine's workers is killed as it begins.
         """
         import dask
         from distributed import Client, LocalCluster
@@ -109,10 +109,14 @@ class Dask(_Cluster):
             # A daemon may not start the process that holds a job's limits.
             dask.config.set({"distributed.worker.daemon": False})
             if not self._scheduler:
-                self._cluster = LocalCluster(
-                    n_workers=self._workers, threads_per_worker=1, dashboard_address=None, memory_limit=0,
-                    silence_logs=50,
-                )  # fmt: skip
+                try:
+                    self._cluster = LocalCluster(
+                        n_workers=self._workers, threads_per_worker=1, dashboard_address=None, memory_limit=0,
+                        silence_logs=50,
+                    )  # fmt: skip
+                except (OSError, RuntimeError) as error:
+                    cause = error.__cause__ or error
+                    raise ServerLost(f"Dask's worker processes ended as they began: {cause}") from error
             try:
                 self._client = Client(self._scheduler or self._cluster, timeout=_ANSWER)
             except (OSError, ValueError) as error:

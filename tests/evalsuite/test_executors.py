@@ -87,6 +87,16 @@ def test_every_executor_gives_the_same_rows(
 
 
 @pytest.mark.slow
+@needing("dask", "distributed")
+def test_workers_of_dask_that_end_as_they_begin_are_said(workshop: Workshop) -> None:
+    workshop.environment["DASK_DISTRIBUTED__WORKER__PRELOAD"] = '["no_such_module"]'
+    done = workshop.run(workshop.recipe("  - accuracy\n"), "--executor", "dask", "--jobs", 1)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "Dask's worker processes ended as they began: No module named 'no_such_module'" in done.stderr
+
+
+@pytest.mark.slow
 def test_a_script_needs_no_guard_and_is_run_once(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n", HEAD.replace(", gelu-swap", ""))
     script = workshop.folder / "script.py"
