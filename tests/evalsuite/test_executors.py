@@ -89,8 +89,12 @@ def test_every_executor_gives_the_same_rows(
 @pytest.mark.slow
 @needing("dask", "distributed")
 def test_workers_of_dask_that_end_as_they_begin_are_said(workshop: Workshop) -> None:
-    workshop.environment["DASK_DISTRIBUTED__WORKER__PRELOAD"] = '["no_such_module"]'
-    done = workshop.run(workshop.recipe("  - accuracy\n"), "--executor", "dask", "--jobs", 1)
+    recipe = workshop.recipe("  - accuracy\n")
+    words = ["run", recipe, "--executor", "dask", "--jobs", "1", "--out", workshop.out]
+    done = subprocess.run(
+        [sys.executable, "-m", "evalsuite", *words], cwd=workshop.folder, capture_output=True, text=True, check=False,
+        env={**workshop.environment, "DASK_DISTRIBUTED__WORKER__PRELOAD": '["no_such_module"]'},
+    )  # fmt: skip
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "Dask's worker processes ended as they began: No module named 'no_such_module'" in done.stderr
