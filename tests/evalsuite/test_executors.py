@@ -90,7 +90,7 @@ def test_every_executor_gives_the_same_rows(
 @needing("dask", "distributed")
 def test_workers_of_dask_that_end_as_they_begin_are_said(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n")
-    words = ["run", recipe, "--executor", "dask", "--jobs", "1", "--out", workshop.out]
+    words: list[str | Path] = ["run", recipe, "--executor", "dask", "--jobs", "1", "--out", workshop.out]
     done = subprocess.run(
         [sys.executable, "-m", "evalsuite", *words], cwd=workshop.folder, capture_output=True, text=True, check=False,
         env={**workshop.environment, "DASK_DISTRIBUTED__WORKER__PRELOAD": '["no_such_module"]'},
