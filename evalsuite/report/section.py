@@ -17,7 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.contract import Direction
-from evalsuite.plugins import PluginError, load_all
+from evalsuite.plugins import PluginError, entries, load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -249,7 +249,7 @@ def sections() -> dict[str, Section]:
     """Name -> section of every installed package, by name.
 
     Raises:
-        PluginError: one is broken, or no `Section`.
+        PluginError: one is broken, claimed twice, or no `Section`.
     """
     import sys
 
@@ -259,14 +259,10 @@ def sections() -> dict[str, Section]:
 @cache
 def _sections(_path: tuple[str, ...]) -> dict[str, Section]:
     found: dict[str, Section] = {}
-    for plugin in load_all("sections"):
-        whose = f"section {plugin.name!r} of {plugin.origin} {plugin.version}"
-        if plugin.error:
-            raise PluginError(f"{whose} is {plugin.error}")
+    for plugin in (load("sections", entry.name) for entry in entries("sections")):
         if not isinstance(plugin.target, Section):
+            whose = f"section {plugin.name!r} of {plugin.origin} {plugin.version}"
             raise PluginError(f"{whose} is a {type(plugin.target).__name__}, not a Section")
-        if plugin.name in found:
-            raise PluginError(f"{whose} is registered twice; uninstall one of the distributions")
         found[plugin.name] = plugin.target
     return found
 
