@@ -127,7 +127,6 @@ if TYPE_CHECKING:
         ends_text,
         interval_text,
         lacking,
-        seed_difference,
         tally,
         where_text,
     )
@@ -147,7 +146,15 @@ if TYPE_CHECKING:
         paired_test,
     )
     from evalsuite.report.sentences import Finding, labels, listed, p_text, percent_text, ranges_text
-    from evalsuite.report.statistics import Estimate, after_holm, holm, mean_interval, p_value
+    from evalsuite.report.statistics import (
+        Estimate,
+        after_holm,
+        holm,
+        mean_by_seed,
+        mean_interval,
+        p_value,
+        seed_difference,
+    )
     from evalsuite.resizing import load_module, save_module
     from evalsuite.results import parse_setting
     from evalsuite.samples import Inputs, Samples, Several, batch_of, leaves, mapped, pieces
@@ -343,7 +350,6 @@ _HOME = {
         "ends_text",
         "interval_text",
         "lacking",
-        "seed_difference",
         "tally",
         "where_text",
     ),
@@ -370,7 +376,15 @@ _HOME = {
         "percent_text",
         "ranges_text",
     ),
-    "evalsuite.report.statistics": ("Estimate", "after_holm", "holm", "mean_interval", "p_value"),
+    "evalsuite.report.statistics": (
+        "Estimate",
+        "after_holm",
+        "holm",
+        "mean_by_seed",
+        "mean_interval",
+        "p_value",
+        "seed_difference",
+    ),
     "evalsuite.results": ("parse_setting",),
     "evalsuite.resizing": ("load_module", "save_module"),
     "evalsuite.tasks": (
@@ -643,6 +657,7 @@ __all__ = [
     "mapped",
     "margin",
     "matched_hidden",
+    "mean_by_seed",
     "mean_interval",
     "mean_loss",
     "mean_test",

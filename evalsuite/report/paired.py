@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.statistics import Estimate, mean_interval, p_value, paired_difference
+from evalsuite.report.statistics import Estimate, mean_interval, p_value, seed_difference
 
 Values = Mapping[int, float]  # Seed -> value.
 Kind = TypeVar("Kind")
@@ -129,11 +129,6 @@ def compare_values(
     """
     mean = mean_interval(list(own.values()), magnitude=magnitude)
     return Compared(variant, own, other, mean, seed_difference(own, other, magnitude), _ratio(own, other), way)
-
-
-def seed_difference(own: Values, other: Values, magnitude: float | None = None) -> Estimate | None:
-    """The paired difference, with the rounding of numbers of that magnitude; None without a common seed."""
-    return paired_difference(own, other, magnitude=magnitude) if own and other else None
 
 
 def contrast(one: Values, other: Values) -> tuple[Estimate | None, bool]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.contract import Direction
 from evalsuite.plugins import PluginError, entries, load
+from evalsuite.report.statistics import mean_by_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -321,11 +322,7 @@ def mean_test(tests: Sequence[Contrast]) -> Contrast:
         return Contrast(label, reason=next((each.reason for each in tests if each.reason), "not measured"))
     lacking = [f"without {each.label}: {each.reason or 'not measured'}" for each in tests if each not in whole]
     label = " and ".join(each.label for each in whole) + (f" ({'; '.join(lacking)})" if lacking else "")
-    seeds = set.intersection(*({*each.own} & {*each.other} for each in whole))
-    if not seeds:
+    own, other = (mean_by_seed([getattr(each, arm) for each in whole]) for arm in ("own", "other"))
+    if not own.keys() & other.keys():
         return Contrast(label, reason="no seed has all of it")
-    own, other = (
-        {seed: math.fsum(getattr(each, arm)[seed] for each in whole) / len(whole) for seed in sorted(seeds)}
-        for arm in ("own", "other")
-    )
     return Contrast(label, own, other)

@@ -86,18 +86,22 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float], *, level: float = 0.95,
-                      magnitude: float | None = None) -> Estimate | None:  # fmt: skip
+def mean_by_seed(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Seed -> the mean of several numbers, of the seeds that have all of them; empty of no numbers."""
+    seeds = set.intersection(*map(set, every)) if every else set()
+    return {seed: math.fsum(each[seed] for each in every) / len(every) for seed in sorted(seeds)}
+
+
+def seed_difference(values: Mapping[int, float], baseline: Mapping[int, float], magnitude: float | None = None, *,
+                    level: float = 0.95) -> Estimate | None:  # fmt: skip
     """The mean of value - baseline over the seeds that both have, with its t interval; None without a common seed.
 
     Args:
         values: seed -> value.
         baseline: seed -> value of the baseline.
-        level: the interval's coverage for normal differences.
         magnitude: of the numbers that the values were computed from, where those were larger.
+        level: the interval's coverage for normal differences.
     """
-    if not values or not baseline:
-        raise ValueError(f"difference of {len(values)} values and {len(baseline)} baseline values: one arm is empty")
     seeds = sorted(values.keys() & baseline.keys())
     if not seeds:
         return None
