@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from evalsuite.reluize.swap import check_executes, check_swapped, expose, swap, swap_to_relu
     from evalsuite.report.areas import (
         AREA_SCALE,
-        SIGNIFICANT,
         Area,
         Point,
         area_columns,
@@ -147,6 +146,7 @@ if TYPE_CHECKING:
     )
     from evalsuite.report.sentences import Finding, labels, listed, p_text, percent_text, ranges_text
     from evalsuite.report.statistics import (
+        SIGNIFICANT,
         Estimate,
         after_holm,
         holm,
@@ -306,7 +306,6 @@ _HOME = {
         "AREA_SCALE",
         "Area",
         "Point",
-        "SIGNIFICANT",
         "areas_sheet",
         "area_columns",
         "area_text",
@@ -378,6 +377,7 @@ _HOME = {
     ),
     "evalsuite.report.statistics": (
         "Estimate",
+        "SIGNIFICANT",
         "after_holm",
         "holm",
         "mean_by_seed",

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
+SIGNIFICANT = 0.05
 MOST_SEEDS = 1000  # Nobody trains more.
 _ROUNDING = 8 * 2.0**-52  # Subtracting two decimals such as 0.96 - 0.95 is off by an ulp or two of the operands.
 
@@ -129,10 +130,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [adjusted[i] for i in range(len(p_values))]
 
 
-def after_holm(p_values: Sequence[float], level: float = 0.05) -> str:
-    """What a count of resolved tests comes to once it is adjusted: "none after Holm's adjustment for all 81"."""
-    kept = sum(p <= level for p in holm(p_values))
-    return f"{kept or 'none'} after Holm's adjustment for all {len(p_values)}"
+def after_holm(p_values: Iterable[float | None]) -> str:
+    """What a count of resolved tests comes to once it is adjusted: "none after Holm's adjustment for all 81".
+
+    None is the p value of what is no test, and does not count.
+    """
+    adjusted = holm([p for p in p_values if p is not None])
+    return f"{sum(p <= SIGNIFICANT for p in adjusted) or 'none'} after Holm's adjustment for all {len(adjusted)}"
 
 
 def mean_over_workloads(effects: Sequence[Estimate]) -> tuple[Estimate, float | None] | None:

@@ -9,14 +9,13 @@ from evalsuite.contract import Direction
 from evalsuite.reluize.report.ranks import Association, agreement, association
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.paired import Values
-from evalsuite.report.statistics import Estimate, holm, mean_by_seed, mean_interval
+from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_by_seed, mean_interval
 from evalsuite.report.tables import TextLine
 
 LEAST_LAYERS = 3  # Two layers have two orders: rho_S is 1 or -1 whatever was learnt.
 LEAST_SEEDS = 3
 _DRIFT = ("learnt_hardness", "hardness_drift", "hardness_spread")
 ALL = "all workloads"
-SIGNIFICANT = 0.05
 BEYOND = "beyond these seeds"
 
 

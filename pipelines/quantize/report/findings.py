@@ -39,7 +39,7 @@ def overall(tables: Sequence[QuantizationTable]) -> Finding | None:
     if len({table.workload for table in tables}) < 2 or not cells:
         return None
     resolved = any(cell.resolved for cell in cells)
-    after = f", {after_holm([cell.p for cell in cells if cell.p is not None])}" if resolved else ""
+    after = f", {after_holm(cell.p for cell in cells)}" if resolved else ""
     told = f"{tally(cells).capitalize()} of {len(cells)} differences to {tables[0].baseline} resolved{after}."
     sentences = (_pooled(tables, variant) for variant in tables[0].others)
     return Finding("all workloads", told, tuple(filter(None, sentences)))
@@ -116,7 +116,7 @@ def _headline(table: QuantizationTable, tested: Sequence[Quantized], elsewhere: 
     rest = [width for width in widths if width not in found]
     text = f"{len(resolved)} {of} are resolved, at {listed(found)}"
     text += f"; none at {listed(rest)}" if rest else ""
-    return f"{text}; {after_holm([cell.p for cell in tested if cell.p is not None])}{more}."
+    return f"{text}; {after_holm(cell.p for cell in tested)}{more}."
 
 
 def _elsewhere(table: QuantizationTable) -> dict[str, list[str]]:

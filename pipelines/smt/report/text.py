@@ -90,7 +90,7 @@ def counted_text(brackets: Sequence[Bracket], words: tuple[str, str] = ("higher"
     more, less = (sum(each.resolved and each.higher == higher for each in brackets) for higher in (True, False))
     if not more + less:
         return "none resolved"
-    adjusted = after_holm([each.p for each in brackets if each.p is not None])
+    adjusted = after_holm(each.p for each in brackets)
     return f"{more + less} ({more} {words[0]} and {less} {words[1]}) resolved, {adjusted}"
 
 
