@@ -56,25 +56,6 @@ def _anchors() -> Callable[[str, str], str]:
     return anchor
 
 
-def _provenance(content: Content) -> list[tuple[str, str]]:
-    record = content.record
-    jobs = record.table("jobs")
-    return [
-        ("Recipe", record.text("name")),
-        ("Command", record.text("command")),
-        ("Started", record.text("started")),
-        ("Finished", record.text("finished")),
-        ("Jobs", ", ".join(f"{value} {name}" for name, value in jobs.items()) or NOT_RECORDED),
-        ("Job seconds", record.text("seconds")),
-        ("Peak MiB", record.text("peak_mib")),
-        ("Seeds", content.seeds_text),
-        ("Baseline", content.baseline),
-        ("Machine", ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in record.table("machine").items())
-         or NOT_RECORDED),
-        ("Versions", ", ".join(f"{name} {value}" for name, value in record.table("versions").items()) or NOT_RECORDED),
-    ]  # fmt: skip
-
-
 def _steps(record: Record) -> list[dict[str, str]]:
     names = ("name", "stage", "origin", "version", "help")
     return [
@@ -122,7 +103,6 @@ def render(content: Content) -> str:
         "verdict_names": VERDICTS,
         "verdicts": content.verdicts.to_dict("records"),
         "contradictions": content.contradictions.rows.to_dict("records"),
-        "provenance": _provenance(content),
         "data": data_lines(content),
         "steps": _steps(content.record),
         "not_recorded": NOT_RECORDED,
