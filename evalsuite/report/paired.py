@@ -115,18 +115,20 @@ class StepTable:
         return True
 
 
-def compare_values(
-    variant: str, own: Values, other: Values, *, way: int = 1, magnitude: float | None = None
-) -> Compared:
+def compare_values(variant: str, own: Values, other: Values, *, way: int = 1, magnitude: float | None = None,
+                   reason: str = "") -> Compared:  # fmt: skip
     """Values with their mean, and their difference and ratio to others.
 
     Args:
         variant: whose values they are.
-        own: at least one.
+        own: of the seeds.
         other: to pair with; empty for none.
         way: see `Compared`.
         magnitude: of the numbers that the values were computed from, where those were larger.
+        reason: why there is no value, where there is none.
     """
+    if not own:
+        return Compared(variant, way=way, reason=reason)
     mean = mean_interval(list(own.values()), magnitude=magnitude)
     return Compared(variant, own, other, mean, seed_difference(own, other, magnitude), _ratio(own, other), way)
 

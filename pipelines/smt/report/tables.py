@@ -193,12 +193,11 @@ class ExactTable(StepTable):
 
     def compared(self, variant: str, metric: str, radius: float | None = None) -> Compared:
         """A number with its difference to the baseline's; a clock's has none."""
-        own, way = self.values(variant, metric, radius), _WAYS.get(metric, 1)
-        if not own:
-            return Compared(variant, way=way, reason=self.reason(variant, metric))
         paired = variant != self.baseline and metric not in _CLOCKS
         other = self.values(self.baseline, metric, radius) if paired else {}
-        return compare_values(variant, own, other, way=way, magnitude=1.0 if metric in _FRACTIONS else None)
+        return compare_values(variant, self.values(variant, metric, radius), other, way=_WAYS.get(metric, 1),
+                              magnitude=1.0 if metric in _FRACTIONS else None,
+                              reason=self.reason(variant, metric))  # fmt: skip
 
     def counted(self, variant: str, radius: float | None = None) -> Counted:
         """Verdicts at a radius, or at all."""
