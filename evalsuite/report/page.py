@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
-from importlib.resources import files
 from itertools import chain, count
 from typing import Any
 
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.content import GUIDE, Content
-from evalsuite.report.documents import LATEX, data_lines, file_name
+from evalsuite.report.documents import LATEX, data_lines, file_name, template
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.grids import MARKS
 from evalsuite.report.headlines import optional_metrics
@@ -24,10 +23,6 @@ from evalsuite.report.verdicts import VERDICTS
 MOST_FIGURES = 4
 MOST_TABLES = 3
 _DIRECTION_WORDS = {"higher": "higher is better", "lower": "lower is better", "neutral": "no direction"}
-
-
-def _part(name: str) -> str:
-    return (files("evalsuite.report") / "template" / name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:
@@ -72,7 +67,7 @@ def render(content: Content) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    style, script = _part("page.css"), _part("page.js") + _part("explorer.js")
+    style, script = template("page.css"), template("page.js") + template("explorer.js")
     parts: dict[str, str] = {}  # What is shown on demand: parsed with the page, it would be most of its elements.
 
     def pack(name: str, text: str) -> str:
@@ -107,4 +102,4 @@ def render(content: Content) -> str:
         "steps": _steps(content.record),
         "not_recorded": NOT_RECORDED,
     }
-    return environment.from_string(_part("page.html.j2")).render(shown)
+    return environment.from_string(template("page.html.j2")).render(shown)
