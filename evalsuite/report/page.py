@@ -19,11 +19,6 @@ from evalsuite.report.matrix import Reading
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.verdicts import VERDICTS
 
-# Of a section; the others are shown on demand, as they are most of the elements of a page over many workloads.
-MOST_FIGURES = 4
-MOST_TABLES = 3
-_DIRECTION_WORDS = {"higher": "higher is better", "lower": "lower is better", "neutral": "no direction"}
-
 
 def _digest(text: str) -> str:
     """The source expression of the content policy for an inline element with this text."""
@@ -86,10 +81,7 @@ def render(content: Content) -> str:
         "style": Markup(style),
         "script": Markup(script),
         "marks": MARKS,
-        "direction_words": _DIRECTION_WORDS,
         "anchor": _anchors(),
-        "most_figures": MOST_FIGURES,
-        "most_tables": MOST_TABLES,
         "file_name": file_name,
         "inline": inline,
         "pack": pack,
