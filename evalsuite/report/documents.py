@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from evalsuite.report.content import GUIDE, Content
+from evalsuite.report.content import Content
 from evalsuite.report.grids import MARKS, Grid, csv_text
 from evalsuite.report.matrix import matrix_frame
 from evalsuite.report.record import NOT_RECORDED
@@ -25,9 +25,16 @@ _PLAIN = str.maketrans(_RAISED, "-0123456789")
 _PIECE = re.compile(f"[{_RAISED}]+|.")
 
 
-def template(name: str) -> str:
-    """A part of a document as it comes with this package."""
-    return (files("evalsuite.report") / "template" / name).read_text(encoding="utf-8")
+def filled(name: str, shown: Mapping[str, Any], *, autoescape: bool = False) -> str:
+    """A document by its template, always the same for the same values."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("evalsuite.report", "template"), autoescape=autoescape, trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters["escaped"] = _cell
+    return environment.get_template(name).render(shown)
 
 
 def latex(text: str) -> str:
@@ -80,15 +87,11 @@ def _cell(text: object) -> str:
 
 def markdown(content: Content) -> str:
     """report.md: what the page says, without figures."""
-    import jinja2
-
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters["escaped"] = _cell
     shown = {
-        "content": content, "guide": GUIDE, "marks": MARKS, "not_recorded": NOT_RECORDED,
-        "data_columns": ["workload", *_DATA], "data": [list(each.values()) for each in data_lines(content)],
+        "content": content, "marks": MARKS, "not_recorded": NOT_RECORDED, "data_columns": ["workload", *_DATA],
+        "data": [list(each.values()) for each in data_lines(content)],
     }  # fmt: skip
-    return environment.from_string(template("report.md.j2")).render(shown)
+    return filled("report.md.j2", shown)
 
 
 def data_lines(content: Content) -> list[dict[str, str]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
+from importlib.resources import files
 from itertools import chain, count
 from typing import Any
 
 from evalsuite.report.canvas import Drawing
-from evalsuite.report.content import GUIDE, Content
-from evalsuite.report.documents import LATEX, data_lines, file_name, template
+from evalsuite.report.content import Content
+from evalsuite.report.documents import LATEX, data_lines, file_name, filled
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.grids import MARKS
 from evalsuite.report.headlines import optional_metrics
@@ -18,6 +19,10 @@ from evalsuite.report.inline import inline_svg
 from evalsuite.report.matrix import Reading
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.verdicts import VERDICTS
+
+
+def _part(name: str) -> str:
+    return (files("evalsuite.report") / "template" / name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:
@@ -56,13 +61,9 @@ def _steps(record: Record) -> list[dict[str, str]]:
 
 def render(content: Content) -> str:
     """The page as text, always the same for the same content."""
-    import jinja2
     from markupsafe import Markup
 
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    style, script = template("page.css"), template("page.js") + template("explorer.js")
+    style, script = _part("page.css"), _part("page.js") + _part("explorer.js")
     parts: dict[str, str] = {}  # What is shown on demand: parsed with the page, it would be most of its elements.
 
     def pack(name: str, text: str) -> str:
@@ -74,7 +75,6 @@ def render(content: Content) -> str:
 
     shown: dict[str, Any] = {
         "content": content,
-        "guide": GUIDE,
         "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},
         "policy": content_policy(style, script),
         # Both come from this package; escaping them would change their digests.
@@ -94,4 +94,4 @@ def render(content: Content) -> str:
         "steps": _steps(content.record),
         "not_recorded": NOT_RECORDED,
     }
-    return environment.from_string(template("page.html.j2")).render(shown)
+    return filled("page.html.j2", shown, autoescape=True)
