@@ -167,11 +167,6 @@ class Content:
         ]  # fmt: skip
 
     @property
-    def drawings(self) -> list[Drawing]:
-        """All figures."""
-        return [*(each for part in self.parts.values() for each in part.drawings), *self.figures]
-
-    @property
     def many(self) -> bool:
         """Whether there are too many variants for a column each."""
         return len(self.variants) > MOST_COLUMNS
