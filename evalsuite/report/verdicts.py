@@ -105,11 +105,11 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
     ).dropna(subset=["eps"])
     properties = rows.groupby(list(_PROPERTY), sort=False, dropna=False)
     spoken = rows.groupby(["source", "verdict"])
-    names: list[tuple[str, str]] = list(spoken.groups)
+    names: list[Any] = list(spoken.groups)  # (source, verdict)
     ever = {source: {verdict for each, verdict in names if each == source} for source, _ in names}
     # Which property has which (source, verdict): a million rows say one of a few dozen things of each.
     said = np.zeros((properties.ngroups, len(names)), bool)
-    said[properties.ngroup(), spoken.ngroup()] = True
+    said[properties.ngroup().to_numpy(), spoken.ngroup().to_numpy()] = True
     clashes, compared = [], 0
     for (i, (source, verdict)), (j, (other, other_verdict)) in combinations(enumerate(names), 2):
         both = said[:, i] & said[:, j]
