@@ -82,7 +82,6 @@ if TYPE_CHECKING:
     from evalsuite.reluize.swap import check_executes, check_swapped, expose, swap, swap_to_relu
     from evalsuite.report.areas import (
         AREA_SCALE,
-        SIGNIFICANT,
         Area,
         Point,
         area_columns,
@@ -129,7 +128,6 @@ if TYPE_CHECKING:
         ends_text,
         interval_text,
         lacking,
-        seed_difference,
         tally,
         where_text,
     )
@@ -150,7 +148,16 @@ if TYPE_CHECKING:
         paired_test,
     )
     from evalsuite.report.sentences import Finding, labels, listed, p_text, percent_text, ranges_text
-    from evalsuite.report.statistics import Estimate, after_holm, holm, mean_interval, p_value
+    from evalsuite.report.statistics import (
+        SIGNIFICANT,
+        Estimate,
+        after_holm,
+        holm,
+        mean_by_seed,
+        mean_interval,
+        p_value,
+        seed_difference,
+    )
     from evalsuite.resizing import load_module, save_module
     from evalsuite.results import parse_setting
     from evalsuite.samples import Inputs, Samples, Several, batch_of, leaves, mapped, pieces
@@ -303,7 +310,6 @@ _HOME = {
         "AREA_SCALE",
         "Area",
         "Point",
-        "SIGNIFICANT",
         "areas_sheet",
         "area_columns",
         "area_text",
@@ -348,7 +354,6 @@ _HOME = {
         "ends_text",
         "interval_text",
         "lacking",
-        "seed_difference",
         "tally",
         "where_text",
     ),
@@ -376,7 +381,16 @@ _HOME = {
         "percent_text",
         "ranges_text",
     ),
-    "evalsuite.report.statistics": ("Estimate", "after_holm", "holm", "mean_interval", "p_value"),
+    "evalsuite.report.statistics": (
+        "Estimate",
+        "SIGNIFICANT",
+        "after_holm",
+        "holm",
+        "mean_by_seed",
+        "mean_interval",
+        "p_value",
+        "seed_difference",
+    ),
     "evalsuite.results": ("parse_setting",),
     "evalsuite.resizing": ("load_module", "save_module"),
     "evalsuite.tasks": (
@@ -651,6 +665,7 @@ __all__ = [
     "mapped",
     "margin",
     "matched_hidden",
+    "mean_by_seed",
     "mean_interval",
     "mean_loss",
     "mean_test",

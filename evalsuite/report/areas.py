@@ -12,9 +12,8 @@ from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale
 from evalsuite.report.paired import Values, bracket, interval_text
 from evalsuite.report.sentences import p_text
-from evalsuite.report.statistics import Estimate, holm, mean_interval, p_value
+from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_interval, p_value
 
-SIGNIFICANT = 0.05
 AREA_SCALE = Scale(0.01, "%", "pp", 2)
 Point = tuple[float, float]
 Curve = Mapping[int, Mapping[object, Point]]  # Seed -> what was measured there -> (x, height).

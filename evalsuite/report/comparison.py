@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.report.grids import estimate_columns
-from evalsuite.report.statistics import Estimate, mean_interval, paired_difference
+from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
 from evalsuite.results import Status
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _cells(rows: _Rows, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
         for variant in variants:
             values, lacks, remark = rows.found(line, variant)
             mean = mean_interval(list(values.values())) if values else None
-            difference = paired_difference(values, reference) if values and reference else None
+            difference = seed_difference(values, reference)
             reference = values if variant == variants[0] else reference
             yield {
                 **named, "variant": variant, "baseline": variants[0], "seeds": seeds, "n": len(values),

@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 QUESTION = "What does replacing GELU by ReLU buy, and cost, downstream?"
-GUIDE = (
-    "Each cell gives the mean over seeds ± the half-width of its 95 % t interval. Δ is the paired difference to the "
-    "baseline of the same workload and seed, with its own 95 % interval in brackets. A difference is called better or "
-    "worse only where that interval excludes 0 and the metric has a direction; “not resolved” means that these seeds "
-    "cannot tell, not that the two are equal. A number that the answer concludes from has its verdict. "
-    "Where there is no value, the cell says why."
-)
 ANSWER_GUIDE = (
     "Differences to {baseline}, paired by seed, with 95 % intervals; all workloads: the unweighted mean over them. "
     "Helps and costs: p at most 5 % after Holm, of {first} over all tests of its own table, of the other variants over "
@@ -174,11 +167,6 @@ class Content:
             for each in verdict_figures(self.verdicts[self.verdicts["workload"] == workload], workload,
                                         list(self.whole.loc[self.whole["workload"] == workload, "variant"].unique()))
         ]  # fmt: skip
-
-    @property
-    def drawings(self) -> list[Drawing]:
-        """All figures."""
-        return [*(each for part in self.parts.values() for each in part.drawings), *self.figures]
 
     @property
     def many(self) -> bool:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from evalsuite.report.content import GUIDE, Content
+from evalsuite.report.content import Content
 from evalsuite.report.grids import MARKS, Grid, csv_text
-from evalsuite.report.matrix import ALL, matrix_frame
+from evalsuite.report.matrix import matrix_frame
 from evalsuite.report.record import NOT_RECORDED
-from evalsuite.report.section import Part, Section
 from evalsuite.report.tables import TextLine
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _DATA = ("train", "calibration", "validation", "test", "fingerprint")
 LATEX = {
@@ -27,6 +23,18 @@ LATEX = {
 _RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
 _PLAIN = str.maketrans(_RAISED, "-0123456789")
 _PIECE = re.compile(f"[{_RAISED}]+|.")
+
+
+def filled(name: str, shown: Mapping[str, Any], *, autoescape: bool = False) -> str:
+    """A document by its template, always the same for the same values."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("evalsuite.report", "template"), autoescape=autoescape, trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters["escaped"] = _cell
+    return environment.get_template(name).render(shown)
 
 
 def latex(text: str) -> str:
@@ -77,87 +85,13 @@ def _cell(text: object) -> str:
     return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(str(text).split()))
 
 
-def _grid(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table without padding.
-
-    tabulate fills every cell up to its column's widest: our reports would be 1.3 to 3 times as long, and look the same.
-    """
-    shown = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return "\n".join([*shown, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]) + "\n"
-
-
-def _lines_grid(lines: Sequence[TextLine], variants: Sequence[str]) -> str:
-    rows = [
-        [line.step, line.label, line.setting, line.unit_label,
-         *(line.cells[each].plain + MARKS.get(line.cells[each].better, "") for each in variants)]
-        for line in lines
-    ]  # fmt: skip
-    return _grid(["step", "metric", "setting", "unit", *map(_cell, variants)], rows)
-
-
-def _frame_grid(frame: pd.DataFrame) -> str:
-    return _grid(list(frame.columns), frame.to_numpy().tolist())
-
-
-def _small(grid: Grid) -> list[str]:
-    rows = [[cell.marked for cell in row] for row in grid.rows]
-    return [f"**{_cell(grid.caption)}**", _grid([_cell(each) for each in grid.columns], rows), _cell(grid.note)]
-
-
-def _section(section: Section, part: Part) -> list[str]:
-    parts = [f"## {_cell(section.title)}", _cell(section.question)]
-    for found in part.findings:
-        told = "".join(f"\n  - {_cell(sentence)}" for sentence in found.sentences)
-        parts.append(f"- **{_cell(found.subject)}: {_cell(found.headline)}**{told}")
-    parts += [part.rule] if part.rule else []
-    return parts + [text for grid in [*part.grids, *part.details] for text in _small(grid)]
-
-
-def _answers(content: Content) -> list[str]:
-    parts = ["## The answer"] if content.matrices else []
-    for matrix in content.matrices:
-        head = ["question", ALL, *matrix.workloads]
-        rows = [
-            [f"{row.endpoint.question} ({row.measured + ', ' if row.measured else ''}margin {row.margin})",
-             *(" ".join(part for part in (cell.words, cell.difference(row.scale) and f"({cell.difference(row.scale)})")
-                        if part) for cell in (row.pooled, *row.cells.values()))]
-            for row in matrix.rows
-        ]  # fmt: skip
-        parts += [f"**{_cell(matrix.sentence)}**", *([_grid([_cell(each) for each in head], rows)] if rows else [])]
-    return [*parts, *filter(None, [content.unanswered]), _cell(content.answer_guide)] if parts else []
-
-
 def markdown(content: Content) -> str:
     """report.md: what the page says, without figures."""
-    parts = [f"# {_cell(content.question)}", f"{_cell(content.seeds_text)}; baseline {_cell(content.baseline)}.", GUIDE]
-    parts += [f"**{text}**" for text in [content.unfinished] if text]
-    parts += _answers(content)
-    parts.append("## At a glance")
-    for workload in content.workloads:
-        parts += [f"### {_cell(workload)}", _lines_grid(content.glance(workload), content.variants)]
-    parts.append(_cell(content.chance))
-    for name, part in content.parts.items():
-        parts += _section(content.sections[name], part)
-    parts += ["## Verdicts", f"**{content.contradiction_text}**"]
-    parts += [_frame_grid(each) for each in (content.contradictions.rows, content.verdicts) if len(each)]
-    parts += ["## Failures and gaps", _frame_grid(content.failures) if len(content.failures) else "None."]
-    parts += [
-        "## All measurements",
-        "They are in `tables/comparison.csv`, and report.html shows, filters and draws them.",
-    ]
-    parts += ["## Terms", "\n".join(f"- **{_cell(word)}**: {_cell(text)}" for word, text in content.terms.items())]
-    return "\n\n".join(part.rstrip("\n") for part in [*parts, *_provenance(content)]) + "\n"
-
-
-def _provenance(content: Content) -> list[str]:
-    record = content.record
-    facts = [f"- {name}: {_cell(record.text(name))}" for name in ("name", "command", "started", "finished")]
-    for key in ("jobs", "versions", "machine"):
-        told = ", ".join(f"{name} {value}" for name, value in record.table(key).items())
-        facts.append(f"- {key}: {_cell(told or NOT_RECORDED)}")
-    data = [list(each.values()) for each in data_lines(content)]
-    recipe = "\n".join(f"    {line}" for line in record.text("recipe_text").splitlines())
-    return ["## Provenance", "\n".join(facts), _grid(["workload", *_DATA], data), "Recipe:", recipe]
+    shown = {
+        "content": content, "marks": MARKS, "not_recorded": NOT_RECORDED, "data_columns": ["workload", *_DATA],
+        "data": [list(each.values()) for each in data_lines(content)],
+    }  # fmt: skip
+    return filled("report.md.j2", shown)
 
 
 def data_lines(content: Content) -> list[dict[str, str]]:

@@ -17,10 +17,10 @@ from evalsuite.report.comparison import SAMPLED
 from evalsuite.report.grids import estimate_columns, frame_of
 from evalsuite.report.measured import TRAIN
 from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.paired import difference_unit, interval_text, seed_difference
+from evalsuite.report.paired import difference_unit, interval_text
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Run, Screen, in_recipe_order
 from evalsuite.report.sentences import listed
-from evalsuite.report.statistics import Estimate, holm, mean_over_workloads, p_value, seeds_needed
+from evalsuite.report.statistics import Estimate, holm, mean_over_workloads, p_value, seed_difference, seeds_needed
 
 if TYPE_CHECKING:
     import pandas as pd

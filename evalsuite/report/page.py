@@ -10,8 +10,8 @@ from itertools import chain, count
 from typing import Any
 
 from evalsuite.report.canvas import Drawing
-from evalsuite.report.content import GUIDE, Content
-from evalsuite.report.documents import LATEX, data_lines, file_name
+from evalsuite.report.content import Content
+from evalsuite.report.documents import LATEX, data_lines, file_name, filled
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.grids import MARKS
 from evalsuite.report.headlines import optional_metrics
@@ -19,11 +19,6 @@ from evalsuite.report.inline import inline_svg
 from evalsuite.report.matrix import Reading
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.verdicts import VERDICTS
-
-# Of a section; the others are shown on demand, as they are most of the elements of a page over many workloads.
-MOST_FIGURES = 4
-MOST_TABLES = 3
-_DIRECTION_WORDS = {"higher": "higher is better", "lower": "lower is better", "neutral": "no direction"}
 
 
 def _part(name: str) -> str:
@@ -57,25 +52,6 @@ def _anchors() -> Callable[[str, str], str]:
     return anchor
 
 
-def _provenance(content: Content) -> list[tuple[str, str]]:
-    record = content.record
-    jobs = record.table("jobs")
-    return [
-        ("Recipe", record.text("name")),
-        ("Command", record.text("command")),
-        ("Started", record.text("started")),
-        ("Finished", record.text("finished")),
-        ("Jobs", ", ".join(f"{value} {name}" for name, value in jobs.items()) or NOT_RECORDED),
-        ("Job seconds", record.text("seconds")),
-        ("Peak MiB", record.text("peak_mib")),
-        ("Seeds", content.seeds_text),
-        ("Baseline", content.baseline),
-        ("Machine", ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in record.table("machine").items())
-         or NOT_RECORDED),
-        ("Versions", ", ".join(f"{name} {value}" for name, value in record.table("versions").items()) or NOT_RECORDED),
-    ]  # fmt: skip
-
-
 def _steps(record: Record) -> list[dict[str, str]]:
     names = ("name", "stage", "origin", "version", "help")
     return [
@@ -86,12 +62,8 @@ def _steps(record: Record) -> list[dict[str, str]]:
 
 def render(content: Content) -> str:
     """The page as text, always the same for the same content."""
-    import jinja2
     from markupsafe import Markup
 
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
     style, script = _part("page.css"), _part("page.js") + _part("explorer.js")
     parts: dict[str, str] = {}  # What is shown on demand: parsed with the page, it would be most of its elements.
 
@@ -104,17 +76,13 @@ def render(content: Content) -> str:
 
     shown: dict[str, Any] = {
         "content": content,
-        "guide": GUIDE,
         "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},
         "policy": content_policy(style, script),
         # Both come from this package; escaping them would change their digests.
         "style": Markup(style),
         "script": Markup(script),
         "marks": MARKS,
-        "direction_words": _DIRECTION_WORDS,
         "anchor": _anchors(),
-        "most_figures": MOST_FIGURES,
-        "most_tables": MOST_TABLES,
         "file_name": file_name,
         "inline": inline,
         "pack": pack,
@@ -123,9 +91,8 @@ def render(content: Content) -> str:
         "verdict_names": VERDICTS,
         "verdicts": content.verdicts.to_dict("records"),
         "contradictions": content.contradictions.rows.to_dict("records"),
-        "provenance": _provenance(content),
         "data": data_lines(content),
         "steps": _steps(content.record),
         "not_recorded": NOT_RECORDED,
     }
-    return environment.from_string(_part("page.html.j2")).render(shown)
+    return filled("page.html.j2", shown, autoescape=True)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.statistics import Estimate, mean_interval, p_value, paired_difference
+from evalsuite.report.statistics import Estimate, mean_interval, p_value, seed_difference
 
 Values = Mapping[int, float]  # Seed -> value.
 Kind = TypeVar("Kind")
@@ -115,25 +115,22 @@ class StepTable:
         return True
 
 
-def compare_values(
-    variant: str, own: Values, other: Values, *, way: int = 1, magnitude: float | None = None
-) -> Compared:
+def compare_values(variant: str, own: Values, other: Values, *, way: int = 1, magnitude: float | None = None,
+                   reason: str = "") -> Compared:  # fmt: skip
     """Values with their mean, and their difference and ratio to others.
 
     Args:
         variant: whose values they are.
-        own: at least one.
+        own: of the seeds.
         other: to pair with; empty for none.
         way: see `Compared`.
         magnitude: of the numbers that the values were computed from, where those were larger.
+        reason: why there is no value, where there is none.
     """
+    if not own:
+        return Compared(variant, way=way, reason=reason)
     mean = mean_interval(list(own.values()), magnitude=magnitude)
     return Compared(variant, own, other, mean, seed_difference(own, other, magnitude), _ratio(own, other), way)
-
-
-def seed_difference(own: Values, other: Values, magnitude: float | None = None) -> Estimate | None:
-    """The paired difference, with the rounding of numbers of that magnitude; None without a common seed."""
-    return paired_difference(own, other, magnitude=magnitude) if own and other else None
 
 
 def contrast(one: Values, other: Values) -> tuple[Estimate | None, bool]:

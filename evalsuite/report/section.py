@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.contract import Direction
-from evalsuite.plugins import PluginError, load_all
+from evalsuite.plugins import PluginError, entries, load
+from evalsuite.report.statistics import mean_by_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,7 +254,7 @@ def sections() -> dict[str, Section]:
     """Name -> section of every installed package, by name.
 
     Raises:
-        PluginError: one is broken, or no `Section`.
+        PluginError: one is broken, claimed twice, or no `Section`.
     """
     import sys
 
@@ -263,14 +264,10 @@ def sections() -> dict[str, Section]:
 @cache
 def _sections(_path: tuple[str, ...]) -> dict[str, Section]:
     found: dict[str, Section] = {}
-    for plugin in load_all("sections"):
-        whose = f"section {plugin.name!r} of {plugin.origin} {plugin.version}"
-        if plugin.error:
-            raise PluginError(f"{whose} is {plugin.error}")
+    for plugin in (load("sections", entry.name) for entry in entries("sections")):
         if not isinstance(plugin.target, Section):
+            whose = f"section {plugin.name!r} of {plugin.origin} {plugin.version}"
             raise PluginError(f"{whose} is a {type(plugin.target).__name__}, not a Section")
-        if plugin.name in found:
-            raise PluginError(f"{whose} is registered twice; uninstall one of the distributions")
         found[plugin.name] = plugin.target
     return found
 
@@ -329,11 +326,7 @@ def mean_test(tests: Sequence[Contrast]) -> Contrast:
         return Contrast(label, reason=next((each.reason for each in tests if each.reason), "not measured"))
     lacking = [f"without {each.label}: {each.reason or 'not measured'}" for each in tests if each not in whole]
     label = " and ".join(each.label for each in whole) + (f" ({'; '.join(lacking)})" if lacking else "")
-    seeds = set.intersection(*({*each.own} & {*each.other} for each in whole))
-    if not seeds:
+    own, other = (mean_by_seed([getattr(each, arm) for each in whole]) for arm in ("own", "other"))
+    if not own.keys() & other.keys():
         return Contrast(label, reason="no seed has all of it")
-    own, other = (
-        {seed: math.fsum(getattr(each, arm)[seed] for each in whole) / len(whole) for seed in sorted(seeds)}
-        for arm in ("own", "other")
-    )
     return Contrast(label, own, other)

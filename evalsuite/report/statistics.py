@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
+SIGNIFICANT = 0.05
 MOST_SEEDS = 1000  # Nobody trains more.
 _ROUNDING = 8 * 2.0**-52  # Subtracting two decimals such as 0.96 - 0.95 is off by an ulp or two of the operands.
 
@@ -86,18 +87,22 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float], *, level: float = 0.95,
-                      magnitude: float | None = None) -> Estimate | None:  # fmt: skip
+def mean_by_seed(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Seed -> the mean of several numbers, of the seeds that have all of them; empty of no numbers."""
+    seeds = set.intersection(*map(set, every)) if every else set()
+    return {seed: math.fsum(each[seed] for each in every) / len(every) for seed in sorted(seeds)}
+
+
+def seed_difference(values: Mapping[int, float], baseline: Mapping[int, float], magnitude: float | None = None, *,
+                    level: float = 0.95) -> Estimate | None:  # fmt: skip
     """The mean of value - baseline over the seeds that both have, with its t interval; None without a common seed.
 
     Args:
         values: seed -> value.
         baseline: seed -> value of the baseline.
-        level: the interval's coverage for normal differences.
         magnitude: of the numbers that the values were computed from, where those were larger.
+        level: the interval's coverage for normal differences.
     """
-    if not values or not baseline:
-        raise ValueError(f"difference of {len(values)} values and {len(baseline)} baseline values: one arm is empty")
     seeds = sorted(values.keys() & baseline.keys())
     if not seeds:
         return None
@@ -125,10 +130,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [adjusted[i] for i in range(len(p_values))]
 
 
-def after_holm(p_values: Sequence[float], level: float = 0.05) -> str:
-    """What a count of resolved tests comes to once it is adjusted: "none after Holm's adjustment for all 81"."""
-    kept = sum(p <= level for p in holm(p_values))
-    return f"{kept or 'none'} after Holm's adjustment for all {len(p_values)}"
+def after_holm(p_values: Iterable[float | None]) -> str:
+    """What a count of resolved tests comes to once it is adjusted: "none after Holm's adjustment for all 81".
+
+    None is the p value of what is no test, and does not count.
+    """
+    adjusted = holm([p for p in p_values if p is not None])
+    return f"{sum(p <= SIGNIFICANT for p in adjusted) or 'none'} after Holm's adjustment for all {len(adjusted)}"
 
 
 def mean_over_workloads(effects: Sequence[Estimate]) -> tuple[Estimate, float | None] | None:

@@ -94,6 +94,7 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
         after: step -> what it follows. Steps that follow different ones measure different networks (a pruned one is
             another network) and are not compared. None: all steps measure the network as trained.
     """
+    import numpy as np
     import pandas as pd
 
     rows = _with_settings(frame)
@@ -102,44 +103,25 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
         network=rows["step"].map({step: (after or {}).get(step, "") for step in rows["step"].unique()}).astype(object),
         source=(rows["step"] + " " + rows["method"]).str.strip(),
     ).dropna(subset=["eps"])
-    spoken = rows[["source", "verdict"]].drop_duplicates()
-    names = sorted(spoken.itertuples(index=False, name=None))
-    ever = spoken.groupby("source")["verdict"].agg(set)
+    properties = rows.groupby(list(_PROPERTY), sort=False, dropna=False)
+    spoken = rows.groupby(["source", "verdict"])
+    names: list[Any] = list(spoken.groups)  # (source, verdict)
+    ever = {source: {verdict for each, verdict in names if each == source} for source, _ in names}
+    # Which property has which (source, verdict): a million rows say one of a few dozen things of each.
+    said = np.zeros((properties.ngroups, len(names)), bool)
+    said[properties.ngroup().to_numpy(), spoken.ngroup().to_numpy()] = True
     clashes, compared = [], 0
-    for said, places in _alike(rows, names).items():
-        for (source, verdict), (other, other_verdict) in combinations([names[each] for each in said], 2):
-            if _OPPOSITE.get(verdict) in ever[other] or _OPPOSITE.get(other_verdict) in ever[source]:
-                compared += len(places)
-            if _OPPOSITE.get(verdict) == other_verdict:
-                clashes += [(place, {verdict: source, other_verdict: other}) for place in places]
+    for (i, (source, verdict)), (j, (other, other_verdict)) in combinations(enumerate(names), 2):
+        both = said[:, i] & said[:, j]
+        if _OPPOSITE.get(verdict) in ever[other] or _OPPOSITE.get(other_verdict) in ever[source]:
+            compared += int(both.sum())
+        if _OPPOSITE.get(verdict) == other_verdict:
+            clashes += [(place, {verdict: source, other_verdict: other}) for place in np.flatnonzero(both).tolist()]
     clashes.sort(key=lambda each: each[0])
-    of_property = rows.iloc[[place for place, _ in clashes]][list(_PROPERTY)].to_dict("records")
-    found = [{**each, **said} for each, (_, said) in zip(of_property, clashes, strict=True)]
+    every = rows.drop_duplicates(list(_PROPERTY))[list(_PROPERTY)]
+    of_property = every.iloc[[place for place, _ in clashes]].to_dict("records")
+    found = [{**each, **own} for each, (_, own) in zip(of_property, clashes, strict=True)]
     return Contradictions(pd.DataFrame(found, columns=[*_PROPERTY, *_OPPOSITE]), compared)
-
-
-def _alike(rows: pd.DataFrame, names: Sequence[tuple[str, str]]) -> dict[tuple[int, ...], list[int]]:
-    """What is said of a property, as places in `names`, in order -> the first row of each property of which it is.
-
-    A million rows say one of a few dozen things of each property.
-    """
-    import numpy as np
-
-    if rows.empty:
-        return {}
-    codes = {name: code for code, name in enumerate(names)}
-    spoken = zip(rows["source"], rows["verdict"], strict=True)
-    code = np.fromiter((codes[name] for name in spoken), np.int64, len(rows))
-    every = rows.groupby(list(_PROPERTY), sort=False, dropna=False).ngroup().to_numpy()
-    # Each property with each thing that is said of it once, in order: a million rows take three arrays.
-    of, said = np.divmod(np.unique(every * len(names) + code), len(names))
-    starts = np.flatnonzero(np.diff(of, prepend=-1)).tolist()
-    told = said.tolist()
-    found: dict[tuple[int, ...], list[int]] = {}
-    for place, start, end in zip(np.unique(every, return_index=True)[1].tolist(), starts, [*starts[1:], len(told)],
-                                 strict=True):  # fmt: skip
-        found.setdefault(tuple(told[start:end]), []).append(place)
-    return found
 
 
 def verdict_figures(verdicts: pd.DataFrame, workload: str, variants: Sequence[str]) -> list[Drawing]:

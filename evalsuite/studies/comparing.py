@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.contract import Direction
 from evalsuite.report.comparison import SAMPLED, is_clock
 from evalsuite.report.numerals import scale_of
-from evalsuite.report.paired import interval_text, seed_difference
-from evalsuite.report.statistics import Estimate, holm, mean_interval, p_value
+from evalsuite.report.paired import interval_text
+from evalsuite.report.statistics import Estimate, holm, mean_interval, p_value, seed_difference
 
 if TYPE_CHECKING:
     from evalsuite.studies.pairing import Pair

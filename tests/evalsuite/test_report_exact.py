@@ -241,7 +241,7 @@ def test_distances_are_adjusted_by_holm(tmp_path: Path) -> None:
     given = {"gelu": base, **{name: near(base, *each) for name, each in gaps.items()}}
     rows = [*verified({"gelu": (0.5,) * 4}), *measured_distances(given)]
     section = content_of(tmp_path, rows).parts["exact"]
-    found = {each.bracket.variant: each.bracket for each in distances(section.tables)}
+    found = {each.variant: each for _, each in distances(section.tables)}
     first, second = (ttest_1samp(gaps[name], 0.0).pvalue for name in ("relu", "annealed"))
     assert found["relu"].p_holm == pytest.approx(2 * first)
     assert found["annealed"].p_holm == pytest.approx(max(2 * first, second))
@@ -261,15 +261,15 @@ def test_distances_of_open_brackets_are_told_from_end_to_end(tmp_path: Path) -> 
     base, up = (0.050, 0.052, 0.049, 0.051), (0.060, 0.064, 0.058, 0.062)
     rows = [*verified({"gelu": BASE}), *measured_distances({"gelu": base, "relu": up}, 0.02)]
     wide = content_of(tmp_path / "wide", rows).parts["exact"]
-    (found,) = (each.bracket for each in distances(wide.tables))
+    (found,) = (each for _, each in distances(wide.tables))
     assert (found.p_holm, found.tone) == (1.0, "")
     assert "relu −0.0095 to +0.0305 [" in next(each for each in wide.findings[-1].sentences if "distance" in each)
     narrow = content_of(tmp_path / "narrow", measured_distances({"gelu": base, "relu": up}, 0.002)).parts["exact"]
-    (found,) = (each.bracket for each in distances(narrow.tables))
+    (found,) = (each for _, each in distances(narrow.tables))
     assert found.p == pytest.approx(ttest_1samp(np.subtract(up, base) - 0.002, 0.0).pvalue)
     assert found.tone == "better"
     alone = [*rows_of("adversarial_distance", {"gelu": base, "relu": up})]  # No counterexample: the ends are unknown.
-    (found,) = (each.bracket for each in distances(content_of(tmp_path / "none", alone).parts["exact"].tables))
+    (found,) = (each for _, each in distances(content_of(tmp_path / "none", alone).parts["exact"].tables))
     assert (found.p_holm, found.tone) == (None, "")
 
 
@@ -279,9 +279,7 @@ def test_two_p_values_that_holm_leaves_unresolved(tmp_path: Path) -> None:
     assert 0.025 < p < 0.05
     same = {name: near(base, *gaps) for name in ("relu", "annealed")}
     section = content_of(tmp_path, measured_distances({"gelu": base, **same})).parts["exact"]
-    assert [(each.bracket.tone, each.bracket.p_holm) for each in distances(section.tables)] == [
-        ("", pytest.approx(2 * p))
-    ] * 2
+    assert [(each.tone, each.p_holm) for _, each in distances(section.tables)] == [("", pytest.approx(2 * p))] * 2
 
 
 @pytest.mark.slow
@@ -290,7 +288,7 @@ def test_solver_limits_of_the_committed_run_are_no_robustness() -> None:
     folder = SAMPLE.parent / "smt"
     content = Content(read_results(folder), read_record(folder), "gelu")
     section = content.parts["exact"]
-    found = {(each.table.workload, each.bracket.variant): each.bracket for each in distances(section.tables)}
+    found = {(table.workload, each.variant): each for table, each in distances(section.tables)}
     bracket = found["digits-tiny-wide", "annealed"]
     lower, upper = (content.run.measured.values("digits-tiny-wide", "annealed", "smt", f"adversarial_distance{end}",
                                                 "method=search") for end in ("", "_upper"))  # fmt: skip

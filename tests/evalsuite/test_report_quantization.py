@@ -413,14 +413,15 @@ def test_layers_are_drawn_and_in_the_csv_but_are_no_lines(tmp_path: Path) -> Non
         "accumulator_bits", "accumulator_bits_observed", "layer_alone_loss", "layer_spared_loss", "chosen_weight_bits",
     }  # fmt: skip
     assert "chosen_treatment" not in {line.metric for line in content.lines} | set(content.failures["metric"])
-    drawn = {each.title for each in content.drawings if each.svg}
+    drawn = {each.title for each in content.parts["quantize"].drawings if each.svg}
     assert {"Accuracy by bit width, w", "Sensitivity of layers, w", "Accumulator width, w"} <= drawn
 
 
 @pytest.mark.slow
 def test_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
     first, second = (
-        [each.svg for each in content_of(tmp_path / name, checked_rows(), STEPS).drawings] for name in ("a", "b")
+        [each.svg for each in content_of(tmp_path / name, checked_rows(), STEPS).parts["quantize"].drawings]
+        for name in ("a", "b")
     )
     assert first == second
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from evalsuite.contract import Direction
 from evalsuite.report.measured import TRAIN, Measured
-from evalsuite.report.paired import Values, seed_difference
-from evalsuite.report.statistics import Estimate, mean_interval, t_quantile
+from evalsuite.report.paired import Values
+from evalsuite.report.statistics import Estimate, mean_interval, seed_difference, t_quantile
 
 ACCURACY = "accuracy"  # The stage that measures quality.
 DIRECT, ANNEALED = "gelu-swap", "annealed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,14 +9,13 @@ from evalsuite.contract import Direction
 from evalsuite.reluize.report.ranks import Association, agreement, association
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.paired import Values
-from evalsuite.report.statistics import Estimate, holm, mean_interval
+from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_by_seed, mean_interval
 from evalsuite.report.tables import TextLine
 
 LEAST_LAYERS = 3  # Two layers have two orders: rho_S is 1 or -1 whatever was learnt.
 LEAST_SEEDS = 3
 _DRIFT = ("learnt_hardness", "hardness_drift", "hardness_spread")
 ALL = "all workloads"
-SIGNIFICANT = 0.05
 BEYOND = "beyond these seeds"
 
 
@@ -124,7 +122,7 @@ def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relatio
         for line in lines:
             if variant not in learnt[line.workload]:
                 continue
-            drift = _mean_drift(measured, line.workload, variant)
+            drift = mean_by_seed([*measured.layers(line.workload, variant, "hardness_drift").values()])
             values = measured.values(line.workload, variant, line.step, line.metric, line.setting)
             if values:
                 places.setdefault((line.step, line.metric, line.setting), []).append((line, drift, values))
@@ -132,12 +130,6 @@ def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relatio
         pooled += [_relation(ALL, variant, found) for found in places.values() if len(found) > 1]
     single.sort(key=lambda each: measured.workloads.index(each.workload))
     return [*_adjusted(single), *_adjusted(pooled)]
-
-
-def _mean_drift(measured: Measured, workload: str, variant: str) -> dict[int, float]:
-    layers = measured.layers(workload, variant, "hardness_drift").values()
-    seeds = set.intersection(*(set(values) for values in layers))
-    return {seed: math.fsum(values[seed] for values in layers) / len(layers) for seed in sorted(seeds)}
 
 
 def _relation(workload: str, variant: str, found: Sequence[tuple[TextLine, Values, Values]]) -> Relation:

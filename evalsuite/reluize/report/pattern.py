@@ -14,7 +14,7 @@ from evalsuite.reluize.report.text import ratio_text, table_scale
 from evalsuite.report.numerals import Scale
 from evalsuite.report.paired import difference_unit, interval_text
 from evalsuite.report.sentences import Finding
-from evalsuite.report.statistics import Estimate, paired_difference
+from evalsuite.report.statistics import Estimate, seed_difference
 
 LEVEL = 0.95
 
@@ -132,7 +132,7 @@ def _against_repairs(table: SwapTable, scale: Scale) -> list[str]:
         return []
     level = 1 - (1 - LEVEL) / len(repairs)
     best = min(repairs, key=lambda name: table.quality.loss(fmean(repairs[name])))
-    difference = paired_difference(own, table.after[best], level=level)
+    difference = seed_difference(own, table.after[best], level=level)
     if difference is None:
         raise ValueError(f"{best} and {ANNEALED} share no seed")
     low, high = _losses(difference, table.quality)

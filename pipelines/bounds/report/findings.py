@@ -110,7 +110,7 @@ def _headline(table: BoundsTable) -> str:
     if not cells:
         return f"Nothing of {table.tightest} can be compared with {table.baseline} over several seeds."
     resolved = any(cell.resolved for cell in cells)
-    after = f", {after_holm([cell.p for cell in cells if cell.p is not None])}" if resolved else ""
+    after = f", {after_holm(cell.p for cell in cells)}" if resolved else ""
     return (
         f"{tally(cells).capitalize()} of {len(cells)} testable difference{'s' * (len(cells) != 1)} in certified "
         f"accuracy to {table.baseline} resolved with {table.tightest}{after}."

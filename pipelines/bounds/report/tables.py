@@ -119,12 +119,10 @@ class BoundsTable(StepTable):
 
     def compared(self, variant: str, place: Place) -> Compared:
         """A number with its difference and its ratio to the baseline's."""
-        own, way = self.values(variant, place), _WAYS.get(place.metric, 1)
-        if not own:
-            return Compared(variant, way=way, reason=self.reason(variant, place.metric))
         other = self.values(self.baseline, place) if variant != self.baseline else {}
         magnitude = 1.0 if place.metric == UNDECIDED else None  # It is itself a difference of fractions.
-        return compare_values(variant, own, other, way=way, magnitude=magnitude)
+        return compare_values(variant, self.values(variant, place), other, way=_WAYS.get(place.metric, 1),
+                              magnitude=magnitude, reason=self.reason(variant, place.metric))  # fmt: skip
 
     def number(self, sheet: Sheet, heads: Sequence[GridCell | str], place: Place, scale: Scale | str = "fraction",
                show: Callable[..., GridCell] = compared_cell) -> None:  # fmt: skip

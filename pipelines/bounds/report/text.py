@@ -19,9 +19,9 @@ from evalsuite import (
     area_columns,
     areas_sheet,
     common_scale,
+    compare_values,
     compared_cell,
     lacking,
-    mean_interval,
     p_text,
     radius_text,
     scale_of,
@@ -280,9 +280,7 @@ def _cost(table: BoundsTable, variant: str, metric: str, method: str, join: Any)
     if every and not values:
         common = set.intersection(*(set(each) for each in every))
         values = {seed: float(join([each[seed] for each in every])) for seed in sorted(common)}
-    if not values:
-        return Compared(variant, reason=table.reason(variant, metric))
-    return Compared(variant, values, mean=mean_interval(list(values.values())))
+    return compare_values(variant, values, {}, reason=table.reason(variant, metric))
 
 
 def _plain(cell: Compared, scale: Scale) -> GridCell:

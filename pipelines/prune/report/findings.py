@@ -58,7 +58,7 @@ def overall(tables: Sequence[PruningTable]) -> Finding | None:
     ]  # fmt: skip
     if len({table.workload for table in tables}) < 2 or not cells:
         return None
-    after = after_holm([cell.p for cell in cells if cell.p is not None])
+    after = after_holm(cell.p for cell in cells)
     told = f"{tally(cells).capitalize()} of {len(cells)} differences to {tables[0].baseline} at equal sparsity resolved"
     return Finding("all workloads", f"{told}; {after}.", ())
 

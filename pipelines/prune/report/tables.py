@@ -102,10 +102,8 @@ class PruningTable(StepTable):
 
     def _compared(self, step: str, variant: str, metric: str, other: tuple[str, str, str]) -> Compared:
         """With its difference to the other step, variant and metric, unless these are its own."""
-        own = self.values(step, variant, metric)
-        if not own:
-            return Compared(variant, reason=self.measured.reason(self.workload, variant, step, metric))
-        return compare_values(variant, own, self.values(*other) if other[:2] != (step, variant) else {})
+        own, others = self.values(step, variant, metric), self.values(*other) if other[:2] != (step, variant) else {}
+        return compare_values(variant, own, others, reason=self.measured.reason(self.workload, variant, step, metric))
 
 
 def pruning_tables(run: Run) -> list[PruningTable]:

@@ -128,7 +128,7 @@ def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
             tested += [cell for cell in cells if cell.bracketed]
     count = sum(cell.resolved for cell in tested)
     told = f"{count} {'is' if count == 1 else 'are'}" if count else "none is"
-    after = f", {after_holm([cell.p for cell in tested if cell.p is not None])}" if count else ""
+    after = f", {after_holm(cell.p for cell in tested)}" if count else ""
     return sheet.grid(
         f"{table.workload}-pruning-treatments" + ("-before-tuning" if metric == BEFORE else ""),
         f"{table.workload}, treatments at equal sparsity, accuracy {_HOW[metric]} (%, Δ in pp to the first line of a "

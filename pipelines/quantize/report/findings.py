@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from evalsuite import (
     ends_text,
     interval_text,
     listed,
+    mean_by_seed,
     mean_interval,
     percent_text,
     tally,
@@ -39,7 +39,7 @@ def overall(tables: Sequence[QuantizationTable]) -> Finding | None:
     if len({table.workload for table in tables}) < 2 or not cells:
         return None
     resolved = any(cell.resolved for cell in cells)
-    after = f", {after_holm([cell.p for cell in cells if cell.p is not None])}" if resolved else ""
+    after = f", {after_holm(cell.p for cell in cells)}" if resolved else ""
     told = f"{tally(cells).capitalize()} of {len(cells)} differences to {tables[0].baseline} resolved{after}."
     sentences = (_pooled(tables, variant) for variant in tables[0].others)
     return Finding("all workloads", told, tuple(filter(None, sentences)))
@@ -53,11 +53,9 @@ def _moves(tables: Sequence[QuantizationTable], variant: str) -> dict[str, Estim
     """
     found = {}
     for panel in dict.fromkeys(panel for table in tables for panel in table.panels):
-        every = [_gaps(table, variant, panel) for table in tables]
-        seeds = set.intersection(*(set(gaps) for gaps in every))
-        if seeds:
-            means = [math.fsum(gaps[seed] for gaps in every) / len(every) for seed in sorted(seeds)]
-            found[panel] = mean_interval(means, magnitude=1.0)
+        means = mean_by_seed([_gaps(table, variant, panel) for table in tables])
+        if means:
+            found[panel] = mean_interval(list(means.values()), magnitude=1.0)
     return found
 
 
@@ -65,10 +63,8 @@ def _gaps(table: QuantizationTable, variant: str, panel: str) -> dict[int, float
     """Seed -> the mean over the widths of the gap less that in float; of the seeds that have all of them."""
     chosen = [each for each in table.panels.get(panel, ()) if not (each.after or each.budget)
               and min(each.weight_bits or 0, each.act_bits or 0) >= LEAST_BITS]  # fmt: skip
-    every = [table.cell(each, variant).gap for each in chosen]
-    plain = table.plain[variant].gap
-    seeds = set(plain).intersection(*map(set, every)) if every else set()
-    return {seed: math.fsum(gap[seed] for gap in every) / len(every) - plain[seed] for seed in seeds}
+    means, plain = mean_by_seed([table.cell(each, variant).gap for each in chosen]), table.plain[variant].gap
+    return {seed: mean - plain[seed] for seed, mean in means.items() if seed in plain}
 
 
 def _pooled(tables: Sequence[QuantizationTable], variant: str) -> str:
@@ -120,7 +116,7 @@ def _headline(table: QuantizationTable, tested: Sequence[Quantized], elsewhere: 
     rest = [width for width in widths if width not in found]
     text = f"{len(resolved)} {of} are resolved, at {listed(found)}"
     text += f"; none at {listed(rest)}" if rest else ""
-    return f"{text}; {after_holm([cell.p for cell in tested if cell.p is not None])}{more}."
+    return f"{text}; {after_holm(cell.p for cell in tested)}{more}."
 
 
 def _elsewhere(table: QuantizationTable) -> dict[str, list[str]]:

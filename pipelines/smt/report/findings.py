@@ -22,7 +22,7 @@ from pipelines.smt.report.tables import (
     ExactTable,
     mean_of,
 )
-from pipelines.smt.report.text import Distance, agreement_of, alike, counted_text, resolved_text, tested
+from pipelines.smt.report.text import agreement_of, alike, counted_text, resolved_text, tested
 
 
 def completeness_sentence(table: ExactTable) -> str:
@@ -135,12 +135,13 @@ RULE = (
 )
 
 
-def finding(table: ExactTable, distances: Sequence[Distance], agreements: Sequence[ExactTable] = ()) -> Finding:
+def finding(table: ExactTable, distances: Sequence[tuple[ExactTable, Bracket]], agreements: Sequence[ExactTable]
+            ) -> Finding:  # fmt: skip
     """Robustness first, then what was decided, what bounds leave open, distances, cost and proofs; then classes."""
     if not table.radii:
         reasons = dict.fromkeys(table.reason(name) for name in table.variants)
         return Finding(table.label, "Nothing was verified exactly.", tuple(reasons))
-    own = [each for each in distances if each.table is table]
+    own = [each for of, each in distances if of is table and each.p_holm is not None]
     sentences = [
         completeness_sentence(table), *_variant_sentences(table), _gap_sentence(table),
         _distance_sentence(table, own), cost_sentence(table), proofs_sentence(table), _lack_sentence(table),
@@ -222,14 +223,13 @@ def _gap_sentence(table: ExactTable) -> str:
     return f"Left on the table by bounds alone, at most: {', '.join(parts)}" + (f"; of {told}" if told else "") + "."
 
 
-def _distance_sentence(table: ExactTable, distances: Sequence[Distance]) -> str:
+def _distance_sentence(table: ExactTable, own: Sequence[Bracket]) -> str:
     cells = [table.compared(name, DISTANCE) for name in table.variants]
     if not any(cell.mean for cell in cells):
         return ""
     scale = common_scale(cells, "input")
     base = cells[0].mean
     head = "Mean adversarial distance proven" + (f", {table.baseline} {scale.number(base.mean)}" if base else "")
-    own = [each.bracket for each in distances if each.bracket.p_holm is not None]
     if not own:
         return (
             f"{head}; no difference can be tested." if base else f"{head}: none for {table.baseline} to compare with."

@@ -19,6 +19,7 @@ from evalsuite import (
     compared_columns,
     estimate_columns,
     labels,
+    mean_by_seed,
     number_of,
     parse_setting,
     radius_text,
@@ -167,7 +168,7 @@ class ExactTable(StepTable):
         """The same of the mean over all radii; seeds that lack a radius are left out."""
         every = [self.ends(variant, metric, each) for each in self.radii]
         low, high = ([each[i] for each in every] for i in range(2))
-        return _mean_of_all(low), _mean_of_all(high)
+        return mean_by_seed(low), mean_by_seed(high)
 
     def bracket(self, variant: str, metric: str, radius: float | None = None) -> Bracket:
         """Where its difference to the baseline lies, not yet adjusted."""
@@ -188,16 +189,15 @@ class ExactTable(StepTable):
         plain = self.values(variant, metric)
         if plain:
             return plain
-        return _mean_of_all([self.values(variant, metric, each) for each in self.radii])
+        return mean_by_seed([self.values(variant, metric, each) for each in self.radii])
 
     def compared(self, variant: str, metric: str, radius: float | None = None) -> Compared:
         """A number with its difference to the baseline's; a clock's has none."""
-        own, way = self.values(variant, metric, radius), _WAYS.get(metric, 1)
-        if not own:
-            return Compared(variant, way=way, reason=self.reason(variant, metric))
         paired = variant != self.baseline and metric not in _CLOCKS
         other = self.values(self.baseline, metric, radius) if paired else {}
-        return compare_values(variant, own, other, way=way, magnitude=1.0 if metric in _FRACTIONS else None)
+        return compare_values(variant, self.values(variant, metric, radius), other, way=_WAYS.get(metric, 1),
+                              magnitude=1.0 if metric in _FRACTIONS else None,
+                              reason=self.reason(variant, metric))  # fmt: skip
 
     def counted(self, variant: str, radius: float | None = None) -> Counted:
         """Verdicts at a radius, or at all."""
@@ -222,12 +222,6 @@ class ExactTable(StepTable):
             "metric": metric, "radius": radius, "radius_unit": "steps" if self.stepped else "eps",
             "variant": cell.variant, "baseline": self.baseline, **compared_columns(cell), **ends,
         }  # fmt: skip
-
-
-def _mean_of_all(every: Sequence[Values]) -> dict[int, float]:
-    """Seed -> mean, of the seeds that all have."""
-    common = set.intersection(*(set(each) for each in every)) if every else set()
-    return {seed: math.fsum(each[seed] for each in every) / len(every) for seed in sorted(common)}
 
 
 def mean_of(values: Values) -> float | None:

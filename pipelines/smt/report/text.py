@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -90,7 +90,7 @@ def counted_text(brackets: Sequence[Bracket], words: tuple[str, str] = ("higher"
     more, less = (sum(each.resolved and each.higher == higher for each in brackets) for higher in (True, False))
     if not more + less:
         return "none resolved"
-    adjusted = after_holm([each.p for each in brackets if each.p is not None])
+    adjusted = after_holm(each.p for each in brackets)
     return f"{more + less} ({more} {words[0]} and {less} {words[1]}) resolved, {adjusted}"
 
 
@@ -250,26 +250,21 @@ def agreement_grid(table: ExactTable) -> Grid | None:
     )
 
 
-@dataclass(frozen=True)
-class Distance:
-    """Where a variant's mean distance lies against the baseline's; Holm's p is over all of the report."""
+def distances(tables: Sequence[ExactTable]) -> list[tuple[ExactTable, Bracket]]:
+    """Where a variant's mean distance lies against the baseline's; Holm's p is over all of the report.
 
-    table: ExactTable
-    bracket: Bracket
-
-
-def distances(tables: Sequence[ExactTable]) -> list[Distance]:
-    """One for each table with distances and each variant but the baseline."""
+    One for each table with distances and each variant but the baseline.
+    """
     asked = [(table, variant) for table in tables if table.has(DISTANCE) for variant in table.others]
     found = adjusted([table.bracket(variant, DISTANCE) for table, variant in asked])
-    return [Distance(table, each) for (table, _), each in zip(asked, found, strict=True)]
+    return [(table, each) for (table, _), each in zip(asked, found, strict=True)]
 
 
-def distance_grid(tables: Sequence[ExactTable], found: Sequence[Distance]) -> Grid | None:
+def distance_grid(tables: Sequence[ExactTable], found: Sequence[tuple[ExactTable, Bracket]]) -> Grid | None:
     """Both ends of the distances, of all workloads; None where none was measured."""
     sheet = Sheet()
     for table in tables:
-        own = {each.bracket.variant: each.bracket for each in found if each.table is table}
+        own = {each.variant: each for of, each in found if of is table}
         for metric, told in ((DISTANCE, "proven"), (DISTANCE_UPPER, "counterexample")):
             cells = [table.compared(each, metric) for each in table.variants]
             if table.row(sheet, (table.label, told), cells, "input", partial(_distance_cell, own)):
@@ -277,7 +272,7 @@ def distance_grid(tables: Sequence[ExactTable], found: Sequence[Distance]) -> Gr
                 sheet.lines += [{**table.line(metric, None, cell), "p_holm": p.get(cell.variant)} for cell in cells]
     if not sheet.rows:
         return None
-    count = sum(each.bracket.p is not None for each in found)
+    count = sum(each.p is not None for _, each in found)
     tests = _TESTS.format(count=f"{count} tested distances" if count != 1 else "one tested distance") if count else ""
     heads, note = (
         ("workload", "end", *tables[0].variants),
