@@ -167,6 +167,11 @@ def test_layer_order_and_drift(tmp_path: Path) -> None:
     assert drifts[3].drift.mean == pytest.approx((1.9 + 2.0 + 2.1 + 1.8) / 4 - INITIAL)
 
 
+def test_a_layer_without_its_learnt_lambda_has_no_drift(tmp_path: Path) -> None:
+    rows = [row for row in run_rows() if not (row.metric == "learnt_hardness" and LAYERS[0] in row.setting)]
+    assert [each.layer for each in layer_drifts(measured(rows, tmp_path))] == list(LAYERS[1:])
+
+
 def test_two_layers_have_no_order(tmp_path: Path) -> None:
     rows = [row for row in run_rows() if not re.search(r"blocks\.[23]", row.setting)]
     (order,) = layer_orders(measured(rows, tmp_path))

@@ -108,7 +108,7 @@ def layer_drifts(measured: Measured) -> list[LayerDrift]:
                 {layer: mean_interval(list(values.values())) for layer, values in each.items()} for each in layers
             )
             found += [LayerDrift(workload, variant, layer, learnt[layer], drift, spreads.get(layer))
-                      for layer, drift in drifts.items()]  # fmt: skip
+                      for layer, drift in drifts.items() if layer in learnt]  # fmt: skip
     return found
 
 
