@@ -40,6 +40,7 @@ _ALWAYS_LOADED = (
 _WORTH_WARMING = 8  # jobs; for fewer, two seconds of preparation are not earned back
 _PRELOAD = "EVALSUITE_PRELOAD"  # read by evalsuite.run.preload
 _GATHERED = 3  # jobs for each worker that wait to take their times together, at most
+_LONGEST = 60.0  # seconds that one of them waits before no other is begun
 _ATTEMPTS = 3  # to fork from a server that was killed meanwhile
 _ADOPTION = 0.5  # seconds in which the kernel has ended a job whose guard was killed, and given away its processes
 _PATIENCE = 10.0  # seconds that the end of a process is waited for
@@ -75,7 +76,8 @@ class Processes:
         self._workers = workers
         self._running: list[_Child] = []
         self._gathered: list[_Child] = []  # of those that run, what waits to take its times
-        self._taking: list[_Child] = []  # and what takes them, or is about to
+        self._since = 0.0  # when the first of them began to wait
+        self._taking = False  # whether they take them now, one after the other
         self._no_room: OSError | None = None  # met beside jobs that ended well, which are told first
         for name in _ONE_THREAD:
             os.environ.setdefault(name, "1")
@@ -95,7 +97,8 @@ class Processes:
 
     @property
     def _full(self) -> bool:
-        return len(self._gathered) >= _GATHERED * self._workers or tree.half_full()
+        late = time.monotonic() - self._since > _LONGEST
+        return late or len(self._gathered) >= _GATHERED * self._workers or tree.half_full()
 
     def start(self, assignment: Assignment) -> None:
         """See `Executor`.
@@ -131,19 +134,20 @@ class Processes:
         if self._no_room is not None:
             raise self._no_room
         if self._gathered and len(self._gathered) == len(self._running):
-            self._tell(TAKE)
-            self._gathered, self._taking = [], self._gathered
+            self._taking = True
+            self._tell(TAKE, self._gathered.pop(0))  # one at a time, so that what the driver does is beside none
         lines = connection.wait([child.line for child in self._running], seconds) if self._running else []
         ended = []
         for child in [each for each in self._running if each.line in lines]:
             word = _word(child)
             if word == WAITS:
+                self._since = self._since if self._gathered else time.monotonic()
                 self._gathered.append(child)
                 continue
             child.line.close()
-            for group in (self._running, self._gathered, self._taking):
-                if child in group:
-                    group.remove(child)
+            self._running.remove(child)
+            self._gathered = [each for each in self._gathered if each is not child]
+            self._taking &= bool(self._gathered)
             try:
                 ended.append((child.assignment, self._outcome(child, word or Ended(-signal.SIGKILL))))
             except OSError as error:
@@ -175,14 +179,14 @@ class Processes:
 
     def pause(self) -> None:
         """See `Executor`."""
-        self._tell(PAUSE)
+        self._tell(PAUSE, *self._running)
 
     def resume(self) -> None:
         """See `Executor`."""
-        self._tell(RESUME)
+        self._tell(RESUME, *self._running)
 
-    def _tell(self, word: bytes) -> None:
-        for child in self._running:
+    def _tell(self, word: bytes, *children: _Child) -> None:
+        for child in children:
             with suppress(OSError):  # it has just ended
                 child.line.send_bytes(word)
 
@@ -193,8 +197,8 @@ class Processes:
         for child in self._running:
             if child.process.pid is not None:  # else the run was ended while it was about to start
                 child.process.join(_PATIENCE)
-        for group in (self._running, self._gathered, self._taking):
-            group.clear()
+        self._running.clear()
+        self._gathered.clear()
 
 
 def local_executor(recipe: Recipe, workers: int, only: Job | None = None) -> Processes:

@@ -23,7 +23,7 @@ from evalsuite.plugins import load
 from evalsuite.recipe import parse_recipe
 from evalsuite.results import Status
 from evalsuite.run import guard, local, tree
-from evalsuite.run.alone import Turn
+from evalsuite.run.alone import Turn, turn_files
 from evalsuite.run.child import Assignment
 from evalsuite.run.executor import Serial
 from evalsuite.run.local import Processes, _with_submodules
@@ -138,10 +138,16 @@ def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
     assert [found for _, found in ended if found.status.value == "timeout"] == []
 
 
-# Of the second, the last job to take its times would be over its limit if that counted its wait.
-@pytest.mark.parametrize(("seconds", "limit"), [(0.2, 60), pytest.param(1.5, 5, marks=pytest.mark.slow)])
-def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, workshop: Workshop) -> None:
+# Of the third, the last job to take its times would be over its limit if that counted its wait.
+@pytest.mark.parametrize(
+    ("seconds", "limit", "locks"),
+    [(0.2, 60, True), (0.2, 60, False), pytest.param(1.5, 5, True, marks=pytest.mark.slow)],
+)
+def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, locks: bool, workshop: Workshop) -> None:
     file = workshop.folder / "clocks"
+    for each in turn_files(workshop.cache):
+        if not locks:  # the run itself lets one job after the other
+            each.symlink_to(file)
     step = f"  - {{use: clocks, file: {file}, seconds: {seconds}}}\n"
     recipe = workshop.recipe(step, f"{HEAD}time_limit: {limit}\n".replace("gelu-swap", "relu, lambda-gelu, swap-refit"))
     assert "Traceback" not in workshop.run(recipe, "--jobs", "2").stderr
@@ -157,6 +163,8 @@ def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, wo
     assert any(second[0] < first[1] for first, second in pairwise(works))  # until then they run side by side
     if not tree.half_full():  # and those that are ready to take times are gathered, more than run at a time
         assert max(each[1] for each in works) < min(each[1] for each in times)
+    for each in turn_files(workshop.cache):
+        each.unlink()
 
 
 def test_a_pause_while_a_job_waits_for_its_turn_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
