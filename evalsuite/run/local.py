@@ -43,6 +43,7 @@ _GATHERED = 3  # jobs for each worker that wait to take their times together, at
 _LONGEST = 60.0  # seconds that one of them waits before no other is begun
 _ATTEMPTS = 3  # to fork from a server that was killed meanwhile
 _ADOPTION = 0.5  # seconds in which the kernel has ended a job whose guard was killed, and given away its processes
+_LINKER = 127  # its exit code
 _PATIENCE = 10.0  # seconds that the end of a process is waited for
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -77,6 +78,7 @@ class Processes:
         self._running: list[_Child] = []
         self._gathered: list[_Child] = []  # of those that run, what waits to take its times
         self._since = 0.0  # when the first of them began to wait
+        self._again: set[str] = set()  # the keys of jobs that were begun twice
         self._taking = False  # whether they take them now, one after the other
         self._no_room: OSError | None = None  # met beside jobs that ended well, which are told first
         for name in _ONE_THREAD:
@@ -148,6 +150,8 @@ class Processes:
             self._running.remove(child)
             self._gathered = [each for each in self._gathered if each is not child]
             self._taking &= bool(self._gathered)
+            if word is None and self._begun_again(child):
+                continue
             try:
                 ended.append((child.assignment, self._outcome(child, word or Ended(-signal.SIGKILL))))
             except OSError as error:
@@ -158,6 +162,20 @@ class Processes:
         if self._no_room is not None and not ended:
             raise self._no_room
         return ended
+
+    def _begun_again(self, child: _Child) -> bool:
+        """Whether a job that had not begun is begun once more, since its guard ended as the dynamic linker ends one.
+
+        A fork may copy the linker's tables while a thread of the server changes them; then the next library that the
+        guard loads ends it.
+        """
+        child.process.join(_PATIENCE)
+        key, scratch = child.assignment.key, child.assignment.scratch
+        if child.process.exitcode != _LINKER or key in self._again or any(scratch.iterdir()):
+            return False
+        self._again.add(key)
+        self.start(child.assignment)
+        return True
 
     def _outcome(self, child: _Child, ended: Ended) -> Found:
         assignment, seconds = child.assignment, time.monotonic() - child.started

@@ -11,6 +11,7 @@ import sys
 import time
 from itertools import pairwise
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -267,6 +268,31 @@ def test_a_refused_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     child = local._Child(multiprocessing.Process(), ours, assignment, time.monotonic())
     found = Processes(1, [], jobs=1)._outcome(child, ended)
     assert (found.status, found.rows[0].reason) == (Status.CRASHED, f"its process could not be started: {ended.why}")
+
+
+def unlucky(assignment: Assignment, line: Connection, limit: int) -> None:
+    """A guard that the dynamic linker ends, as often as its job has a file to take away; then a guard as ever."""
+    for each in assignment.log.parent.glob("unlucky*"):
+        each.unlink()
+        os._exit(127)
+    guard.guarded(assignment, line, limit)
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, Status.OK), (2, Status.CRASHED)])
+def test_a_job_whose_guard_the_linker_ends_is_begun_once_more(
+    times: int, status: Status, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "guarded", unlucky)
+    for each in range(times):
+        (tmp_path / f"unlucky-{each}").touch()
+    (tmp_path / "scratch").mkdir()
+    (job, *_) = jobs_of(parse_recipe(f"{ONE}steps: [accuracy]\n"))
+    executor = Processes(1, [], jobs=1)
+    executor.start(Assignment(job, "key", tmp_path / "scratch", None, tmp_path / "log"))
+    while not (ended := executor.wait(1.0)):
+        pass
+    assert [found.status for _, found in ended] == [status]
+    assert executor.free == 1
 
 
 @pytest.mark.slow
