@@ -23,6 +23,16 @@ from evalsuite.certificate.refusals import refuse_values
 from evalsuite.certificate.routes import Index, Route, Step, Twins
 
 
+# Of a box that is a point, intervals are only as wide as rounding makes them, and lines gain nothing.
+_NARROW = 1e-9
+
+
+def _is_narrow(reach: Reach) -> bool:
+    """Whether no interval is wider than that share of the greatest value at its place."""
+    scale = _NARROW * torch.maximum(magnitude(reach.a), magnitude(reach.b)).amax(1, keepdim=True)
+    return all(bool((high - low <= scale).all()) for low, high in (reach.a, reach.b, reach.d))
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Coefficients of a, b and d: each (rows, units), (batch, rows, units), or None for zeros."""
@@ -81,9 +91,11 @@ class Propagation:
         if at == 0:
             # The networks have their input in common; of it, intervals lose nothing.
             return Reach(a, b, d) if moved is not None else Reach(a, meet(a, b), d)
-        if at < len(self._twins.smooth.places):
-            for route in self._twins.routes[at]:
-                self._sharpen(route, a, b, d)
+        reach = settled(Reach(a, b, d))
+        if at == len(places) or _is_narrow(reach):
+            return reach
+        for route in self._twins.routes[at]:
+            self._sharpen(route, a, b, d)
         return settled(Reach(a, b, d))
 
     def _sharpen(self, route: Route, *intervals: Interval) -> None:
