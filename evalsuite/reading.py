@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class Reading(AbstractContextManager["Reading"]):
 
     def digests(self) -> dict[str, str]:
         """The digests by "module NAME", "file PACKAGE:PATH", "file :PATH" of the present folder, or "file PATH"."""
-        loaded = [(name, file) for name, path in _loaded() if (file := _home(path)) is not None]
+        loaded = _brought_in()
         modules = {name: file for name, file in loaded if source_file(name) == file}
         modules = {name: file for name, file in modules.items() if not any(map(file.is_relative_to, ADDED))}
         found = {f"module {name}": content(file) for name, file in modules.items() if self._counts(name, file)}
@@ -117,15 +118,27 @@ def _root(package: str) -> Path | None:
     return file.parent.parent if file.name == "__init__.py" else file.parent
 
 
-def _loaded() -> list[tuple[str, str]]:
-    named = [(name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items())]
-    return [(name, file) for name, file in named if file and name not in ("__main__", "__mp_main__")]
-
-
 def look() -> None:
     """Look at what is loaded: processes that are forked from this one then need not, each for itself."""
-    for _, path in _loaded():
-        _home(path)
+    _LOOKED[:] = _brought_in()
+    for name, _ in _LOOKED:
+        source_file(name)
+    _SEEN[:] = [next(reversed(sys.modules))]
+
+
+def _brought_in() -> list[tuple[str, Path]]:
+    """The modules that are loaded, with their files; those that are installed are left out.
+
+    Those before the last `look` are not touched again: for a job of tenths of a second, that would take long.
+    """
+    names = list(takewhile(lambda name: name not in _SEEN, reversed(sys.modules)))
+    known = dict(_LOOKED)
+    for name in reversed(names):
+        path = getattr(sys.modules[name], "__file__", None)
+        file = _home(path) if path and name not in ("__main__", "__mp_main__") else None
+        if file is not None:
+            known[name] = file
+    return list(known.items())
 
 
 @cache
@@ -152,6 +165,8 @@ def _folder(given: Path) -> tuple[Path, bool]:
 
 
 _LISTENING: list[Reading] = []
+_LOOKED: list[tuple[str, Path]] = []  # what `look` found
+_SEEN: list[str] = []  # the module that was loaded last before it
 _INSTALLED: list[bool] = []
 
 

@@ -22,7 +22,6 @@ from evalsuite.certificate.planes import Interval, Reach
 from evalsuite.certificate.refusals import refuse_values
 from evalsuite.certificate.routes import Index, Route, Step, Twins
 
-
 # Of a box that is a point, intervals are only as wide as rounding makes them, and lines gain nothing.
 _NARROW = 1e-9
 

@@ -34,7 +34,7 @@ _ALWAYS_LOADED = (
     "evalsuite.run.guard",
     "evalsuite.networks",
     "evalsuite.deployment",
-    "sklearn.datasets",
+    "evalsuite.workloads.scans",
     "sklearn.model_selection",
 )
 _WORTH_WARMING = 8  # jobs; for fewer, two seconds of preparation are not earned back

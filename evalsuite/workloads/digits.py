@@ -24,10 +24,9 @@ def digits_fingerprint() -> str:
 
 def digits_data(shape: tuple[int, ...]) -> Data:
     """The digits as inputs of the given shape, 64 pixels each, in [0, 1]."""
-    from sklearn.datasets import load_digits
+    from evalsuite.workloads.scans import CLASSES, IMAGES
 
-    digits = load_digits()
-    data = split(digits.data.reshape(-1, *shape) / 16, digits.target, _SIZES, fingerprint=digits_fingerprint())
+    data = split(IMAGES.reshape(-1, *shape) / 16, CLASSES, _SIZES, fingerprint=digits_fingerprint())
     return replace(data, picture=(1, 8, 8))
 
 
