@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import Any
 
 GROUPS = ("stages", "workloads", "variants", "activations", "tasks", "sections")
@@ -50,9 +50,20 @@ def _entries(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
     return sorted(entry_points(group=f"evalsuite.{group}"), key=lambda entry: entry.name)
 
 
+def find() -> None:
+    """Find all plugins, and who brings them: processes that are forked from this one then need not, each for itself."""
+    for group in GROUPS:
+        for entry in entries(group):
+            _origin(entry.dist)
+
+
+@cache
+def _origin(distribution: Distribution | None) -> tuple[str, str]:
+    return (distribution.name, distribution.version) if distribution else ("?", "?")
+
+
 def _load(entry: EntryPoint) -> Plugin:
-    distribution = entry.dist
-    origin, version = (distribution.name, distribution.version) if distribution else ("?", "?")
+    origin, version = _origin(entry.dist)
     try:
         return Plugin(entry.name, origin, version, entry.load())
     except BaseException as error:  # a plugin may raise anything at import, even SystemExit

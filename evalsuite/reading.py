@@ -18,6 +18,7 @@ from evalsuite.sources import ADDED, OURS, content, is_installed, source_file, s
 CHANGED = "changed while it was read"  # No digest: what is noted with it never counts as unchanged.
 _SYSTEM = tuple(Path(each) for each in ("/proc", "/sys", "/dev", "/etc", "/lib", "/lib64", "/usr/lib", "/usr/share"))
 _METADATA = (".dist-info", ".egg-info")
+_COMPILED = "__pycache__"  # of what is compiled into it, the source counts
 _WRITING = os.O_WRONLY | os.O_RDWR
 
 
@@ -74,7 +75,7 @@ class Reading(AbstractContextManager["Reading"]):
     def _counts(self, module: str, file: Path) -> bool:
         if module.partition(".")[0] in OURS or not file.is_file():
             return False
-        if file.suffix == ".pyc" or any(part.endswith(_METADATA) for part in file.parts):
+        if file.suffix == ".pyc" or any(part == _COMPILED or part.endswith(_METADATA) for part in file.parts):
             return False
         ours = [source_file(each) for each in OURS] if file.suffix == ".py" else []
         places = [*_SYSTEM, *self._own, *(each.parent for each in ours if each is not None)]
@@ -120,6 +121,7 @@ def _root(package: str) -> Path | None:
 
 def look() -> None:
     """Look at what is loaded: processes that are forked from this one then need not, each for itself."""
+    _listen()
     _LOOKED[:] = _brought_in()
     for name, _ in _LOOKED:
         source_file(name)

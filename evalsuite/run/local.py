@@ -6,6 +6,7 @@ below it at its limits: SIGKILL stops a solver that no signal handler or thread 
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pkgutil
@@ -15,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection, forkserver
+from multiprocessing import connection, forkserver, spawn
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import ModuleType
@@ -32,13 +33,18 @@ from evalsuite.sources import OURS
 
 _ALWAYS_LOADED = (
     "evalsuite.run.guard",
+    "evalsuite.run.making",
+    "evalsuite.plan",
     "evalsuite.networks",
+    "evalsuite.tasks",
+    "evalsuite.reluize.training",
     "evalsuite.deployment",
     "evalsuite.workloads.scans",
     "sklearn.model_selection",
 )
 _WORTH_WARMING = 8  # jobs; for fewer, two seconds of preparation are not earned back
 _PRELOAD = "EVALSUITE_PRELOAD"  # read by evalsuite.run.preload
+_PATH = "EVALSUITE_PATH"  # as well: where jobs find modules; before CPython 3.12.8 it is not the server's by itself
 _GATHERED = 3  # jobs for each worker that wait to take their times together, at most
 _LONGEST = 60.0  # seconds that one of them waits before no other is begun
 _ATTEMPTS = 3  # to fork from a server that was killed meanwhile
@@ -64,14 +70,14 @@ class Processes:
 
     Args:
         workers: at least 1.
-        stage_modules: the modules of the stages, to be loaded before the first job.
+        modules: of the stages, workloads and variants, to be loaded before the first job.
         jobs: how many there will be, at most; many are worth a longer preparation.
         libraries: modules of installed packages that are loaded before, too, since that takes seconds.
     """
 
     remote = False
 
-    def __init__(self, workers: int, stage_modules: Iterable[str], *, jobs: int, libraries: Iterable[str] = ()) -> None:
+    def __init__(self, workers: int, modules: Iterable[str], *, jobs: int, libraries: Iterable[str] = ()) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self._workers = workers
@@ -86,8 +92,9 @@ class Processes:
         self._context = multiprocessing.get_context("forkserver")
         warm = ["evalsuite.run.warm"] if jobs >= _WORTH_WARMING else []
         # Only ours: what a third party's modules read or import as they load, each job is to be seen doing itself.
-        ours = [name for name in stage_modules if name.partition(".")[0] in OURS]
+        ours = [name for name in modules if name.partition(".")[0] in OURS]
         os.environ[_PRELOAD] = ",".join([*_ALWAYS_LOADED, *warm, *_with_submodules(ours), *libraries])
+        os.environ[_PATH] = json.dumps(spawn.get_preparation_data("")["sys_path"])
         self._context.set_forkserver_preload(["evalsuite.run.preload"])
 
     @property
@@ -223,10 +230,11 @@ def local_executor(recipe: Recipe, workers: int, only: Job | None = None) -> Pro
     """The executor of a recipe's jobs on this machine, so many at a time; for one of them alone less is loaded."""
     jobs = jobs_of(recipe) if only is None else [only]
     steps = recipe.steps if only is None else [only.step] * (only.step is not None)
-    modules = [type(step.stage).__module__ for step in steps if step is not None]
     workloads = {job.workload.name: job.workload.target for job in jobs}.values()
+    variants = {job.variant.name: job.variant.target for job in jobs}.values()
+    parts = [*(step.stage for step in steps if step is not None), *workloads, *variants]
     libraries = [name for each in workloads for name in getattr(each, "preloaded", ())]
-    return Processes(workers, modules, jobs=len(jobs), libraries=libraries)
+    return Processes(workers, [type(each).__module__ for each in parts], jobs=len(jobs), libraries=libraries)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import signal
@@ -59,7 +60,8 @@ def test_no_package_is_run_ahead_and_one_that_exits_stops_nothing(
     names = _with_submodules(["leaving"])
     assert sorted(names) == ["leaving", "leaving.exits", "leaving.fine"]
     code = "import evalsuite.run.preload, sys; assert 'leaving.fine' in sys.modules"
-    environment = {"EVALSUITE_PRELOAD": ",".join(names), "PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"}
+    path = json.dumps([str(tmp_path), *sys.path])  # where the driver finds modules, and the server by itself does not
+    environment = {"EVALSUITE_PRELOAD": ",".join(names), "EVALSUITE_PATH": path, "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "evalsuite: leaving.exits is not loaded ahead: SystemExit: 4\n")
 
