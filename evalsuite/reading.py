@@ -125,7 +125,7 @@ def look() -> None:
     _LOOKED[:] = _brought_in()
     for name, _ in _LOOKED:
         source_file(name)
-    _SEEN[:] = [next(reversed(sys.modules))]
+    _SEEN[0] = next(reversed(sys.modules))
 
 
 def _brought_in() -> list[tuple[str, Path]]:
@@ -133,10 +133,10 @@ def _brought_in() -> list[tuple[str, Path]]:
 
     Those before the last `look` are not touched again: for a job of tenths of a second, that would take long.
     """
-    names = list(takewhile(lambda name: name not in _SEEN, reversed(sys.modules)))
+    names = list(takewhile(_SEEN[0].__ne__, reversed(sys.modules)))  # in one step, so that no thread imports beside it
     known = dict(_LOOKED)
     for name in reversed(names):
-        path = getattr(sys.modules[name], "__file__", None)
+        path = getattr(sys.modules.get(name), "__file__", None)
         file = _home(path) if path and name not in ("__main__", "__mp_main__") else None
         if file is not None:
             known[name] = file
@@ -168,7 +168,7 @@ def _folder(given: Path) -> tuple[Path, bool]:
 
 _LISTENING: list[Reading] = []
 _LOOKED: list[tuple[str, Path]] = []  # what `look` found
-_SEEN: list[str] = []  # the module that was loaded last before it
+_SEEN = [""]  # the module that was loaded last before it
 _INSTALLED: list[bool] = []
 
 

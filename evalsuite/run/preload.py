@@ -25,7 +25,8 @@ for _name in filter(None, os.environ.pop("EVALSUITE_PRELOAD", "").split(",")):
         pass  # An optional library is missing, say.
     except (Exception, SystemExit) as error:
         print(f"evalsuite: {_name} is not loaded ahead: {type(error).__name__}: {error}", file=sys.stderr)
-find()
+with suppress(Exception):  # damaged metadata of some distribution: the job that needs them is told
+    find()
 look()
 # Of each process that it adopted and that ends before the driver finds it, the server would tell the user's terminal.
 warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
