@@ -73,6 +73,7 @@ ALLOWED = {
         "networks",
         "onnx_network",
         "plan",
+        "plugins",
         "recipe",
         "reluize",
         "reading",
