@@ -241,7 +241,8 @@ def test_a_line_shows_its_seeds_reason_and_files_and_has_an_address(browser: Any
     assert "artefacts/digits-mlp/lambda-gelu/2/smt/" in text
     address = browser.current_url
     click(browser, "#explorer-close")
-    assert "row=" not in browser.current_url
+    # The browser tells a dialog's end after the click that ended it.
+    until(lambda: "row=" not in browser.current_url)
     look(browser, folder, address[address.index("#") :])
     assert browser.execute_script("return document.getElementById('explorer-drawer').open")
     assert said(browser, "title").endswith("lambda-gelu on digits-mlp")
