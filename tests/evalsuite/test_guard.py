@@ -117,7 +117,7 @@ def test_limits_of_memory_and_log_hold_and_nothing_is_left_behind(workshop: Work
     assert said["allocates"][0] == "oom"
     assert "since it may hold 1.5 GiB: raise `memory_limit` in the recipe" in said["allocates"][1]
     held = float(said["allocates"][1].split()[2])
-    assert 1.5 < held < 3.5  # of the 4 that it asks for
+    assert 1.5 <= held < 3.5  # rounded; of the 4 that it asks for
     assert (said["chatty"][0], said["deserter"][0], said["forks"]) == ("ok", "ok", ("ok", ""))
     log = (workshop.out / "logs/digits-mlp/gelu/0/chatty.log").read_bytes()
     assert 2**22 < len(log) < 2**23
