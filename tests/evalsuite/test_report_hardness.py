@@ -300,3 +300,10 @@ def test_groups_hold_all_variants_and_the_baseline_each_with_its_own_look() -> N
         )
     assert len({(each.colour, each.marker) for each in looks(names).values()}) == len(names)
     assert groups(names[:5]) == [names[:5]]
+
+
+def test_association_takes_hundreds_of_values() -> None:
+    values = [float(each) for each in range(200)]
+    found = association([(values, values)])
+    assert found is not None
+    assert (found.rho, found.p, found.least) == (pytest.approx(1), 1 / 20_001, 1 / 20_001)

@@ -104,7 +104,8 @@ def association(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) -> As
     draw = np.random.default_rng(0)
     drawn = np.mean([draw.permuted(np.tile(b, (_DRAWS, 1)), axis=1) @ a for a, b in pairs], axis=0)
     count = int(np.sum(np.abs(drawn) >= abs(rho) - _TIE))
-    least = 2.0 / math.prod(math.factorial(len(a)) for a, _ in pairs)  # Both ends, without ties.
+    # Both ends, without ties; of integers, since no float is as great as the product.
+    least = 2 / math.prod(math.factorial(len(a)) for a, _ in pairs)
     return Association(rho, (1 + count) / (1 + _DRAWS), max(1 / (1 + _DRAWS), least), n, len(pairs))
 
 
