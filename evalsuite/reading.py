@@ -120,7 +120,7 @@ def _root(package: str) -> Path | None:
 
 
 def look() -> None:
-    """Look at what is loaded: processes that are forked from this one then need not, each for itself."""
+    """Look at what is loaded, and begin to listen: processes that are forked from this one then need not."""
     _listen()
     _LOOKED[:] = _brought_in()
     for name, _ in _LOOKED:

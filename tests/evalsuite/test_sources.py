@@ -218,6 +218,21 @@ def test_a_file_beside_a_plugin_is_that_of_the_checkout_that_runs(
     sources.source_file.cache_clear()
 
 
+def test_what_is_loaded_counts_before_a_look_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_LOOKED", [])
+    monkeypatch.setattr(reading, "_SEEN", [""])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("early_one", "late_one"):
+        (tmp_path / f"{name}.py").write_text("1")
+    __import__("early_one")
+    reading.look()
+    with reading.Reading(()) as heard:
+        __import__("late_one")
+    assert {"module early_one", "module late_one"} <= set(heard.digests())
+    for name in ("early_one", "late_one"):
+        sys.modules.pop(name)
+
+
 def test_one_hook_serves_every_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     added: list[object] = []
     monkeypatch.setattr(sys, "addaudithook", added.append)
