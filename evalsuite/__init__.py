@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
     from evalsuite.counterexamples import write_counterexamples
     from evalsuite.deployment import Latency, compare_latency, export_onnx, feed, input_names, run_onnx
+    from evalsuite.exporting import export_network
     from evalsuite.graph.layers import in_layers
     from evalsuite.graph.modules import in_modules
     from evalsuite.onnx_network import OnnxNetwork, copy_onnx, is_file, open_onnx, output_of, parameters_of, running
@@ -270,6 +271,7 @@ _HOME = {
         "input_names",
         "run_onnx",
     ),
+    "evalsuite.exporting": ("export_network",),
     "evalsuite.own.saving": ("load_own",),
     "evalsuite.own.calling": ("Assessment", "assess"),
     "evalsuite.own.decorated": ("workload",),
@@ -630,6 +632,7 @@ __all__ = [
     "ends_text",
     "envelope",
     "estimate_columns",
+    "export_network",
     "export_onnx",
     "expose",
     "falsify",

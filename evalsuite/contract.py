@@ -512,7 +512,8 @@ class Stage(Protocol):
     `takes_several` (inputs that are a tuple or a mapping), `takes_any_task` (outputs that are no logits of classes; see
     `Task`), and `takes_deployed` (networks that are an ONNX file, `Network.deployed`). One that takes times declares
     `timed`, and gives them as functions (see `Outcome`): its jobs run beside each other, and each takes its times
-    alone. `exclusive` declares that whole jobs run alone, where times cannot be told from the rest.
+    alone. `exclusive` declares that whole jobs run alone, where times cannot be told from the rest. One that calls
+    `export_network` declares `exports`: the file is then written with the network, once for all stages.
     """
 
     version: ClassVar[str]

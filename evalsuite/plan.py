@@ -28,7 +28,8 @@ class Job:
     """One unit of work: making one network, or one step on one network.
 
     `needs` is the id of the job whose network it takes; empty for training from scratch. `shown` is False for a
-    base network that no variant of the recipe is. `memory_limit` is in GiB; 0 is what the machine allows.
+    base network that no variant of the recipe is. `memory_limit` is in GiB; 0 is what the machine allows. `exported`
+    says of the making of a network that steps need its float32 ONNX file, which is then written with it, once for all.
     """
 
     workload: Part
@@ -39,6 +40,7 @@ class Job:
     time_limit: float
     shown: bool = True
     memory_limit: float = 0.0
+    exported: bool = False
 
     @property
     def step_name(self) -> str:
@@ -115,7 +117,8 @@ def _hidden_bases(recipe: Recipe) -> list[Part]:
 
 def _making(recipe: Recipe, workload: Part, variant: Part, base: Part | None, seed: int, *, shown: bool = True) -> Job:
     needs = f"{workload.name}/{base.name}/{seed}/{TRAIN}" if base else ""
-    return Job(workload, variant, seed, None, needs, recipe.time_limit, shown, recipe.memory_limit)
+    exported = shown and any(getattr(step.stage, "exports", False) and not step.after for step in recipe.steps)
+    return Job(workload, variant, seed, None, needs, recipe.time_limit, shown, recipe.memory_limit, exported)
 
 
 def _steps(recipe: Recipe, workload: Part, variant: Part, seed: int) -> list[Job]:

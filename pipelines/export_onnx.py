@@ -36,6 +36,7 @@ class Export:
     version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
     timed: ClassVar[bool] = True
+    exports: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True
@@ -74,15 +75,13 @@ def _export(network: Network, path: Path, test: Split) -> tuple[onnx.ModelProto,
     """
     import onnx
 
-    from evalsuite import OnnxNetwork, copy_onnx, export_onnx, fold_hardness, output_of
+    from evalsuite import OnnxNetwork, copy_onnx, export_network, output_of
 
     if network.deployed is not None:
         copy_onnx(network.deployed, path)
         return onnx.load(str(path)), OnnxNetwork(path, output_of(network))
-    given = network.example(2)
-    module = fold_hardness(network.module, (given,))
     try:
-        model, file = export_onnx(module, network.input_shape, path, example=given), OnnxNetwork(path)
+        model, file = export_network(network, path), OnnxNetwork(path)
         file(test.first(3))
         return model, file
     except (OSError, MemoryError):  # a full disk says nothing of the network

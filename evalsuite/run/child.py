@@ -174,6 +174,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
+    from evalsuite.exporting import keep_exported
     from evalsuite.networks import load_network, save_network
     from evalsuite.run.making import data_of, make_network
 
@@ -189,6 +190,8 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     seconds = time.perf_counter() - started
     folder = assignment.scratch / NETWORK
     save_network(network, folder, workload)
+    if job.exported:
+        keep_exported(load_network(folder, workload, data), folder)
     rows = _rows([*_validation(network, data), *_training(made, seconds, workload, data.task)], labels)
     parts = ("train", "calibration", "validation", "test")
     samples = {part: len(getattr(data, part)) for part in parts}
@@ -222,6 +225,7 @@ def _training(made: Made, seconds: float, workload: Workload, task: Task) -> lis
 def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], None]) -> Found:
     import torch
 
+    from evalsuite.exporting import remember_exported
     from evalsuite.networks import load_network
     from evalsuite.run.making import data_of, make_bench
 
@@ -231,6 +235,7 @@ def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], 
     workload = job.workload.target
     data = data_of(workload)
     network = load_network(assignment.network, workload, data)
+    remember_exported(network, assignment.network)
     check_takes(job.step.stage, network, data, job.workload.name, job.step.after)
     folder = assignment.scratch / ARTEFACTS
     bench = make_bench(workload, data, seed=job.seed, folder=folder, time_limit=job.time_limit)

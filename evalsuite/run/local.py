@@ -38,7 +38,7 @@ _ALWAYS_LOADED = (
     "evalsuite.networks",
     "evalsuite.tasks",
     "evalsuite.reluize.training",
-    "evalsuite.deployment",
+    "evalsuite.exporting",
     "evalsuite.workloads.scans",
     "sklearn.model_selection",
 )

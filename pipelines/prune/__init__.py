@@ -39,6 +39,7 @@ class Prune:
     version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-pruning", "onnx", "onnxscript", "onnxruntime")
     timed: ClassVar[bool] = True
+    exports: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True

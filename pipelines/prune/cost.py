@@ -26,6 +26,7 @@ from evalsuite import (
     Split,
     Timed,
     compare_latency,
+    export_network,
     export_onnx,
     no_relative_latency,
     open_onnx,
@@ -78,7 +79,7 @@ def size_metrics(unpruned: nn.Module, pruned: nn.Module, example: Inputs) -> lis
 
 
 def runtime_metrics(
-    unpruned: nn.Module, pruned: nn.Module, network: Network, test: Split, path: Path
+    network: Network, unpruned: nn.Module, pruned: nn.Module, test: Split, path: Path
 ) -> list[Metric | Timed]:
     """Size, memory and speed in ONNX Runtime; where ONNX cannot express the network, the reason instead.
 
@@ -86,11 +87,14 @@ def runtime_metrics(
     variants of an architecture, so that a network that was slower from the start does not look as good as the others.
 
     Args:
+        network: unpruned.
+        unpruned: the module of `network` with its hardness folded.
+        pruned: what is left of it.
         test: whose inputs to time with, repeated where there are too few for a batch.
         path: where the pruned network goes.
     """
     try:
-        deployed = _Deployed.of(unpruned, pruned, network, path)
+        deployed = _Deployed.of(network, unpruned, pruned, path)
     except (OSError, MemoryError):  # a full disk says nothing of the network
         raise
     except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
@@ -126,12 +130,12 @@ class _Deployed:
     yardstick: Any
 
     @classmethod
-    def of(cls, unpruned: nn.Module, pruned: nn.Module, network: Network, path: Path) -> _Deployed:
+    def of(cls, network: Network, unpruned: nn.Module, pruned: nn.Module, path: Path) -> _Deployed:
         export = partial(export_onnx, input_shape=network.input_shape, example=network.example(2))
         model = export(pruned, path=path)
         with TemporaryDirectory() as folder:
             place = Path(folder) / "model.onnx"
-            whole = export(unpruned, path=place)
+            whole = export_network(network, place)
             yardstick = yardstick_graph(whole, unpruned, "relu")
             if yardstick is None:
                 yardstick = export(replace(unpruned, lambda _: nn.ReLU()), path=place)

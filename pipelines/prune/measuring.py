@@ -36,14 +36,15 @@ LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
 def measure(network: Network, bench: Bench, options: Prune) -> Outcome:
     """Prune and fine-tune a copy of `network`, and hand it on with its metrics; see `Prune` for what is raised."""
     check_weights(network.module)
-    unpruned = fold_hardness(_readable(network), (network.example(2),))
+    readable = dataclasses.replace(network, module=_readable(network))
+    unpruned = fold_hardness(readable.module, (network.example(2),))
     made = narrow(unpruned, probe_of(bench), bench, options)
     test, path = bench.data.test, bench.folder / "pruned.onnx"
     metrics = [
         *_removal(made, options),
         *_quality(unpruned, made, test),
         *size_metrics(unpruned, made.module, network.example(1)),
-        *runtime_metrics(unpruned, made.module, network, test, path),
+        *runtime_metrics(readable, unpruned, made.module, test, path),
     ]
     handed_on = dataclasses.replace(network, module=made.module, unswapped=None)
     return Outcome(metrics, {"onnx": path} if path.exists() else {}, handed_on)

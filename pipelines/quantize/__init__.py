@@ -67,6 +67,7 @@ class Quantize:
     version: ClassVar[str] = "6"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
     timed: ClassVar[bool] = True
+    exports: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True

@@ -23,7 +23,7 @@ from evalsuite import (
     Split,
     Task,
     Unsupported,
-    export_onnx,
+    export_network,
     fold_hardness,
     is_file,
     leaves,
@@ -84,7 +84,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     artefacts = {name: bench.folder / f"{name}.onnx" for name in ("quantized", "integer")}
     with TemporaryDirectory() as folder:
         float_path = Path(folder) / "float32.onnx"
-        export_onnx(folded, network.input_shape, float_path, example=example)
+        export_network(network, float_path)
         float_file = float_path.read_bytes()
     path = artefacts["quantized"]
     export_qcdq(quantized, network.input_shape, path, example)

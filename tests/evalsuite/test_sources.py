@@ -50,7 +50,7 @@ CHANGES = {
     "evalsuite/reluize/training.py": ALL,  # stages fine-tune
     "evalsuite/run/child.py": ALL,
     "evalsuite/run/runner.py": set(),
-    "evalsuite/deployment.py": {"export", "quantize", "prune", "exact-prune", "bounds", "smt", "swap-certificate"},
+    "evalsuite/deployment.py": ALL,  # the file of a network is written with it
     "evalsuite/certificate/swap.py": {"exact-prune", "smt", "swap-certificate"},
     "evalsuite/relaxations/lines.py": {"bounds", "exact-prune", "smt", "swap-certificate"},
     "evalsuite/verification/attack.py": {"bounds", "smt", "swap-certificate"},
