@@ -60,6 +60,7 @@ def closure(*modules: str) -> dict[str, Path]:
     return found
 
 
+@cache
 def is_installed(file: Path) -> bool:
     """Whether a file belongs to Python or to an installed distribution, whose version tells what it holds."""
     packages = {"site-packages", "dist-packages"}
@@ -118,7 +119,7 @@ def _imported(name: str, file: Path) -> tuple[str, ...]:
 
 def _statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     blocks = ["body", "orelse", "finalbody", "handlers", "cases"]  # where statements stand; expressions hold none
-    if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+    if isinstance(node, ast.If) and _is_for_type_checkers(node.test):
         blocks = ["orelse"]
     inner = [getattr(node, name, []) for name in blocks]
     for child in (each for block in inner for each in block):
@@ -126,6 +127,11 @@ def _statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
             yield child
         else:
             yield from _statements(child)
+
+
+def _is_for_type_checkers(test: ast.expr) -> bool:
+    named = isinstance(test, (ast.Name, ast.Attribute))  # most tests are comparisons: to write them out takes time
+    return named and ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 def _behind(source: str, name: str) -> set[str]:
