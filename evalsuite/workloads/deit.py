@@ -33,7 +33,7 @@ class DeiTTiny(Budget):
         blocks: their number.
     """
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     epochs: int = 100
     batch_size: int = 128
     learning_rate: float = 1e-3
