@@ -69,7 +69,7 @@ class Cifar10ResNet8(Budget):
     """
 
     version: ClassVar[str] = "2"
-    epochs: int = 30
+    epochs: int = 36
     batch_size: int = 128
     learning_rate: float = 0.1
     optimizer: str = "sgd"
