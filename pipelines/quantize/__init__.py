@@ -59,6 +59,9 @@ class Quantize:
         rounding: how the integer-only network rounds.
         size_budget: greatest share of the 8-bit weights' bytes, 0.25 or more; below 1 the layers' widths are searched.
         sensitivity: whether to measure what each layer costs alone and spares, on calibration data.
+        compared_samples: on how many test samples networks are compared with one another: layer by layer with the
+            file, integer by integer, with GELU as a polynomial and with other roundings; 0 for all. Accuracies of the
+            quantized network, and whether ONNX Runtime computes the same bits, are always of all.
         qonnx: whether to write a QONNX file too, for FPGA tools.
         yardstick: the activation with which in each place the same network is quantized likewise and timed in turn,
             for `relative_latency`.
@@ -89,6 +92,7 @@ class Quantize:
     rounding: Literal["half-even", "half-up", "gemmlowp"] = "half-even"
     size_budget: float = 1.0
     sensitivity: bool = False
+    compared_samples: int = 0
     qonnx: bool = False
     yardstick: str = "gelu"
 
@@ -100,6 +104,8 @@ class Quantize:
             raise ValueError(f"calibration_samples must be >= 1, got {self.calibration_samples}")
         if self.qat_epochs < 0:
             raise ValueError(f"qat_epochs must be >= 0, got {self.qat_epochs}")
+        if self.compared_samples < 0:
+            raise ValueError(f"compared_samples must be >= 0, got {self.compared_samples}")
         if not 0 <= self.learn_scales_up_to <= 8:
             raise ValueError(f"learn_scales_up_to must be in [0, 8], got {self.learn_scales_up_to}")
         if not _LEAST_BUDGET <= self.size_budget <= 1:

@@ -17,6 +17,7 @@ from evalsuite import (
     Classification,
     Direction,
     Metric,
+    Samples,
     Split,
     Timed,
     Unsupported,
@@ -55,6 +56,7 @@ class IntegerStudy:
         float_session: the float32 network in ONNX Runtime, for the ratio of latencies.
         path: where the integer ONNX file goes.
         headline: the task's first metric, as of the fake-quantized network: its name, unit and direction.
+        some: the first test inputs, or all: what other networks are run on too; see `Quantize.compared_samples`.
     """
 
     quantized: fx.GraphModule
@@ -63,6 +65,7 @@ class IntegerStudy:
     float_session: onnxruntime.InferenceSession
     path: Path
     headline: Metric
+    some: torch.Tensor | Samples
 
     def metrics(self, rounding: Rounding) -> list[Metric | Timed]:
         """All rows; one with a reason where the network has no integer form."""
@@ -71,7 +74,7 @@ class IntegerStudy:
             executor = Executor(network)
         except (Unsupported, OverflowError) as error:
             return [self._scored("integer", None, {}, reason=str(error))]
-        logits = self._run(executor)
+        logits = self._run(executor, self.test.inputs)
         observed = executor.quantize(torch.as_tensor(self.test.first(_OBSERVED)).numpy())
         return [
             self._scored("integer", executor.dequantize(logits), {}),
@@ -83,19 +86,22 @@ class IntegerStudy:
             *accumulator_metrics(network, observed),
         ]
 
-    def _run(self, executor: Executor) -> Integers:
-        """The integer logits of all test inputs."""
-        return np.concatenate([executor(each.numpy()) for each in pieces(self.test.inputs, _CHUNK)])
+    def _run(self, executor: Executor, inputs: torch.Tensor | Samples) -> Integers:
+        """The integer logits, (samples, ...)."""
+        return np.concatenate([executor(each.numpy()) for each in pieces(inputs, _CHUNK)])
 
     def _scored(
         self, of: str, outputs: npt.NDArray[np.float64] | None, setting: Settings, reason: str = "", **changes: Any
     ) -> Metric:
-        """The task's headline of real outputs, or none for a reason."""
+        """The task's headline of real outputs, of all test inputs or of the first, or none for a reason."""
         name = f"{of}_{self.headline.name}"
         value = None
         if outputs is not None:
-            found = self.test.task.metrics(self.test.task.tally(torch.from_numpy(outputs), self.test.targets))[0]
+            targets = self.test.targets[: len(outputs)]
+            found = self.test.task.metrics(self.test.task.tally(torch.from_numpy(outputs), targets))[0]
             value, reason = found.value, found.reason
+            if len(outputs) < len(self.test.targets):
+                reason = "; ".join(filter(None, [reason, f"of the first {len(outputs)} test samples"]))
         whole = {**self.headline.setting, **setting}
         return replace(self.headline, name=name, value=value, setting=whole, reason=reason, **changes)
 
@@ -105,7 +111,7 @@ class IntegerStudy:
 
     def _of_agreement(self, network: IntegerNetwork) -> list[Metric]:
         """With the fake-quantized network, and whether rounding ties explain every difference."""
-        found = compare(self.quantized, network, self.test.inputs, diagnose=not network.inserted)
+        found = compare(self.quantized, network, self.some, diagnose=not network.inserted)
         rows = self._agreement(found, {})
         if network.inserted:
             why = f"the fake-quantized network has no grid at {', '.join(network.inserted)}: it is another network"
@@ -115,7 +121,7 @@ class IntegerStudy:
                 Metric("tie_distance", None, "step", LOWER, reason=why),
                 Metric("unexplained_differences", None, "count", LOWER, reason=why),
             ]
-        exact = compare(self.quantized, network, self.test.inputs, precision=torch.float64, diagnose=False)
+        exact = compare(self.quantized, network, self.some, precision=torch.float64, diagnose=False)
         return [
             *rows,
             Metric("differing_logits", exact.differing / exact.logits, "share", LOWER, {"precision": "float64"},
@@ -180,8 +186,8 @@ class IntegerStudy:
         """GELU by I-BERT's polynomial instead of a table."""
         setting: Settings = {"activation": "polynomial"}
         if not any(isinstance(each, Table) for each in by_table.operations):
-            accuracy = self._scored("integer", executor.dequantize(logits), setting)
-            agreement = self._agreement(compare(self.quantized, by_table, self.test.inputs, diagnose=False), setting)
+            accuracy = self._scored("integer", executor.dequantize(logits[: len(self.some)]), setting)
+            agreement = self._agreement(compare(self.quantized, by_table, self.some, diagnose=False), setting)
             rows = (accuracy, *agreement)
             return [
                 *(replace(each, reason=_NO_SMOOTH) if each.value is not None else each for each in rows),
@@ -193,16 +199,18 @@ class IntegerStudy:
         except (Unsupported, OverflowError) as error:
             return [self._scored("integer", None, setting, reason=str(error))]
         return [
-            self._scored("integer", executor.dequantize(self._run(executor)), setting),
-            *self._agreement(compare(self.quantized, network, self.test.inputs, diagnose=False), setting),
+            self._scored("integer", executor.dequantize(self._run(executor, self.some)), setting),
+            *self._agreement(compare(self.quantized, network, self.some, diagnose=False), setting),
             *self._of_cost(network, executor, setting),
         ]
 
     def _of_rounding(self, network: IntegerNetwork, executor: Executor, logits: Integers) -> list[Metric]:
         """What another rounding mode would change."""
-        metrics = []
+        metrics, logits = [], logits[: len(self.some)]
         for mode in Rounding:
-            other = self._run(Executor(replace(network, rounding=mode))) if mode != network.rounding else logits
+            other = logits
+            if mode != network.rounding:
+                other = self._run(Executor(replace(network, rounding=mode)), self.some)
             setting: Settings = {"rounding": mode.value}
             metrics += [
                 self._scored("rounding", executor.dequantize(other), setting, direction=NEUTRAL),

@@ -20,6 +20,8 @@ from evalsuite import (
     Metric,
     Network,
     Outcome,
+    Samples,
+    Several,
     Split,
     Task,
     Unsupported,
@@ -97,12 +99,13 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
 
     found, classes = _scores(network.module, quantized, path, test), isinstance(test.task, Classification)
     float_session = open_onnx(float_file)
-    study = IntegerStudy(quantized, network.input_shape, test, float_session, artefacts["integer"], found[0])
+    some = _some(test, options.compared_samples)
+    study = IntegerStudy(quantized, network.input_shape, test, float_session, artefacts["integer"], found[0], some)
     metrics = [
         Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL),
         *made.metrics,
         *found,
-        *agreement_metrics(compare_layers(quantized, path, test.inputs, by_position=texts), classes=classes),
+        *agreement_metrics(compare_layers(quantized, path, some, by_position=texts), classes=classes),
         *study.metrics(Rounding(options.rounding)),
         executed,
         *deployment_metrics(float_file, path, test),
@@ -120,6 +123,14 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     # No torch module computes what the file does; the steps that follow take the file.
     handed_on = replace(network, unswapped=None, deployed=path, integer=written.get("integer"))
     return Outcome(metrics, {**written, "execution": report}, handed_on)
+
+
+def _some(test: Split, count: int) -> torch.Tensor | Samples:
+    """The first so many test inputs; all for 0, or where there are no more."""
+    if not 0 < count < len(test):
+        return test.inputs
+    first = test.first(count)
+    return first if isinstance(first, torch.Tensor) else Several(first)
 
 
 def _check_options(task: Task, options: Quantize) -> None:

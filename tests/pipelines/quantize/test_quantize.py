@@ -435,6 +435,7 @@ def test_weights_off_the_grid_are_found() -> None:
         ({"calibration": "kl"}, "calibration must be one of percentile, max, mse, got 'kl'"),
         ({"rounding": "up"}, "rounding must be one of half-even, half-up, gemmlowp, got 'up'"),
         ({"scales": "dyadic"}, "scales must be one of float, power-of-two, got 'dyadic'"),
+        ({"compared_samples": -1}, "compared_samples must be >= 0, got -1"),
         ({"qat_epochs": -1}, "qat_epochs must be >= 0, got -1"),
         ({"size_budget": 0.0}, r"size_budget must be in \[0.25, 1\], got 0.0: at 2 bits in every layer it is 0.25"),
         ({"size_budget": 0.2}, r"size_budget must be in \[0.25, 1\], got 0.2"),
@@ -468,6 +469,23 @@ def test_every_option_has_its_rows(network: MakeNetwork, bench: MakeBench) -> No
     assert found["integer_agreement"] == found["integer_onnx_agreement"] == 1
     assert found["unexplained_differences"] == 0
     assert sorted(outcome.artefacts) == ["execution", "integer", "qonnx", "quantized"]
+
+
+def test_some_samples_are_enough_to_compare_networks(network: MakeNetwork, bench: MakeBench) -> None:
+    made, given = network("digits-mlp", "gelu"), bench("digits-mlp")
+    part = given.data.test
+    first = with_split(given, test=Split(part.inputs[:40], part.targets[:40]))
+    whole, cut, some = (
+        {(each.name, tuple(each.setting.items())): each for each in outcome.metrics}
+        for outcome in (
+            Quantize().run(made, given), Quantize().run(made, first), Quantize(compared_samples=40).run(made, given),
+        )
+    )  # fmt: skip
+    few = {key for key, each in some.items() if "of the first 40 test samples" in each.reason}
+    assert {name for name, _ in few} == {"integer_accuracy", "rounding_accuracy"}
+    assert [some[key].value for key in few] == [cut[key].value for key in few]
+    of_all = [(name, ()) for name in ("accuracy", "runtime_accuracy", "integer_accuracy", "integer_onnx_agreement")]
+    assert [some[key].value for key in of_all] == [whole[key].value for key in of_all]
 
 
 @pytest.mark.parametrize(("activation", "pairs"), [(nn.GELU, 0), (nn.ReLU, 1)])
