@@ -213,16 +213,20 @@ class _Parser:
             return _Form({name: Fraction(1)}, Fraction(0))
         if not _NUMBER.fullmatch(atom.text):
             raise self._error(atom.line, f"{atom.text!r} is neither X_i, Y_i nor a decimal number")
-        number = _decimal(atom.text)
-        if number is None:
-            raise self._error(atom.line, f"{atom.text} is beyond 1e+-{_EXPONENT}")
-        return _Form({}, number)
+        try:
+            return _Form({}, exact_decimal(atom.text))
+        except ValueError as error:
+            raise self._error(atom.line, str(error)) from None
 
 
-def _decimal(text: str) -> Fraction | None:
-    """None where it is beyond what is read."""
+def exact_decimal(text: str) -> Fraction:
+    """The number that a decimal denotes. Raises ValueError for what is none, or beyond 1e+-100."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text!r} is no decimal number")
     try:
         number = Decimal(text)
     except InvalidOperation:  # of an exponent beyond what a Decimal holds
-        return None
-    return None if abs(number.adjusted()) > _EXPONENT else Fraction(number)
+        number = None
+    if number is None or abs(number.adjusted()) > _EXPONENT:
+        raise ValueError(f"{text} is beyond 1e+-{_EXPONENT}")
+    return Fraction(number)
