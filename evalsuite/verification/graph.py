@@ -66,7 +66,19 @@ class Product:
     right: Linear
 
 
-Operation = Affine | Pointwise | Maximum | Convex | Product
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """first - second, the values of two `Pointwise` nodes whose operands differ by the value `apart`.
+
+    No node takes it: bounds of both values, with opposite signs, are bounds of what they differ by.
+    """
+
+    apart: int
+    first: int
+    second: int
+
+
+Operation = Affine | Pointwise | Maximum | Convex | Product | Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,8 @@ class Node:
             return tuple(source for source, _ in self.operation.parts)
         if isinstance(self.operation, Product):
             return self.operation.first, self.operation.second
+        if isinstance(self.operation, Difference):
+            return self.operation.apart, self.operation.first, self.operation.second
         return (self.operation.source,)
 
 
@@ -131,6 +145,8 @@ class Graph:
                 found.append(CONVEX[operation.name](found[operation.source]))
             elif isinstance(operation, Product):
                 found.append(operation.left(found[operation.first]) * operation.right(found[operation.second]))
+            elif isinstance(operation, Difference):
+                found.append(found[operation.first] - found[operation.second])
             else:
                 found.append(operation.of(found[operation.source]).amax(-1))
         return found

@@ -5,7 +5,7 @@ As in every specification, `sat` is what must not happen: that they tell differe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import permutations
 
@@ -78,7 +78,7 @@ def farther_apart(inputs: int, outputs: int, boxes: Iterable[Box], distance: Fra
 
 
 def _specification(
-    inputs: int, outputs: int, boxes: Iterable[Box], broken: list[tuple[Constraint, ...]]
+    inputs: int, outputs: int, boxes: Iterable[Box], broken: Sequence[tuple[Constraint, ...]]
 ) -> Specification:
     cases = tuple(Case(box, constraints) for box in boxes for constraints in broken)
     return Specification(inputs, 2 * outputs, cases)
