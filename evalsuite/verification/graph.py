@@ -57,6 +57,13 @@ class Convex:
 
 
 @dataclass(frozen=True, slots=True)
+class Rounded:
+    """The nearest whole number of each entry of an earlier value."""
+
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """left(first) * right(second), entry by entry: `left` and `right` only choose entries, perhaps one repeatedly."""
 
@@ -78,7 +85,7 @@ class Difference:
     second: int
 
 
-Operation = Affine | Pointwise | Maximum | Convex | Product | Difference
+Operation = Affine | Pointwise | Maximum | Convex | Rounded | Product | Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,10 @@ class Graph:
                 found.append(CONVEX[operation.name](found[operation.source]))
             elif isinstance(operation, Product):
                 found.append(operation.left(found[operation.first]) * operation.right(found[operation.second]))
+            elif isinstance(operation, Rounded):
+                # With the gradient of the identity: its own is 0, which leads a descent nowhere.
+                given = found[operation.source]
+                found.append(given + (given.round() - given).detach())
             elif isinstance(operation, Difference):
                 found.append(found[operation.first] - found[operation.second])
             else:

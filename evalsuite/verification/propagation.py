@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.verification.graph import Affine, Convex, Difference, Graph, Maximum, Node, Pointwise, Product
+from evalsuite.verification.graph import Affine, Convex, Difference, Graph, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.nonlinear import Bilinear, bilinear, convex, difference
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
-from evalsuite.verification.scalar_lines import Chosen, Middle, is_piecewise_linear, scalar_interval, scalar_lines
+from evalsuite.verification.scalar_lines import Chosen, Middle, is_piecewise_linear, rounded_lines, scalar_interval, scalar_lines
 
 Interval = tuple[torch.Tensor, torch.Tensor]
 # Entries of one block of coefficients, (boxes, rows, units): 16 MiB.
@@ -100,6 +100,8 @@ class Propagation:
             found, lines = bilinear(operation, self.intervals[operation.first], self.intervals[operation.second])
         elif isinstance(operation, Convex):
             found, lines = convex(operation, *self.intervals[operation.source])
+        elif isinstance(operation, Rounded):
+            found, lines = rounded_lines(*self.intervals[operation.source])
         elif isinstance(operation, Difference):
             found, lines = self._apart(len(self.intervals), operation)
         else:
@@ -291,7 +293,7 @@ class Propagation:
         return list(zip(sources, pulled, strict=True)), constant
 
     def _back_activation(
-        self, at: int, operation: Pointwise | Convex | Maximum, asked: torch.Tensor
+        self, at: int, operation: Pointwise | Convex | Rounded | Maximum, asked: torch.Tensor
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
         lines = self._lines[at]
         if isinstance(lines, Middle):
