@@ -17,7 +17,14 @@ from evalsuite.contract import Unsupported
 from evalsuite.verification.graph import Affine, Convex, Difference, Graph, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.nonlinear import Bilinear, bilinear, convex, difference
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
-from evalsuite.verification.scalar_lines import Chosen, Middle, is_piecewise_linear, rounded_lines, scalar_interval, scalar_lines
+from evalsuite.verification.scalar_lines import (
+    Chosen,
+    Middle,
+    is_piecewise_linear,
+    rounded_lines,
+    scalar_interval,
+    scalar_lines,
+)
 
 Interval = tuple[torch.Tensor, torch.Tensor]
 # Entries of one block of coefficients, (boxes, rows, units): 16 MiB.
