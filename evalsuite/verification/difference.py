@@ -1,7 +1,8 @@
 """Two networks of the same inputs as one graph: bounds of both are carried back to inputs that they share.
 
-Where the networks have as many activations, one behind the other, each pair of the same size has a node of what the two
-differ by, so that bounds follow the difference from layer to layer (arXiv 2001.03662, 2009.09943).
+Where the networks have as many activations, one behind the other, each two have a node of what they differ by, so that
+bounds follow the difference from layer to layer (arXiv 2001.03662, 2009.09943). Of layers of other sizes, as where
+channels were pruned, those units are compared which behave most alike at random inputs; bounds hold whichever they are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from itertools import pairwise
 import torch
 
 from evalsuite.verification.graph import Affine, Difference, Graph, Node, Pointwise, renumbered
-from evalsuite.verification.linear import Dense, Same
+from evalsuite.verification.linear import Dense, Linear, Same, Select
 from evalsuite.verification.nonlinear import are_twins
+
+_POINTS = 64
 
 
 def _check(first: Graph, second: Graph) -> None:
@@ -54,8 +57,8 @@ def _joined(first: Graph, second: Graph, *weights: torch.Tensor) -> Graph:
             for value in range(start + 1, end + 1):
                 nodes.append(renumbered(graph.nodes[value - 1], place))
                 place[value] = len(nodes)
-        if behind in twins:
-            nodes += _difference(nodes, *(place[value] for place, value in zip(places, behind, strict=True)))
+        if behind in twins and behind != before:
+            nodes += _difference(nodes, places[0][behind[0]], places[1][behind[1]], twins[behind])
     outputs = places[0][first.output], places[1][second.output]
     parts = tuple((output, Dense(weight)) for output, weight in zip(outputs, weights, strict=True))
     size = len(weights[0])
@@ -63,16 +66,30 @@ def _joined(first: Graph, second: Graph, *weights: torch.Tensor) -> Graph:
     return replace(first, nodes=tuple(nodes), output=len(nodes), output_shape=(1, size))
 
 
-def _twins(first: Graph, second: Graph) -> list[tuple[int, int]]:
-    """The values of corresponding activations, in order."""
+def _twins(first: Graph, second: Graph) -> dict[tuple[int, int], tuple[Linear, Linear]]:
+    """The values of corresponding activations, in order, and which entries of each are compared."""
     ours, theirs = (list(_activations(each)) for each in (first, second))
     if len(ours) != len(theirs):
-        return []
-    return [
-        (one, other)
-        for (one, own), (other, twin) in zip(ours, theirs, strict=True)
-        if first.nodes[one - 1].size == second.nodes[other - 1].size and are_twins(own.traits, twin.traits)
-    ]
+        return {}
+    points = torch.randn(_POINTS, first.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    values = first.values(points), second.values(points)
+    found = {}
+    for (one, own), (other, twin) in zip(ours, theirs, strict=True):
+        if are_twins(own.traits, twin.traits):
+            found[one, other] = _alike(values[0][own.source], values[1][twin.source])
+    return found
+
+
+def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear]:
+    """Of operands at some points, each (points, units): the units of both that are compared."""
+    sizes = first.shape[1], second.shape[1]
+    if sizes[0] == sizes[1]:
+        return Same(), Same()
+    from scipy.optimize import linear_sum_assignment
+
+    places = linear_sum_assignment(torch.cdist(first.T, second.T).numpy())
+    left, right = (Select(torch.from_numpy(each), size) for each, size in zip(places, sizes, strict=True))
+    return left, right
 
 
 def _activations(graph: Graph) -> Iterator[tuple[int, Pointwise]]:
@@ -81,10 +98,14 @@ def _activations(graph: Graph) -> Iterator[tuple[int, Pointwise]]:
             yield value, node.operation
 
 
-def _difference(nodes: list[Node], first: int, second: int) -> tuple[Node, Node]:
+def _difference(nodes: list[Node], first: int, second: int, maps: tuple[Linear, Linear]) -> list[Node]:
     """Of two values, the last of which is the last node: what their operands and what they themselves differ by."""
-    size, name = nodes[-1].size, nodes[-1].name
     (one,), (other,) = nodes[first - 1].sources, nodes[second - 1].sources
-    parts = ((one, Same()), (other, Same(-1)))
-    apart = Node(name, Affine(parts, torch.zeros(size, dtype=torch.float64)), size)
-    return apart, Node(name, Difference(len(nodes) + 1, first, second), size)
+    name, size = nodes[-1].name, len(maps[0](torch.zeros(nodes[first - 1].size)))
+    none, chosen = torch.zeros(size, dtype=torch.float64), len(nodes) + 1
+    operations = [
+        Affine(((other, maps[1]),), none),
+        Affine(((one, maps[0]), (chosen, Same(-1))), none),
+        Difference(chosen + 1, first, second, *maps),
+    ]
+    return [Node(name, each, size) for each in operations]

@@ -75,14 +75,17 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """first - second, the values of two `Pointwise` nodes whose operands differ by the value `apart`.
+    """left(first) - right(second), the values of two `Pointwise` nodes whose operands differ by the value `apart`.
 
-    No node takes it: bounds of both values, with opposite signs, are bounds of what they differ by.
+    `left` and `right` only choose entries, none of them twice. No node takes it: where rows ask for entries of both
+    values, with opposite signs, they ask for what these differ by.
     """
 
     apart: int
     first: int
     second: int
+    left: Linear
+    right: Linear
 
 
 Operation = Affine | Pointwise | Maximum | Convex | Rounded | Product | Difference
@@ -157,7 +160,7 @@ class Graph:
                 given = found[operation.source]
                 found.append(given + (given.round() - given).detach())
             elif isinstance(operation, Difference):
-                found.append(found[operation.first] - found[operation.second])
+                found.append(operation.left(found[operation.first]) - operation.right(found[operation.second]))
             else:
                 found.append(operation.of(found[operation.source]).amax(-1))
         return found

@@ -15,6 +15,7 @@ import torch
 
 from evalsuite.contract import Unsupported
 from evalsuite.verification.graph import Affine, Convex, Difference, Graph, Maximum, Node, Pointwise, Product, Rounded
+from evalsuite.verification.linear import Same, Scale
 from evalsuite.verification.nonlinear import Bilinear, bilinear, convex, difference
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
 from evalsuite.verification.scalar_lines import (
@@ -86,7 +87,7 @@ class Propagation:
             operation = node.operation
             asked = (operation.apart,) if isinstance(operation, Difference) else node.sources
             for source in () if not backward or isinstance(operation, Affine) else asked:
-                if source not in sharpened:
+                if not self._follows(source, sharpened):
                     self._sharpen(source, node)
                 sharpened.add(source)
             self._enter(node)
@@ -133,17 +134,20 @@ class Propagation:
 
     def _apart(self, at: int, operation: Difference) -> tuple[Interval, Bilinear]:
         first, second = self._twins(operation)
-        x, y = self.intervals[first.source], self.intervals[second.source]
+        x, y = (
+            (map_(self.intervals[source][0]), map_(self.intervals[source][1]))
+            for source, map_ in ((first.source, operation.left), (second.source, operation.right))
+        )
         lines = difference(first.traits, second.traits, x, y, self.intervals[operation.apart])
-        alone = torch.zeros((), dtype=torch.float64)
-        for value, operand in ((operation.first, x), (operation.second, y)):
+        alone, joint = torch.zeros((), dtype=torch.float64), lines.loss
+        sides = (operation.first, operation.left, x), (operation.second, operation.right, y)
+        for (value, map_, (low, high)), spread in zip(sides, lines.spreads, strict=True):
             own = self._lines[value]
             assert isinstance(own, Middle)
-            alone = alone + own.spread * (operand[0] + operand[1]) / 2 + own.loss
-        joint = lines.spreads[0] * (x[0] + x[1]) / 2 + lines.spreads[1] * (y[0] + y[1]) / 2 + lines.loss
+            alone = alone + map_(own.spread) * (low + high) / 2 + map_(own.loss)
+            joint = joint + spread * (low + high) / 2
         self._nearer[at] = joint < alone
-        (low, high), (least, most) = self.intervals[operation.first], self.intervals[operation.second]
-        return (low - most, high - least), lines
+        return self.intervals[operation.apart], lines  # no node takes its interval
 
     def _through(self, affine: Affine) -> tuple[Interval, torch.Tensor]:
         """The interval of an affine node, and what of each output can be lost by rounding, (batch, outputs)."""
@@ -159,6 +163,17 @@ class Propagation:
         # Backward, as many products with this loss and with the bias are summed as there are outputs.
         loss = units(terms + len(affine.bias)) * size + TINY
         return (center - radius - loss, center + radius + loss), loss
+
+    def _follows(self, value: int, sharpened: set[int]) -> bool:
+        """Whether its interval is what entries of a sharpened value make of theirs, which no backward bound betters."""
+        while value not in sharpened:
+            operation = self._graph.nodes[value - 1].operation
+            maps = [map_ for _, map_ in operation.parts] if isinstance(operation, Affine) else []
+            scaled = len(maps) == 1 and isinstance(maps[0], Same | Scale)
+            if not scaled and not isinstance(operation, Pointwise | Rounded):
+                return False
+            (value,) = self._graph.nodes[value - 1].sources
+        return True
 
     def _sharpen(self, value: int, user: Node) -> None:
         """Meet a value's interval with its backward bounds, where its user gains by that."""
@@ -188,16 +203,20 @@ class Propagation:
     def lower_bounds(self, rows: torch.Tensor, value: int | None = None) -> LowerBounds:
         """Lower bounds of rows (rows, units) times a value, by default the output, for each box."""
         start = self._graph.output if value is None else value
-        found = self._carried(rows, start, related=False)
-        if not any(isinstance(node.operation, Difference) for node in self._graph.nodes[:start]):
-            return found
-        related = self._carried(rows, start, related=True)
+        related, met = self._carried(rows, start, related=True)
+        if not met:
+            return related
+        found, _ = self._carried(rows, start, related=False)
         nearer = related.value > found.value
         coefficients = torch.where(nearer[..., None], related.coefficients, found.coefficients)
         return LowerBounds(torch.maximum(related.value, found.value), coefficients)
 
-    def _carried(self, rows: torch.Tensor, start: int, *, related: bool) -> LowerBounds:
-        """By lines of each activation for itself, or `related`, of what two differ by as far as their rows allow."""
+    def _carried(self, rows: torch.Tensor, start: int, *, related: bool) -> tuple[LowerBounds, bool]:
+        """By lines of each activation for itself, or `related`, of what two differ by where rows ask for both.
+
+        The second result is whether any did.
+        """
+        met = False
         pending: dict[int, torch.Tensor] = {start: rows[None]}
         total = largest = torch.zeros(1, len(rows), dtype=torch.float64)
         additions = 1
@@ -205,6 +224,7 @@ class Propagation:
             operation = self._graph.nodes[at - 1].operation
             if isinstance(operation, Difference) and related:
                 pulled, constant = self._exchanged(at, operation, pending)
+                met |= bool(pulled)
             elif (asked := pending.pop(at, None)) is None:
                 continue
             elif isinstance(operation, Affine):
@@ -224,7 +244,7 @@ class Propagation:
         # Each addition above rounds a sum of at most this magnitude.
         found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
         found = torch.where(found.isnan(), -torch.inf, found)
-        return LowerBounds(found, asked.expand(len(found), -1, -1))
+        return LowerBounds(found, asked.expand(len(found), -1, -1)), met
 
     @torch.no_grad()
     def reach(self, row: torch.Tensor) -> torch.Tensor:
@@ -286,18 +306,22 @@ class Propagation:
         self, at: int, operation: Difference, pending: dict[int, torch.Tensor]
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
         """p x - q y = (p - s) x - (q - s) y + s (x - y): the rows keep what is left of p and q, at most one of them."""
-        first, second = pending.get(operation.first), pending.get(operation.second)
-        if first is None or second is None:
+        if operation.first not in pending or operation.second not in pending:
             return [], torch.zeros((), dtype=torch.float64)
-        opposite = (first * second < 0) & self._nearer[at][:, None]
-        shared = torch.where(opposite, torch.minimum(first.abs(), second.abs()) * first.sign(), 0.0)
-        left = first - shared, second + shared
-        pending[operation.first], pending[operation.second] = left
-        pulled, constant = self._back_planes(at, shared)
-        for rows, value in zip(left, (operation.first, operation.second), strict=True):
-            constant = constant - units(rows.shape[-1]) * _dot(rows.abs(), magnitude(*self.intervals[value]))
-        sources = [each.source for each in self._twins(operation)]
-        return list(zip(sources, pulled, strict=True)), constant
+        p, q = operation.left(pending[operation.first]), operation.right(pending[operation.second])
+        opposite = (p * q < 0) & self._nearer[at][:, None]
+        shared = torch.where(opposite, torch.minimum(p.abs(), q.abs()) * p.sign(), 0.0)
+        planes, constant = self._back_planes(at, shared)
+        pulled = list[tuple[int, torch.Tensor]]()
+        for value, map_, sign, twin, part in zip(
+            (operation.first, operation.second), (operation.left, operation.right), (1, -1), self._twins(operation),
+            planes, strict=True,
+        ):  # fmt: skip
+            rest = pending[value] - sign * map_.pull(shared)
+            constant = constant - units(rest.shape[-1]) * _dot(rest.abs(), magnitude(*self.intervals[value]))
+            pending[value] = rest
+            pulled.append((twin.source, map_.pull(part)))
+        return pulled, constant
 
     def _back_activation(
         self, at: int, operation: Pointwise | Convex | Rounded | Maximum, asked: torch.Tensor

@@ -86,5 +86,5 @@ def test_what_is_refused(text: str, said: str) -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(VnnLibError, match="version <3.0> of VNN-LIB"):
+    with pytest.raises(VnnLibError, match=r"version <3\.0> of VNN-LIB"):
         parse_vnnlib(VERSION.replace("2.0", "3.0") + ONE)
