@@ -1,6 +1,6 @@
 """Two networks of the same inputs as one graph: bounds of both are carried back to inputs that they share.
 
-Where the networks have as many activations, one behind the other, each two have a node of what they differ by, so that
+`side_by_side` has a node of what each two activations differ by, where the networks have as many, one behind the other:
 bounds follow the difference from layer to layer (arXiv 2001.03662, 2009.09943). Of layers of other sizes, as where
 channels were pruned, those units are compared which behave most alike at random inputs; bounds hold whichever they are.
 """
@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 
 import torch
 
-from evalsuite.verification.graph import Affine, Difference, Graph, Node, Pointwise, renumbered
+from evalsuite.verification.graph import Affine, Difference, Graph, Node, Operation, Pointwise, renumbered
 from evalsuite.verification.linear import Dense, Linear, Same, Select
 from evalsuite.verification.nonlinear import are_twins
 
-_POINTS = 64
+# At which units are matched, and how many of the one network by how many of the other at most.
+_POINTS, _MOST_MATCHED = 64, 2**22
+# The values of two activations, and which entries of each are compared.
+Twins = dict[tuple[int, int], tuple[Linear, Linear]]
 
 
 def _check(first: Graph, second: Graph) -> None:
@@ -36,7 +40,7 @@ def with_difference(first: Graph, second: Graph) -> Graph:
     _check(first, second)
     eye = torch.eye(first.outputs, dtype=torch.float64)
     none = torch.zeros_like(eye)
-    return _joined(first, second, torch.cat([eye, eye, none]), torch.cat([-eye, none, eye]))
+    return _joined(first, second, {}, torch.cat([eye, eye, none]), torch.cat([-eye, none, eye]))
 
 
 def side_by_side(first: Graph, second: Graph) -> Graph:
@@ -44,12 +48,12 @@ def side_by_side(first: Graph, second: Graph) -> Graph:
     _check(first, second)
     eye = torch.eye(first.outputs, dtype=torch.float64)
     none = torch.zeros_like(eye)
-    return _joined(first, second, torch.cat([eye, none]), torch.cat([none, eye]))
+    return _joined(first, second, _twins(first, second), torch.cat([eye, none]), torch.cat([none, eye]))
 
 
-def _joined(first: Graph, second: Graph, *weights: torch.Tensor) -> Graph:
+def _joined(first: Graph, second: Graph, twins: Twins, *weights: torch.Tensor) -> Graph:
     """The sum of each network's outputs by its weight."""
-    twins, nodes = _twins(first, second), list[Node]()
+    nodes = list[Node]()
     places: tuple[dict[int, int], dict[int, int]] = {0: 0}, {0: 0}
     starts = [(0, 0), *twins, (len(first.nodes), len(second.nodes))]
     for before, behind in pairwise(starts):
@@ -66,8 +70,8 @@ def _joined(first: Graph, second: Graph, *weights: torch.Tensor) -> Graph:
     return replace(first, nodes=tuple(nodes), output=len(nodes), output_shape=(1, size))
 
 
-def _twins(first: Graph, second: Graph) -> dict[tuple[int, int], tuple[Linear, Linear]]:
-    """The values of corresponding activations, in order, and which entries of each are compared."""
+def _twins(first: Graph, second: Graph) -> Twins:
+    """Of corresponding activations, in order."""
     ours, theirs = (list(_activations(each)) for each in (first, second))
     if len(ours) != len(theirs):
         return {}
@@ -75,16 +79,19 @@ def _twins(first: Graph, second: Graph) -> dict[tuple[int, int], tuple[Linear, L
     values = first.values(points), second.values(points)
     found = {}
     for (one, own), (other, twin) in zip(ours, theirs, strict=True):
-        if are_twins(own.traits, twin.traits):
-            found[one, other] = _alike(values[0][own.source], values[1][twin.source])
+        alike = _alike(values[0][own.source], values[1][twin.source])
+        if alike is not None and are_twins(own.traits, twin.traits):
+            found[one, other] = alike
     return found
 
 
-def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear]:
-    """Of operands at some points, each (points, units): the units of both that are compared."""
+def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] | None:
+    """Of operands at some points, each (points, units): the units of both that are compared; None: too many to match."""
     sizes = first.shape[1], second.shape[1]
     if sizes[0] == sizes[1]:
         return Same(), Same()
+    if prod(sizes) > _MOST_MATCHED:
+        return None
     from scipy.optimize import linear_sum_assignment
 
     places = linear_sum_assignment(torch.cdist(first.T, second.T).numpy())
@@ -103,7 +110,7 @@ def _difference(nodes: list[Node], first: int, second: int, maps: tuple[Linear, 
     (one,), (other,) = nodes[first - 1].sources, nodes[second - 1].sources
     name, size = nodes[-1].name, len(maps[0](torch.zeros(nodes[first - 1].size)))
     none, chosen = torch.zeros(size, dtype=torch.float64), len(nodes) + 1
-    operations = [
+    operations: list[Operation] = [
         Affine(((other, maps[1]),), none),
         Affine(((one, maps[0]), (chosen, Same(-1))), none),
         Difference(chosen + 1, first, second, *maps),

@@ -190,4 +190,5 @@ def renumbered(node: Node, place: dict[int, int]) -> Node:
     if isinstance(operation, Product):
         first, second = place[operation.first], place[operation.second]
         return replace(node, operation=replace(operation, first=first, second=second))
+    assert not isinstance(operation, Difference)  # of two networks, which are numbered before
     return replace(node, operation=replace(operation, source=place[operation.source]))
