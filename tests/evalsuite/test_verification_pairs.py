@@ -269,6 +269,20 @@ def test_bounds_of_a_difference_are_sound_and_know_what_both_share(kind: str, tm
             assert float(-found.sum()) < 0.25 * float(-alone.sum())
 
 
+def test_units_of_a_pruned_layer_are_compared_with_those_that_they_were(tmp_path: Path) -> None:
+    layers = random_layers(2, (3, 12, 12, 3))
+    kept = [0, 2, 3, 4, 7, 8, 9, 11]
+    first_bias = layers[0][1].copy()
+    first_bias[[each for each in range(12) if each not in kept]] = -100.0  # these units are 0 in every box
+    layers[0] = layers[0][0], first_bias
+    (weight, bias), (after, shift), last = layers
+    less = [(weight[kept], bias[kept]), (after[:, kept], shift), last]
+    files = network(tmp_path / "a.onnx", layers), network(tmp_path / "b.onnx", less)
+    file = property_of(tmp_path / "p.vnnlib", [(-1, 1)] * 3, 3)
+    found = verify(files[0], file, against=files[1], within=Fraction(1, 10**6), timeout=5)
+    assert (found.answer.value, found.boxes) == ("unsat", 1)
+
+
 TWINS = [(RELU, RELU), (GELU, GELU), (SILU, SILU), (TANH, TANH), (SIGMOID, SIGMOID), (GELU, RELU), (RELU, SILU)]
 
 
