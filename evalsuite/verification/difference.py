@@ -86,7 +86,7 @@ def _twins(first: Graph, second: Graph) -> Twins:
 
 
 def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] | None:
-    """Of operands at some points, each (points, units), the units of both that are compared; None if they are too many."""
+    """Of operands (points, units) at some points, the units of both that are compared; None if they are too many."""
     sizes = first.shape[1], second.shape[1]
     if sizes[0] == sizes[1]:
         return Same(), Same()
