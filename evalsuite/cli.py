@@ -14,6 +14,7 @@ from evalsuite.run.console import cache_in, described, execute, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from fractions import Fraction
 
     from evalsuite.plugins import Plugin
     from evalsuite.recipe import Recipe
@@ -330,9 +331,17 @@ def verify(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="CSV", help="Where the rows of --instances go [stdout].")] = None,
     timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds for each [60, or the file's].")] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Another network: does it tell the same class in the box?")
+    ] = None,
+    within: Annotated[
+        str | None, typer.Option(metavar="D", help="Of --against: are all outputs within D of it instead?")
+    ] = None,
 ) -> None:
     """Decide a VNN-LIB property of an ONNX network, or many: sat, unsat, unknown, timeout or error."""
     single = onnx is not None and vnnlib is not None and instances is None and out is None
+    if (against is not None and not single) or (within is not None and against is None):
+        stop("--against takes --onnx and --vnnlib beside it, and --within takes --against")
     if not single and (instances is None or onnx is not None or vnnlib is not None):
         stop("verify takes either --onnx and --vnnlib, or --instances and perhaps --out")
     if timeout is not None and not 0 < timeout < float("inf"):
@@ -340,10 +349,22 @@ def verify(
     if instances is not None:
         _verify_many(instances, out, timeout)
     elif onnx is not None and vnnlib is not None:
-        _verify_one(onnx, vnnlib, timeout)
+        _verify_one(onnx, vnnlib, timeout, against, None if within is None else _distance(within))
 
 
-def _verify_one(onnx: Path, vnnlib: Path, timeout: float | None) -> None:
+def _distance(text: str) -> Fraction:
+    from evalsuite.verification.vnnlib import exact_decimal
+
+    try:
+        found = exact_decimal(text)
+    except ValueError as error:
+        stop(f"--within: {error}")
+    if found < 0:
+        stop(f"--within is a distance >= 0, got {text}")
+    return found
+
+
+def _verify_one(onnx: Path, vnnlib: Path, timeout: float | None, against: Path | None, within: Fraction | None) -> None:
     import torch
 
     from evalsuite.contract import Unsupported
@@ -351,7 +372,8 @@ def _verify_one(onnx: Path, vnnlib: Path, timeout: float | None) -> None:
 
     torch.set_num_threads(1)
     try:
-        found = decide(onnx, vnnlib, timeout=60.0 if timeout is None else timeout)
+        limit = 60.0 if timeout is None else timeout
+        found = decide(onnx, vnnlib, against=against, within=within, timeout=limit)
     except (Unsupported, ValueError, OSError) as error:
         print("error")
         stop(_unreadable(error))

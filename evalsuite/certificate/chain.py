@@ -21,6 +21,7 @@ from evalsuite.certificate.refusals import refuse_look_alike, refuse_module, ref
 from evalsuite.contract import Unsupported
 from evalsuite.graph.layers import in_layers
 from evalsuite.graph.owned import close
+from evalsuite.relaxations.twins import Place
 
 _MATRIX_LIMIT = 2**25
 
@@ -52,15 +53,6 @@ class Affine:
             self.bias_size + other.bias_size,
             max(self.terms, other.terms) + 1,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An activation: its dotted path and traits, and lambda of each unit, (units,) float64."""
-
-    path: str
-    traits: Activation
-    hardness: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)

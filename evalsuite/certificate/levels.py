@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from evalsuite.certificate.chain import Affine, Place
-from evalsuite.certificate.planes import (
+from evalsuite.certificate.chain import Affine
+from evalsuite.relaxations.twins import (
     Interval,
+    Place,
     Planes,
     Reach,
     difference_planes,

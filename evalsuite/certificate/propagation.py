@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 
 from evalsuite.certificate.levels import TINY, Level, magnitude, meet, minus, settled, through, units
-from evalsuite.certificate.planes import Interval, Reach
 from evalsuite.certificate.refusals import refuse_values
 from evalsuite.certificate.routes import Index, Route, Step, Twins
+from evalsuite.relaxations.twins import Interval, Reach
 
 # Of a box that is a point, intervals are only as wide as rounding makes them, and lines gain nothing.
 _NARROW = 1e-9

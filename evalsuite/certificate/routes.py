@@ -14,8 +14,8 @@ from torch import nn
 
 from evalsuite.activations import RELU
 from evalsuite.certificate.chain import Affine, Chain, read_chain
-from evalsuite.certificate.planes import check_place
 from evalsuite.contract import Unsupported
+from evalsuite.relaxations.twins import check_place
 
 Index = torch.Tensor | slice
 ALL = slice(None)

@@ -16,10 +16,11 @@ from evalsuite.graph.call import Value
 from evalsuite.graph.graph import Builder, Graph
 from evalsuite.graph.onnx_call import Array, Known, OnnxCall, guarded
 from evalsuite.graph.onnx_moving import MOVING
+from evalsuite.graph.onnx_quantized import QUANTIZED
 from evalsuite.graph.onnx_table import COMPUTING
 from evalsuite.graph.sizes import BATCHES, Shape, at
 
-_READERS = MOVING | COMPUTING
+_READERS = MOVING | COMPUTING | QUANTIZED
 _TYPES: dict[int, torch.dtype] = {
     onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.DOUBLE: torch.float64,
     onnx.TensorProto.INT64: torch.int64, onnx.TensorProto.INT32: torch.int32, onnx.TensorProto.BOOL: torch.bool,

@@ -13,7 +13,7 @@ from torch import nn
 from evalsuite.graph.aten import activation
 from evalsuite.graph.call import Value
 from evalsuite.graph.moving import Pad
-from evalsuite.graph.onnx_call import OnnxCall
+from evalsuite.graph.onnx_call import Known, OnnxCall
 from evalsuite.graph.operations import (
     AveragePool,
     BatchNorm,
@@ -79,9 +79,14 @@ def _hard_swish(c: OnnxCall, x: Any) -> Value:
     return activation(c, x, nn.Hardswish())
 
 
+def _bound(c: OnnxCall, given: Any) -> float:
+    """Of quantized values it may be an integer of 8 bits, which is no constant of a graph."""
+    return float(given.first) if isinstance(given, Known) and given.fixed else float(c.known(given, "bound"))
+
+
 def _clip(c: OnnxCall, x: Any, low: Any = None, high: Any = None) -> Value:
-    low = c.attributes.get("min", -math.inf) if low is None else float(c.known(low, "bound"))
-    high = c.attributes.get("max", math.inf) if high is None else float(c.known(high, "bound"))
+    low = c.attributes.get("min", -math.inf) if low is None else _bound(c, low)
+    high = c.attributes.get("max", math.inf) if high is None else _bound(c, high)
     return activation(c, x, nn.ReLU()) if (low, high) == (0, math.inf) else c.add(Clamp(low, high), x)
 
 

@@ -21,8 +21,8 @@ Tensor = torch.Tensor
 Some = TypeVar("Some", bound="Operation")
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "abs": torch.abs, "cos": torch.cos, "erf": torch.erf, "exp": torch.exp, "floor": torch.floor, "log": torch.log,
-    "nan": torch.isnan, "not": torch.logical_not, "rsqrt": torch.rsqrt, "sign": torch.sign, "sin": torch.sin,
-    "sqrt": torch.sqrt,
+    "nan": torch.isnan, "not": torch.logical_not, "round": torch.round, "rsqrt": torch.rsqrt, "sign": torch.sign,
+    "sin": torch.sin, "sqrt": torch.sqrt,
 }  # fmt: skip
 PAIRS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "and": torch.logical_and, "equal": torch.eq, "greater": torch.gt, "greater-equal": torch.ge, "less": torch.lt,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Protocol
 
 import torch
 
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.specification import Specification, numbered
-from evalsuite.verification.witness import Judge, Witness
+from evalsuite.verification.witness import Witness
 
 # Points this near to a case are replayed as well: ONNX Runtime rounds in another order.
 _NEAR = 1e-5
@@ -24,19 +25,27 @@ def _float32(exact: Fraction) -> float:
     return min(max(float(exact), -_ABSENT), _ABSENT)
 
 
+class Judging(Protocol):
+    """What alone declares a witness."""
+
+    def witness(self, point: torch.Tensor, /) -> Witness | None:
+        """The witness at a float32 point (inputs,), or one that it leads to."""
+        ...
+
+
 class Attack:
     """Looks for points that satisfy a case of a specification.
 
     Args:
         graph: of the network, in any dtype.
         specification: whose cases are looked at.
-        judge: what alone declares a witness.
+        judge: of the points that seem to satisfy a case.
         seed: of the starting points.
         check: called often; what it raises ends the search.
     """
 
     def __init__(
-        self, graph: Graph, specification: Specification, judge: Judge, *, seed: int, check: Callable[[], None]
+        self, graph: Graph, specification: Specification, judge: Judging, *, seed: int, check: Callable[[], None]
     ) -> None:
         self._graph, self._judge, self._check = graph.to(torch.float32), judge, check
         self._generator = torch.Generator().manual_seed(seed)

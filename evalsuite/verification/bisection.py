@@ -17,7 +17,7 @@ from evalsuite.verification.specification import Box, Case, numbered
 from evalsuite.verification.witness import Witness
 
 _MOST_BOXES = 512
-_BATCH_SECONDS = 0.1
+_BATCH_SECONDS = 0.25
 _DESCENTS = 16
 # The weight of the reach in the choice of the input to halve.
 _REACH = 0.5

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from pathlib import Path
 
 import onnx
@@ -23,8 +24,10 @@ import torch
 from evalsuite.contract import Unsupported
 from evalsuite.verification.attack import Attack
 from evalsuite.verification.bisection import Bisection
+from evalsuite.verification.difference import side_by_side
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import compare, graph_of, load_onnx
+from evalsuite.verification.pairs import crossings, of_two
 from evalsuite.verification.specification import Box, Case, Specification
 from evalsuite.verification.vnnlib import read_vnnlib
 from evalsuite.verification.witness import Judge, Witness
@@ -70,6 +73,16 @@ class Verification:
 Check = Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """`classes`: whether it is for the classes of two networks."""
+
+    specification: Specification
+    graph: Graph
+    judge: Judge
+    classes: bool = False
+
+
 class _OutOfTime(Exception):
     """The deadline has passed."""
 
@@ -81,32 +94,51 @@ class _Found:
     witness: Witness | None = None
 
 
-def verify(onnx: Path, vnnlib: Path, *, timeout: float = 60.0, seed: int = 0) -> Verification:
+def verify(
+    onnx: Path,
+    vnnlib: Path,
+    *,
+    against: Path | None = None,
+    within: Fraction | None = None,
+    timeout: float = 60.0,
+    seed: int = 0,
+) -> Verification:
     """Decide whether a network has an input in the property's boxes with outputs that satisfy its constraints.
+
+    With another network, whose inputs and outputs are as many: whether the two tell different classes anywhere in the
+    boxes, or have outputs farther apart than `within`. A property may also state constraints of its own on Y_0 to
+    Y_(2n-1), the n outputs of the first network and then those of the second.
 
     Args:
         onnx: an .onnx or .onnx.gz file.
-        vnnlib: a .vnnlib or .vnnlib.gz file.
+        vnnlib: a .vnnlib or .vnnlib.gz file; with `against`, one that bounds inputs alone will do.
+        against: the other network's file.
+        within: at least 0; the outputs may be so far apart.
         timeout: seconds, of reading and deciding together; it is held within half a second, unless one operation on
             one box takes longer.
         seed: of the falsifier.
 
     Raises:
         Unsupported: the network can't be read; see `read_onnx`.
-        ValueError: a timeout that is not > 0, a file that is none, a property with other numbers of X and Y.
+        ValueError: a timeout that is not > 0, a file that is none, a property with other numbers of X and Y, networks
+            that do not fit each other, `within` where there is nothing to compare.
         OSError: a file can't be read.
     """
-    return _decided(lambda check: _prepared(onnx, vnnlib, check), timeout, seed)
+    if within is not None and (against is None or within < 0):
+        raise ValueError(f"within is a distance >= 0 between the outputs of two networks, got {float(within):g}")
+    files = [onnx] if against is None else [onnx, against]
+    return _decided(lambda check: _prepared(files, vnnlib, within, check), timeout, seed)
 
 
 def decide(
     model: onnx.ModelProto, graph: Graph, specification: Specification, *, timeout: float, seed: int = 0
 ) -> Verification:
     """`verify` of a model that has been read and compared, and of a specification made in memory."""
-    return _decided(lambda _: (specification, graph, Judge(model, graph, specification)), timeout, seed)
+    asked = _Asked(specification, graph, Judge(specification, (model, graph)))
+    return _decided(lambda _: asked, timeout, seed)
 
 
-def _decided(prepare: Callable[[Check], tuple[Specification, Graph, Judge]], timeout: float, seed: int) -> Verification:
+def _decided(prepare: Callable[[Check], _Asked], timeout: float, seed: int) -> Verification:
     if not 0 < timeout < float("inf"):
         raise ValueError(f"timeout must be > 0 and finite, got {timeout}")
     started = time.perf_counter()
@@ -117,9 +149,9 @@ def _decided(prepare: Callable[[Check], tuple[Specification, Graph, Judge]], tim
 
     search, prepared = None, None
     try:
-        specification, graph, judge = prepare(check)
+        asked = prepare(check)
         prepared = time.perf_counter()
-        search = _Search(graph, specification, judge, seed, check)
+        search = _Search(asked, seed, check)
         found = search.run(seconds=_FALSIFY * timeout)
     except _OutOfTime:
         found = _Found(Answer.TIMEOUT, "the time is up" + ("" if prepared else ", while reading the files"))
@@ -129,16 +161,33 @@ def _decided(prepare: Callable[[Check], tuple[Specification, Graph, Judge]], tim
     return Verification(found.answer, found.witness, reason, boxes, prepared - started, ended - prepared)
 
 
-def _prepared(onnx: Path, vnnlib: Path, check: Check) -> tuple[Specification, Graph, Judge]:
+def _prepared(files: list[Path], vnnlib: Path, within: Fraction | None, check: Check) -> _Asked:
     specification = read_vnnlib(vnnlib, check)
-    model = load_onnx(onnx)
-    graph = graph_of(model, str(onnx), check)
-    for kind, asked, has in (("X", specification.inputs, graph.inputs), ("Y", specification.outputs, graph.outputs)):
+    networks = []
+    for file in files:
+        model = load_onnx(file)
+        networks.append((model, graph_of(model, str(file), check)))
+    graphs, classes = [graph for _, graph in networks], False
+    if len(files) > 1:
+        _check_alike(files, graphs)
+        specification, classes = of_two(specification, graphs[0].outputs, within, str(vnnlib))
+    wanted = graphs[0].inputs, sum(each.outputs for each in graphs)
+    declared = specification.inputs, specification.outputs
+    for kind, asked, has in zip("XY", declared, wanted, strict=True):
         if asked != has:
-            raise ValueError(f"{vnnlib}: declares {asked} {kind}_i, but {onnx} has {has}")
-    compare(graph, model, str(onnx), _inside(specification))
-    check()
-    return specification, graph, Judge(model, graph, specification)
+            raise ValueError(f"{vnnlib}: declares {asked} {kind}_i, but {' with '.join(map(str, files))} has {has}")
+    for file, (model, graph) in zip(files, networks, strict=True):
+        compare(graph, model, str(file), _inside(specification))
+        check()
+    whole = graphs[0] if len(graphs) == 1 else side_by_side(*graphs)
+    return _Asked(specification, whole, Judge(specification, *networks), classes)
+
+
+def _check_alike(files: list[Path], graphs: list[Graph]) -> None:
+    sizes = [(each.inputs, each.outputs) for each in graphs]
+    if sizes[0] != sizes[1]:
+        each = [f"{file} has {a} inputs and {b} outputs" for file, (a, b) in zip(files, sizes, strict=True)]
+        raise ValueError(f"networks of the same inputs and outputs are compared; {', '.join(each)}")
 
 
 def _inside(specification: Specification, count: int = 4) -> torch.Tensor:
@@ -149,19 +198,29 @@ def _inside(specification: Specification, count: int = 4) -> torch.Tensor:
 
 
 class _Search:
-    def __init__(self, graph: Graph, specification: Specification, judge: Judge, seed: int, check: Check) -> None:
-        self._graph, self._check = graph, check
-        self._attack = Attack(graph, specification, judge, seed=seed, check=check)
+    def __init__(self, asked: _Asked, seed: int, check: Check) -> None:
+        self._asked, self._graph, self._seed, self._check = asked, asked.graph, seed, check
+        self._attack = Attack(asked.graph, asked.specification, asked.judge, seed=seed, check=check)
         # By identity, which the reader gives to equal boxes: the hashes of rationals are slow.
         self._groups: dict[int, tuple[Box, list[tuple[int, Case]]]] = {}
-        for place, case in enumerate(specification.cases):
+        for place, case in enumerate(asked.specification.cases):
             self._groups.setdefault(id(case.box), (case.box, []))[1].append((place, case))
             check()
         self.boxes = 0
 
     def run(self, *, seconds: float) -> _Found:
-        witness = self._attack.search(seconds=seconds)
+        witness = self._crossed(seconds / 2) if self._asked.classes else None
+        witness = witness or self._attack.search(seconds=seconds)
         return self._prove() if witness is None else _Found(Answer.SAT, "falsifier", witness)
+
+    def _crossed(self, seconds: float) -> Witness | None:
+        """By what leads out of a class in either network; see `Crossing`."""
+        for left, crossing in crossings(self._asked.specification, self._asked.judge):
+            attack = Attack(self._graph, left, crossing, seed=self._seed, check=self._check)
+            witness = attack.search(seconds=seconds / len(self._groups))
+            if witness is not None:
+                return witness
+        return None
 
     def unreachable(self, answer: Answer) -> str:
         """What an open answer's reason says of boxes without float32 points."""

@@ -57,6 +57,13 @@ class Convex:
 
 
 @dataclass(frozen=True, slots=True)
+class Rounded:
+    """The nearest whole number of each entry of an earlier value."""
+
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """left(first) * right(second), entry by entry: `left` and `right` only choose entries, perhaps one repeatedly."""
 
@@ -66,7 +73,22 @@ class Product:
     right: Linear
 
 
-Operation = Affine | Pointwise | Maximum | Convex | Product
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """left(first) - right(second), the values of two `Pointwise` nodes whose operands differ by the value `apart`.
+
+    `left` and `right` only choose entries, none of them twice. No node takes it: where rows ask for entries of both
+    values, with opposite signs, they ask for what these differ by.
+    """
+
+    apart: int
+    first: int
+    second: int
+    left: Linear
+    right: Linear
+
+
+Operation = Affine | Pointwise | Maximum | Convex | Rounded | Product | Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +106,8 @@ class Node:
             return tuple(source for source, _ in self.operation.parts)
         if isinstance(self.operation, Product):
             return self.operation.first, self.operation.second
+        if isinstance(self.operation, Difference):
+            return self.operation.apart, self.operation.first, self.operation.second
         return (self.operation.source,)
 
 
@@ -131,6 +155,12 @@ class Graph:
                 found.append(CONVEX[operation.name](found[operation.source]))
             elif isinstance(operation, Product):
                 found.append(operation.left(found[operation.first]) * operation.right(found[operation.second]))
+            elif isinstance(operation, Rounded):
+                # With the gradient of the identity: its own is 0, which leads a descent nowhere.
+                given = found[operation.source]
+                found.append(given + (given.round() - given).detach())
+            elif isinstance(operation, Difference):
+                found.append(operation.left(found[operation.first]) - operation.right(found[operation.second]))
             else:
                 found.append(operation.of(found[operation.source]).amax(-1))
         return found
@@ -160,4 +190,5 @@ def renumbered(node: Node, place: dict[int, int]) -> Node:
     if isinstance(operation, Product):
         first, second = place[operation.first], place[operation.second]
         return replace(node, operation=replace(operation, first=first, second=second))
+    assert not isinstance(operation, Difference)  # of two networks, which are numbered before
     return replace(node, operation=replace(operation, source=place[operation.source]))

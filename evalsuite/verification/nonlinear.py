@@ -10,13 +10,16 @@ from dataclasses import dataclass
 
 import torch
 
+from evalsuite.activations import Activation
 from evalsuite.contract import Unsupported
 from evalsuite.relaxations import product
+from evalsuite.relaxations.twins import Form, Reach, apart_planes
 from evalsuite.verification.graph import CONVEX, Convex, Product
 from evalsuite.verification.rounding import EPS, TINY, magnitude, units
 from evalsuite.verification.scalar_lines import Middle
 
 Interval = tuple[torch.Tensor, torch.Tensor]
+_Plane = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp": torch.exp,
     "reciprocal": lambda x: -1 / (x * x),
@@ -37,6 +40,18 @@ class Bilinear:
     spreads: tuple[torch.Tensor, torch.Tensor]
     constant: torch.Tensor
     loss: torch.Tensor
+
+    @staticmethod
+    def between(lower: _Plane, upper: _Plane, sizes: tuple[torch.Tensor, torch.Tensor], terms: int) -> Bilinear:
+        """Of planes below and above, each (slope, slope, intercept), for operands of magnitudes up to `sizes`.
+
+        Carried back, a coefficient of an operand is a sum of at most so many `terms`.
+        """
+        rounded = lower[2].abs() + upper[2].abs()
+        for one, other, size in zip(lower, upper, sizes, strict=False):
+            rounded = rounded + (one.abs() + other.abs()) * size
+        x, y, rest = (((one + other) / 2, (other - one) / 2) for one, other in zip(lower, upper, strict=True))
+        return Bilinear((x[0], y[0]), (x[1], y[1]), rest[0], rest[1] + units(terms) * rounded + TINY)
 
 
 def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[Interval, Middle]:
@@ -78,13 +93,25 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
     low, high = corners.amin(0), corners.amax(0)
     lower = planes.lower_x, planes.lower_y, planes.lower_intercept
     upper = planes.upper_x, planes.upper_y, planes.upper_intercept
-    sizes = magnitude(*xs), magnitude(*ys)
-    rounded = sum(
-        ((one.abs() + other.abs()) * size for one, other, size in zip(lower, upper, sizes, strict=False)),
-        lower[2].abs() + upper[2].abs(),
-    )
-    # Carried back, a coefficient of an operand is a sum over all the products that take it.
+    # Over all the products that take an operand.
     terms = 8 + low.shape[-1] + operation.left.terms + operation.right.terms
-    x, y, rest = (((one + other) / 2, (other - one) / 2) for one, other in zip(lower, upper, strict=True))
-    lines = Bilinear((x[0], y[0]), (x[1], y[1]), rest[0], rest[1] + units(terms) * rounded + TINY)
+    lines = Bilinear.between(lower, upper, (magnitude(*xs), magnitude(*ys)), terms)
     return (low - 4 * EPS * low.abs() - TINY, high + 4 * EPS * high.abs() + TINY), lines
+
+
+def are_twins(first: Activation, second: Activation) -> bool:
+    """Whether planes of first(x) - second(y) are known."""
+    point = torch.zeros(1, dtype=torch.float64)
+    return apart_planes(first, second, Reach((point, point), (point, point), (point, point))) is not None
+
+
+def difference(first: Activation, second: Activation, x: Interval, y: Interval, apart: Interval) -> Bilinear:
+    """Planes of first(x) - second(y), which are twins, for operands within their ends and x - y within `apart`."""
+    planes = apart_planes(first, second, Reach(x, y, apart))
+    assert planes is not None
+
+    def plane(form: Form) -> _Plane:
+        return form.d + form.a, form.b - form.d, form.constant
+
+    sizes = magnitude(*x), magnitude(*y)
+    return Bilinear.between(plane(planes.lower), plane(planes.upper), sizes, 8 + x[0].shape[-1])

@@ -22,7 +22,7 @@ from evalsuite.graph.moving import Reshape, Transpose
 from evalsuite.graph.norms import with_norms
 from evalsuite.graph.owned import is_exact
 from evalsuite.graph.patterns import recognised
-from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Pointwise, Product
+from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
 from evalsuite.verification.writing import Known, Padded, Rule, Tensor, Writer, numbers
 
@@ -97,6 +97,8 @@ def _power(w: Writer, operation: typed.Power, x: Tensor) -> Tensor:
 
 
 def _function(w: Writer, operation: typed.Function, x: Tensor) -> Tensor:
+    if operation.name == "round":
+        return w.append(Rounded(x.value), x.shape)
     if operation.name not in ("exp", "rsqrt"):
         w.refuse(f"no sound bounds of {operation.name}")
     return w.append(Convex(x.value, operation.name), x.shape)

@@ -14,10 +14,18 @@ from dataclasses import dataclass
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.verification.graph import Affine, Convex, Graph, Node, Pointwise, Product
-from evalsuite.verification.nonlinear import Bilinear, bilinear, convex
+from evalsuite.verification.graph import Affine, Convex, Difference, Graph, Maximum, Node, Pointwise, Product, Rounded
+from evalsuite.verification.linear import Same, Scale
+from evalsuite.verification.nonlinear import Bilinear, bilinear, convex, difference
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
-from evalsuite.verification.scalar_lines import Chosen, Middle, is_piecewise_linear, scalar_interval, scalar_lines
+from evalsuite.verification.scalar_lines import (
+    Chosen,
+    Middle,
+    is_piecewise_linear,
+    rounded_lines,
+    scalar_interval,
+    scalar_lines,
+)
 
 Interval = tuple[torch.Tensor, torch.Tensor]
 # Entries of one block of coefficients, (boxes, rows, units): 16 MiB.
@@ -72,11 +80,14 @@ class Propagation:
         self.intervals: list[Interval] = [(lower, upper)]
         self._losses: list[torch.Tensor | None] = [None]
         self._lines: list[Middle | Chosen | Bilinear | None] = [None]
+        # Of each difference, where its planes lie nearer to each other than the lines of both activations.
+        self._nearer: dict[int, torch.Tensor] = {}
         sharpened = {0}
         for node in graph.nodes:
             operation = node.operation
-            for source in () if not backward or isinstance(operation, Affine) else node.sources:
-                if source not in sharpened:
+            asked = (operation.apart,) if isinstance(operation, Difference) else node.sources
+            for source in () if not backward or isinstance(operation, Affine) else asked:
+                if not self._follows(source, sharpened):
                     self._sharpen(source, node)
                 sharpened.add(source)
             self._enter(node)
@@ -97,6 +108,10 @@ class Propagation:
             found, lines = bilinear(operation, self.intervals[operation.first], self.intervals[operation.second])
         elif isinstance(operation, Convex):
             found, lines = convex(operation, *self.intervals[operation.source])
+        elif isinstance(operation, Rounded):
+            found, lines = rounded_lines(*self.intervals[operation.source])
+        elif isinstance(operation, Difference):
+            found, lines = self._apart(len(self.intervals), operation)
         else:
             low, high = self.intervals[operation.source]
             if isinstance(operation, Pointwise):
@@ -110,6 +125,29 @@ class Propagation:
         self.intervals.append(found)
         self._losses.append(loss)
         self._lines.append(lines)
+
+    def _twins(self, operation: Difference) -> tuple[Pointwise, Pointwise]:
+        first, second = (self._graph.nodes[each - 1].operation for each in (operation.first, operation.second))
+        assert isinstance(first, Pointwise)
+        assert isinstance(second, Pointwise)
+        return first, second
+
+    def _apart(self, at: int, operation: Difference) -> tuple[Interval, Bilinear]:
+        first, second = self._twins(operation)
+        x, y = (
+            (map_(self.intervals[source][0]), map_(self.intervals[source][1]))
+            for source, map_ in ((first.source, operation.left), (second.source, operation.right))
+        )
+        lines = difference(first.traits, second.traits, x, y, self.intervals[operation.apart])
+        alone, joint = torch.zeros((), dtype=torch.float64), lines.loss
+        sides = (operation.first, operation.left, x), (operation.second, operation.right, y)
+        for (value, map_, (low, high)), spread in zip(sides, lines.spreads, strict=True):
+            own = self._lines[value]
+            assert isinstance(own, Middle)
+            alone = alone + map_(own.spread) * (low + high) / 2 + map_(own.loss)
+            joint = joint + spread * (low + high) / 2
+        self._nearer[at] = joint < alone
+        return self.intervals[operation.apart], lines  # no node takes its interval
 
     def _through(self, affine: Affine) -> tuple[Interval, torch.Tensor]:
         """The interval of an affine node, and what of each output can be lost by rounding, (batch, outputs)."""
@@ -125,6 +163,17 @@ class Propagation:
         # Backward, as many products with this loss and with the bias are summed as there are outputs.
         loss = units(terms + len(affine.bias)) * size + TINY
         return (center - radius - loss, center + radius + loss), loss
+
+    def _follows(self, value: int, sharpened: set[int]) -> bool:
+        """Whether its interval is what entries of a sharpened value make of theirs, which no backward bound betters."""
+        while value not in sharpened:
+            operation = self._graph.nodes[value - 1].operation
+            maps = [map_ for _, map_ in operation.parts] if isinstance(operation, Affine) else []
+            scaled = len(maps) == 1 and isinstance(maps[0], Same | Scale)
+            if not scaled and not isinstance(operation, Pointwise | Rounded):
+                return False
+            (value,) = self._graph.nodes[value - 1].sources
+        return True
 
     def _sharpen(self, value: int, user: Node) -> None:
         """Meet a value's interval with its backward bounds, where its user gains by that."""
@@ -154,21 +203,37 @@ class Propagation:
     def lower_bounds(self, rows: torch.Tensor, value: int | None = None) -> LowerBounds:
         """Lower bounds of rows (rows, units) times a value, by default the output, for each box."""
         start = self._graph.output if value is None else value
+        related, met = self._carried(rows, start, related=True)
+        if not met:
+            return related
+        found, _ = self._carried(rows, start, related=False)
+        nearer = related.value > found.value
+        coefficients = torch.where(nearer[..., None], related.coefficients, found.coefficients)
+        return LowerBounds(torch.maximum(related.value, found.value), coefficients)
+
+    def _carried(self, rows: torch.Tensor, start: int, *, related: bool) -> tuple[LowerBounds, bool]:
+        """By lines of each activation for itself, or `related`, of what two differ by where rows ask for both.
+
+        The second result is whether any did.
+        """
+        met = False
         pending: dict[int, torch.Tensor] = {start: rows[None]}
         total = largest = torch.zeros(1, len(rows), dtype=torch.float64)
         additions = 1
         for at in range(start, 0, -1):
-            asked = pending.pop(at, None)
-            if asked is None:
-                continue
             operation = self._graph.nodes[at - 1].operation
-            if isinstance(operation, Affine):
+            if isinstance(operation, Difference) and related:
+                pulled, constant = self._exchanged(at, operation, pending)
+                met |= bool(pulled)
+            elif (asked := pending.pop(at, None)) is None:
+                continue
+            elif isinstance(operation, Affine):
                 pulled, constant = self._back_affine(at, operation, asked)
             elif isinstance(operation, Product):
                 pulled, constant = self._back_product(at, operation, asked)
             else:
-                coefficients, constant = self._back_activation(at, operation.source, asked)
-                pulled = [(operation.source, coefficients)]
+                assert not isinstance(operation, Difference)
+                pulled, constant = self._back_activation(at, operation, asked)
             for source, coefficients in pulled:
                 constant = constant + self._collect(pending, source, coefficients)
             total = total + constant
@@ -179,7 +244,7 @@ class Propagation:
         # Each addition above rounds a sum of at most this magnitude.
         found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
         found = torch.where(found.isnan(), -torch.inf, found)
-        return LowerBounds(found, asked.expand(len(found), -1, -1))
+        return LowerBounds(found, asked.expand(len(found), -1, -1)), met
 
     @torch.no_grad()
     def reach(self, row: torch.Tensor) -> torch.Tensor:
@@ -190,6 +255,7 @@ class Propagation:
             if asked is None:
                 continue
             operation, lines = self._graph.nodes[at - 1].operation, self._lines[at]
+            assert not isinstance(operation, Difference)  # which no node takes
             if isinstance(operation, Affine):
                 pulled = [(source, map_.absolute().pull(asked)) for source, map_ in operation.parts]
             elif isinstance(operation, Product):
@@ -199,7 +265,7 @@ class Propagation:
                 steepest = lines.slope.abs() + lines.spread.abs()
                 pulled = [(operation.source, asked * steepest[:, None])]
             else:
-                pulled = [(operation.source, self._back_activation(at, operation.source, asked)[0])]
+                pulled = self._back_activation(at, operation, asked)[0]
             for source, coefficients in pulled:
                 pending[source] = pending[source] + coefficients if source in pending else coefficients
         return pending[0][:, 0] if 0 in pending else torch.zeros_like(self.intervals[0][0])
@@ -223,30 +289,56 @@ class Propagation:
     def _back_product(
         self, at: int, operation: Product, asked: torch.Tensor
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
+        (x, y), constant = self._back_planes(at, asked)
+        pulled = [(operation.first, operation.left.pull(x)), (operation.second, operation.right.pull(y))]
+        return pulled, constant
+
+    def _back_planes(self, at: int, asked: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         lines, size = self._lines[at], asked.abs()
         assert isinstance(lines, Bilinear)
         pulled = [
-            (source, map_.pull(asked * slope[:, None] - size * spread[:, None]))
-            for source, map_, slope, spread in zip(
-                (operation.first, operation.second), (operation.left, operation.right), lines.slopes, lines.spreads,
-                strict=True,
-            )
-        ]  # fmt: skip
+            asked * slope[:, None] - size * spread[:, None]
+            for slope, spread in zip(lines.slopes, lines.spreads, strict=True)
+        ]
         return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
 
-    def _back_activation(self, at: int, source: int, asked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _exchanged(
+        self, at: int, operation: Difference, pending: dict[int, torch.Tensor]
+    ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
+        """p x - q y = (p - s) x - (q - s) y + s (x - y): the rows keep what is left of p and q, at most one of them."""
+        if operation.first not in pending or operation.second not in pending:
+            return [], torch.zeros((), dtype=torch.float64)
+        p, q = operation.left(pending[operation.first]), operation.right(pending[operation.second])
+        opposite = (p * q < 0) & self._nearer[at][:, None]
+        shared = torch.where(opposite, torch.minimum(p.abs(), q.abs()) * p.sign(), 0.0)
+        planes, constant = self._back_planes(at, shared)
+        pulled = list[tuple[int, torch.Tensor]]()
+        for value, map_, sign, twin, part in zip(
+            (operation.first, operation.second), (operation.left, operation.right), (1, -1), self._twins(operation),
+            planes, strict=True,
+        ):  # fmt: skip
+            rest = pending[value] - sign * map_.pull(shared)
+            constant = constant - units(rest.shape[-1]) * _dot(rest.abs(), magnitude(*self.intervals[value]))
+            pending[value] = rest
+            pulled.append((twin.source, map_.pull(part)))
+        return pulled, constant
+
+    def _back_activation(
+        self, at: int, operation: Pointwise | Convex | Rounded | Maximum, asked: torch.Tensor
+    ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
         lines = self._lines[at]
         if isinstance(lines, Middle):
             size = asked.abs()
             pulled = torch.addcmul(asked * lines.slope[:, None], size, lines.spread[:, None], value=-1)
-            return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
+            return [(operation.source, pulled)], _dot(asked, lines.constant) - _dot(size, lines.loss)
         assert isinstance(lines, Chosen)
         up, down = asked.clamp(min=0), asked.clamp(max=0)
         moved = up + down * lines.dominates[:, None]
-        pulled = torch.zeros((*moved.shape[:-1], self.intervals[source][0].shape[1]), dtype=torch.float64)
+        inputs = self.intervals[operation.source][0].shape[1]
+        pulled = torch.zeros((*moved.shape[:-1], inputs), dtype=torch.float64)
         pulled.scatter_add_(-1, lines.index[:, None].expand(moved.shape), moved)
         constant = _dot(down, torch.where(lines.dominates, 0.0, lines.most)) - _dot(asked.abs(), lines.loss)
-        return pulled, constant
+        return [(operation.source, pulled)], constant
 
     def _at_input(self, asked: torch.Tensor) -> torch.Tensor:
         """The least value of the rows over each box, (batch, rows)."""

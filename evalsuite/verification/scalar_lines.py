@@ -16,6 +16,8 @@ from evalsuite.verification.rounding import EPS, TINY, magnitude, units
 
 # A chord and its intercept are half a dozen operations on numbers up to (1 + slopes) (|l| + |u|).
 _CHORD_SLACK = 32 * EPS
+# Of a whole number's width: what float32 loses of numbers up to 255, and of the sums that they are made of.
+_NEAR_TIE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,19 @@ def scalar_lines(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -
         return Middle.between(*_two_pieces(traits, lower, upper), size)
     lines = _refused(traits, lambda: relax(traits, lower, upper))
     return Middle.between((lines.lower_slope, lines.lower_intercept), (lines.upper_slope, lines.upper_intercept), size)
+
+
+def rounded_lines(lower: torch.Tensor, upper: torch.Tensor) -> tuple[tuple[torch.Tensor, torch.Tensor], Middle]:
+    """The interval of the nearest whole numbers of inputs in [lower, upper], and lines around them.
+
+    Near a tie it is either of the two: there a file that computes its input in float32 may take the other one.
+    """
+    reach = 0.5 + _NEAR_TIE
+    least, most = (lower - reach).ceil(), (upper + reach).floor()
+    whole = least == most
+    slope = torch.where(whole, 0.0, torch.ones_like(lower))
+    below, above = torch.where(whole, least, -reach), torch.where(whole, most, reach)
+    return (least, most), Middle.between((slope, below), (slope, above), magnitude(lower, upper))
 
 
 def _refused(traits: Activation, relaxed: Callable[[], _T]) -> _T:

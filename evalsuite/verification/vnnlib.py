@@ -1,8 +1,9 @@
-"""Reading VNN-LIB 1.0 files: boxes on X_i and linear constraints on Y_i, joined by `and` and `or`.
+"""Reading VNN-LIB files: boxes on X_i and linear constraints on Y_i, joined by `and` and `or`.
 
-Numbers are kept as the exact rationals that the decimals denote, for a witness is judged without tolerance. Errors name
-the file and the line. The `vnnlib` package of the registry does not serve: 1.0.2 reads VNN-LIB 2.0 alone, and 0.0.1
-turns decimals into float64.
+Of VNN-LIB 2.0 that is read which says the same of one network or of two: see `vnnlib_networks`. Numbers are kept as the
+exact rationals that the decimals denote, for a witness is judged without tolerance. Errors name the file and the line.
+The `vnnlib` package of the registry does not serve: 1.0.2 reads VNN-LIB 2.0 alone, and no exponents, and 0.0.1 turns
+decimals into float64.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from pathlib import Path
 
 from evalsuite.verification.specification import Specification
 from evalsuite.verification.vnnlib_cases import LARGEST, Atomic, Cases, Check, Clause, Variable
+from evalsuite.verification.vnnlib_networks import Tensors, closed_up
 from evalsuite.verification.vnnlib_syntax import Group, Tree, VnnLibError, Word, groups
 
 _NAME = re.compile(r"([XY])_(0|[1-9][0-9]*)\Z")
 _COMPARISONS = ("<=", ">=", "<", ">", "=", "==")
 # Of Python's own decimals it reads fewer: no 1_000, no NaN, no digits of other scripts.
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_SECOND = re.compile(r"\(\s*vnnlib-version\b")
 _MOST_CASES = 100_000
 # Of all cases together: their comparisons, and the marks of which case has which.
 _MOST_COMPARISONS = 10_000_000
@@ -74,6 +77,7 @@ class _Parser:
     def __init__(self, where: str, check: Check) -> None:
         self._where, self._check = where, check
         self._declared: dict[str, set[int]] = {"X": set(), "Y": set()}
+        self._tensors = Tensors(self._error)
 
     def _error(self, line: int, message: str) -> VnnLibError:
         return VnnLibError(f"{self._where}:{line}: {message}")
@@ -82,11 +86,16 @@ class _Parser:
         common: list[Atomic] = []
         clauses: list[Clause] = [()]
         last = 1
+        text = closed_up(text) if _SECOND.search(text) else text
         for tree in groups(text, self._where, self._check):
             last = tree.line
             command, arguments = self._command(tree)
             if command == "declare-const":
                 self._declare(tree, arguments)
+            elif command == "declare-network":
+                self._tensors.declare(tree)
+            elif command == "vnnlib-version":
+                self._expect_second(tree, arguments)
             elif command == "assert":
                 if len(arguments) != 1:
                     raise self._error(tree.line, f"assert takes one formula, got {len(arguments)}")
@@ -96,7 +105,10 @@ class _Parser:
                 else:
                     clauses = self._joined(clauses, found, tree.line)
             else:
-                raise self._error(tree.line, f"unknown command {command!r}; there are declare-const and assert")
+                raise self._error(
+                    tree.line, f"unknown command {command!r}; there are declare-const, declare-network and assert"
+                )
+        common, clauses = self._tensors.joined(common, clauses, last)
         sizes = [self._size(kind, last) for kind in "XY"]
         cases = Cases(self._where, sizes[0], last, self._check)
         return Specification(sizes[0], sizes[1], cases.of(common, clauses))
@@ -105,6 +117,11 @@ class _Parser:
         if isinstance(tree, Word) or not tree.items or not isinstance(tree.items[0], Word):
             raise self._error(tree.line, "expected '(' and a name")
         return tree.items[0].text, tree.items[1:]
+
+    def _expect_second(self, tree: Group, arguments: tuple[Tree, ...]) -> None:
+        words = [each.text for each in arguments if isinstance(each, Word)]
+        if words != ["<2.0>"]:
+            raise self._error(tree.line, f"version {' '.join(words)} of VNN-LIB; of those that state one 2.0 is read")
 
     def _declare(self, tree: Group, arguments: tuple[Tree, ...]) -> None:
         words = [each.text if isinstance(each, Word) else "(" for each in arguments]
@@ -120,6 +137,10 @@ class _Parser:
 
     def _size(self, kind: str, line: int) -> int:
         known = self._declared[kind]
+        if self._tensors.named:
+            if any(self._declared.values()):
+                raise self._error(line, "constants are declared beside networks")
+            return self._tensors.size(kind)
         if not known:
             raise self._error(line, f"no {kind}_i is declared")
         missing = set(range(len(known))) - known
@@ -205,6 +226,9 @@ class _Parser:
         return total
 
     def _leaf(self, atom: Word) -> _Form:
+        entry = self._tensors.entry(atom)
+        if entry is not None:
+            return _Form({entry: Fraction(1)}, Fraction(0))
         match = _NAME.match(atom.text)
         if match:
             name = (match[1], int(match[2]))
@@ -213,16 +237,20 @@ class _Parser:
             return _Form({name: Fraction(1)}, Fraction(0))
         if not _NUMBER.fullmatch(atom.text):
             raise self._error(atom.line, f"{atom.text!r} is neither X_i, Y_i nor a decimal number")
-        number = _decimal(atom.text)
-        if number is None:
-            raise self._error(atom.line, f"{atom.text} is beyond 1e+-{_EXPONENT}")
-        return _Form({}, number)
+        try:
+            return _Form({}, exact_decimal(atom.text))
+        except ValueError as error:
+            raise self._error(atom.line, str(error)) from None
 
 
-def _decimal(text: str) -> Fraction | None:
-    """None where it is beyond what is read."""
+def exact_decimal(text: str) -> Fraction:
+    """The number that a decimal denotes. Raises ValueError for what is none, or beyond 1e+-100."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text!r} is no decimal number")
     try:
         number = Decimal(text)
     except InvalidOperation:  # of an exponent beyond what a Decimal holds
-        return None
-    return None if abs(number.adjusted()) > _EXPONENT else Fraction(number)
+        number = None
+    if number is None or abs(number.adjusted()) > _EXPONENT:
+        raise ValueError(f"{text} is beyond 1e+-{_EXPONENT}")
+    return Fraction(number)

@@ -29,17 +29,27 @@ class Witness:
 
 
 class Judge:
-    """Replays points of a network in ONNX Runtime on the CPU, one at a time."""
+    """Replays points in ONNX Runtime on the CPU, one at a time: of a network, or of several, whose outputs follow.
 
-    def __init__(self, model: onnx.ModelProto, graph: Graph, specification: Specification) -> None:
-        self._session = open_onnx(model.SerializeToString())
-        self._shape, self._name = graph.input_shape, graph.input_name
+    Args:
+        specification: what a witness must satisfy.
+        networks: the model of each, and its graph.
+    """
+
+    def __init__(self, specification: Specification, *networks: tuple[onnx.ModelProto, Graph]) -> None:
+        self._networks = [(open_onnx(model.SerializeToString()), graph) for model, graph in networks]
         self._specification = specification
+
+    def outputs(self, point: torch.Tensor) -> list[float]:
+        """What the networks give at a float32 point (inputs,)."""
+        found: list[float] = []
+        for session, graph in self._networks:
+            (made,) = session.run(None, {graph.input_name: point.reshape(graph.input_shape).numpy()})
+            found += map(float, np.asarray(made).flatten())
+        return found
 
     def witness(self, point: torch.Tensor) -> Witness | None:
         """The witness at a float32 point (inputs,); None where the file's exact numbers do not confirm it."""
-        given = point.reshape(self._shape).numpy()
-        (found,) = self._session.run(None, {self._name: given})
-        witness = Witness(tuple(map(float, given.flatten())), tuple(map(float, np.asarray(found).flatten())))
+        witness = Witness(tuple(map(float, point.numpy())), tuple(self.outputs(point)))
         confirmed = self._specification.satisfied(list(witness.inputs), list(witness.outputs))
         return witness if confirmed else None

@@ -17,9 +17,9 @@ from evalsuite.activations import GELU, RELU, LambdaGELU, census, replace
 from evalsuite.activations.expanded import XSiLU
 from evalsuite.activations.silu import SILU
 from evalsuite.certificate import SwapBounds, SwapCertificate, certify_swap
-from evalsuite.certificate.chain import Place, read_chain
-from evalsuite.certificate.planes import Planes, Reach, difference_planes
+from evalsuite.certificate.chain import read_chain
 from evalsuite.contract import Network, Unsupported
+from evalsuite.relaxations.twins import Place, Planes, Reach, difference_planes
 
 MakeNetwork = Callable[..., Network]
 WORKLOADS = {"digits-mlp": 10, "digits-cnn": 2, "mnist-cnn": 1}

@@ -20,15 +20,23 @@ from functools import cache
 import torch
 
 from evalsuite.activations import RELU, Activation
-from evalsuite.certificate.chain import Place
 from evalsuite.contract import Unsupported
-from evalsuite.relaxations import interval, relax
+from evalsuite.relaxations.lines import interval, relax
 
 Interval = tuple[torch.Tensor, torch.Tensor]
 _SHAPE = "-+-"
 _EPS = torch.finfo(torch.float64).eps
 # The intercepts below are a handful of operations on numbers whose magnitudes are summed beside them.
 _UNITS = 64 * _EPS
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An activation: its dotted path and traits, and lambda of each unit, (units,) float64."""
+
+    path: str
+    traits: Activation
+    hardness: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +209,30 @@ def difference_planes(place: Place, reach: Reach) -> Planes:
         ]
         ways.append(Planes(forms[0], forms[1]))
     return _nearest(ways, reach)
+
+
+@torch.no_grad()
+def apart_planes(first: Activation, second: Activation, reach: Reach) -> Planes | None:
+    """Planes of first(a) - second(b): of one activation, or of a smooth one and ReLU; None of any others."""
+    own, other = (Place("", each, torch.ones((), dtype=torch.float64)) for each in (first, second))
+    if first.name == second.name and first == second:
+        if first.name != RELU.name and (not first.shape or first.kinks or first.row_of or first.parameters):
+            return None
+        slopes = _slopes(own, torch.minimum(reach.a[0], reach.b[0]), torch.maximum(reach.a[1], reach.b[1]))
+        zero = torch.zeros_like(slopes[0])
+        return Planes(*(Form(slope, zero, zero, offset) for slope, offset in _multiple(slopes, reach.d)))
+    if RELU.name not in (first.name, second.name):
+        return None
+    try:
+        check_place(own)
+        check_place(other)
+    except Unsupported:
+        return None
+    if second.name == RELU.name:
+        return difference_planes(own, reach)
+    low, high = reach.d
+    turned = difference_planes(other, Reach(reach.b, reach.a, (-high, -low)))
+    return Planes(*(Form(each.d, -each.b, -each.a, -each.constant) for each in (turned.upper, turned.lower)))
 
 
 @torch.no_grad()
