@@ -90,7 +90,6 @@ if TYPE_CHECKING:
         areas_sheet,
         by_tone,
         holm_areas,
-        holm_by_family,
         measured_area,
     )
     from evalsuite.report.canvas import (
@@ -153,10 +152,10 @@ if TYPE_CHECKING:
         SIGNIFICANT,
         Estimate,
         after_holm,
+        between,
         holm,
         mean_by_seed,
         mean_interval,
-        p_value,
         seed_difference,
     )
     from evalsuite.resizing import load_module, save_module
@@ -317,7 +316,6 @@ _HOME = {
         "area_text",
         "by_tone",
         "holm_areas",
-        "holm_by_family",
         "measured_area",
     ),
     "evalsuite.report.canvas": (
@@ -387,10 +385,10 @@ _HOME = {
         "Estimate",
         "SIGNIFICANT",
         "after_holm",
+        "between",
         "holm",
         "mean_by_seed",
         "mean_interval",
-        "p_value",
         "seed_difference",
     ),
     "evalsuite.results": ("parse_setting",),
@@ -603,6 +601,7 @@ __all__ = [
     "areas_sheet",
     "assess",
     "batch_of",
+    "between",
     "by_tone",
     "census",
     "census_of_operators",
@@ -647,7 +646,6 @@ __all__ = [
     "harden",
     "holm",
     "holm_areas",
-    "holm_by_family",
     "in_layers",
     "in_modules",
     "input_names",
@@ -681,7 +679,6 @@ __all__ = [
     "open_onnx",
     "output_of",
     "p_text",
-    "p_value",
     "packaged_file",
     "paired_test",
     "panels",

@@ -12,7 +12,7 @@ from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale
 from evalsuite.report.paired import Values, bracket, interval_text
 from evalsuite.report.sentences import p_text
-from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_interval, p_value
+from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_interval
 
 AREA_SCALE = Scale(0.01, "%", "pp", 2)
 Point = tuple[float, float]
@@ -24,7 +24,7 @@ class Area:
     """The mean height of a variant's curve above the baseline's, in fractions of samples.
 
     `heights` is seed -> height; `estimate` is over seeds and None without one, `reason` then says why. `low` and `high`
-    are the ends of the common range, means over seeds. `p` is of the two-sided t test, `p_holm` Holm's over a family.
+    are the ends of the common range, means over seeds. `p_holm` is Holm's over a family.
     """
 
     variant: str
@@ -32,9 +32,13 @@ class Area:
     estimate: Estimate | None = None
     low: float | None = None
     high: float | None = None
-    p: float | None = None
     p_holm: float | None = None
     reason: str = ""
+
+    @property
+    def p(self) -> float | None:
+        """Of no difference; None without a test."""
+        return None if self.estimate is None else self.estimate.p
 
     @property
     def tone(self) -> str:
@@ -78,25 +82,17 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
     low, high = (math.fsum(each) / len(found) for each in zip(*found, strict=True))
     if logarithmic:
         low, high = math.exp(low), math.exp(high)
-    p = p_value(list(heights.values()), estimate)
-    return replace(area, heights=heights, estimate=estimate, low=low, high=high, p=p)
+    return replace(area, heights=heights, estimate=estimate, low=low, high=high)
 
 
 def holm_areas(areas: Sequence[Kind], family: Callable[[Kind], object] = lambda _: None,
                known: Callable[[Kind], float | None] = lambda _: None) -> list[Kind]:  # fmt: skip
     """The areas with Holm's p over all that have one in the same family; a `known` p is the decision matrix's own."""
-    p = holm_by_family([(family(area), area.p) for area in areas], [known(area) for area in areas])
-    return [replace(area, p_holm=each) for area, each in zip(areas, p, strict=True)]
-
-
-def holm_by_family(tests: Sequence[tuple[object, float | None]], known: Sequence[float | None]) -> list[float | None]:
-    """Holm's p of each test, of a family and a p value, over those of its family; or the one that is known of it."""
-    found = list(known)
-    for each in dict.fromkeys(family for family, _ in tests):
-        own = [(i, p) for i, (family, p) in enumerate(tests) if family == each and p is not None and known[i] is None]
-        for (i, _), adjusted in zip(own, holm([p for _, p in own]), strict=True):
-            found[i] = adjusted
-    return found
+    found = list(map(known, areas))
+    for each in dict.fromkeys(map(family, areas)):
+        own = holm(area.p if family(area) == each and p is None else None for area, p in zip(areas, found, strict=True))
+        found = [new if p is None else p for p, new in zip(found, own, strict=True)]
+    return [replace(area, p_holm=p) for area, p in zip(areas, found, strict=True)]
 
 
 def common_range(curve: Sequence[Point], other: Sequence[Point]) -> tuple[float, float] | None:

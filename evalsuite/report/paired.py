@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.statistics import Estimate, mean_interval, p_value, seed_difference
+from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
 
 Values = Mapping[int, float]  # Seed -> value.
 Kind = TypeVar("Kind")
@@ -56,7 +56,7 @@ class Compared:
     @property
     def p(self) -> float | None:
         """Of no difference, by the paired t test that its interval is of; None where that is no test."""
-        return None if self.difference is None else p_value(list(self.gap.values()), self.difference)
+        return None if self.difference is None else self.difference.p
 
     @property
     def tone(self) -> str:

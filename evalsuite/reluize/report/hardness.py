@@ -60,13 +60,13 @@ class Relation:
     label: str
     association: Association | None = None
     p_adjusted: float | None = None
-    least_adjusted: float = 1.0
+    least_adjusted: float | None = None
     reason: str = ""
 
     @property
     def verdict(self) -> str:
         """ "resolved", "not resolved", `BEYOND` (too few seeds for any adjusted p below 0.05), or the reason."""
-        if self.association is None or self.p_adjusted is None:
+        if self.p_adjusted is None or self.least_adjusted is None:
             return self.reason
         if self.least_adjusted > SIGNIFICANT:
             return BEYOND
@@ -148,9 +148,8 @@ def _relation(workload: str, variant: str, found: Sequence[tuple[TextLine, Value
 
 
 def _adjusted(found: Sequence[Relation]) -> list[Relation]:
-    tested = [each.association for each in found if each.association is not None]
-    adjusted, least = iter(holm([each.p for each in tested])), iter(holm([each.least for each in tested]))
+    tests = [each.association for each in found]
+    adjusted, least = (holm(each and getattr(each, name) for each in tests) for name in ("p", "least"))
     return [
-        each if each.association is None else replace(each, p_adjusted=next(adjusted), least_adjusted=next(least))
-        for each in found
+        replace(each, p_adjusted=p, least_adjusted=low) for each, p, low in zip(found, adjusted, least, strict=True)
     ]

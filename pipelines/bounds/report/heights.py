@@ -40,8 +40,8 @@ def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> 
     cells = [(table, table.compared(name, table.radius_place)) for table in tables if table.radius_place
              for name in table.others]  # fmt: skip
     found = [
-        RadiusGap(variant=cell.variant, heights=cell.gap, estimate=cell.difference, p=cell.p, reason=cell.reason,
-                  table=table, cell=cell)
+        RadiusGap(variant=cell.variant, heights=cell.gap, estimate=cell.difference, reason=cell.reason, table=table,
+                  cell=cell)
         for table, cell in cells
     ]  # fmt: skip
     return holm_areas(found, lambda each: each.table.norm, decided(screen, tables, AVERAGE))
