@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale
-from evalsuite.report.paired import Values, bracket, interval_text
+from evalsuite.report.paired import Compared, bracket, interval_text
 from evalsuite.report.sentences import p_text
-from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_interval
+from evalsuite.report.statistics import SIGNIFICANT, holm
 
 AREA_SCALE = Scale(0.01, "%", "pp", 2)
 Point = tuple[float, float]
@@ -20,32 +20,22 @@ Curve = Mapping[int, Mapping[object, Point]]  # Seed -> what was measured there 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Area:
-    """The mean height of a variant's curve above the baseline's, in fractions of samples.
+class Area(Compared):
+    """The mean height of a variant's curve above the baseline's, in fractions of samples: its values, above 0.
 
-    `heights` is seed -> height; `estimate` is over seeds and None without one, `reason` then says why. `low` and `high`
-    are the ends of the common range, means over seeds. `p_holm` is Holm's over a family.
+    `low` and `high` are the ends of the common range, means over seeds. `p_holm` is Holm's over a family.
     """
 
-    variant: str
-    heights: Values = field(default_factory=dict)
-    estimate: Estimate | None = None
     low: float | None = None
     high: float | None = None
     p_holm: float | None = None
-    reason: str = ""
-
-    @property
-    def p(self) -> float | None:
-        """Of no difference; None without a test."""
-        return None if self.estimate is None else self.estimate.p
 
     @property
     def tone(self) -> str:
         """ "better" or "worse" where Holm's p is at most 0.05, else ""."""
-        if self.estimate is None or self.p_holm is None or self.p_holm > SIGNIFICANT:
+        if self.difference is None or self.p_holm is None or self.p_holm > SIGNIFICANT:
             return ""
-        return "better" if self.estimate.mean > 0 else "worse"
+        return "better" if self.difference.mean > 0 else "worse"
 
 
 Kind = TypeVar("Kind", bound=Area)
@@ -78,11 +68,10 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
         shared = any(own[seed].keys() & other[seed].keys() for seed in own.keys() & other.keys())
         missing = "own" if not any(own.values()) else "other" if not any(other.values()) else "seed"
         return replace(area, reason=lack(missing if not shared else "range" if apart else "point"))
-    estimate = mean_interval(list(heights.values()), magnitude=1.0)
     low, high = (math.fsum(each) / len(found) for each in zip(*found, strict=True))
     if logarithmic:
         low, high = math.exp(low), math.exp(high)
-    return replace(area, heights=heights, estimate=estimate, low=low, high=high)
+    return replace(area, values=heights, other=dict.fromkeys(heights, 0.0), magnitude=1.0, low=low, high=high)
 
 
 def holm_areas(areas: Sequence[Kind], family: Callable[[Kind], object] = lambda _: None,
@@ -139,10 +128,10 @@ def _at(curve: Sequence[Point], x: float) -> float:
 
 def area_text(area: Area, scale: Scale = AREA_SCALE, more: Sequence[str] = ()) -> str:
     """ "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"; `more` stands before the p."""
-    if area.estimate is None:
+    if area.difference is None:
         return area.reason
     notes = [*more, *([] if area.p_holm is None else [f"Holm's p {p_text(area.p_holm)}"])]
-    return interval_text(area.estimate, scale) + (f" ({', '.join(notes)})" if notes else "")
+    return interval_text(area.difference, scale) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def by_tone(areas: Sequence[Kind], words: Sequence[str], text: Callable[[Kind], str]) -> dict[str, list[str]]:
@@ -165,22 +154,22 @@ def areas_sheet(areas: Sequence[Kind], heads: Callable[[Kind], tuple[str, ...]],
     sheet, variants = Sheet(), list(dict.fromkeys(area.variant for area in areas))
     for place in dict.fromkeys(map(heads, areas)):
         own = {area.variant: area for area in areas if heads(area) == place}
-        ends = next((over(area) for area in own.values() if area.estimate), "–")
+        ends = next((over(area) for area in own.values() if area.difference), "–")
         cells = (_cell(own[name], detail) if name in own else "" for name in variants)
         sheet.add(*place, ends, *cells)
     return sheet, variants
 
 
 def _cell(area: Kind, detail: Callable[[Kind], str]) -> GridCell:
-    if area.estimate is None:
+    if area.difference is None:
         return GridCell(area.reason, tone="lack")
-    told = f"{bracket(area.estimate, AREA_SCALE)}{detail(area)}"
-    return GridCell(AREA_SCALE.number(area.estimate.mean, sign=True), told, repr(area.estimate.mean), area.tone)
+    told = f"{bracket(area.difference, AREA_SCALE)}{detail(area)}"
+    return GridCell(AREA_SCALE.number(area.difference.mean, sign=True), told, repr(area.difference.mean), area.tone)
 
 
 def area_columns(area: Area, name: str) -> dict[str, Any]:
     """An area's exact numbers."""
     return {
-        "seeds": area.estimate.n if area.estimate else 0, **estimate_columns(name, area.estimate),
+        "seeds": area.difference.n if area.difference else 0, **estimate_columns(name, area.difference),
         "range_low": area.low, "range_high": area.high, "p": area.p, "p_holm": area.p_holm, "reason": area.reason,
     }  # fmt: skip

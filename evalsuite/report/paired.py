@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
@@ -19,19 +20,36 @@ Kind = TypeVar("Kind")
 class Compared:
     """The seeds' values of one number, and their difference to `other`'s of the same seeds.
 
-    `mean` is None where there is no value; `reason` then says why. `difference` is None without a common seed. `way` is
-    1 where more is better, -1 where less is, and 0 where neither. `ratio` is the geometric mean of value over other
-    with the interval of a t interval of logarithms; None where a value is not above 0.
+    `way` is 1 where more is better, -1 where less is, and 0 where neither. `magnitude` is of the numbers that the
+    values were computed from, where those were larger. `reason` says why there is no value.
     """
 
     variant: str
     values: Values = field(default_factory=dict)
     other: Values = field(default_factory=dict)
-    mean: Estimate | None = None
-    difference: Estimate | None = None
-    ratio: Estimate | None = None
     way: int = 1
+    magnitude: float | None = None
     reason: str = ""
+
+    @cached_property
+    def mean(self) -> Estimate | None:
+        """Over seeds; None where there is no value."""
+        return mean_interval(list(self.values.values()), magnitude=self.magnitude) if self.values else None
+
+    @cached_property
+    def difference(self) -> Estimate | None:
+        """Paired by seed; None without a common one."""
+        return seed_difference(self.values, self.other, self.magnitude)
+
+    @cached_property
+    def ratio(self) -> Estimate | None:
+        """The geometric mean of value over other, its interval of logarithms; None where one is not above 0."""
+        pairs = [(self.values[seed], self.other[seed]) for seed in sorted(self.gap)]
+        if not pairs or not all(own > 0 and other > 0 for own, other in pairs):
+            return None
+        found = mean_interval([math.log(own / other) for own, other in pairs], magnitude=1.0)
+        low, high = (None if each is None else math.exp(each) for each in (found.low, found.high))
+        return Estimate(math.exp(found.mean), low, high, found.n, found.constant)
 
     @property
     def bracketed(self) -> bool:
@@ -46,7 +64,7 @@ class Compared:
     @property
     def resolved(self) -> bool:
         """Whether that interval excludes 0."""
-        return is_resolved(self.difference)
+        return self.difference is not None and self.difference.resolved and not self.difference.constant
 
     @property
     def gap(self) -> dict[int, float]:
@@ -113,44 +131,6 @@ class StepTable:
         scale = common_scale(cells, scale) if isinstance(scale, str) else scale
         sheet.add(*heads, *((show or compared_cell)(cell, self, scale) for cell in cells))
         return True
-
-
-def compare_values(variant: str, own: Values, other: Values, *, way: int = 1, magnitude: float | None = None,
-                   reason: str = "") -> Compared:  # fmt: skip
-    """Values with their mean, and their difference and ratio to others.
-
-    Args:
-        variant: whose values they are.
-        own: of the seeds.
-        other: to pair with; empty for none.
-        way: see `Compared`.
-        magnitude: of the numbers that the values were computed from, where those were larger.
-        reason: why there is no value, where there is none.
-    """
-    if not own:
-        return Compared(variant, way=way, reason=reason)
-    mean = mean_interval(list(own.values()), magnitude=magnitude)
-    return Compared(variant, own, other, mean, seed_difference(own, other, magnitude), _ratio(own, other), way)
-
-
-def contrast(one: Values, other: Values) -> tuple[Estimate | None, bool]:
-    """How far two gaps differ, paired by seed, and whether that is resolved."""
-    found = seed_difference(one, other)
-    return found, is_resolved(found)
-
-
-def is_resolved(estimate: Estimate | None) -> bool:
-    """Whether an interval of some width excludes 0."""
-    return estimate is not None and estimate.resolved and not estimate.constant
-
-
-def _ratio(own: Values, other: Values) -> Estimate | None:
-    seeds = sorted(own.keys() & other.keys())
-    if not seeds or not all(own[seed] > 0 and other[seed] > 0 for seed in seeds):
-        return None
-    found = mean_interval([math.log(own[seed] / other[seed]) for seed in seeds], magnitude=1.0)
-    low, high = (None if each is None else math.exp(each) for each in (found.low, found.high))
-    return Estimate(math.exp(found.mean), low, high, found.n, found.constant)
 
 
 def common_scale(cells: Sequence[Compared], unit: str = "fraction") -> Scale:

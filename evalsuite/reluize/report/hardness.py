@@ -149,7 +149,7 @@ def _relation(workload: str, variant: str, found: Sequence[tuple[TextLine, Value
 
 def _adjusted(found: Sequence[Relation]) -> list[Relation]:
     tests = [each.association for each in found]
-    adjusted, least = (holm(each and getattr(each, name) for each in tests) for name in ("p", "least"))
+    adjusted, least = (holm(getattr(each, name, None) for each in tests) for name in ("p", "least"))
     return [
         replace(each, p_adjusted=p, least_adjusted=low) for each, p, low in zip(found, adjusted, least, strict=True)
     ]

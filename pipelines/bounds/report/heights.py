@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evalsuite import Area, Compared, Point, Scale, Screen, area_text, holm_areas, measured_area
+from evalsuite import Area, Point, Scale, Screen, area_text, holm_areas, measured_area
 from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, BoundsTable, Place
 
 AVERAGE, OVER_RADII = "mean certified radius", "certified accuracy"  # Questions: by radii, else by their curve.
@@ -20,15 +20,14 @@ class RadiusGap(Area):
     """
 
     table: BoundsTable
-    cell: Compared
 
     @property
     def percent(self) -> str:
         """The difference in percent of the baseline's mean: "+3.6 %"."""
-        base = sum(self.cell.other.values()) / len(self.cell.other) if self.cell.other else 0.0
-        if self.estimate is None or not base:
+        base = sum(self.other.values()) / len(self.other) if self.other else 0.0
+        if self.difference is None or not base:
             return ""
-        return f"{100 * self.estimate.mean / base:+.1f} %".replace("-", "−")
+        return f"{100 * self.difference.mean / base:+.1f} %".replace("-", "−")
 
     def text(self, scale: Scale) -> str:
         """ "+0.0019 [0.0010, 0.0029] (+3.6 %, Holm's p 0.038)"."""
@@ -39,11 +38,8 @@ def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> 
     """One for each table with radii and each variant but the baseline."""
     cells = [(table, table.compared(name, table.radius_place)) for table in tables if table.radius_place
              for name in table.others]  # fmt: skip
-    found = [
-        RadiusGap(variant=cell.variant, heights=cell.gap, estimate=cell.difference, reason=cell.reason, table=table,
-                  cell=cell)
-        for table, cell in cells
-    ]  # fmt: skip
+    found = [RadiusGap(variant=cell.variant, values=cell.values, other=cell.other, reason=cell.reason, table=table)
+             for table, cell in cells]  # fmt: skip
     return holm_areas(found, lambda each: each.table.norm, decided(screen, tables, AVERAGE))
 
 

@@ -18,7 +18,6 @@ from evalsuite import (
     Sheet,
     StepTable,
     Values,
-    compare_values,
     compared_cell,
     compared_columns,
     estimate_columns,
@@ -121,8 +120,9 @@ class BoundsTable(StepTable):
         """A number with its difference and its ratio to the baseline's."""
         other = self.values(self.baseline, place) if variant != self.baseline else {}
         magnitude = 1.0 if place.metric == UNDECIDED else None  # It is itself a difference of fractions.
-        return compare_values(variant, self.values(variant, place), other, way=_WAYS.get(place.metric, 1),
-                              magnitude=magnitude, reason=self.reason(variant, place.metric))  # fmt: skip
+        own = self.values(variant, place)
+        reason = "" if own else self.reason(variant, place.metric)
+        return Compared(variant, own, other, _WAYS.get(place.metric, 1), magnitude, reason)
 
     def number(self, sheet: Sheet, heads: Sequence[GridCell | str], place: Place, scale: Scale | str = "fraction",
                show: Callable[..., GridCell] = compared_cell) -> None:  # fmt: skip

@@ -19,7 +19,6 @@ from evalsuite import (
     area_columns,
     areas_sheet,
     common_scale,
-    compare_values,
     compared_cell,
     lacking,
     p_text,
@@ -152,9 +151,9 @@ def _range(height: Height) -> str:
 
 def height_brief(height: Height) -> str:
     """ "+0.31 pp, p 0.4"."""
-    if height.estimate is None or height.p_holm is None:
+    if height.difference is None or height.p_holm is None:
         return height.reason
-    return f"{AREA_SCALE.number(height.estimate.mean, sign=True)} pp, p {p_text(height.p_holm)}"
+    return f"{AREA_SCALE.number(height.difference.mean, sign=True)} pp, p {p_text(height.p_holm)}"
 
 
 def radius_brief(gap: RadiusGap) -> str:
@@ -164,7 +163,7 @@ def radius_brief(gap: RadiusGap) -> str:
 
 
 def _detail(height: Height) -> str:
-    p, count = "" if height.p_holm is None else f" p {p_text(height.p_holm)}", len(height.heights)
+    p, count = "" if height.p_holm is None else f" p {p_text(height.p_holm)}", len(height.values)
     return p + (f", n = {count}" if count < height.table.seeds else "")
 
 
@@ -280,7 +279,7 @@ def _cost(table: BoundsTable, variant: str, metric: str, method: str, join: Any)
     if every and not values:
         common = set.intersection(*(set(each) for each in every))
         values = {seed: float(join([each[seed] for each in every])) for seed in sorted(common)}
-    return compare_values(variant, values, {}, reason=table.reason(variant, metric))
+    return Compared(variant, values, reason="" if values else table.reason(variant, metric))
 
 
 def _plain(cell: Compared, scale: Scale) -> GridCell:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, Run, StepTable, compare_values
+from evalsuite import Compared, Measured, Run, StepTable
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -103,7 +103,8 @@ class PruningTable(StepTable):
     def _compared(self, step: str, variant: str, metric: str, other: tuple[str, str, str]) -> Compared:
         """With its difference to the other step, variant and metric, unless these are its own."""
         own, others = self.values(step, variant, metric), self.values(*other) if other[:2] != (step, variant) else {}
-        return compare_values(variant, own, others, reason=self.measured.reason(self.workload, variant, step, metric))
+        reason = "" if own else self.measured.reason(self.workload, variant, step, metric)
+        return Compared(variant, own, others, reason=reason)
 
 
 def pruning_tables(run: Run) -> list[PruningTable]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, Run, StepTable, compare_values, number_of
+from evalsuite import Compared, Measured, Run, StepTable, number_of
 
 STAGE = "quantize"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -154,9 +154,8 @@ def _cell(measured: Measured, workload: str, variant: str, baseline: str, treatm
     if metric != first and not told:
         lacking = measured.reason(workload, baseline, step, first)
         told = "" if lacking.startswith("absent") else f"{baseline}: {lacking}"
-    found = compare_values(variant, own[metric], other[metric] if variant != baseline else {})
-    reason = "" if metric == first else told
-    return Quantized(**{**vars(found), "reason": reason}, treatment=treatment, metric=metric)
+    return Quantized(variant, own[metric], other[metric] if variant != baseline else {},
+                     reason="" if metric == first else told, treatment=treatment, metric=metric)  # fmt: skip
 
 
 def _treatments(

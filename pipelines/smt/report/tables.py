@@ -15,7 +15,6 @@ from evalsuite import (
     StepTable,
     Values,
     Verdict,
-    compare_values,
     compared_columns,
     estimate_columns,
     labels,
@@ -179,7 +178,7 @@ class ExactTable(StepTable):
             return Bracket(lack, lack)
         magnitude = 1.0 if metric in _FRACTIONS else None
         least, most = (
-            compare_values(variant, own, other, way=_WAYS.get(metric, 1), magnitude=magnitude)
+            Compared(variant, own, other, _WAYS.get(metric, 1), magnitude)
             for own, other in ((low, base_high), (high, base_low))
         )
         return Bracket(least, least if low == high and base_low == base_high else most)
@@ -194,10 +193,10 @@ class ExactTable(StepTable):
     def compared(self, variant: str, metric: str, radius: float | None = None) -> Compared:
         """A number with its difference to the baseline's; a clock's has none."""
         paired = variant != self.baseline and metric not in _CLOCKS
-        other = self.values(self.baseline, metric, radius) if paired else {}
-        return compare_values(variant, self.values(variant, metric, radius), other, way=_WAYS.get(metric, 1),
-                              magnitude=1.0 if metric in _FRACTIONS else None,
-                              reason=self.reason(variant, metric))  # fmt: skip
+        own, other = self.values(variant, metric, radius), self.values(self.baseline, metric, radius) if paired else {}
+        magnitude = 1.0 if metric in _FRACTIONS else None
+        reason = "" if own else self.reason(variant, metric)
+        return Compared(variant, own, other, _WAYS.get(metric, 1), magnitude, reason)
 
     def counted(self, variant: str, radius: float | None = None) -> Counted:
         """Verdicts at a radius, or at all."""
