@@ -131,6 +131,7 @@ if TYPE_CHECKING:
     )
     from evalsuite.report.pictures import Picture
     from evalsuite.report.record import Record
+    from evalsuite.report.run import Run
     from evalsuite.report.section import (
         Contrast,
         Endpoint,
@@ -138,7 +139,6 @@ if TYPE_CHECKING:
         Headline,
         Measure,
         Part,
-        Run,
         Screen,
         Section,
         first_step,
@@ -355,6 +355,7 @@ _HOME = {
     ),
     "evalsuite.report.pictures": ("Picture",),
     "evalsuite.report.record": ("Record",),
+    "evalsuite.report.run": ("Run",),
     "evalsuite.report.section": (
         "Contrast",
         "Endpoint",
@@ -362,7 +363,6 @@ _HOME = {
         "Headline",
         "Measure",
         "Part",
-        "Run",
         "Screen",
         "Section",
         "first_step",

@@ -16,14 +16,14 @@ from evalsuite.report.pictures import shown_pictures
 from evalsuite.report.statistics import t_quantile
 
 if TYPE_CHECKING:
-    from evalsuite.report.content import Content
+    from evalsuite.report.run import Run
     from evalsuite.report.tables import TextLine
 
 _LINE = ("workload", "step", "stage", "metric", "label", "setting", "unit", "direction")
 VERDICTS = ("better", "worse", "resolved, no direction", "not resolved", "exactly equal", "not compared", "no value")
 
 
-def explorer_data(content: Content) -> dict[str, Any]:
+def explorer_data(content: Run) -> dict[str, Any]:
     """Lines and cells by columns; a cell has its values by seed, so that the page computes what it draws from these."""
     lines = content.lines
     shown = content.variants[1:] or content.variants
@@ -50,7 +50,7 @@ def explorer_data(content: Content) -> dict[str, Any]:
     }
 
 
-def _cell(content: Content, line: TextLine, at: int, variant: str, seeds: list[int]) -> dict[str, Any]:
+def _cell(content: Run, line: TextLine, at: int, variant: str, seeds: list[int]) -> dict[str, Any]:
     raw, text = line.raw[variant], line.cells[variant]
     found = content.measured.values(line.workload, variant, line.step, line.metric, line.setting)
     return {
@@ -85,7 +85,7 @@ def _verdict(cell: Mapping[str, Any]) -> str:
     return "resolved, no direction" if cell["direction"] == Direction.NEUTRAL.value else "not resolved"
 
 
-def _step(content: Content, step: Mapping[str, Any]) -> dict[str, str]:
+def _step(content: Run, step: Mapping[str, Any]) -> dict[str, str]:
     options = content.measured.options.get(str(step["name"])) or {}
     told = ", ".join(f"{key} = {value}" for key, value in options.items() if value is not None)
     return {"help": str(step.get("help") or ""), "options": told, "after": content.record.after[str(step["name"])]}

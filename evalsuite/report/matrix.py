@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.contract import Direction
 from evalsuite.report.comparison import SAMPLED
 from evalsuite.report.grids import estimate_columns, frame_of
-from evalsuite.report.measured import TRAIN
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.paired import difference_unit, interval_text
-from evalsuite.report.section import Contrast, Endpoint, Evidence, Run, Screen, in_recipe_order
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
 from evalsuite.report.sentences import listed
 from evalsuite.report.statistics import Estimate, between, holm, mean_over_workloads, seed_difference, seeds_needed
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from evalsuite.report.run import Run
 
 LEVEL = 0.05
 ALL = "all workloads"
@@ -212,26 +213,17 @@ def decision_matrices(run: Run) -> list[Matrix]:
     other way (Holm's within the family), and so is one that is no worse on the mean while such a member costs the
     margin or more.
     """
-    sections = in_recipe_order([TRAIN, *map(str, run.frame["stage"].unique())])
-    subjects = [name for section in sections.values() for name in section.subjects if name in run.others]
+    subjects = [name for section in run.sections.values() for name in section.subjects if name in run.others]
     variants = list(dict.fromkeys([*subjects[:1], *run.others]))
     workloads = tuple(run.measured.workloads)
     seeds = {str(name): count for name, count in run.frame.groupby("workload")["seed"].nunique().items()}
-    asked = [(name, endpoint) for name, section in sections.items() for endpoint in section.endpoints]
+    asked = [(name, endpoint) for name, section in run.sections.items() for endpoint in section.endpoints]
     made: dict[str, list[MatrixRow]] = {variant: [] for variant in variants}
     for variant, (name, endpoint) in product(variants, asked):
         found = {each: endpoint.measure(run, each, variant) for each in workloads}
         if any(found.values()):
             made[variant].append(matrix_row(name, endpoint, found, seeds))
     return [Matrix(variant, run.baseline, workloads, rows) for variant, rows in read_screens(made).items()]
-
-
-def screen_of(run: Run) -> Screen:
-    """The cells of single workloads."""
-    return {
-        (row.endpoint.question, workload, matrix.variant): cell
-        for matrix in run.once(decision_matrices) for row in matrix.rows for workload, cell in row.cells.items()
-    }  # fmt: skip
 
 
 def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | None],

@@ -10,7 +10,6 @@ from itertools import chain, count
 from typing import Any
 
 from evalsuite.report.canvas import Drawing
-from evalsuite.report.content import Content
 from evalsuite.report.documents import LATEX, data_lines, file_name, filled
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.grids import MARKS
@@ -18,6 +17,8 @@ from evalsuite.report.headlines import optional_metrics
 from evalsuite.report.inline import inline_svg
 from evalsuite.report.matrix import Reading
 from evalsuite.report.record import NOT_RECORDED, Record
+from evalsuite.report.run import Run
+from evalsuite.report.tables import merged
 from evalsuite.report.verdicts import VERDICTS
 
 
@@ -60,10 +61,11 @@ def _steps(record: Record) -> list[dict[str, str]]:
     ]
 
 
-def render(content: Content) -> str:
+def render(content: Run) -> str:
     """The page as text, always the same for the same content."""
     from markupsafe import Markup
 
+    failed = content.failures
     style, script = _part("page.css"), _part("page.js") + _part("explorer.js")
     parts: dict[str, str] = {}  # What is shown on demand: parsed with the page, it would be most of its elements.
 
@@ -90,6 +92,8 @@ def render(content: Content) -> str:
         "optional": optional_metrics(),
         "verdict_names": VERDICTS,
         "verdicts": content.verdicts.to_dict("records"),
+        "jobs_failed": merged(failed[failed["metric"] == ""]),
+        "metrics_failed": merged(failed[failed["metric"] != ""]),
         "contradictions": content.contradictions.rows.to_dict("records"),
         "data": data_lines(content),
         "steps": _steps(content.record),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from evalsuite.report.content import Content
+    from evalsuite.report.run import Run
 
 MOST_CHARACTERS = 300_000
 """Of all images of a page, about as many bytes of it: one of 8 x 8 grey pixels has 200, of 32 x 32 colours 4,000."""
@@ -35,7 +35,7 @@ class Picture:
     images: tuple[tuple[str, str, np.ndarray], ...]
 
 
-def shown_pictures(content: Content) -> list[dict[str, Any]]:
+def shown_pictures(content: Run) -> list[dict[str, Any]]:
     """Those of the first seed that has one, for each variant, step and setting; none of a run without its folder.
 
     The first of each job come first. Where a page is full, a picture tells its text and where its numbers are.

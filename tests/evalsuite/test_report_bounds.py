@@ -17,10 +17,10 @@ from test_report_sample import write_run
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
-from evalsuite.report.content import Content
 from evalsuite.report.grids import Grid
 from evalsuite.report.numerals import is_geometric, radius_text
 from evalsuite.report.record import Record
+from evalsuite.report.run import Run
 from evalsuite.report.sentences import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.bounds.report.figures import _curves, _points, _radius_axis, certified_curves
@@ -89,8 +89,8 @@ def attacked(variants: Mapping[str, Curve], **more: Any) -> list[Row]:
     return rows_of("pgd_accuracy", variants, **more)
 
 
-def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None = None, **entries: Any) -> Content:
-    return Content(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
+def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None = None, **entries: Any) -> Run:
+    return Run(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], **entries: Any) -> BoundsTable:

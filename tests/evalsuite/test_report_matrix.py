@@ -17,11 +17,11 @@ from evalsuite.contract import Direction, Metric
 from evalsuite.plugins import PluginError
 from evalsuite.report import section as section_module
 from evalsuite.report import write_report
-from evalsuite.report.content import Content
 from evalsuite.report.documents import markdown
 from evalsuite.report.matrix import Matrix, MatrixCell, MatrixRow, Reading, matrix_row, read_rows, read_screens
 from evalsuite.report.page import render
 from evalsuite.report.record import Record, in_order, read_record
+from evalsuite.report.run import Run
 from evalsuite.report.section import Contrast, Endpoint, Evidence, in_recipe_order, mean_test, sections
 from evalsuite.report.statistics import Estimate, mean_interval, mean_over_workloads, seeds_needed
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
@@ -146,12 +146,12 @@ def test_holm_counts_every_test_of_the_screen() -> None:
     assert first.cells["v"].p_adjusted == pytest.approx(7 * p)  # two cells and a pooled one in each quiet row
 
 
-def run_of(folder: Path) -> Content:
+def run_of(folder: Path) -> Run:
     """relu and annealed are better alike, silu is not: three variants, of which one is declared."""
     better = [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]
     quiet = [each + more for each, more in zip(BASE, WIDE, strict=True)]
     rows = rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": better, "silu": quiet, "annealed": better})
-    return Content(read_results(write_run(folder, rows)), Record({}), "gelu")
+    return Run(read_results(write_run(folder, rows)), Record({}), "gelu")
 
 
 def test_the_declared_variant_is_a_family_and_all_others_are_one(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison(tmp_path: Path
     for name, helps in (("annealed", True), ("relu", False)):
         values = {"gelu": BASE, "annealed": BASE, **quiet, name: rise}
         rows = [*rows_of("accuracy", "accuracy", values), *rows_of("nll", "accuracy", values)]
-        content = Content(read_results(write_run(tmp_path / name, rows)), Record({}), "gelu")
+        content = Run(read_results(write_run(tmp_path / name, rows)), Record({}), "gelu")
         found = next(each.rows[0].cells["w"] for each in content.matrices if each.variant == name)
         assert found.p is not None
         assert 0.005 < found.p < 0.05
@@ -324,7 +324,7 @@ def test_rows_of_a_failed_job_leave_their_reason_in_the_matrix(tmp_path: Path) -
     rows = rows_of("accuracy", "accuracy", {"gelu": BASE})
     failed = {"workload": "w", "variant": "relu", "seed": 0, "step": "accuracy", "stage": "accuracy", "key": "k"}
     rows.append(failure_row(failed, Status.CRASHED, "signal 11"))
-    content = Content(read_results(write_run(tmp_path, rows)), Record({}), "gelu")
+    content = Run(read_results(write_run(tmp_path, rows)), Record({}), "gelu")
     (matrix,) = content.matrices
     (row,) = matrix.rows
     assert row.cells["w"].words == "not measured: relu: crashed: signal 11"
@@ -457,7 +457,7 @@ def test_intervals_over_workloads_cover_the_mean_effect(between: float, seeds: i
 def test_committed_studies_conclude(study: str, question: str, wanted: Mapping[str, Reading]) -> None:
     folder = Path(__file__).parents[2] / "reports" / study
     record = read_record(folder)
-    content = Content(in_order(read_results(folder), record), record, "gelu")
+    content = Run(in_order(read_results(folder), record), record, "gelu")
     rows = ((matrix.variant, row) for matrix in content.matrices for row in matrix.rows)
     found = {variant: row for variant, row in rows if row.endpoint.question == question}
     assert {name: found["annealed"].cells[name].reading for name in wanted} == wanted

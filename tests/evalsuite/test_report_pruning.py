@@ -15,8 +15,8 @@ from test_report_sample import sample_record, sample_rows, write_run
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.areas import area_between, common_range
-from evalsuite.report.content import Content
 from evalsuite.report.record import Record
+from evalsuite.report.run import Run
 from evalsuite.report.sentences import Finding
 from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
@@ -77,8 +77,8 @@ def record_of(steps: Iterable[str], after: Mapping[str, str] | None = None, **ch
 
 def content_of(
     folder: Path, rows: list[Row], steps: Mapping[str, Options], after: Mapping[str, str] | None = None
-) -> Content:
-    return Content(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps, after)), "gelu")
+) -> Run:
+    return Run(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps, after)), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningTable:
@@ -553,7 +553,7 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
 
 def test_steps_of_unknown_options_show_under_their_names(tmp_path: Path) -> None:
     frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",), seeds=(0, 1))))
-    section = Content(frame, Record(sample_record()), "gelu").parts["prune"]
+    section = Run(frame, Record(sample_record()), "gelu").parts["prune"]
     assert [each.label for each in section.tables[0].treatments] == ["prune"]
     assert section.grids[0].rows[1][0].text == "prune"
     assert {each.axis for each in areas(section.tables)} == {MACS, FAST}

@@ -10,7 +10,8 @@ from evalsuite.reluize.report.profiles import PROFILE, order_figure, profile_fig
 from evalsuite.reluize.report.text import swap_grid
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.measured import TRAIN
-from evalsuite.report.section import Part, Run, Section
+from evalsuite.report.run import Run
+from evalsuite.report.section import Part, Section
 from evalsuite.report.sentences import Finding
 
 # Lines for each layer of each network: shown by layer, and whole in comparison.csv.
@@ -37,7 +38,7 @@ def _hardness(run: Run) -> Part:
     orders = layer_orders(run.measured)
     if not orders:
         return Part()
-    found = relations(run.measured, run.glance)
+    found = relations(run.measured, run.glances)
     drawings: list[Drawing] = []
     for workload in run.measured.workloads:
         drawings += [profile_figure(run.measured, workload), order_figure(run.measured, workload, orders)]
