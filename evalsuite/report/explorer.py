@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.report.comparison import is_clock
-from evalsuite.report.paired import difference_unit
 from evalsuite.report.pictures import shown_pictures
 from evalsuite.report.statistics import t_quantile
 
@@ -42,7 +41,7 @@ def explorer_data(content: Run) -> dict[str, Any]:
         "seeds": seeds,
         "quantiles": [0.0, *(t_quantile(0.975, degrees) for degrees in range(1, most))],
         "lines": {name: [getattr(line, name) for line in lines] for name in _LINE}
-        | {"shown": [[line.scale.divisor, difference_unit(line.scale), line.unit_label] for line in lines]},
+        | {"shown": [[line.scale.divisor, line.scale.difference_unit, line.unit_label] for line in lines]},
         "cells": {name: [cell[name] for cell in cells] for name in cells[0]} if cells else {},
         "steps": {str(step["name"]): _step(content, step) for step in content.record.steps},
         "terms": content.terms,

@@ -16,7 +16,7 @@ from evalsuite.contract import Direction
 from evalsuite.report.comparison import SAMPLED
 from evalsuite.report.grids import estimate_columns, frame_of
 from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.paired import difference_unit, interval_text
+from evalsuite.report.paired import interval_text
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
 from evalsuite.report.sentences import listed
 from evalsuite.report.statistics import Estimate, between, holm, mean_over_workloads, seed_difference, seeds_needed
@@ -135,7 +135,7 @@ class MatrixRow:
     def margin(self) -> str:
         """ "1 pp"."""
         scale = scale_of(self.endpoint.unit, [self.endpoint.margin], [self.endpoint.margin])
-        return f"{scale.number(self.endpoint.margin)} {difference_unit(scale)}".strip()
+        return f"{scale.number(self.endpoint.margin)} {scale.difference_unit}".strip()
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.comparison import root_reason
 from evalsuite.results import Status, parse_setting
@@ -14,15 +14,6 @@ if TYPE_CHECKING:
 
 TRAIN = "train"
 _PLACE = ("workload", "variant", "step", "metric", "setting")
-
-
-class Arms(TypedDict):
-    """Whose numbers a table has."""
-
-    workload: str
-    baseline: str
-    variants: tuple[str, ...]
-    seeds: int
 
 
 class Measured:
@@ -60,13 +51,7 @@ class Measured:
                 if row.setting not in settings:
                     settings[row.setting] = parse_setting(row.setting)
             elif row.reason:
-                self._reasons.setdefault(place, f"{row.status}: {root_reason(row.reason)}")
-
-    def arms(self, workload: str, baseline: str) -> Arms:
-        """What every table of a workload has: see `StepTable`."""
-        variants = tuple(sorted(self.variants, key=lambda name: name != baseline))
-        seeds = int(self.frame.loc[self.frame["workload"] == workload, "seed"].nunique())
-        return {"workload": workload, "baseline": baseline, "variants": variants, "seeds": seeds}
+                self._reasons.setdefault(place[:-1], f"{row.status}: {root_reason(row.reason)}")
 
     def step(self, workload: str, stage: str) -> str:
         """The first step of a stage that measures the networks as trained; empty where there is none."""
@@ -96,16 +81,8 @@ class Measured:
     def reason(self, workload: str, variant: str, step: str, metric: str) -> str:
         """Why there is no value, with the status; "absent" where there is no row either."""
         places = ((step, metric), (step, ""), (TRAIN, ""))
-        told = (self._reasons.get((workload, variant, *place, "")) for place in places)
+        told = (self._reasons.get((workload, variant, *place)) for place in places)
         return next(filter(None, told), "absent: no row of it in this run")
-
-    def reasons(self, workload: str, step: str, variants: Sequence[str], metric: str) -> dict[tuple[str, str], str]:
-        """(variant, metric) -> why it has no value; an empty metric stands for all, told as of the given one."""
-        found = {(variant, ""): self.reason(workload, variant, step, metric) for variant in variants}
-        for (*network, measured, name, _), text in self._reasons.items():
-            if (network[0], measured) == (workload, step):
-                found.setdefault((network[1], name), text)
-        return found
 
     def layers(self, workload: str, variant: str, metric: str, step: str = TRAIN) -> dict[str, dict[int, float]]:
         """Of a metric of each layer: the layer's path -> seed -> value, in the network's order."""

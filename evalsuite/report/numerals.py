@@ -32,7 +32,7 @@ class Scale:
     @property
     def label(self) -> str:
         """The unit of means, and of differences where it is another: "%, Δ in pp"."""
-        return f"{self.unit}, Δ in {self.difference_unit}" if self.difference_unit else self.unit
+        return self.unit if self.difference_unit == self.unit else f"{self.unit}, Δ in {self.difference_unit}"
 
     def number(self, value: float, *, sign: bool = False) -> str:
         """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0"."""
@@ -77,15 +77,15 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
     largest = max([*means, *rest], default=0.0)
     if unit == "count":
         whole = largest >= 1000 or all(float(value).is_integer() for value in [*means, *rest])
-        return Scale(1.0, "count", "", 0 if whole else 1)
+        return Scale(1.0, "count", "count", 0 if whole else 1)
     divisor, label = 1.0, unit
     if unit in _STEPS and largest > 0:
         divisor, label = next((step for step in _STEPS[unit] if largest >= step[0]), _STEPS[unit][-1])
     largest /= divisor
     if unit == "bytes" and divisor == 1:
-        return Scale(divisor, label, "", 0)
+        return Scale(divisor, label, label, 0)
     decimals = 2 if largest == 0 else min(max(2 - math.floor(math.log10(largest)), 0), 4)
-    return Scale(divisor, label, "", decimals, powers=0 < largest < 1e-3)
+    return Scale(divisor, label, label, decimals, powers=0 < largest < 1e-3)
 
 
 def is_geometric(radii: Sequence[float]) -> bool:

@@ -6,11 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
+
+if TYPE_CHECKING:
+    from evalsuite.report.measured import Measured
 
 Values = Mapping[int, float]  # Seed -> value.
 Kind = TypeVar("Kind")
@@ -57,13 +60,8 @@ class Compared:
         return self.difference is not None and self.difference.low is not None
 
     @property
-    def tested(self) -> bool:
-        """Whether the difference has an interval of some width: the same in each of a few seeds is no test."""
-        return self.p is not None
-
-    @property
     def resolved(self) -> bool:
-        """Whether that interval excludes 0."""
+        """Whether it has some width, and excludes 0."""
         return self.difference is not None and self.difference.resolved and not self.difference.constant
 
     @property
@@ -96,17 +94,22 @@ def _tone(estimate: Estimate | None, none: float, way: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTable:
-    """What one step, or several, gave of one workload: numbers of each variant, paired with the baseline's by seed.
+    """What one step, or several, gave of one workload: numbers of each variant, paired with the baseline's by seed."""
 
-    `variants` have the baseline first. `seeds` counts those of the workload. `reasons` is (variant, metric) -> why it
-    has no value, an empty metric standing for all.
-    """
-
+    measured: Measured
     workload: str
     baseline: str
-    variants: tuple[str, ...]
-    seeds: int
-    reasons: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @cached_property
+    def variants(self) -> tuple[str, ...]:
+        """The baseline first."""
+        return tuple(sorted(self.measured.variants, key=lambda name: name != self.baseline))
+
+    @cached_property
+    def seeds(self) -> int:
+        """How many the workload has."""
+        rows = self.measured.frame
+        return int(rows.loc[rows["workload"] == self.workload, "seed"].nunique())
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -117,11 +120,6 @@ class StepTable:
     def seeds_text(self) -> str:
         """ "3 seeds"."""
         return f"{self.seeds} seed{'s' * (self.seeds != 1)}"
-
-    def reason(self, variant: str, metric: str = "") -> str:
-        """Why there is no value of a metric."""
-        found = self.reasons.get((variant, metric)) or self.reasons.get((variant, ""))
-        return found or "absent: no row of it in this run"
 
     def row(self, sheet: Sheet, heads: Iterable[GridCell | str], cells: Sequence[Compared],
             scale: Scale | str = "fraction", show: Callable[..., GridCell] | None = None) -> bool:  # fmt: skip
@@ -183,12 +181,7 @@ def compared_columns(cell: Compared, mean: str = "mean") -> dict[str, Any]:
 
 def interval_text(estimate: Estimate, scale: Scale) -> str:
     """ "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed, no interval)"."""
-    return f"{scale.number(estimate.mean, sign=True)} {difference_unit(scale)} {bracket(estimate, scale)}"
-
-
-def difference_unit(scale: Scale) -> str:
-    """ "pp" of percent, else the unit itself."""
-    return scale.difference_unit or scale.unit
+    return f"{scale.number(estimate.mean, sign=True)} {scale.difference_unit} {bracket(estimate, scale)}"
 
 
 def bracket(estimate: Estimate, scale: Scale) -> str:

@@ -333,7 +333,7 @@ def test_the_mean_radius_is_what_the_section_answers_by(tmp_path: Path) -> None:
     assert p[0] < 0.001
     assert 0.001 < p[1] < 0.025
     tables = content.parts["bounds"].tables
-    found = {each.table.workload: each for each in radius_gaps(tables, content.run.screen)}
+    found = {each.table.workload: each for each in radius_gaps(tables, content.screen)}
     assert (found["w"].p_holm, found["v"].p_holm) == (pytest.approx(3 * p[0]), pytest.approx(2 * p[1]))
     alone = {each.table.workload: each for each in radius_gaps(tables)}
     assert (alone["w"].p_holm, alone["v"].p_holm) == (pytest.approx(2 * p[0]), pytest.approx(p[1]))

@@ -290,9 +290,9 @@ def test_solver_limits_of_the_committed_run_are_no_robustness() -> None:
     section = content.parts["exact"]
     found = {(table.workload, each.variant): each for table, each in distances(section.tables)}
     bracket = found["digits-tiny-wide", "annealed"]
-    lower, upper = (content.run.measured.values("digits-tiny-wide", "annealed", "smt", f"adversarial_distance{end}",
+    lower, upper = (content.measured.values("digits-tiny-wide", "annealed", "smt", f"adversarial_distance{end}",
                                                 "method=search") for end in ("", "_upper"))  # fmt: skip
-    base = [content.run.measured.values("digits-tiny-wide", "gelu", "smt", f"adversarial_distance{end}",
+    base = [content.measured.values("digits-tiny-wide", "gelu", "smt", f"adversarial_distance{end}",
                                         "method=search") for end in ("", "_upper")]  # fmt: skip
     assert np.mean([lower[seed] - base[0][seed] for seed in lower]) == pytest.approx(0.0086, abs=5e-5)
     assert np.mean([upper[seed] - base[1][seed] for seed in upper]) == pytest.approx(-0.0028, abs=5e-5)

@@ -124,7 +124,7 @@ def _place(table: BoundsTable, metric: str, eps: float) -> Place:
 def _cells(table: BoundsTable, variant: str, metric: str) -> list[tuple[float, Compared]]:
     """Of the radii that compare with the baseline; where both prove all or nothing in every seed there is no test."""
     cells = [(eps, table.compared(variant, _place(table, metric, eps))) for eps in table.radii]
-    return [(eps, cell) for eps, cell in cells if cell.tested]
+    return [(eps, cell) for eps, cell in cells if cell.p is not None]
 
 
 def _height_sentence(table: BoundsTable, heights: Sequence[Height]) -> str:

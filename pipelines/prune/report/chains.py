@@ -75,7 +75,7 @@ def chain_grid(run: Run, workload: str) -> Grid | None:
     measured, chain = run.measured, Chain(run, workload)
     ends = [step for step in chain.stages if chain.pruned(step) and len(chain.links(step)) > 1]
     shown = dict.fromkeys(link for step in ends for link in chain.links(step) if chain.pruned(link))
-    variants, sheet = measured.arms(workload, run.baseline)["variants"], Sheet()
+    variants, sheet = run.variants, Sheet()
     for step in shown:
         twin = chain.twin(step)
         for metric, setting in _metrics(measured, workload, step):

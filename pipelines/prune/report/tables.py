@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, Run, StepTable
+from evalsuite import Compared, Run, StepTable
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -75,7 +75,6 @@ class PruningTable(StepTable):
     the options that all treatments have.
     """
 
-    measured: Measured
     treatments: tuple[Treatment, ...]
     sweeps: tuple[Sweep, ...]
     unpruned: str
@@ -117,7 +116,7 @@ def pruning_tables(run: Run) -> list[PruningTable]:
             continue
         treatments, shared = _treatments(steps, measured.options)
         found.append(PruningTable(
-            **measured.arms(workload, run.baseline), measured=measured, treatments=treatments, shared=shared,
+            measured=measured, workload=workload, baseline=run.baseline, treatments=treatments, shared=shared,
             sweeps=_sweeps(treatments), unpruned=measured.step(workload, ACCURACY),
         ))  # fmt: skip
     return found
