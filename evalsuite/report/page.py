@@ -13,7 +13,6 @@ from evalsuite.report.canvas import Drawing
 from evalsuite.report.documents import LATEX, data_lines, file_name, filled
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.grids import MARKS
-from evalsuite.report.headlines import optional_metrics
 from evalsuite.report.inline import inline_svg
 from evalsuite.report.matrix import Reading
 from evalsuite.report.record import NOT_RECORDED, Record
@@ -89,7 +88,9 @@ def render(content: Run) -> str:
         "inline": inline,
         "pack": pack,
         "packed": lambda: packed({**explorer_data(content), "parts": parts, "latex": LATEX}),
-        "optional": optional_metrics(),
+        "optional": [
+            each.metric for section in content.sections.values() for each in section.headlines if each.optional
+        ],
         "verdict_names": VERDICTS,
         "verdicts": content.verdicts.to_dict("records"),
         "jobs_failed": merged(failed[failed["metric"] == ""]),
