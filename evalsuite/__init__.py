@@ -107,8 +107,7 @@ if TYPE_CHECKING:
         panels,
         shifts,
     )
-    from evalsuite.report.counterexamples import counterexample_pictures
-    from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns, frame_of
+    from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
     from evalsuite.report.measured import Measured
     from evalsuite.report.numerals import Scale, is_geometric, power_text, radius_text, scale_of
     from evalsuite.report.paired import (
@@ -124,7 +123,7 @@ if TYPE_CHECKING:
         tally,
         where_text,
     )
-    from evalsuite.report.pictures import Picture
+    from evalsuite.report.pictures import Picture, counterexample_pictures
     from evalsuite.report.record import Record
     from evalsuite.report.run import Run
     from evalsuite.report.section import (
@@ -326,8 +325,7 @@ _HOME = {
         "panels",
         "shifts",
     ),
-    "evalsuite.report.counterexamples": ("counterexample_pictures",),
-    "evalsuite.report.grids": ("Grid", "GridCell", "Sheet", "estimate_columns", "frame_of"),
+    "evalsuite.report.grids": ("Grid", "GridCell", "Sheet", "estimate_columns"),
     "evalsuite.report.measured": ("Measured",),
     "evalsuite.report.numerals": ("Scale", "is_geometric", "power_text", "radius_text", "scale_of"),
     "evalsuite.report.paired": (
@@ -343,7 +341,7 @@ _HOME = {
         "tally",
         "where_text",
     ),
-    "evalsuite.report.pictures": ("Picture",),
+    "evalsuite.report.pictures": ("Picture", "counterexample_pictures"),
     "evalsuite.report.record": ("Record",),
     "evalsuite.report.run": ("Run",),
     "evalsuite.report.section": (
@@ -622,7 +620,6 @@ __all__ = [
     "first_step",
     "float32_box",
     "fold_hardness",
-    "frame_of",
     "gated",
     "graph_of_network",
     "harden",

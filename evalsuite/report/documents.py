@@ -10,6 +10,7 @@ from evalsuite.report.grids import MARKS, Grid, csv_text
 from evalsuite.report.matrix import matrix_frame
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.run import Run
+from evalsuite.report.statistics import t_quantile
 from evalsuite.report.tables import TextLine
 
 _DATA = ("train", "calibration", "validation", "test", "fingerprint")
@@ -33,7 +34,7 @@ def filled(name: str, shown: Mapping[str, Any], *, autoescape: bool = False) -> 
         loader=jinja2.PackageLoader("evalsuite.report", "template"), autoescape=autoescape, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters["escaped"] = _cell
+    environment.filters["escaped"], environment.globals["t_quantile"] = _cell, t_quantile
     return environment.get_template(name).render(shown)
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction
 from evalsuite.report.comparison import SAMPLED
-from evalsuite.report.grids import estimate_columns, frame_of
+from evalsuite.report.grids import estimate_columns
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.paired import interval_text
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
@@ -371,21 +371,17 @@ def _reading(cell: MatrixCell, endpoint: Endpoint) -> Reading:
 
 def matrix_frame(matrices: Sequence[Matrix]) -> pd.DataFrame:
     """Exact numbers: a line for each variant, question and workload."""
-    return frame_of(
-        _line(matrix, row, name, cell)
-        for matrix in matrices
-        for row in matrix.rows
-        for name, cell in [*row.cells.items(), (ALL, row.pooled)]
-    )
+    import pandas as pd
 
-
-def _line(matrix: Matrix, row: MatrixRow, workload: str, cell: MatrixCell) -> dict[str, Any]:
-    return {
-        "question": row.endpoint.question, "section": row.section, "variant": matrix.variant,
-        "baseline": matrix.baseline, "workload": workload, "measured": cell.label, "unit": row.endpoint.unit,
-        "direction": row.endpoint.direction.value, "margin": row.endpoint.margin,
-        **estimate_columns("difference", cell.estimate), "n": cell.estimate.n if cell.estimate else 0,
-        "p": cell.p, "p_adjusted": cell.p_adjusted, "reading": cell.reading.value,
-        "against": "; ".join(cell.against), "losses": "; ".join(cell.losses),
-        "seeds_needed": cell.needed, "reason": cell.reason,
-    }  # fmt: skip
+    return pd.DataFrame([
+        {
+            "question": row.endpoint.question, "section": row.section, "variant": matrix.variant,
+            "baseline": matrix.baseline, "workload": workload, "measured": cell.label, "unit": row.endpoint.unit,
+            "direction": row.endpoint.direction.value, "margin": row.endpoint.margin,
+            **estimate_columns("difference", cell.estimate), "n": cell.estimate.n if cell.estimate else 0,
+            "p": cell.p, "p_adjusted": cell.p_adjusted, "reading": cell.reading.value,
+            "against": "; ".join(cell.against), "losses": "; ".join(cell.losses),
+            "seeds_needed": cell.needed, "reason": cell.reason,
+        }
+        for matrix in matrices for row in matrix.rows for workload, cell in [*row.cells.items(), (ALL, row.pooled)]
+    ])  # fmt: skip

@@ -15,7 +15,6 @@ from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.section import Part, Screen, Section, in_recipe_order
-from evalsuite.report.statistics import t_quantile
 from evalsuite.report.tables import TextLine, failures, text_lines
 from evalsuite.report.verdicts import Contradictions, contradictions, verdict_figures, verdict_table
 from evalsuite.results import Status
@@ -183,21 +182,10 @@ class Run:
         return f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)} ({', '.join(map(str, self.seeds))})"
 
     @property
-    def chance(self) -> str:
-        """How many differences could look resolved by chance, and how wide intervals over so few seeds are."""
+    def tested(self) -> int:
+        """How many differences have an interval of some width."""
         clock = self.whole["timing"].astype(bool) & (self.whole["unit"] != "ratio")
-        count = int((self.whole["diff_low"].notna() & ~self.whole["constant"] & ~clock).sum())
-        if not count:
-            return "No difference has an interval of some width: nothing here is a test."
-        few, seeds = "", len(self.seeds)
-        if 2 <= seeds < 5:
-            errors = t_quantile(0.975, seeds - 1)
-            few = f"With {seeds} seeds an interval is ± {errors:.1f} standard errors: use 5 or more."
-        return (
-            f"The intervals are per cell and not adjusted for their number: of {count} differences with an interval of "
-            f"some width, about 5 % ({0.05 * count:.0f}) would exclude 0 by chance even if no variant differed from "
-            f"{self.baseline}. Seeds are the only replicates; the test samples are the same for all of them. {few}"
-        )
+        return int((self.whole["diff_low"].notna() & ~self.whole["constant"] & ~clock).sum())
 
     @property
     def unfinished(self) -> str:
