@@ -88,7 +88,6 @@ if TYPE_CHECKING:
         area_columns,
         area_text,
         areas_sheet,
-        by_tone,
         holm_areas,
         measured_area,
     )
@@ -306,7 +305,6 @@ _HOME = {
         "areas_sheet",
         "area_columns",
         "area_text",
-        "by_tone",
         "holm_areas",
         "measured_area",
     ),
@@ -585,7 +583,6 @@ __all__ = [
     "assess",
     "batch_of",
     "between",
-    "by_tone",
     "census",
     "census_of_operators",
     "census_of_run",

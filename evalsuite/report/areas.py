@@ -134,13 +134,6 @@ def area_text(area: Area, scale: Scale = AREA_SCALE, more: Sequence[str] = ()) -
     return interval_text(area.difference, scale) + (f" ({', '.join(notes)})" if notes else "")
 
 
-def by_tone(areas: Sequence[Kind], words: Sequence[str], text: Callable[[Kind], str]) -> dict[str, list[str]]:
-    """What is better, worse and not resolved, under these words for them in turn; those of none are left out."""
-    found = {word: [text(area) for area in areas if area.tone == tone]
-             for tone, word in zip(("better", "worse", ""), words, strict=True)}  # fmt: skip
-    return {word: told for word, told in found.items() if told}
-
-
 def areas_sheet(areas: Sequence[Kind], heads: Callable[[Kind], tuple[str, ...]], over: Callable[[Kind], str],
                 detail: Callable[[Kind], str]) -> tuple[Sheet, list[str]]:  # fmt: skip
     """A row for each place with the range that areas there are over, a column for each of the variants.

@@ -6,7 +6,7 @@ It is the one object that concludes: the page's first screen, the Markdown and `
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
@@ -244,12 +244,14 @@ def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCe
     if evidence is None:
         return MatrixCell(Reading.UNMEASURED, reason="not asked")
     primary = evidence.primary
-    found = _difference(endpoint, primary)
+    found = _ends(endpoint, primary)
     if found is None:
         reason = primary.reason or "no seed in common with the baseline"
         return MatrixCell(Reading.UNMEASURED, label=primary.label, reason=reason)
     way = 1 if endpoint.direction is Direction.HIGHER else -1
-    resolved = _resolved(endpoint, evidence)
+    members = [(each.label, between(*both)) for each in evidence.family if (both := _ends(endpoint, each))]
+    adjusted = zip(members, holm(each.p for _, each in members), strict=True)  # Within the family.
+    resolved = [(label, each.mean) for (label, each), p in adjusted if p is not None and p <= LEVEL]
     estimate = between(*found)
     return MatrixCell(
         Reading.UNRESOLVED,
@@ -270,7 +272,7 @@ def _why(endpoint: Endpoint, estimate: Estimate) -> str:
     return "the same in every seed" if estimate.constant and endpoint.unit == SAMPLED else "too few seeds"
 
 
-def _difference(endpoint: Endpoint, contrast: Contrast) -> tuple[Estimate, Estimate] | None:
+def _ends(endpoint: Endpoint, contrast: Contrast) -> tuple[Estimate, Estimate] | None:
     """The ends of the difference, of seeds with two finite values; one twice where no question was left open."""
     found = []
     for arms in contrast.ends:
@@ -284,16 +286,6 @@ def _certain(endpoint: Endpoint, estimate: Estimate | None) -> Estimate | None:
     """With a p of 0 for what is no fraction of samples and differs by the same in every seed."""
     certain = estimate is not None and estimate.constant and endpoint.unit != SAMPLED and estimate.mean
     return replace(estimate, p=0.0) if estimate is not None and certain else estimate
-
-
-def _resolved(endpoint: Endpoint, evidence: Evidence) -> list[tuple[str, float]]:
-    """The members of the family that are resolved (Holm's within it), with their differences."""
-    ends = [(each.label, _difference(endpoint, each)) for each in evidence.family]
-    found = [(label, between(*each)) for label, each in ends if each is not None]
-    adjusted = holm(each.p for _, each in found)
-    return [
-        (label, each.mean) for (label, each), p in zip(found, adjusted, strict=True) if p is not None and p <= LEVEL
-    ]
 
 
 def as_decided(compared: pd.DataFrame, screen: Screen) -> pd.DataFrame:
@@ -330,20 +322,19 @@ def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     """The rows of one family of tests with what their cells say: Holm's is over all of them."""
     adjusted = holm(cell.p for row in rows for cell in (*row.cells.values(), row.pooled))
     level, each = LEVEL / max(1, len(adjusted) - adjusted.count(None)), iter(adjusted)
-    return tuple(_read(row, each, level) for row in rows)
+    found = []
+    for row in rows:
+        cells = {name: _said(cell, row.endpoint, next(each), level) for name, cell in row.cells.items()}
+        pooled = _said(row.pooled, row.endpoint, next(each), level)
+        opposed = {Reading.HELPS, Reading.COSTS} <= {cell.reading for cell in cells.values()}
+        pooled = replace(pooled, reading=Reading.MIXED) if opposed and pooled.estimate is not None else pooled
+        found.append(replace(row, cells=cells, pooled=pooled))
+    return tuple(found)
 
 
-def _read(row: MatrixRow, adjusted: Iterator[float | None], level: float) -> MatrixRow:
-    """A row whose cells have the next of the adjusted p values; `level` is that of the strictest test."""
-    cells = [replace(cell, p_adjusted=next(adjusted)) for cell in (*row.cells.values(), row.pooled)]
-    *single, pooled = [_said(cell, row.endpoint, level) for cell in cells]
-    said = {cell.reading for cell in single}
-    if {Reading.HELPS, Reading.COSTS} <= said and pooled.estimate is not None:
-        pooled = replace(pooled, reading=Reading.MIXED)
-    return replace(row, cells=dict(zip(row.cells, single, strict=True)), pooled=pooled)
-
-
-def _said(cell: MatrixCell, endpoint: Endpoint, level: float) -> MatrixCell:
+def _said(cell: MatrixCell, endpoint: Endpoint, p_adjusted: float | None, level: float) -> MatrixCell:
+    """A cell with what it says by its adjusted p value; `level` is that of the strictest test."""
+    cell = replace(cell, p_adjusted=p_adjusted)
     reading, found = _reading(cell, endpoint), cell.estimate
     needed = None if found is None or cell.pooled or cell.bracketed else seeds_needed(found, endpoint.margin, level)
     ends = [abs(end) for end in (found.low, found.high) if end is not None] if found is not None else []

@@ -112,13 +112,21 @@ def counterexample_pictures(folder: Path, metrics: Sequence[str]) -> list[Pictur
 def _picture(entry: Mapping[str, Any], metrics: Sequence[str]) -> Picture:
     import numpy as np
 
-    clean, found = (_pixels(entry[name], entry["picture"]) for name in ("clean", "input"))
+    # (height, width, channel), or (height, width) of one.
+    clean, found = (
+        np.moveaxis(np.array(entry[name], dtype=np.float64).reshape(entry["picture"]), 0, -1)
+        for name in ("clean", "input")
+    )
+    if clean.shape[-1] == 1:
+        clean, found = clean[..., 0], found[..., 0]
     low = min(clean.min(), found.min())
     span = (max(clean.max(), found.max()) - low) or 1.0
     difference = (found - clean) / span
     # A power of two that brings the largest difference to between a quarter and half of the scale, but for rounding.
     times = 2.0 ** math.floor(math.log2(0.5 / (float(np.abs(difference).max()) or 0.5)) + 0.01)
     sample, size = entry["sample"], f"{clean.shape[1]} × {clean.shape[0]} pixels"
+    shares = ((clean - low) / span, (found - low) / span, 0.5 + times * difference)
+    pixels = [np.rint(255 * each.clip(0, 1)).astype(np.uint8) for each in shares]  # What lies outside is cut off.
     before, after = (f"class\N{NO-BREAK SPACE}{entry[name]}" for name in ("clean_class", "class"))
     return Picture(
         metrics=tuple(metrics),
@@ -126,27 +134,9 @@ def _picture(entry: Mapping[str, Any], metrics: Sequence[str]) -> Picture:
         text=f"test sample {sample} is of class {entry['label']}, and an input within ε = {entry['eps']:g} of it is "
         f"given {after}. Both have one scale, from the least value in them to the greatest.",
         images=(
-            (f"clean: {before}", f"Test sample {sample} as it is, {size}, given {before}.",
-             _bytes((clean - low) / span)),
-            (f"adversarial: {after}", f"The input found near test sample {sample}, given {after}.",
-             _bytes((found - low) / span)),
+            (f"clean: {before}", f"Test sample {sample} as it is, {size}, given {before}.", pixels[0]),
+            (f"adversarial: {after}", f"The input found near test sample {sample}, given {after}.", pixels[1]),
             (f"difference ×\N{NO-BREAK SPACE}{times:g}, grey is none",
-             f"The second less the first, times {times:g}, around grey.", _bytes(0.5 + times * difference)),
+             f"The second less the first, times {times:g}, around grey.", pixels[2]),
         ),
     )  # fmt: skip
-
-
-def _pixels(values: Any, shape: Sequence[int]) -> np.ndarray:
-    """(height, width, 3), or (height, width) of one channel, float64."""
-    import numpy as np
-
-    pixels = np.moveaxis(np.array(values, dtype=np.float64).reshape(shape), 0, -1)
-    return pixels[..., 0] if pixels.shape[-1] == 1 else pixels
-
-
-def _bytes(shares: np.ndarray) -> np.ndarray:
-    """Of shares of the scale, uint8; what lies outside is cut off."""
-    import numpy as np
-
-    pixels: np.ndarray = np.rint(255 * shares.clip(0, 1)).astype(np.uint8)
-    return pixels

@@ -135,8 +135,7 @@ class Run:
     @cached_property
     def glances(self) -> list[TextLine]:
         """The headline lines, in order."""
-        return [line for each in self.workloads
-                for line in headline_lines([line for line in self.lines if line.workload == each])]  # fmt: skip
+        return headline_lines(self.lines)
 
     def glance(self, workload: str) -> list[TextLine]:
         """Those of a workload."""
@@ -164,12 +163,10 @@ class Run:
     @cached_property
     def figures(self) -> list[Drawing]:
         """Those of no single section, without data too."""
-        return [
-            each
-            for workload in map(str, self.whole["workload"].unique())
-            for each in verdict_figures(self.verdicts[self.verdicts["workload"] == workload], workload,
-                                        list(self.whole.loc[self.whole["workload"] == workload, "variant"].unique()))
-        ]  # fmt: skip
+        counts = {
+            str(each): self.verdicts[self.verdicts["workload"] == each] for each in self.whole["workload"].unique()
+        }
+        return [each for name, own in counts.items() for each in verdict_figures(own, name, self.variants)]
 
     @property
     def seeds(self) -> list[int]:
