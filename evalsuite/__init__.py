@@ -108,7 +108,18 @@ if TYPE_CHECKING:
     )
     from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
     from evalsuite.report.measured import Measured
-    from evalsuite.report.numerals import Scale, is_geometric, power_text, radius_text, scale_of
+    from evalsuite.report.numerals import (
+        Scale,
+        is_geometric,
+        labels,
+        listed,
+        p_text,
+        percent_text,
+        power_text,
+        radius_text,
+        ranges_text,
+        scale_of,
+    )
     from evalsuite.report.paired import (
         Compared,
         StepTable,
@@ -129,6 +140,7 @@ if TYPE_CHECKING:
         Contrast,
         Endpoint,
         Evidence,
+        Finding,
         Headline,
         Measure,
         Part,
@@ -138,7 +150,6 @@ if TYPE_CHECKING:
         mean_test,
         paired_test,
     )
-    from evalsuite.report.sentences import Finding, labels, listed, p_text, percent_text, ranges_text
     from evalsuite.report.statistics import (
         SIGNIFICANT,
         Estimate,
@@ -325,7 +336,18 @@ _HOME = {
     ),
     "evalsuite.report.grids": ("Grid", "GridCell", "Sheet", "estimate_columns"),
     "evalsuite.report.measured": ("Measured",),
-    "evalsuite.report.numerals": ("Scale", "is_geometric", "power_text", "radius_text", "scale_of"),
+    "evalsuite.report.numerals": (
+        "Scale",
+        "is_geometric",
+        "labels",
+        "listed",
+        "p_text",
+        "percent_text",
+        "power_text",
+        "radius_text",
+        "ranges_text",
+        "scale_of",
+    ),
     "evalsuite.report.paired": (
         "Compared",
         "StepTable",
@@ -346,6 +368,7 @@ _HOME = {
         "Contrast",
         "Endpoint",
         "Evidence",
+        "Finding",
         "Headline",
         "Measure",
         "Part",
@@ -354,14 +377,6 @@ _HOME = {
         "first_step",
         "mean_test",
         "paired_test",
-    ),
-    "evalsuite.report.sentences": (
-        "Finding",
-        "labels",
-        "listed",
-        "p_text",
-        "percent_text",
-        "ranges_text",
     ),
     "evalsuite.report.statistics": (
         "Estimate",

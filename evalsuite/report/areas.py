@@ -9,9 +9,8 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
-from evalsuite.report.numerals import Scale
+from evalsuite.report.numerals import Scale, p_text
 from evalsuite.report.paired import Compared, bracket, interval_text
-from evalsuite.report.sentences import p_text
 from evalsuite.report.statistics import SIGNIFICANT, holm
 
 AREA_SCALE = Scale(0.01, "%", "pp", 2)

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from evalsuite.contract import Direction
 from evalsuite.report.comparison import SAMPLED
 from evalsuite.report.grids import estimate_columns
-from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.numerals import Scale, listed, scale_of
 from evalsuite.report.paired import interval_text
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
-from evalsuite.report.sentences import listed
 from evalsuite.report.statistics import Estimate, between, holm, mean_over_workloads, seed_difference, seeds_needed
 
 if TYPE_CHECKING:

@@ -30,10 +30,18 @@ if TYPE_CHECKING:
     from evalsuite.report.paired import Values
     from evalsuite.report.pictures import Picture
     from evalsuite.report.run import Run
-    from evalsuite.report.sentences import Finding
 
 
 Screen = Mapping[tuple[str, str, str], "MatrixCell"]  # (Question, workload, variant) -> what the first screen says.
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a section says of `subject`, a workload or a step of one: the headline, then sentences."""
+
+    subject: str
+    headline: str
+    sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from evalsuite.report.grids import Grid
 from evalsuite.report.numerals import is_geometric, radius_text
 from evalsuite.report.record import Record
 from evalsuite.report.run import Run
-from evalsuite.report.sentences import Finding
+from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.bounds.report.figures import _curves, _points, _radius_axis, certified_curves
 from pipelines.bounds.report.heights import Height, heights, radius_gaps

@@ -20,7 +20,7 @@ from evalsuite.report.canvas import looks
 from evalsuite.report.grids import Grid
 from evalsuite.report.record import Record, read_record
 from evalsuite.report.run import Run
-from evalsuite.report.sentences import Finding
+from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.smt.report.figures import LEAST, _cactus, curve_points, exact_figures
 from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable

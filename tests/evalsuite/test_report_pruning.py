@@ -17,7 +17,7 @@ from evalsuite.report import write_report
 from evalsuite.report.areas import area_between, common_range
 from evalsuite.report.record import Record
 from evalsuite.report.run import Run
-from evalsuite.report.sentences import Finding
+from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.prune.report.pareto import Spot, front, pareto_figures

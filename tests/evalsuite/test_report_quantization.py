@@ -17,9 +17,10 @@ from test_report_sample import sample_record, sample_rows, write_run
 
 from evalsuite.contract import Direction, Metric
 from evalsuite.report import write_report
+from evalsuite.report.numerals import percent_text
 from evalsuite.report.record import Record
 from evalsuite.report.run import Run
-from evalsuite.report.sentences import Finding, percent_text
+from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.quantize.report.findings import finding
 from pipelines.quantize.report.tables import QuantizationTable, quantization_tables

@@ -8,7 +8,7 @@ from typing import Any
 from evalsuite.reluize.report.hardness import ALL, BEYOND, LayerDrift, LayerOrder, Relation
 from evalsuite.reluize.report.text import signed
 from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
-from evalsuite.report.sentences import p_text
+from evalsuite.report.numerals import p_text
 from evalsuite.report.statistics import Estimate
 
 ORDER_NOTE = (

@@ -13,7 +13,7 @@ from evalsuite.reluize.report.before_after import ANNEALED, DIRECT, Quality, Swa
 from evalsuite.reluize.report.text import ratio_text, table_scale
 from evalsuite.report.numerals import Scale
 from evalsuite.report.paired import interval_text
-from evalsuite.report.sentences import Finding
+from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate, seed_difference
 
 LEVEL = 0.95

@@ -11,8 +11,7 @@ from evalsuite.reluize.report.text import swap_grid
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.measured import TRAIN
 from evalsuite.report.run import Run
-from evalsuite.report.section import Part, Section
-from evalsuite.report.sentences import Finding
+from evalsuite.report.section import Finding, Part, Section
 
 # Lines for each layer of each network: shown by layer, and whole in comparison.csv.
 _OF_LAYERS = ("hardness", "learnt_hardness", "hardness_drift", "hardness_spread")

@@ -127,8 +127,8 @@ def _elsewhere(table: QuantizationTable) -> dict[str, list[str]]:
         own = table.cell(treatment, name)
         for metric, source in SOURCES.items() if not own.resolved and name != table.baseline else ():
             for setting in table.measured.settings(table.workload, name, treatment.step, metric):
-                values = (table.values(treatment, each, metric, setting) for each in (name, table.baseline))
-                cell = Compared(name, *values)
+                values = [table.values(treatment, each, metric, setting) for each in (name, table.baseline)]
+                cell = Compared(name, values[0], values[1])
                 if cell.difference is not None and cell.resolved and (metric, setting) != (own.metric, ""):
                     what, told = f"{source}, {setting.replace('=', ' ')}", interval_text(cell.difference, scale)
                     found.setdefault(what if setting else source, []).append(f"{name} {treatment.label} {told}")
