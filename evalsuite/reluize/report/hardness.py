@@ -9,12 +9,11 @@ from evalsuite.contract import Direction
 from evalsuite.reluize.report.ranks import Association, agreement, association
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.paired import Values
-from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_by_seed, mean_interval
+from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_by_seed
 from evalsuite.report.tables import TextLine
 
 LEAST_LAYERS = 3  # Two layers have two orders: rho_S is 1 or -1 whatever was learnt.
 LEAST_SEEDS = 3
-_DRIFT = ("learnt_hardness", "hardness_drift", "hardness_spread")
 ALL = "all workloads"
 BEYOND = "beyond these seeds"
 
@@ -29,18 +28,6 @@ class LayerOrder:
     layers: int
     agreement: Estimate | None
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class LayerDrift:
-    """One layer over the seeds: lambda when learning ended, and its difference to the initial one."""
-
-    workload: str
-    variant: str
-    layer: str
-    learnt: Estimate
-    drift: Estimate
-    spread: Estimate | None
 
 
 @dataclass(frozen=True)
@@ -95,20 +82,6 @@ def layer_orders(measured: Measured) -> list[LayerOrder]:
                 rho = agreement({seed: [values[seed] for values in layers.values()] for seed in seeds})
                 reason = "" if rho else "not defined: a seed with the same lambda in every layer"
             found.append(LayerOrder(workload, variant, len(seeds), len(layers), rho, reason))
-    return found
-
-
-def layer_drifts(measured: Measured) -> list[LayerDrift]:
-    """One for each layer with a learnt lambda, in the network's order."""
-    found = []
-    for workload in measured.workloads:
-        for variant in learners(measured, workload):
-            layers = (measured.layers(workload, variant, metric) for metric in _DRIFT)
-            learnt, drifts, spreads = (
-                {layer: mean_interval(list(values.values())) for layer, values in each.items()} for each in layers
-            )
-            found += [LayerDrift(workload, variant, layer, learnt[layer], drift, spreads.get(layer))
-                      for layer, drift in drifts.items() if layer in learnt]  # fmt: skip
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evalsuite.reluize.report.before_after import swap_tables
-from evalsuite.reluize.report.hardness import layer_drifts, layer_orders, relations
+from evalsuite.reluize.report.hardness import layer_orders, relations
 from evalsuite.reluize.report.hardness_text import drift_grid, order_grid, relation_grids, relations_told
 from evalsuite.reluize.report.pattern import PATTERN_RULE, pattern_finding
 from evalsuite.reluize.report.profiles import PROFILE, order_figure, profile_figure
@@ -43,7 +43,7 @@ def _hardness(run: Run) -> Part:
         drawings += [profile_figure(run.measured, workload), order_figure(run.measured, workload, orders)]
     question = "Does the drift of the hardness go with the metrics of the same networks?"
     findings = [Finding(question, relations_told(found), ())] if found else []
-    details = [drift_grid(layer_drifts(run.measured)), *relation_grids(found)]
+    details = [drift_grid(run.measured), *relation_grids(found)]
     return Part(findings, [*filter(None, [order_grid(orders)])], [*filter(None, details)], drawings, tables=orders)
 
 

@@ -83,6 +83,18 @@ COST_NOTE = (
 )
 
 
+def grids(tables: Sequence[BoundsTable], found: Sequence[Height], radii: Sequence[RadiusGap]) -> list[Grid | None]:
+    """The tables that are shown."""
+    return [radius_grid(tables, radii), heights_grid(found, tables[0].baseline), *map(decisions_grid, tables)]
+
+
+def details(tables: Sequence[BoundsTable], found: Sequence[Height]) -> list[Grid | None]:
+    """The tables on demand."""
+    each_has = (layers_grid, stability_grid, logits_grid, looser_grid)
+    every = [grid(table) for table in tables for grid in each_has]
+    return [heights_grid(found, tables[0].baseline, looser=True), *every, bounds_cost_grid(tables)]
+
+
 def eps_cell(eps: float) -> GridCell:
     """The first cell of a row of one radius."""
     return GridCell(radius_text(eps), sort=repr(eps))
