@@ -15,7 +15,7 @@ from evalsuite.report.statistics import SIGNIFICANT, holm
 
 AREA_SCALE = Scale(0.01, "%", "pp", 2)
 Point = tuple[float, float]
-Curve = Mapping[int, Mapping[object, Point]]  # Seed -> what was measured there -> (x, height).
+Curve = Mapping[Any, Mapping[int, Point]]  # What was measured -> seed -> (x, height).
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +54,18 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
     heights: dict[int, float] = {}
     found: list[tuple[float, float]] = []
     apart, scaled = False, math.log if logarithmic else float
-    for seed in sorted(own.keys() & other.keys()):
+    seeds, others = ({seed for points in curve.values() for seed in points} for curve in (own, other))
+    for seed in sorted(seeds & others):
         # A point that one arm lacks would be bridged by a straight line there, and compared with none.
-        common = [key for key in own[seed] if key in other[seed]]
-        first, second = ([(scaled(each[seed][key][0]), each[seed][key][1]) for key in common] for each in (own, other))
+        common = [key for key in own if seed in own[key] and seed in other.get(key, {})]
+        first, second = ([(scaled(each[key][seed][0]), each[key][seed][1]) for key in common] for each in (own, other))
         ends, height = common_range(first, second), area_between(first, second)
         apart = apart or len(common) > 1
         if ends is not None and height is not None:
             heights[seed] = height
             found.append(ends)
     if not heights:
-        shared = any(own[seed].keys() & other[seed].keys() for seed in own.keys() & other.keys())
+        shared = any(own[key].keys() & other[key].keys() for key in own.keys() & other.keys())
         missing = "own" if not any(own.values()) else "other" if not any(other.values()) else "seed"
         return replace(area, reason=lack(missing if not shared else "range" if apart else "point"))
     low, high = (math.fsum(each) / len(found) for each in zip(*found, strict=True))

@@ -93,14 +93,11 @@ def heights(tables: Sequence[BoundsTable], screen: Screen | None = None, *, turn
                       lambda each: known(each) if each.method == each.table.tightest else None)  # fmt: skip
 
 
-def curve(table: BoundsTable, method: str, variant: str) -> dict[int, dict[object, Point]]:
-    """Seed -> radius -> (radius, fraction of samples)."""
-    found: dict[int, dict[object, Point]] = {}
-    for eps in table.radii:
-        place = Place(ATTACKED, eps) if method == ATTACK else Place(CERTIFIED, eps, method)
-        for seed, value in table.values(variant, place).items():
-            found.setdefault(seed, {})[eps] = (eps, value)
-    return found
+def curve(table: BoundsTable, method: str, variant: str) -> dict[float, dict[int, Point]]:
+    """Radius -> seed -> (radius, fraction of samples)."""
+    places = {eps: Place(ATTACKED, eps) if method == ATTACK else Place(CERTIFIED, eps, method) for eps in table.radii}
+    return {eps: {seed: (eps, value) for seed, value in table.values(variant, place).items()}
+            for eps, place in places.items()}  # fmt: skip
 
 
 def height(table: BoundsTable, method: str, variant: str, *, turned: bool = False) -> Height:
