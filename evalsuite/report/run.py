@@ -14,7 +14,7 @@ from evalsuite.report.headlines import headline_lines
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
-from evalsuite.report.section import Part, Screen, Section, in_recipe_order
+from evalsuite.report.section import Part, Screen, Section, sections
 from evalsuite.report.tables import TextLine, failures, text_lines
 from evalsuite.report.verdicts import Contradictions, contradictions, verdict_figures, verdict_table
 from evalsuite.results import Status
@@ -71,8 +71,11 @@ class Run:
 
     @cached_property
     def sections(self) -> dict[str, Section]:
-        """All sections, in the order of the recipe's steps."""
-        return in_recipe_order([TRAIN, *map(str, self.frame["stage"].unique())])
+        """All sections, in the order in which their stages first come in the recipe; those of no stage go last."""
+        stages, every = [TRAIN, *map(str, self.frame["stage"].unique())], sections()
+        first = {name: min((stages.index(stage) for stage in each.stages if stage in stages), default=len(stages))
+                 for name, each in every.items()}  # fmt: skip
+        return {name: every[name] for name in sorted(every, key=lambda name: (first[name], name))}
 
     @cached_property
     def matrices(self) -> list[Matrix]:

@@ -235,18 +235,6 @@ def _sections(_path: tuple[str, ...]) -> dict[str, Section]:
     return found
 
 
-def in_recipe_order(names: Sequence[str]) -> dict[str, Section]:
-    """The sections in the order in which their stages first come; those of no stage of these go last.
-
-    Args:
-        names: the stages of a run's steps, in the recipe's order.
-    """
-    every = sections()
-    first = {name: min((names.index(stage) for stage in each.stages if stage in names), default=len(names))
-             for name, each in every.items()}  # fmt: skip
-    return {name: every[name] for name in sorted(every, key=lambda name: (first[name], name))}
-
-
 def first_step(stage: str, metrics: Sequence[str]) -> Measure:
     """The measure of an endpoint that is one metric of one step: the first of a stage, of networks as trained.
 
