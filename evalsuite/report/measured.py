@@ -23,7 +23,8 @@ class Measured:
         frame: rows as `read_results` gives them, in the recipe's order.
         after: step -> what it follows; empty for a step that measures the network as trained.
 
-    `options` are each step's, `uses` the treatment that each variant is, under whatever name.
+    `options` are each step's, `uses` the treatment that each variant is, under whatever name. `reasons` are workload,
+    variant, step and metric -> the first reason that a row gives why it has no value, with its status.
     """
 
     def __init__(self, frame: pd.DataFrame, after: Mapping[str, str] | None = None) -> None:
@@ -37,7 +38,7 @@ class Measured:
         self.uses: dict[str, str] = dict(zip(named["variant"], named["variant_use"], strict=True))
         self._after = after or {}
         self._values: dict[tuple[str, ...], dict[int, float]] = {}
-        self._reasons: dict[tuple[str, ...], str] = {}
+        self.reasons: dict[tuple[str, ...], str] = {}
         self._settings: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
         self._steps: dict[tuple[str, str], dict[str, None]] = {}
         columns = [*_PLACE, "seed", "value", "status", "reason", "stage"]
@@ -51,7 +52,7 @@ class Measured:
                 if row.setting not in settings:
                     settings[row.setting] = parse_setting(row.setting)
             elif row.reason:
-                self._reasons.setdefault(place[:-1], f"{row.status}: {root_reason(row.reason)}")
+                self.reasons.setdefault(place[:-1], f"{row.status}: {root_reason(row.reason)}")
 
     def step(self, workload: str, stage: str) -> str:
         """The first step of a stage that measures the networks as trained; empty where there is none."""
@@ -81,7 +82,7 @@ class Measured:
     def reason(self, workload: str, variant: str, step: str, metric: str) -> str:
         """Why there is no value, with the status; "absent" where there is no row either."""
         places = ((step, metric), (step, ""), (TRAIN, ""))
-        told = (self._reasons.get((workload, variant, *place)) for place in places)
+        told = (self.reasons.get((workload, variant, *place)) for place in places)
         return next(filter(None, told), "absent: no row of it in this run")
 
     def layers(self, workload: str, variant: str, metric: str, step: str = TRAIN) -> dict[str, dict[int, float]]:
