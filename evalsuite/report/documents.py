@@ -34,7 +34,8 @@ def filled(name: str, shown: Mapping[str, Any], *, autoescape: bool = False) -> 
         loader=jinja2.PackageLoader("evalsuite.report", "template"), autoescape=autoescape, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters["escaped"], environment.globals["t_quantile"] = _cell, t_quantile
+    environment.filters["escaped"] = _cell
+    environment.globals |= {"marks": MARKS, "not_recorded": NOT_RECORDED, "t_quantile": t_quantile}
     return environment.get_template(name).render(shown)
 
 
@@ -89,7 +90,7 @@ def _cell(text: object) -> str:
 def markdown(content: Run) -> str:
     """report.md: what the page says, without figures."""
     shown = {
-        "content": content, "marks": MARKS, "not_recorded": NOT_RECORDED, "data_columns": ["workload", *_DATA],
+        "content": content, "data_columns": ["workload", *_DATA],
         "data": [list(each.values()) for each in data_lines(content)],
     }  # fmt: skip
     return filled("report.md.j2", shown)

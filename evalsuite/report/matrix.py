@@ -162,7 +162,8 @@ class Matrix:
         return f"{self.variant} in the place of {self.baseline} {'; '.join(parts)}."
 
 
-_SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
+TONES = {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"}
+_SAID = tuple(TONES)
 _BY = " by less than the margin"
 _VERBS = {
     Reading.MIXED: "is mixed in",

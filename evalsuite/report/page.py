@@ -12,9 +12,8 @@ from typing import Any
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.documents import LATEX, data_lines, file_name, filled
 from evalsuite.report.explorer import explorer_data, packed
-from evalsuite.report.grids import MARKS
 from evalsuite.report.inline import inline_svg
-from evalsuite.report.matrix import Reading
+from evalsuite.report.matrix import TONES
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.run import Run
 from evalsuite.report.tables import merged
@@ -77,12 +76,11 @@ def render(content: Run) -> str:
 
     shown: dict[str, Any] = {
         "content": content,
-        "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},
+        "tones": TONES,
         "policy": content_policy(style, script),
         # Both come from this package; escaping them would change their digests.
         "style": Markup(style),
         "script": Markup(script),
-        "marks": MARKS,
         "anchor": _anchors(),
         "file_name": file_name,
         "inline": inline,
@@ -92,12 +90,9 @@ def render(content: Run) -> str:
             each.metric for section in content.sections.values() for each in section.headlines if each.optional
         ],
         "verdict_names": VERDICTS,
-        "verdicts": content.verdicts.to_dict("records"),
         "jobs_failed": merged(failed[failed["metric"] == ""]),
         "metrics_failed": merged(failed[failed["metric"] != ""]),
-        "contradictions": content.contradictions.rows.to_dict("records"),
         "data": data_lines(content),
         "steps": _steps(content.record),
-        "not_recorded": NOT_RECORDED,
     }
     return filled("page.html.j2", shown, autoescape=True)

@@ -9,13 +9,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from evalsuite.report.documents import filled
-from evalsuite.report.matrix import ALL, Matrix, Reading
+from evalsuite.report.matrix import ALL, TONES, Matrix
 from evalsuite.report.page import content_policy
 from evalsuite.report.record import Record, baseline_of, in_order, read_record
 from evalsuite.report.run import Run
 from evalsuite.results import DamagedResults, read_results
-
-_TONES = {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def _page(entries: Sequence[Entry]) -> str:
     )
     style = _part("index.css")
     shown = {
-        "entries": entries, "all": ALL, "tones": _TONES, "style": Markup(style), "policy": content_policy(style, ""),
+        "entries": entries, "all": ALL, "tones": TONES, "style": Markup(style), "policy": content_policy(style, ""),
         "guide": filled("answer.txt", {"baseline": "the baseline", "first": "the first variant"}),
     }  # fmt: skip
     return environment.from_string(_part("index.html.j2")).render(shown)
