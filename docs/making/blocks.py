@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from evalsuite.plugins import load, options_of, texts_of
-from evalsuite.report.matrix import MatrixRow, Reading, decision_matrices
-from evalsuite.report.measured import Measured
+from evalsuite.report.matrix import MatrixRow, Reading
 from evalsuite.report.record import baseline_of, in_order, read_record
-from evalsuite.report.section import Run, sections
+from evalsuite.report.run import Run
+from evalsuite.report.section import sections
 from evalsuite.results import read_results
 
 ROOT = Path(__file__).parent.parent.parent
@@ -70,9 +70,8 @@ def _rows(folder: Path) -> Iterable[MatrixRow]:
     """The rows of the annealed networks' matrix."""
     record = read_record(folder)
     frame = in_order(read_results(folder), record)
-    # Endpoints read single networks; the comparison of everything, which takes long, is for tables.
-    run = Run(frame, Measured(frame, record.after), baseline_of(frame, record), record, frame.iloc[:0])
-    (matrix,) = [each for each in decision_matrices(run) if each.variant == VARIANT]
+    run = Run(frame, record, baseline_of(frame, record))
+    (matrix,) = [each for each in run.matrices if each.variant == VARIANT]
     return matrix.rows
 
 

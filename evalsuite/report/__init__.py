@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evalsuite.report.content import Content
+    from evalsuite.report.run import Run
 
 __all__ = ["write_content", "write_report"]
 
@@ -24,18 +24,18 @@ def write_report(folder: Path) -> list[Path]:
         DamagedResults: the rows or the record cannot be read.
         ValueError: there are no rows, or none of the baseline.
     """
-    from evalsuite.report.content import Content
     from evalsuite.report.record import baseline_of, in_order, read_record
+    from evalsuite.report.run import Run
     from evalsuite.results import read_results
 
     record = read_record(folder)
     frame = in_order(read_results(folder), record)  # The rows as read are not kept: a million take 200 MB.
     if frame.empty:
         raise ValueError(f"{folder / 'results.parquet'} has no rows: nothing to report yet")
-    return write_content(Content(frame, record, baseline_of(frame, record), folder=folder), folder)
+    return write_content(Run(frame, record, baseline_of(frame, record), folder=folder), folder)
 
 
-def write_content(content: Content, folder: Path) -> list[Path]:
+def write_content(content: Run, folder: Path) -> list[Path]:
     """Write the page, the Markdown and the tables of a content into an existing folder; the page first."""
     from evalsuite.report.documents import markdown, table_files
     from evalsuite.report.page import render

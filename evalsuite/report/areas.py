@@ -4,44 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
-from evalsuite.report.numerals import Scale
-from evalsuite.report.paired import Values, bracket, interval_text
-from evalsuite.report.sentences import p_text
-from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_interval, p_value
+from evalsuite.report.numerals import Scale, p_text
+from evalsuite.report.paired import Compared, bracket, interval_text
+from evalsuite.report.statistics import SIGNIFICANT, holm
 
 AREA_SCALE = Scale(0.01, "%", "pp", 2)
 Point = tuple[float, float]
-Curve = Mapping[int, Mapping[object, Point]]  # Seed -> what was measured there -> (x, height).
+Curve = Mapping[Any, Mapping[int, Point]]  # What was measured -> seed -> (x, height).
 
 
 @dataclass(frozen=True, kw_only=True)
-class Area:
-    """The mean height of a variant's curve above the baseline's, in fractions of samples.
+class Area(Compared):
+    """The mean height of a variant's curve above the baseline's, in fractions of samples: its values, above 0.
 
-    `heights` is seed -> height; `estimate` is over seeds and None without one, `reason` then says why. `low` and `high`
-    are the ends of the common range, means over seeds. `p` is of the two-sided t test, `p_holm` Holm's over a family.
+    `low` and `high` are the ends of the common range, means over seeds. `p_holm` is Holm's over a family.
     """
 
-    variant: str
-    heights: Values = field(default_factory=dict)
-    estimate: Estimate | None = None
     low: float | None = None
     high: float | None = None
-    p: float | None = None
     p_holm: float | None = None
-    reason: str = ""
 
     @property
     def tone(self) -> str:
         """ "better" or "worse" where Holm's p is at most 0.05, else ""."""
-        if self.estimate is None or self.p_holm is None or self.p_holm > SIGNIFICANT:
+        if self.difference is None or self.p_holm is None or self.p_holm > SIGNIFICANT:
             return ""
-        return "better" if self.estimate.mean > 0 else "worse"
+        return "better" if self.difference.mean > 0 else "worse"
 
 
 Kind = TypeVar("Kind", bound=Area)
@@ -61,42 +54,34 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
     heights: dict[int, float] = {}
     found: list[tuple[float, float]] = []
     apart, scaled = False, math.log if logarithmic else float
-    for seed in sorted(own.keys() & other.keys()):
+    seeds, others = ({seed for points in curve.values() for seed in points} for curve in (own, other))
+    for seed in sorted(seeds & others):
         # A point that one arm lacks would be bridged by a straight line there, and compared with none.
-        common = [key for key in own[seed] if key in other[seed]]
-        first, second = ([(scaled(each[seed][key][0]), each[seed][key][1]) for key in common] for each in (own, other))
+        common = [key for key in own if seed in own[key] and seed in other.get(key, {})]
+        first, second = ([(scaled(each[key][seed][0]), each[key][seed][1]) for key in common] for each in (own, other))
         ends, height = common_range(first, second), area_between(first, second)
         apart = apart or len(common) > 1
         if ends is not None and height is not None:
             heights[seed] = height
             found.append(ends)
     if not heights:
-        shared = any(own[seed].keys() & other[seed].keys() for seed in own.keys() & other.keys())
+        shared = any(own[key].keys() & other[key].keys() for key in own.keys() & other.keys())
         missing = "own" if not any(own.values()) else "other" if not any(other.values()) else "seed"
         return replace(area, reason=lack(missing if not shared else "range" if apart else "point"))
-    estimate = mean_interval(list(heights.values()), magnitude=1.0)
     low, high = (math.fsum(each) / len(found) for each in zip(*found, strict=True))
     if logarithmic:
         low, high = math.exp(low), math.exp(high)
-    p = p_value(list(heights.values()), estimate)
-    return replace(area, heights=heights, estimate=estimate, low=low, high=high, p=p)
+    return replace(area, values=heights, other=dict.fromkeys(heights, 0.0), magnitude=1.0, low=low, high=high)
 
 
 def holm_areas(areas: Sequence[Kind], family: Callable[[Kind], object] = lambda _: None,
                known: Callable[[Kind], float | None] = lambda _: None) -> list[Kind]:  # fmt: skip
     """The areas with Holm's p over all that have one in the same family; a `known` p is the decision matrix's own."""
-    p = holm_by_family([(family(area), area.p) for area in areas], [known(area) for area in areas])
-    return [replace(area, p_holm=each) for area, each in zip(areas, p, strict=True)]
-
-
-def holm_by_family(tests: Sequence[tuple[object, float | None]], known: Sequence[float | None]) -> list[float | None]:
-    """Holm's p of each test, of a family and a p value, over those of its family; or the one that is known of it."""
-    found = list(known)
-    for each in dict.fromkeys(family for family, _ in tests):
-        own = [(i, p) for i, (family, p) in enumerate(tests) if family == each and p is not None and known[i] is None]
-        for (i, _), adjusted in zip(own, holm([p for _, p in own]), strict=True):
-            found[i] = adjusted
-    return found
+    found = list(map(known, areas))
+    for each in dict.fromkeys(map(family, areas)):
+        own = holm(area.p if family(area) == each and p is None else None for area, p in zip(areas, found, strict=True))
+        found = [new if p is None else p for p, new in zip(found, own, strict=True)]
+    return [replace(area, p_holm=p) for area, p in zip(areas, found, strict=True)]
 
 
 def common_range(curve: Sequence[Point], other: Sequence[Point]) -> tuple[float, float] | None:
@@ -143,17 +128,10 @@ def _at(curve: Sequence[Point], x: float) -> float:
 
 def area_text(area: Area, scale: Scale = AREA_SCALE, more: Sequence[str] = ()) -> str:
     """ "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"; `more` stands before the p."""
-    if area.estimate is None:
+    if area.difference is None:
         return area.reason
     notes = [*more, *([] if area.p_holm is None else [f"Holm's p {p_text(area.p_holm)}"])]
-    return interval_text(area.estimate, scale) + (f" ({', '.join(notes)})" if notes else "")
-
-
-def by_tone(areas: Sequence[Kind], words: Sequence[str], text: Callable[[Kind], str]) -> dict[str, list[str]]:
-    """What is better, worse and not resolved, under these words for them in turn; those of none are left out."""
-    found = {word: [text(area) for area in areas if area.tone == tone]
-             for tone, word in zip(("better", "worse", ""), words, strict=True)}  # fmt: skip
-    return {word: told for word, told in found.items() if told}
+    return interval_text(area.difference, scale) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def areas_sheet(areas: Sequence[Kind], heads: Callable[[Kind], tuple[str, ...]], over: Callable[[Kind], str],
@@ -169,22 +147,22 @@ def areas_sheet(areas: Sequence[Kind], heads: Callable[[Kind], tuple[str, ...]],
     sheet, variants = Sheet(), list(dict.fromkeys(area.variant for area in areas))
     for place in dict.fromkeys(map(heads, areas)):
         own = {area.variant: area for area in areas if heads(area) == place}
-        ends = next((over(area) for area in own.values() if area.estimate), "–")
+        ends = next((over(area) for area in own.values() if area.difference), "–")
         cells = (_cell(own[name], detail) if name in own else "" for name in variants)
         sheet.add(*place, ends, *cells)
     return sheet, variants
 
 
 def _cell(area: Kind, detail: Callable[[Kind], str]) -> GridCell:
-    if area.estimate is None:
+    if area.difference is None:
         return GridCell(area.reason, tone="lack")
-    told = f"{bracket(area.estimate, AREA_SCALE)}{detail(area)}"
-    return GridCell(AREA_SCALE.number(area.estimate.mean, sign=True), told, repr(area.estimate.mean), area.tone)
+    told = f"{bracket(area.difference, AREA_SCALE)}{detail(area)}"
+    return GridCell(AREA_SCALE.number(area.difference.mean, sign=True), told, repr(area.difference.mean), area.tone)
 
 
 def area_columns(area: Area, name: str) -> dict[str, Any]:
     """An area's exact numbers."""
     return {
-        "seeds": area.estimate.n if area.estimate else 0, **estimate_columns(name, area.estimate),
+        "seeds": area.difference.n if area.difference else 0, **estimate_columns(name, area.difference),
         "range_low": area.low, "range_high": area.high, "p": area.p, "p_holm": area.p_holm, "reason": area.reason,
     }  # fmt: skip

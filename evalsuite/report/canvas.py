@@ -88,38 +88,6 @@ def figure_style() -> AbstractContextManager[None]:
     return mpl.rc_context(settings)
 
 
-def new_figure(width: float, height: float) -> Any:
-    """A figure in inches, outside pyplot's global list."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    FigureCanvasSVG(figure)
-    return figure
-
-
-def svg_text(figure: Any) -> str:
-    """The figure as SVG without date and version: the same bytes for the same data."""
-    stream = io.StringIO()
-    # Done here, it is done once: saving would draw everything once more to lay it out.
-    figure.get_layout_engine().execute(figure)
-    figure.set_layout_engine("none")
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
-
-
-def variant_legend(figure: Any, variants: Sequence[str]) -> None:
-    """The variants' colours and markers, above the panels."""
-    from matplotlib.lines import Line2D
-
-    known = looks(variants)
-    handles = [
-        Line2D([], [], color=known[name].colour, marker=known[name].marker, markersize=4.5, label=name)
-        for name in variants
-    ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(variants), 6), columnspacing=1.4)
-
-
 Layers = Mapping[str, Mapping[str, Estimate]]  # Variant -> layer -> over seeds.
 
 
@@ -145,16 +113,30 @@ def panels(count: int, columns: int, height: float, variants: Sequence[str] = ()
         more: inches for legends and titles.
         shared: which axes panels share, as matplotlib has it.
     """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
     rows = -(-count // columns)
     with figure_style():
-        figure = new_figure(FIGURE_WIDTH, height * rows + more)
+        # Outside of pyplot's global list of figures.
+        figure: Any = Figure((FIGURE_WIDTH, height * rows + more), layout="constrained", facecolor="white")
+        FigureCanvasSVG(figure)
         found = Panels(figure, figure.subplots(rows, columns, squeeze=False, **shared))
         for axes in found.grid.flat[count:]:
             axes.set_axis_off()
         yield found
         if variants:
-            variant_legend(figure, variants)
-        found.svg = svg_text(figure)
+            handles = [Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5, label=name)
+                       for name, look in looks(variants).items()]  # fmt: skip
+            figure.legend(handles=handles, loc="outside upper left", ncols=min(len(variants), 6), columnspacing=1.4)
+        # Done here, it is done once: saving would draw everything once more to lay it out.
+        figure.get_layout_engine().execute(figure)
+        figure.set_layout_engine("none")
+        stream = io.StringIO()
+        # Without date and version: the same bytes for the same data.
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
+        found.svg = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
 def layer_marks(axes: Any, names: Sequence[str], layers: Layers, known: Mapping[str, Look],

@@ -74,11 +74,14 @@ class _Rows:
         remarks: dict[str, None] = {}
         rows = self.by_metric.get((line, variant), {})
         for seed in sorted(self.seeds[line[0]]):
-            row = rows.get(seed)
-            if row is None:
-                lacks.append(self._why_none((*line[:2], variant, seed)))
+            job = (*line[:2], variant, seed)
+            row = rows.get(seed, self.failed_jobs.get(job))
+            if row is None and job in self.jobs:
+                lacks.append((MISSING, "the step did not report this metric"))
+            elif row is None:
+                lacks.append((ABSENT, "no row: the run has not reached this job"))
             elif row.status != Status.OK.value:
-                lacks.append((row.status, row.reason or _NO_REASON))
+                lacks.append((row.status, root_reason(row.reason) or _NO_REASON))
             elif math.isfinite(row.value):
                 values[seed] = float(row.value)
                 remarks[row.reason] = None
@@ -87,14 +90,6 @@ class _Rows:
             else:
                 lacks.append((Status.FAILED.value, row.reason or _NO_REASON))
         return values, lacks, "; ".join(filter(None, remarks))
-
-    def _why_none(self, job: tuple[Any, ...]) -> tuple[str, str]:
-        if job in self.failed_jobs:
-            failed = self.failed_jobs[job]
-            return failed.status, root_reason(failed.reason) or _NO_REASON
-        if job in self.jobs:
-            return MISSING, "the step did not report this metric"
-        return ABSENT, "no row: the run has not reached this job"
 
 
 def is_clock(unit: str, timing: bool) -> bool:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evalsuite.report.content import Content
 from evalsuite.report.grids import MARKS, Grid, csv_text
 from evalsuite.report.matrix import matrix_frame
 from evalsuite.report.record import NOT_RECORDED
+from evalsuite.report.run import Run
+from evalsuite.report.statistics import t_quantile
 from evalsuite.report.tables import TextLine
 
 _DATA = ("train", "calibration", "validation", "test", "fingerprint")
@@ -34,6 +35,7 @@ def filled(name: str, shown: Mapping[str, Any], *, autoescape: bool = False) -> 
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters["escaped"] = _cell
+    environment.globals |= {"marks": MARKS, "not_recorded": NOT_RECORDED, "t_quantile": t_quantile}
     return environment.get_template(name).render(shown)
 
 
@@ -85,16 +87,16 @@ def _cell(text: object) -> str:
     return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(str(text).split()))
 
 
-def markdown(content: Content) -> str:
+def markdown(content: Run) -> str:
     """report.md: what the page says, without figures."""
     shown = {
-        "content": content, "marks": MARKS, "not_recorded": NOT_RECORDED, "data_columns": ["workload", *_DATA],
+        "content": content, "data_columns": ["workload", *_DATA],
         "data": [list(each.values()) for each in data_lines(content)],
     }  # fmt: skip
     return filled("report.md.j2", shown)
 
 
-def data_lines(content: Content) -> list[dict[str, str]]:
+def data_lines(content: Run) -> list[dict[str, str]]:
     """What is recorded of the data of each workload."""
     return [{"workload": each, **{key: content.record.text("data", each, key) for key in _DATA}}
             for each in content.workloads]  # fmt: skip
@@ -105,7 +107,7 @@ def file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip(".-") or "unnamed"
 
 
-def table_files(content: Content) -> dict[str, str]:
+def table_files(content: Run) -> dict[str, str]:
     """File name -> text, for the folder `tables`: exact numbers as CSV, the wide tables as LaTeX."""
     found = {
         "matrix.csv": csv_text(matrix_frame(content.matrices)),

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.report.comparison import is_clock
-from evalsuite.report.paired import difference_unit
 from evalsuite.report.pictures import shown_pictures
 from evalsuite.report.statistics import t_quantile
 
 if TYPE_CHECKING:
-    from evalsuite.report.content import Content
+    from evalsuite.report.run import Run
     from evalsuite.report.tables import TextLine
 
 _LINE = ("workload", "step", "stage", "metric", "label", "setting", "unit", "direction")
 VERDICTS = ("better", "worse", "resolved, no direction", "not resolved", "exactly equal", "not compared", "no value")
 
 
-def explorer_data(content: Content) -> dict[str, Any]:
+def explorer_data(content: Run) -> dict[str, Any]:
     """Lines and cells by columns; a cell has its values by seed, so that the page computes what it draws from these."""
     lines = content.lines
     shown = content.variants[1:] or content.variants
@@ -42,7 +41,7 @@ def explorer_data(content: Content) -> dict[str, Any]:
         "seeds": seeds,
         "quantiles": [0.0, *(t_quantile(0.975, degrees) for degrees in range(1, most))],
         "lines": {name: [getattr(line, name) for line in lines] for name in _LINE}
-        | {"shown": [[line.scale.divisor, difference_unit(line.scale), line.unit_label] for line in lines]},
+        | {"shown": [[line.scale.divisor, line.scale.difference_unit, line.unit_label] for line in lines]},
         "cells": {name: [cell[name] for cell in cells] for name in cells[0]} if cells else {},
         "steps": {str(step["name"]): _step(content, step) for step in content.record.steps},
         "terms": content.terms,
@@ -50,7 +49,7 @@ def explorer_data(content: Content) -> dict[str, Any]:
     }
 
 
-def _cell(content: Content, line: TextLine, at: int, variant: str, seeds: list[int]) -> dict[str, Any]:
+def _cell(content: Run, line: TextLine, at: int, variant: str, seeds: list[int]) -> dict[str, Any]:
     raw, text = line.raw[variant], line.cells[variant]
     found = content.measured.values(line.workload, variant, line.step, line.metric, line.setting)
     return {
@@ -85,7 +84,7 @@ def _verdict(cell: Mapping[str, Any]) -> str:
     return "resolved, no direction" if cell["direction"] == Direction.NEUTRAL.value else "not resolved"
 
 
-def _step(content: Content, step: Mapping[str, Any]) -> dict[str, str]:
+def _step(content: Run, step: Mapping[str, Any]) -> dict[str, str]:
     options = content.measured.options.get(str(step["name"])) or {}
     told = ", ".join(f"{key} = {value}" for key, value in options.items() if value is not None)
     return {"help": str(step.get("help") or ""), "options": told, "after": content.record.after[str(step["name"])]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -71,14 +71,10 @@ class Sheet:
 
     def grid(self, name: str, caption: str, columns: Sequence[str], note: str = "") -> Grid | None:
         """The table; None without any row."""
-        return Grid(name, caption, tuple(columns), tuple(self.rows), note, frame_of(self.lines)) if self.rows else None
+        import pandas as pd
 
-
-def frame_of(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Lines as a frame."""
-    import pandas as pd
-
-    return pd.DataFrame(list(lines))
+        frame = pd.DataFrame(self.lines)
+        return Grid(name, caption, tuple(columns), tuple(self.rows), note, frame) if self.rows else None
 
 
 def estimate_columns(name: str, estimate: Estimate | None) -> dict[str, Any]:

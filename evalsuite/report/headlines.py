@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from evalsuite.report.canvas import number_of
 from evalsuite.report.measured import TRAIN
@@ -11,11 +12,6 @@ from evalsuite.report.tables import TextLine
 
 _MOST_STEPS = 4
 _MOST_RADII = 4
-
-
-def optional_metrics() -> set[str]:
-    """The headline metrics that a network may have no value of."""
-    return {each.metric for section in sections().values() for each in section.headlines if each.optional}
 
 
 def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
@@ -31,15 +27,15 @@ def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
     known = {stage for section in sections().values() for stage in section.stages} | {TRAIN}
     of_task = {stage for section in sections().values() for stage in section.of_task}
     chosen: list[TextLine] = []
-    begun: set[tuple[str, str]] = set()
-    for line in lines:
-        own = [each for each in every if each.stage == line.stage]
-        first = line.direction != "neutral" and (line.workload, line.step) not in begun
-        first = first and (line.stage not in known or (line.stage in of_task and _another_task(line, lines, own)))
-        if first:
-            begun.add((line.workload, line.step))
-        if first or any(line.metric in ("", each.metric) and _wanted(line, each, lines) for each in own):
-            chosen.append(line)
+    for _, group in groupby(lines, key=lambda line: (line.workload, line.step)):
+        step = list(group)
+        stage = step[0].stage
+        own = [each for each in every if each.stage == stage]
+        figures = {each.metric for each in own if each.figure} | {""}
+        # Where a step has none of the stage's first headlines, its task is none that they know.
+        another = stage not in known or (stage in of_task and not any(line.metric in figures for line in step))
+        first = next((line for line in step if another and line.direction != "neutral"), None)
+        chosen += [line for line in step if line is first or any(_wanted(line, each, step) for each in own)]
     return _few_radii(_few_steps(chosen))
 
 
@@ -55,12 +51,6 @@ def _few_steps(lines: Sequence[TextLine]) -> list[TextLine]:
         alike.setdefault((line.workload, line.stage, line.metric, line.setting), []).append(line)
     kept = {line for same in alike.values() for line in sorted(same, key=_size, reverse=True)[:_MOST_STEPS]}
     return [line for line in lines if line in kept]
-
-
-def _another_task(line: TextLine, lines: Sequence[TextLine], own: Sequence[Headline]) -> bool:
-    """Whether its step has none of the stage's first headlines: the task is none that they know."""
-    known = {each.metric for each in own if each.figure} | {""}
-    return not any((each.workload, each.step) == (line.workload, line.step) and each.metric in known for each in lines)
 
 
 def _few_radii(lines: Sequence[TextLine]) -> list[TextLine]:
@@ -84,10 +74,11 @@ def _few_radii(lines: Sequence[TextLine]) -> list[TextLine]:
     return [line for line in lines if line not in dropped]
 
 
-def _wanted(line: TextLine, headline: Headline, lines: Sequence[TextLine]) -> bool:
-    """Whether the line has the wanted setting, or its step has no line that does."""
+def _wanted(line: TextLine, headline: Headline, step: Sequence[TextLine]) -> bool:
+    """Whether the line is of the headline's metric, or of none, with the wanted setting where the step has that."""
+    if line.metric not in ("", headline.metric):
+        return False
     key, value = headline.wanted
     if not key or not line.metric or line.keys.get(key) == value:
         return True
-    place = (line.workload, line.step, line.metric)
-    return not any((each.workload, each.step, each.metric) == place and each.keys.get(key) == value for each in lines)
+    return not any(each.metric == line.metric and each.keys.get(key) == value for each in step)

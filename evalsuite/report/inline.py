@@ -27,7 +27,7 @@ def inline_svg(svg: str, label: str, name: str) -> str:
     """The drawing as one `svg` element: marks of one look in one path for each panel, text as text.
 
     Args:
-        svg: what `canvas.svg_text` wrote.
+        svg: what `canvas.panels` drew.
         label: for those who do not see it.
         name: of the figure, unlike that of any other on the page.
     """

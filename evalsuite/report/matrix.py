@@ -6,24 +6,24 @@ It is the one object that concludes: the page's first screen, the Markdown and `
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction
 from evalsuite.report.comparison import SAMPLED
-from evalsuite.report.grids import estimate_columns, frame_of
-from evalsuite.report.measured import TRAIN
-from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.paired import difference_unit, interval_text
-from evalsuite.report.section import Contrast, Endpoint, Evidence, Run, Screen, in_recipe_order
-from evalsuite.report.sentences import listed
-from evalsuite.report.statistics import Estimate, holm, mean_over_workloads, p_value, seed_difference, seeds_needed
+from evalsuite.report.grids import estimate_columns
+from evalsuite.report.numerals import Scale, listed, scale_of
+from evalsuite.report.paired import interval_text
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
+from evalsuite.report.statistics import Estimate, between, holm, mean_over_workloads, seed_difference, seeds_needed
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from evalsuite.report.run import Run
 
 LEVEL = 0.05
 ALL = "all workloads"
@@ -55,7 +55,6 @@ class MatrixCell:
 
     reading: Reading
     estimate: Estimate | None = None
-    p: float | None = None
     p_adjusted: float | None = None
     against: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
@@ -67,6 +66,11 @@ class MatrixCell:
     small: bool = False
     ends: tuple[Estimate, Estimate] | None = None
     place: tuple[str, str, str] | None = None
+
+    @property
+    def p(self) -> float | None:
+        """Of no difference; None without a test."""
+        return None if self.estimate is None else self.estimate.p
 
     @property
     def bracketed(self) -> bool:
@@ -130,7 +134,7 @@ class MatrixRow:
     def margin(self) -> str:
         """ "1 pp"."""
         scale = scale_of(self.endpoint.unit, [self.endpoint.margin], [self.endpoint.margin])
-        return f"{scale.number(self.endpoint.margin)} {difference_unit(scale)}".strip()
+        return f"{scale.number(self.endpoint.margin)} {scale.difference_unit}".strip()
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,8 @@ class Matrix:
         return f"{self.variant} in the place of {self.baseline} {'; '.join(parts)}."
 
 
-_SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
+TONES = {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"}
+_SAID = tuple(TONES)
 _BY = " by less than the margin"
 _VERBS = {
     Reading.MIXED: "is mixed in",
@@ -208,12 +213,11 @@ def decision_matrices(run: Run) -> list[Matrix]:
     other way (Holm's within the family), and so is one that is no worse on the mean while such a member costs the
     margin or more.
     """
-    sections = in_recipe_order([TRAIN, *map(str, run.frame["stage"].unique())])
-    subjects = [name for section in sections.values() for name in section.subjects if name in run.others]
+    subjects = [name for section in run.sections.values() for name in section.subjects if name in run.others]
     variants = list(dict.fromkeys([*subjects[:1], *run.others]))
     workloads = tuple(run.measured.workloads)
     seeds = {str(name): count for name, count in run.frame.groupby("workload")["seed"].nunique().items()}
-    asked = [(name, endpoint) for name, section in sections.items() for endpoint in section.endpoints]
+    asked = [(name, endpoint) for name, section in run.sections.items() for endpoint in section.endpoints]
     made: dict[str, list[MatrixRow]] = {variant: [] for variant in variants}
     for variant, (name, endpoint) in product(variants, asked):
         found = {each: endpoint.measure(run, each, variant) for each in workloads}
@@ -222,73 +226,42 @@ def decision_matrices(run: Run) -> list[Matrix]:
     return [Matrix(variant, run.baseline, workloads, rows) for variant, rows in read_screens(made).items()]
 
 
-def screen_of(run: Run) -> Screen:
-    """The cells of single workloads."""
-    return {
-        (row.endpoint.question, workload, matrix.variant): cell
-        for matrix in run.once(decision_matrices) for row in matrix.rows for workload, cell in row.cells.items()
-    }  # fmt: skip
-
-
 def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | None],
                seeds: Mapping[str, int] | None = None) -> MatrixRow:  # fmt: skip
     """A row with its differences and p values, not yet read; `seeds` counts those of each workload."""
     cells = {name: _cell(endpoint, evidence, (seeds or {}).get(name, 0)) for name, evidence in found.items()}
     effects = [each.ends for each in cells.values() if each.ends is not None and each.ends[0].n > 1]
-    found_ends = [_pooled(endpoint, [each[i] for each in effects]) for i in range(2)]
-    ends = [each for each in found_ends if each is not None]
-    if not ends:
+    least, most = (_certain(endpoint, mean_over_workloads([each[i] for each in effects])) for i in range(2))
+    if least is None or most is None:
         lack = ("only one workload" if len(cells) == 1 else "one workload has two seeds or more") if effects else ""
         return MatrixRow(section, endpoint, cells, MatrixCell(Reading.UNMEASURED, reason=lack))
-    estimate, p = _between(*ends[0], *ends[1])
-    whole = MatrixCell(Reading.UNRESOLVED, estimate, p, label=f"{len(effects)} workloads", pooled=True,
-                       asked=len(cells), ends=(ends[0][0], ends[1][0]))  # fmt: skip
+    whole = MatrixCell(Reading.UNRESOLVED, between(least, most), label=f"{len(effects)} workloads", pooled=True,
+                       asked=len(cells), ends=(least, most))  # fmt: skip
     return MatrixRow(section, endpoint, cells, whole)
-
-
-def _pooled(endpoint: Endpoint, effects: Sequence[Estimate]) -> tuple[Estimate, float | None] | None:
-    pooled = mean_over_workloads(effects)
-    if pooled is None:
-        return None
-    estimate, p = pooled
-    return estimate, _p(endpoint, [each.mean for each in effects], estimate) if estimate.constant else p
-
-
-def _between(least: Estimate, p_least: float | None, most: Estimate, p_most: float | None
-             ) -> tuple[Estimate, float | None]:  # fmt: skip
-    """What holds of a difference between two others: from the one's interval to the other's, and the p value of none.
-
-    That is the p of the end nearer to 0, whichever way the difference goes: it is at least as far. 0 between the ends
-    is no evidence at all.
-    """
-    if least == most:
-        return least, p_least
-    low, high = least.low, most.high
-    estimate = Estimate((least.mean + most.mean) / 2, low, high, min(least.n, most.n))
-    return estimate, None if low is None else p_least if least.mean > 0 else p_most if most.mean < 0 else 1.0
 
 
 def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCell:
     if evidence is None:
         return MatrixCell(Reading.UNMEASURED, reason="not asked")
     primary = evidence.primary
-    found = _difference(endpoint, primary)
+    found = _ends(endpoint, primary)
     if found is None:
         reason = primary.reason or "no seed in common with the baseline"
         return MatrixCell(Reading.UNMEASURED, label=primary.label, reason=reason)
     way = 1 if endpoint.direction is Direction.HIGHER else -1
-    resolved = _resolved(endpoint, evidence)
-    estimate, p, ends = found
+    members = [(each.label, between(*both)) for each in evidence.family if (both := _ends(endpoint, each))]
+    adjusted = zip(members, holm(each.p for _, each in members), strict=True)  # Within the family.
+    resolved = [(label, each.mean) for (label, each), p in adjusted if p is not None and p <= LEVEL]
+    estimate = between(*found)
     return MatrixCell(
         Reading.UNRESOLVED,
         estimate,
-        p,
         against=tuple(label for label, mean in resolved if mean * estimate.mean < 0),
         losses=tuple(label for label, mean in resolved if way * mean <= -endpoint.margin),
         label=primary.label,
-        reason="questions were left open" if ends[0] != ends[1] else _why(endpoint, estimate),
+        reason="questions were left open" if found[0] != found[1] else _why(endpoint, estimate),
         asked=seeds,
-        ends=ends,
+        ends=found,
         place=primary.place,
     )
 
@@ -299,36 +272,20 @@ def _why(endpoint: Endpoint, estimate: Estimate) -> str:
     return "the same in every seed" if estimate.constant and endpoint.unit == SAMPLED else "too few seeds"
 
 
-def _difference(endpoint: Endpoint, contrast: Contrast
-                ) -> tuple[Estimate, float | None, tuple[Estimate, Estimate]] | None:  # fmt: skip
-    """Of the seeds with two finite values: the difference, the p value of none, and its two ends."""
+def _ends(endpoint: Endpoint, contrast: Contrast) -> tuple[Estimate, Estimate] | None:
+    """The ends of the difference, of seeds with two finite values; one twice where no question was left open."""
     found = []
     for arms in contrast.ends:
         own, other = ({seed: value for seed, value in arm.items() if math.isfinite(value)} for arm in arms)
-        gaps = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
-        estimate = seed_difference(own, other, contrast.magnitude)
-        if estimate is None:
-            return None
-        found.append((estimate, _p(endpoint, gaps, estimate)))
-    return *_between(*found[0], *found[-1]), (found[0][0], found[-1][0])
+        found.append(_certain(endpoint, seed_difference(own, other, contrast.magnitude)))
+    least, most = found[0], found[-1]
+    return None if least is None or most is None else (least, most)
 
 
-def _p(endpoint: Endpoint, gaps: Sequence[float], estimate: Estimate) -> float | None:
-    """Of no difference; 0 for what is no fraction of samples and differs by the same in every seed."""
-    if estimate.constant and endpoint.unit != SAMPLED and estimate.mean:
-        return 0.0
-    return p_value(gaps, estimate)
-
-
-def _resolved(endpoint: Endpoint, evidence: Evidence) -> list[tuple[str, float]]:
-    """The members of the family that are resolved (Holm's within it), with their differences."""
-    tested = []
-    for each in evidence.family:
-        found = _difference(endpoint, each)
-        if found is not None and found[1] is not None:
-            tested.append((each.label, found[0].mean, found[1]))
-    adjusted = holm([p for *_, p in tested])
-    return [(label, mean) for (label, mean, _), p in zip(tested, adjusted, strict=True) if p <= LEVEL]
+def _certain(endpoint: Endpoint, estimate: Estimate | None) -> Estimate | None:
+    """With a p of 0 for what is no fraction of samples and differs by the same in every seed."""
+    certain = estimate is not None and estimate.constant and endpoint.unit != SAMPLED and estimate.mean
+    return replace(estimate, p=0.0) if estimate is not None and certain else estimate
 
 
 def as_decided(compared: pd.DataFrame, screen: Screen) -> pd.DataFrame:
@@ -363,24 +320,21 @@ def read_screens(rows: Mapping[str, Sequence[MatrixRow]]) -> dict[str, tuple[Mat
 
 def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     """The rows of one family of tests with what their cells say: Holm's is over all of them."""
-    every = [cell for row in rows for cell in (*row.cells.values(), row.pooled)]
-    adjusted = holm([cell.p for cell in every if cell.p is not None])
-    level, each = LEVEL / max(1, len(adjusted)), iter(adjusted)
-    return tuple(_read(row, each, level) for row in rows)
+    adjusted = holm(cell.p for row in rows for cell in (*row.cells.values(), row.pooled))
+    level, each = LEVEL / max(1, len(adjusted) - adjusted.count(None)), iter(adjusted)
+    found = []
+    for row in rows:
+        cells = {name: _said(cell, row.endpoint, next(each), level) for name, cell in row.cells.items()}
+        pooled = _said(row.pooled, row.endpoint, next(each), level)
+        opposed = {Reading.HELPS, Reading.COSTS} <= {cell.reading for cell in cells.values()}
+        pooled = replace(pooled, reading=Reading.MIXED) if opposed and pooled.estimate is not None else pooled
+        found.append(replace(row, cells=cells, pooled=pooled))
+    return tuple(found)
 
 
-def _read(row: MatrixRow, adjusted: Iterator[float], level: float) -> MatrixRow:
-    """A row whose tests have the next of the adjusted p values; `level` is that of the strictest test."""
-    cells = [*row.cells.values(), row.pooled]
-    cells = [cell if cell.p is None else replace(cell, p_adjusted=next(adjusted)) for cell in cells]
-    *single, pooled = [_said(cell, row.endpoint, level) for cell in cells]
-    said = {cell.reading for cell in single}
-    if {Reading.HELPS, Reading.COSTS} <= said and pooled.estimate is not None:
-        pooled = replace(pooled, reading=Reading.MIXED)
-    return replace(row, cells=dict(zip(row.cells, single, strict=True)), pooled=pooled)
-
-
-def _said(cell: MatrixCell, endpoint: Endpoint, level: float) -> MatrixCell:
+def _said(cell: MatrixCell, endpoint: Endpoint, p_adjusted: float | None, level: float) -> MatrixCell:
+    """A cell with what it says by its adjusted p value; `level` is that of the strictest test."""
+    cell = replace(cell, p_adjusted=p_adjusted)
     reading, found = _reading(cell, endpoint), cell.estimate
     needed = None if found is None or cell.pooled or cell.bracketed else seeds_needed(found, endpoint.margin, level)
     ends = [abs(end) for end in (found.low, found.high) if end is not None] if found is not None else []
@@ -408,21 +362,17 @@ def _reading(cell: MatrixCell, endpoint: Endpoint) -> Reading:
 
 def matrix_frame(matrices: Sequence[Matrix]) -> pd.DataFrame:
     """Exact numbers: a line for each variant, question and workload."""
-    return frame_of(
-        _line(matrix, row, name, cell)
-        for matrix in matrices
-        for row in matrix.rows
-        for name, cell in [*row.cells.items(), (ALL, row.pooled)]
-    )
+    import pandas as pd
 
-
-def _line(matrix: Matrix, row: MatrixRow, workload: str, cell: MatrixCell) -> dict[str, Any]:
-    return {
-        "question": row.endpoint.question, "section": row.section, "variant": matrix.variant,
-        "baseline": matrix.baseline, "workload": workload, "measured": cell.label, "unit": row.endpoint.unit,
-        "direction": row.endpoint.direction.value, "margin": row.endpoint.margin,
-        **estimate_columns("difference", cell.estimate), "n": cell.estimate.n if cell.estimate else 0,
-        "p": cell.p, "p_adjusted": cell.p_adjusted, "reading": cell.reading.value,
-        "against": "; ".join(cell.against), "losses": "; ".join(cell.losses),
-        "seeds_needed": cell.needed, "reason": cell.reason,
-    }  # fmt: skip
+    return pd.DataFrame([
+        {
+            "question": row.endpoint.question, "section": row.section, "variant": matrix.variant,
+            "baseline": matrix.baseline, "workload": workload, "measured": cell.label, "unit": row.endpoint.unit,
+            "direction": row.endpoint.direction.value, "margin": row.endpoint.margin,
+            **estimate_columns("difference", cell.estimate), "n": cell.estimate.n if cell.estimate else 0,
+            "p": cell.p, "p_adjusted": cell.p_adjusted, "reading": cell.reading.value,
+            "against": "; ".join(cell.against), "losses": "; ".join(cell.losses),
+            "seeds_needed": cell.needed, "reason": cell.reason,
+        }
+        for matrix in matrices for row in matrix.rows for workload, cell in [*row.cells.items(), (ALL, row.pooled)]
+    ])  # fmt: skip

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.comparison import root_reason
 from evalsuite.results import Status, parse_setting
@@ -16,15 +16,6 @@ TRAIN = "train"
 _PLACE = ("workload", "variant", "step", "metric", "setting")
 
 
-class Arms(TypedDict):
-    """Whose numbers a table has."""
-
-    workload: str
-    baseline: str
-    variants: tuple[str, ...]
-    seeds: int
-
-
 class Measured:
     """The rows of a run without a sample, by network.
 
@@ -32,7 +23,8 @@ class Measured:
         frame: rows as `read_results` gives them, in the recipe's order.
         after: step -> what it follows; empty for a step that measures the network as trained.
 
-    `options` are each step's, `uses` the treatment that each variant is, under whatever name.
+    `options` are each step's, `uses` the treatment that each variant is, under whatever name. `reasons` are workload,
+    variant, step and metric -> the first reason that a row gives why it has no value, with its status.
     """
 
     def __init__(self, frame: pd.DataFrame, after: Mapping[str, str] | None = None) -> None:
@@ -46,7 +38,7 @@ class Measured:
         self.uses: dict[str, str] = dict(zip(named["variant"], named["variant_use"], strict=True))
         self._after = after or {}
         self._values: dict[tuple[str, ...], dict[int, float]] = {}
-        self._reasons: dict[tuple[str, ...], str] = {}
+        self.reasons: dict[tuple[str, ...], str] = {}
         self._settings: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
         self._steps: dict[tuple[str, str], dict[str, None]] = {}
         columns = [*_PLACE, "seed", "value", "status", "reason", "stage"]
@@ -60,13 +52,7 @@ class Measured:
                 if row.setting not in settings:
                     settings[row.setting] = parse_setting(row.setting)
             elif row.reason:
-                self._reasons.setdefault(place, f"{row.status}: {root_reason(row.reason)}")
-
-    def arms(self, workload: str, baseline: str) -> Arms:
-        """What every table of a workload has: see `StepTable`."""
-        variants = tuple(sorted(self.variants, key=lambda name: name != baseline))
-        seeds = int(self.frame.loc[self.frame["workload"] == workload, "seed"].nunique())
-        return {"workload": workload, "baseline": baseline, "variants": variants, "seeds": seeds}
+                self.reasons.setdefault(place[:-1], f"{row.status}: {root_reason(row.reason)}")
 
     def step(self, workload: str, stage: str) -> str:
         """The first step of a stage that measures the networks as trained; empty where there is none."""
@@ -96,16 +82,8 @@ class Measured:
     def reason(self, workload: str, variant: str, step: str, metric: str) -> str:
         """Why there is no value, with the status; "absent" where there is no row either."""
         places = ((step, metric), (step, ""), (TRAIN, ""))
-        told = (self._reasons.get((workload, variant, *place, "")) for place in places)
+        told = (self.reasons.get((workload, variant, *place)) for place in places)
         return next(filter(None, told), "absent: no row of it in this run")
-
-    def reasons(self, workload: str, step: str, variants: Sequence[str], metric: str) -> dict[tuple[str, str], str]:
-        """(variant, metric) -> why it has no value; an empty metric stands for all, told as of the given one."""
-        found = {(variant, ""): self.reason(workload, variant, step, metric) for variant in variants}
-        for (*network, measured, name, _), text in self._reasons.items():
-            if (network[0], measured) == (workload, step):
-                found.setdefault((network[1], name), text)
-        return found
 
     def layers(self, workload: str, variant: str, metric: str, step: str = TRAIN) -> dict[str, dict[int, float]]:
         """Of a metric of each layer: the layer's path -> seed -> value, in the network's order."""

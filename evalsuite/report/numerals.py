@@ -1,12 +1,14 @@
-"""Numbers as text: one scale for all cells of a table line, so that they can be compared by eye; radii of balls."""
+"""Numbers, and lists of them, as text: one scale for all cells of a line, so that they can be compared by eye."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from typing import TypeVar
 
+Kind = TypeVar("Kind")
 MINUS = "\N{MINUS SIGN}"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _STEPS = {
@@ -32,7 +34,7 @@ class Scale:
     @property
     def label(self) -> str:
         """The unit of means, and of differences where it is another: "%, Δ in pp"."""
-        return f"{self.unit}, Δ in {self.difference_unit}" if self.difference_unit else self.unit
+        return self.unit if self.difference_unit == self.unit else f"{self.unit}, Δ in {self.difference_unit}"
 
     def number(self, value: float, *, sign: bool = False) -> str:
         """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0"."""
@@ -77,15 +79,15 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
     largest = max([*means, *rest], default=0.0)
     if unit == "count":
         whole = largest >= 1000 or all(float(value).is_integer() for value in [*means, *rest])
-        return Scale(1.0, "count", "", 0 if whole else 1)
+        return Scale(1.0, "count", "count", 0 if whole else 1)
     divisor, label = 1.0, unit
     if unit in _STEPS and largest > 0:
         divisor, label = next((step for step in _STEPS[unit] if largest >= step[0]), _STEPS[unit][-1])
     largest /= divisor
     if unit == "bytes" and divisor == 1:
-        return Scale(divisor, label, "", 0)
+        return Scale(divisor, label, label, 0)
     decimals = 2 if largest == 0 else min(max(2 - math.floor(math.log10(largest)), 0), 4)
-    return Scale(divisor, label, "", decimals, powers=0 < largest < 1e-3)
+    return Scale(divisor, label, label, decimals, powers=0 < largest < 1e-3)
 
 
 def is_geometric(radii: Sequence[float]) -> bool:
@@ -105,3 +107,41 @@ def radius_text(eps: float) -> str:
             if below > 1 and 1 <= above < below and math.isclose(above / below, eps, rel_tol=1e-9):
                 return f"{above}/{below}" if below <= 4096 else f"{eps:.3g}"
     return f"{eps:.4g}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """ "a, b and c"."""
+    every = list(names)
+    return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
+
+
+def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
+    """The words of each together; those that are alike have one more, and what is alike still has the next."""
+    told = [tuple(each) for each in words]
+    for column in more:
+        told = [(*own, name) if name and told.count(own) > 1 else own for own, name in zip(told, column, strict=True)]
+    return [", ".join(each) for each in told]
+
+
+def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Kind], str]) -> str:
+    """ "10 % to 50 % and 90 %": three or more in a row as a range."""
+    # What lies in a row is as far from its place among all as the one before.
+    alike = groupby(enumerate(found), key=lambda each: every.index(each[1]) - each[0])
+    runs = [[each for _, each in run] for _, run in alike]
+    told = [[f"{text(run[0])} to {text(run[-1])}"] if len(run) > 2 else [text(each) for each in run] for run in runs]
+    return listed([part for parts in told for part in parts])
+
+
+def p_text(value: float) -> str:
+    """ "0.031", never "0"."""
+    return f"{value:.2g}" if value >= 0.001 else "< 0.001"
+
+
+def percent_text(share: float) -> str:
+    """A share as percent that never rounds to all or nothing: "99.97 %", "> 99.99 %"."""
+    text = f"{100 * share:.2f}"
+    if text == "100.00" and share < 1:
+        return "> 99.99 %"
+    if text == "0.00" and share > 0:
+        return "< 0.01 %"
+    return f"{text.rstrip('0').rstrip('.')} %"

@@ -10,14 +10,13 @@ from itertools import chain, count
 from typing import Any
 
 from evalsuite.report.canvas import Drawing
-from evalsuite.report.content import Content
 from evalsuite.report.documents import LATEX, data_lines, file_name, filled
 from evalsuite.report.explorer import explorer_data, packed
-from evalsuite.report.grids import MARKS
-from evalsuite.report.headlines import optional_metrics
 from evalsuite.report.inline import inline_svg
-from evalsuite.report.matrix import Reading
+from evalsuite.report.matrix import TONES
 from evalsuite.report.record import NOT_RECORDED, Record
+from evalsuite.report.run import Run
+from evalsuite.report.tables import merged
 from evalsuite.report.verdicts import VERDICTS
 
 
@@ -60,10 +59,11 @@ def _steps(record: Record) -> list[dict[str, str]]:
     ]
 
 
-def render(content: Content) -> str:
+def render(content: Run) -> str:
     """The page as text, always the same for the same content."""
     from markupsafe import Markup
 
+    failed = content.failures
     style, script = _part("page.css"), _part("page.js") + _part("explorer.js")
     parts: dict[str, str] = {}  # What is shown on demand: parsed with the page, it would be most of its elements.
 
@@ -76,23 +76,23 @@ def render(content: Content) -> str:
 
     shown: dict[str, Any] = {
         "content": content,
-        "tones": {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"},
+        "tones": TONES,
         "policy": content_policy(style, script),
         # Both come from this package; escaping them would change their digests.
         "style": Markup(style),
         "script": Markup(script),
-        "marks": MARKS,
         "anchor": _anchors(),
         "file_name": file_name,
         "inline": inline,
         "pack": pack,
         "packed": lambda: packed({**explorer_data(content), "parts": parts, "latex": LATEX}),
-        "optional": optional_metrics(),
+        "optional": [
+            each.metric for section in content.sections.values() for each in section.headlines if each.optional
+        ],
         "verdict_names": VERDICTS,
-        "verdicts": content.verdicts.to_dict("records"),
-        "contradictions": content.contradictions.rows.to_dict("records"),
+        "jobs_failed": merged(failed[failed["metric"] == ""]),
+        "metrics_failed": merged(failed[failed["metric"] != ""]),
         "data": data_lines(content),
         "steps": _steps(content.record),
-        "not_recorded": NOT_RECORDED,
     }
     return filled("page.html.j2", shown, autoescape=True)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.statistics import Estimate, mean_interval, p_value, seed_difference
+from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
+
+if TYPE_CHECKING:
+    from evalsuite.report.measured import Measured
 
 Values = Mapping[int, float]  # Seed -> value.
 Kind = TypeVar("Kind")
@@ -19,19 +23,36 @@ Kind = TypeVar("Kind")
 class Compared:
     """The seeds' values of one number, and their difference to `other`'s of the same seeds.
 
-    `mean` is None where there is no value; `reason` then says why. `difference` is None without a common seed. `way` is
-    1 where more is better, -1 where less is, and 0 where neither. `ratio` is the geometric mean of value over other
-    with the interval of a t interval of logarithms; None where a value is not above 0.
+    `way` is 1 where more is better, -1 where less is, and 0 where neither. `magnitude` is of the numbers that the
+    values were computed from, where those were larger. `reason` says why there is no value.
     """
 
     variant: str
     values: Values = field(default_factory=dict)
     other: Values = field(default_factory=dict)
-    mean: Estimate | None = None
-    difference: Estimate | None = None
-    ratio: Estimate | None = None
     way: int = 1
+    magnitude: float | None = None
     reason: str = ""
+
+    @cached_property
+    def mean(self) -> Estimate | None:
+        """Over seeds; None where there is no value."""
+        return mean_interval(list(self.values.values()), magnitude=self.magnitude) if self.values else None
+
+    @cached_property
+    def difference(self) -> Estimate | None:
+        """Paired by seed; None without a common one."""
+        return seed_difference(self.values, self.other, self.magnitude)
+
+    @cached_property
+    def ratio(self) -> Estimate | None:
+        """The geometric mean of value over other, its interval of logarithms; None where one is not above 0."""
+        pairs = [(self.values[seed], self.other[seed]) for seed in sorted(self.gap)]
+        if not pairs or not all(own > 0 and other > 0 for own, other in pairs):
+            return None
+        found = mean_interval([math.log(own / other) for own, other in pairs], magnitude=1.0)
+        low, high = (None if each is None else math.exp(each) for each in (found.low, found.high))
+        return Estimate(math.exp(found.mean), low, high, found.n, found.constant)
 
     @property
     def bracketed(self) -> bool:
@@ -39,14 +60,9 @@ class Compared:
         return self.difference is not None and self.difference.low is not None
 
     @property
-    def tested(self) -> bool:
-        """Whether the difference has an interval of some width: the same in each of a few seeds is no test."""
-        return self.p is not None
-
-    @property
     def resolved(self) -> bool:
-        """Whether that interval excludes 0."""
-        return is_resolved(self.difference)
+        """Whether it has some width, and excludes 0."""
+        return self.difference is not None and self.difference.resolved and not self.difference.constant
 
     @property
     def gap(self) -> dict[int, float]:
@@ -56,7 +72,7 @@ class Compared:
     @property
     def p(self) -> float | None:
         """Of no difference, by the paired t test that its interval is of; None where that is no test."""
-        return None if self.difference is None else p_value(list(self.gap.values()), self.difference)
+        return None if self.difference is None else self.difference.p
 
     @property
     def tone(self) -> str:
@@ -78,17 +94,22 @@ def _tone(estimate: Estimate | None, none: float, way: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTable:
-    """What one step, or several, gave of one workload: numbers of each variant, paired with the baseline's by seed.
+    """What one step, or several, gave of one workload: numbers of each variant, paired with the baseline's by seed."""
 
-    `variants` have the baseline first. `seeds` counts those of the workload. `reasons` is (variant, metric) -> why it
-    has no value, an empty metric standing for all.
-    """
-
+    measured: Measured
     workload: str
     baseline: str
-    variants: tuple[str, ...]
-    seeds: int
-    reasons: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @cached_property
+    def variants(self) -> tuple[str, ...]:
+        """The baseline first."""
+        return tuple(sorted(self.measured.variants, key=lambda name: name != self.baseline))
+
+    @cached_property
+    def seeds(self) -> int:
+        """How many the workload has."""
+        rows = self.measured.frame
+        return int(rows.loc[rows["workload"] == self.workload, "seed"].nunique())
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -100,11 +121,6 @@ class StepTable:
         """ "3 seeds"."""
         return f"{self.seeds} seed{'s' * (self.seeds != 1)}"
 
-    def reason(self, variant: str, metric: str = "") -> str:
-        """Why there is no value of a metric."""
-        found = self.reasons.get((variant, metric)) or self.reasons.get((variant, ""))
-        return found or "absent: no row of it in this run"
-
     def row(self, sheet: Sheet, heads: Iterable[GridCell | str], cells: Sequence[Compared],
             scale: Scale | str = "fraction", show: Callable[..., GridCell] | None = None) -> bool:  # fmt: skip
         """A row of one number of each variant, on a scale or on their own of a unit; whether any variant has it."""
@@ -113,44 +129,6 @@ class StepTable:
         scale = common_scale(cells, scale) if isinstance(scale, str) else scale
         sheet.add(*heads, *((show or compared_cell)(cell, self, scale) for cell in cells))
         return True
-
-
-def compare_values(variant: str, own: Values, other: Values, *, way: int = 1, magnitude: float | None = None,
-                   reason: str = "") -> Compared:  # fmt: skip
-    """Values with their mean, and their difference and ratio to others.
-
-    Args:
-        variant: whose values they are.
-        own: of the seeds.
-        other: to pair with; empty for none.
-        way: see `Compared`.
-        magnitude: of the numbers that the values were computed from, where those were larger.
-        reason: why there is no value, where there is none.
-    """
-    if not own:
-        return Compared(variant, way=way, reason=reason)
-    mean = mean_interval(list(own.values()), magnitude=magnitude)
-    return Compared(variant, own, other, mean, seed_difference(own, other, magnitude), _ratio(own, other), way)
-
-
-def contrast(one: Values, other: Values) -> tuple[Estimate | None, bool]:
-    """How far two gaps differ, paired by seed, and whether that is resolved."""
-    found = seed_difference(one, other)
-    return found, is_resolved(found)
-
-
-def is_resolved(estimate: Estimate | None) -> bool:
-    """Whether an interval of some width excludes 0."""
-    return estimate is not None and estimate.resolved and not estimate.constant
-
-
-def _ratio(own: Values, other: Values) -> Estimate | None:
-    seeds = sorted(own.keys() & other.keys())
-    if not seeds or not all(own[seed] > 0 and other[seed] > 0 for seed in seeds):
-        return None
-    found = mean_interval([math.log(own[seed] / other[seed]) for seed in seeds], magnitude=1.0)
-    low, high = (None if each is None else math.exp(each) for each in (found.low, found.high))
-    return Estimate(math.exp(found.mean), low, high, found.n, found.constant)
 
 
 def common_scale(cells: Sequence[Compared], unit: str = "fraction") -> Scale:
@@ -203,12 +181,7 @@ def compared_columns(cell: Compared, mean: str = "mean") -> dict[str, Any]:
 
 def interval_text(estimate: Estimate, scale: Scale) -> str:
     """ "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed, no interval)"."""
-    return f"{scale.number(estimate.mean, sign=True)} {difference_unit(scale)} {bracket(estimate, scale)}"
-
-
-def difference_unit(scale: Scale) -> str:
-    """ "pp" of percent, else the unit itself."""
-    return scale.difference_unit or scale.unit
+    return f"{scale.number(estimate.mean, sign=True)} {scale.difference_unit} {bracket(estimate, scale)}"
 
 
 def bracket(estimate: Estimate, scale: Scale) -> str:

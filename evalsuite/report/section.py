@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.plugins import PluginError, entries, load
@@ -27,58 +27,21 @@ if TYPE_CHECKING:
     from evalsuite.report.canvas import Drawing
     from evalsuite.report.grids import Grid
     from evalsuite.report.matrix import MatrixCell
-    from evalsuite.report.measured import Measured
     from evalsuite.report.paired import Values
     from evalsuite.report.pictures import Picture
-    from evalsuite.report.record import Record
-    from evalsuite.report.sentences import Finding
-    from evalsuite.report.tables import TextLine
+    from evalsuite.report.run import Run
 
 
-Kind = TypeVar("Kind")
 Screen = Mapping[tuple[str, str, str], "MatrixCell"]  # (Question, workload, variant) -> what the first screen says.
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run as sections read it.
+class Finding:
+    """What a section says of `subject`, a workload or a step of one: the headline, then sentences."""
 
-    Args:
-        frame: all rows, in the recipe's order.
-        measured: those of whole networks, by workload, variant, step, metric and setting.
-        baseline: the variant to compare with.
-        record: what the runner wrote of it.
-        compared: the comparison of every measurement but those that sections keep to themselves.
-        glance: the lines that are shown first.
-    """
-
-    frame: pd.DataFrame
-    measured: Measured
-    baseline: str
-    record: Record
-    compared: pd.DataFrame
-    glance: Sequence[TextLine] = ()
-
-    _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    def once(self, make: Callable[[Run], Kind]) -> Kind:
-        """What a function makes of this run, made once."""
-        if make not in self._made:
-            self._made[make] = make(self)
-        made: Kind = self._made[make]
-        return made
-
-    @property
-    def screen(self) -> Screen:
-        """The one p value and verdict of each number that the decision matrix has, for every part of the page."""
-        from evalsuite.report.matrix import screen_of
-
-        return self.once(screen_of)
-
-    @property
-    def others(self) -> list[str]:
-        """The variants without the baseline."""
-        return [each for each in self.measured.variants if each != self.baseline]
+    subject: str
+    headline: str
+    sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -153,7 +116,7 @@ class Evidence:
     family: Sequence[Contrast] = ()
 
 
-Measure = Callable[[Run, str, str], Evidence | None]
+Measure = Callable[["Run", str, str], Evidence | None]
 
 
 @dataclass(frozen=True)
@@ -270,18 +233,6 @@ def _sections(_path: tuple[str, ...]) -> dict[str, Section]:
             raise PluginError(f"{whose} is a {type(plugin.target).__name__}, not a Section")
         found[plugin.name] = plugin.target
     return found
-
-
-def in_recipe_order(names: Sequence[str]) -> dict[str, Section]:
-    """The sections in the order in which their stages first come; those of no stage of these go last.
-
-    Args:
-        names: the stages of a run's steps, in the recipe's order.
-    """
-    every = sections()
-    first = {name: min((names.index(stage) for stage in each.stages if stage in names), default=len(names))
-             for name, each in every.items()}  # fmt: skip
-    return {name: every[name] for name in sorted(every, key=lambda name: (first[name], name))}
 
 
 def first_step(stage: str, metrics: Sequence[str]) -> Measure:

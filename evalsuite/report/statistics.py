@@ -23,7 +23,7 @@ class Estimate:
 
     `low` and `high` are None for a single seed: it says nothing of the spread. `constant` is true where two or more
     seeds gave the same number; the interval then has no width, which is the sample's doing and no proof that other
-    seeds would agree.
+    seeds would agree. `p` is of the two-sided t test of mean 0, and None where `low` is or `constant` is true.
     """
 
     mean: float
@@ -31,6 +31,7 @@ class Estimate:
     high: float | None
     n: int
     constant: bool = False
+    p: float | None = None
 
     @property
     def half_width(self) -> float | None:
@@ -84,7 +85,8 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
         return Estimate(mean, None, None, 1)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = t_quantile((1 + level) / 2, n - 1) * deviation / math.sqrt(n)
-    return Estimate(mean, mean - half, mean + half, n)
+    p = two_sided_p(mean * math.sqrt(n) / deviation, n - 1) if deviation else None  # Of tiny values it underflows.
+    return Estimate(mean, mean - half, mean + half, n, p=p)
 
 
 def mean_by_seed(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
@@ -111,36 +113,40 @@ def seed_difference(values: Mapping[int, float], baseline: Mapping[int, float], 
     return mean_interval([values[seed] - baseline[seed] for seed in seeds], level=level, magnitude=magnitude)
 
 
-def p_value(values: Sequence[float], estimate: Estimate) -> float | None:
-    """Of the two-sided t test of mean 0; None for one seed, and for the same value in every seed."""
-    if estimate.n < 2 or estimate.constant:
-        return None
-    deviation = math.sqrt(math.fsum((each - estimate.mean) ** 2 for each in values) / (estimate.n - 1))
-    return two_sided_p(estimate.mean * math.sqrt(estimate.n) / deviation, estimate.n - 1)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Iterable[float | None]) -> list[float | None]:
     """Holm's adjusted p values, in the given order: below 0.05 all together are wrong in at most 5 % of runs.
 
-    As statsmodels' `multipletests(..., method="holm")`, which for these lines would be another 65 MB to install.
+    None is the p value of what is no test: it stays None, and does not count. As statsmodels' `multipletests(...,
+    method="holm")`, which for these lines would be another 65 MB to install.
     """
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    steps = (min(1.0, (len(p_values) - place) * p_values[i]) for place, i in enumerate(order))
-    adjusted = dict(zip(order, accumulate(steps, max), strict=True))
-    return [adjusted[i] for i in range(len(p_values))]
+    every = list(p_values)
+    tests = sorted((p, i) for i, p in enumerate(every) if p is not None)
+    steps = (min(1.0, (len(tests) - place) * p) for place, (p, _) in enumerate(tests))
+    adjusted = dict(zip((i for _, i in tests), accumulate(steps, max), strict=True))
+    return [adjusted.get(i) for i in range(len(every))]
 
 
 def after_holm(p_values: Iterable[float | None]) -> str:
-    """What a count of resolved tests comes to once it is adjusted: "none after Holm's adjustment for all 81".
-
-    None is the p value of what is no test, and does not count.
-    """
-    adjusted = holm([p for p in p_values if p is not None])
+    """What a count of resolved tests comes to once it is adjusted: "none after Holm's adjustment for all 81"."""
+    adjusted = [p for p in holm(p_values) if p is not None]
     return f"{sum(p <= SIGNIFICANT for p in adjusted) or 'none'} after Holm's adjustment for all {len(adjusted)}"
 
 
-def mean_over_workloads(effects: Sequence[Estimate]) -> tuple[Estimate, float | None] | None:
-    """The unweighted mean effect with its 95 % t interval, and the p value of "none"; None of fewer than two workloads.
+def between(least: Estimate, most: Estimate) -> Estimate:
+    """What holds of a difference between two others: from the one's interval to the other's.
+
+    Its p is that of the end nearer to 0, whichever way the difference goes: it is at least as far. 0 between the ends
+    is no evidence at all.
+    """
+    if least == most:
+        return least
+    p = least.p if least.mean > 0 else most.p if most.mean < 0 else 1.0
+    p = None if least.low is None or most.high is None else p
+    return Estimate((least.mean + most.mean) / 2, least.low, most.high, min(least.n, most.n), p=p)
+
+
+def mean_over_workloads(effects: Sequence[Estimate]) -> Estimate | None:
+    """The unweighted mean effect with its 95 % t interval and p value; None of fewer than two workloads.
 
     The interval has k - 1 degrees of freedom, and `n` of the estimate counts workloads.
 
@@ -160,10 +166,9 @@ def mean_over_workloads(effects: Sequence[Estimate]) -> tuple[Estimate, float | 
     between = 0.0 if spread.constant else math.fsum((each - spread.mean) ** 2 for each in means) / (k - 1) / k
     error = math.sqrt(max(between, within))
     if not error:
-        return spread, None
-    half = t_quantile(0.975, k - 1) * error
-    estimate = Estimate(spread.mean, spread.mean - half, spread.mean + half, k)
-    return estimate, two_sided_p(spread.mean / error, k - 1)
+        return spread
+    half, p = t_quantile(0.975, k - 1) * error, two_sided_p(spread.mean / error, k - 1)
+    return Estimate(spread.mean, spread.mean - half, spread.mean + half, k, p=p)
 
 
 def _variance(estimate: Estimate) -> float:

@@ -46,52 +46,26 @@ class CellText:
         return "; ".join(part for part in (value, self.note, lack) if part)
 
 
-def line_scale(unit: str, line: Sequence[Mapping[str, Any]]) -> Scale:
-    """The scale that suits all cells of a line."""
-    means = [cell["mean"] for cell in line if cell["n"]]
-    halves = [(cell["high"] - cell["low"]) / 2 for cell in line if not math.isnan(cell["low"])]
-    differences = [cell["diff"] for cell in line if cell["n_pairs"]]
-    return scale_of(unit, means, [*halves, *differences])
-
-
-def _difference(cell: Mapping[str, Any], scale: Scale) -> tuple[str, str]:
-    """The difference and its interval, each empty where there is none."""
-    if not cell["n_pairs"]:
-        return "", ""
-    text = scale.number(cell["diff"], sign=True)
-    if math.isnan(cell["diff_low"]):
-        return text, ""
-    numbers = (cell[name] for name in ("diff", "diff_low", "diff_high", "n_pairs", "constant"))
-    return text, bracket(Estimate(*numbers), scale)
-
-
-def _note(cell: Mapping[str, Any]) -> str:
-    parts = []
-    if cell["n"] == 1:
-        parts.append("n = 1, no interval")
-    elif cell["n"] < cell["seeds"]:
-        parts.append(f"n = {cell['n']} of {cell['seeds']}")
-    if cell["variant"] != cell["baseline"] and cell["n_pairs"] < cell["n"]:
-        parts.append(f"{cell['n_pairs'] or 'no'} pairs with {cell['baseline']}")
-    return ", ".join(parts)
-
-
 def cell_text(cell: Mapping[str, Any], scale: Scale) -> CellText:
     """The text of one line of `comparison`."""
     if not cell["n"]:
         return CellText(lack=cell["lack"], reason=cell["reason"])
-    mean = scale.number(cell["mean"])
+    mean, difference, interval, notes = scale.number(cell["mean"]), "", "", []
     if not math.isnan(cell["low"]):
         mean += f" ± {scale.number((cell['high'] - cell['low']) / 2)}"
-    return CellText(
-        mean,
-        *_difference(cell, scale),
-        _note(cell),
-        cell["lack"],
-        cell["reason"],
-        cell["better"],
-        sort=repr(float(cell["mean"])),
-    )
+    if cell["n_pairs"]:
+        difference = scale.number(cell["diff"], sign=True)
+    if not math.isnan(cell["diff_low"]):
+        numbers = (cell[name] for name in ("diff", "diff_low", "diff_high", "n_pairs", "constant"))
+        interval = bracket(Estimate(*numbers), scale)
+    if cell["n"] == 1:
+        notes.append("n = 1, no interval")
+    elif cell["n"] < cell["seeds"]:
+        notes.append(f"n = {cell['n']} of {cell['seeds']}")
+    if cell["variant"] != cell["baseline"] and cell["n_pairs"] < cell["n"]:
+        notes.append(f"{cell['n_pairs'] or 'no'} pairs with {cell['baseline']}")
+    told = (", ".join(notes), cell["lack"], cell["reason"], cell["better"])
+    return CellText(mean, difference, interval, *told, sort=repr(float(cell["mean"])))
 
 
 class TextLine:
@@ -99,7 +73,9 @@ class TextLine:
 
     def __init__(self, found: Sequence[Mapping[str, Any]]) -> None:
         first = found[0]
-        scale = line_scale(first["unit"], found)
+        means = [cell["mean"] for cell in found if cell["n"]]
+        spreads = [(cell["high"] - cell["low"]) / 2 for cell in found if not math.isnan(cell["low"])]
+        scale = scale_of(first["unit"], means, [*spreads, *(cell["diff"] for cell in found if cell["n_pairs"])])
         self.scale, self.unit_label = scale, scale.label
         self.raw: dict[str, Mapping[str, Any]] = {cell["variant"]: cell for cell in found}
         self.workload, self.step, self.stage = first["workload"], first["step"], first["stage"]

@@ -139,6 +139,8 @@ def verdict_figures(verdicts: pd.DataFrame, workload: str, variants: Sequence[st
 
 def verdict_bars(verdicts: pd.DataFrame, name: str, title: str, variants: Sequence[str]) -> Drawing:
     """Shares of the verdicts: a row of panels per method, a column per eps, a bar per variant."""
+    from matplotlib.patches import Patch
+
     caption = (
         "What each method says of the same samples, all seeds together. An attack can only find violations, and bound "
         "propagation can only find proofs; what neither decides stays unknown."
@@ -160,16 +162,15 @@ def verdict_bars(verdicts: pd.DataFrame, name: str, title: str, variants: Sequen
             for axes, eps in zip(axes_row, every, strict=True):
                 panel = counted[(counted["step"] == step) & (counted["method"] == method) & (counted["eps"] == eps)]
                 _bars(axes, panel, variants, {variant: notes.get((step, variant), "") for variant in variants})
-                head = f"{method or step}, {_eps_title(eps)}" if eps else method or step
+                radius = eps if math.isnan(number_of(eps)) else radius_text(number_of(eps))
+                head = f"{method or step}, ε = {radius}" if eps else method or step
                 axes.set_title(head, fontweight="normal", fontsize=8)
-        _verdict_legend(figure.figure)
+        handles = [Patch(facecolor=VERDICT_COLOURS[each], edgecolor=RULE_COLOUR, linewidth=0.5, label=each)
+                   for each in VERDICTS]  # fmt: skip
+        figure.figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.4,
+                             handlelength=1.2)  # fmt: skip
     alt = f"{title}: shares by method and eps; the counts are in the table."
     return Drawing(name, title, caption, alt, figure.svg)
-
-
-def _eps_title(eps: str) -> str:
-    value = number_of(eps)
-    return f"ε = {eps}" if math.isnan(value) else f"ε = {radius_text(value)}"
 
 
 def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mapping[str, str]) -> None:
@@ -196,12 +197,3 @@ def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mappin
             if share:
                 axes.barh(i, share, left=left, height=0.72, color=VERDICT_COLOURS[verdict], linewidth=0)
             left += share
-
-
-def _verdict_legend(figure: Any) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [
-        Patch(facecolor=VERDICT_COLOURS[each], edgecolor=RULE_COLOUR, linewidth=0.5, label=each) for each in VERDICTS
-    ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.4, handlelength=1.2)

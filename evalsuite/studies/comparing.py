@@ -12,7 +12,7 @@ from evalsuite.contract import Direction
 from evalsuite.report.comparison import SAMPLED, is_clock
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.paired import interval_text
-from evalsuite.report.statistics import Estimate, holm, mean_interval, p_value, seed_difference
+from evalsuite.report.statistics import Estimate, holm, mean_interval, seed_difference
 
 if TYPE_CHECKING:
     from evalsuite.studies.pairing import Pair
@@ -135,8 +135,8 @@ def lines_of(pair: Pair) -> list[Line]:
 def with_p_values(lines: list[Line]) -> list[Line]:
     """With p values, and those after Holm's adjustment over all tests of the comparison."""
     lines = [replace(line, p=_p(line)) for line in lines]
-    adjusted = iter(holm([line.p for line in lines if line.p is not None]))
-    return [line if line.p is None else replace(line, p_adjusted=next(adjusted)) for line in lines]
+    adjusted = holm(line.p for line in lines)
+    return [replace(line, p_adjusted=p) for line, p in zip(lines, adjusted, strict=True)]
 
 
 def _p(line: Line) -> float | None:
@@ -145,4 +145,4 @@ def _p(line: Line) -> float | None:
         return None
     if line.estimate.constant and line.estimate.mean and line.unit != SAMPLED:
         return 0.0
-    return p_value(line.gaps, line.estimate)
+    return line.estimate.p

@@ -8,13 +8,12 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
-from evalsuite.report.content import ANSWER_GUIDE, Content
-from evalsuite.report.matrix import ALL, Matrix, Reading
+from evalsuite.report.documents import filled
+from evalsuite.report.matrix import ALL, TONES, Matrix
 from evalsuite.report.page import content_policy
 from evalsuite.report.record import Record, baseline_of, in_order, read_record
+from evalsuite.report.run import Run
 from evalsuite.results import DamagedResults, read_results
-
-_TONES = {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def _entry(run: Path, folder: Path) -> Entry:
         return Entry(place, Record({}), reason=str(error))
     if frame.empty:
         return Entry(place, record, reason="no rows yet")
-    content = Content(in_order(frame, record), record, baseline_of(frame, record))
+    content = Run(in_order(frame, record), record, baseline_of(frame, record))
     facts = (
         f"{record.text('name')}; {', '.join(map(str, frame['workload'].unique()))}; {content.seeds_text}; "
         f"finished: {record.text('finished')}"
@@ -66,8 +65,8 @@ def _page(entries: Sequence[Entry]) -> str:
     )
     style = _part("index.css")
     shown = {
-        "entries": entries, "all": ALL, "tones": _TONES, "style": Markup(style), "policy": content_policy(style, ""),
-        "guide": ANSWER_GUIDE.format(baseline="the baseline", first="the first variant"),
+        "entries": entries, "all": ALL, "tones": TONES, "style": Markup(style), "policy": content_policy(style, ""),
+        "guide": filled("answer.txt", {"baseline": "the baseline", "first": "the first variant"}),
     }  # fmt: skip
     return environment.from_string(_part("index.html.j2")).render(shown)
 

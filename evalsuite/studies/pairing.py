@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.content import Content
 from evalsuite.report.record import Record, in_order, read_record
+from evalsuite.report.run import Run
 from evalsuite.results import OPTIONS, read_results
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Pair:
 
     first: str
     second: str
-    content: Content
+    content: Run
     warnings: tuple[str, ...]
     networks: Mapping[str, tuple[str, str]]
     """What the pair calls a workload -> the workload and the variant."""
@@ -60,7 +60,7 @@ def side_by_side(first: Path, second: Path) -> Pair:
     question = f"Does {labels[1]} differ from {labels[0]}?"
     return Pair(
         *labels,
-        Content(joined, record, labels[0], question),
+        Run(joined, record, labels[0], question),
         (*_differing_networks(every, labels), *_differing(records, parts, labels)),
         {name: network for network, name in names.items()},
     )

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evalsuite.report.comparison import SAMPLED
-from evalsuite.report.content import Content
 from evalsuite.report.matrix import MatrixRow
 from evalsuite.report.record import baseline_of, in_order, read_record
+from evalsuite.report.run import Run
 from evalsuite.report.statistics import Estimate, t_quantile
 from evalsuite.results import read_results
 
@@ -86,7 +86,7 @@ def standing(folder: Path, goal: Goal) -> Standing:
         ValueError: the run measures no such endpoint, its unit has no per cent, or no number of seeds helps.
     """
     frame, record = read_results(folder), read_record(folder)
-    content = Content(in_order(frame, record), record, baseline_of(frame, record))
+    content = Run(in_order(frame, record), record, baseline_of(frame, record))
     every = [(matrix.variant, row) for matrix in content.matrices for row in matrix.rows]
     asked = list(dict.fromkeys(row.endpoint.question for _, row in every))
     question = next((each for each in asked if goal.endpoint.casefold() in each.casefold()), None)

@@ -17,11 +17,11 @@ from test_report_sample import write_run
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
-from evalsuite.report.content import Content
 from evalsuite.report.grids import Grid
 from evalsuite.report.numerals import is_geometric, radius_text
 from evalsuite.report.record import Record
-from evalsuite.report.sentences import Finding
+from evalsuite.report.run import Run
+from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.bounds.report.figures import _curves, _points, _radius_axis, certified_curves
 from pipelines.bounds.report.heights import Height, heights, radius_gaps
@@ -89,8 +89,8 @@ def attacked(variants: Mapping[str, Curve], **more: Any) -> list[Row]:
     return rows_of("pgd_accuracy", variants, **more)
 
 
-def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None = None, **entries: Any) -> Content:
-    return Content(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
+def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None = None, **entries: Any) -> Run:
+    return Run(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], **entries: Any) -> BoundsTable:
@@ -138,12 +138,12 @@ def test_height_against_scipy(tmp_path: Path) -> None:
     x = np.log(list(uneven))
     gaps = np.array(list(uneven.values())) - np.array(list(other.values()))
     wanted = np.trapezoid(gaps, x, axis=0) / (x[-1] - x[0])
-    assert [found.heights[seed] for seed in range(3)] == pytest.approx(wanted)
+    assert [found.values[seed] for seed in range(3)] == pytest.approx(wanted)
     test = ttest_1samp(wanted, 0.0)
     interval = test.confidence_interval(0.95)
-    assert found.estimate is not None
-    assert found.estimate.mean == pytest.approx(wanted.mean())
-    assert [found.estimate.low, found.estimate.high] == pytest.approx([interval.low, interval.high])
+    assert found.difference is not None
+    assert found.difference.mean == pytest.approx(wanted.mean())
+    assert [found.difference.low, found.difference.high] == pytest.approx([interval.low, interval.high])
     assert found.p == pytest.approx(test.pvalue)
     assert [found.low, found.high] == pytest.approx([0.1, 0.8])
 
@@ -153,7 +153,7 @@ def test_height_over_even_radii_is_over_the_radius_itself(tmp_path: Path) -> Non
     above = {0.1: (0.9, 0.9), 0.3: (0.6, 0.7), 0.4: (0.3, 0.1)}
     found = heights_of(tmp_path, certified({"gelu": base, "relu": above}))["w crown relu"]
     # Gaps 0, 0.1, 0.2 and 0, 0.2, 0, so areas 0.01 + 0.015 and 0.02 + 0.01 over a range of 0.3.
-    assert found.heights == pytest.approx({0: 0.025 / 0.3, 1: 0.1})
+    assert found.values == pytest.approx({0: 0.025 / 0.3, 1: 0.1})
 
 
 def test_holm_is_within_a_method_and_a_norm(tmp_path: Path) -> None:
@@ -177,11 +177,11 @@ def test_holm_is_within_a_method_and_a_norm(tmp_path: Path) -> None:
 def test_radii_that_one_arm_lacks_are_not_bridged(tmp_path: Path) -> None:
     lacking = {**UP, 0.25: (None, *UP[0.25][1:])}
     found = heights_of(tmp_path, certified({"gelu": GELU, "relu": lacking}))["w crown relu"]
-    assert found.heights == pytest.approx({0: 0.04, 1: 0.05, 2: 0.06})
+    assert found.values == pytest.approx({0: 0.04, 1: 0.05, 2: 0.06})
     bent = {**GELU, 0.25: (None, 0.0, 0.0)}
     found = heights_of(tmp_path / "bent", certified({"gelu": GELU, "relu": bent}))["w crown relu"]
-    assert found.heights[0] == 0
-    assert found.heights[1] == pytest.approx(-0.33)
+    assert found.values[0] == 0
+    assert found.values[1] == pytest.approx(-0.33)
 
 
 def test_heights_that_there_are_not_have_a_reason(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_the_mean_radius_is_what_the_section_answers_by(tmp_path: Path) -> None:
     assert p[0] < 0.001
     assert 0.001 < p[1] < 0.025
     tables = content.parts["bounds"].tables
-    found = {each.table.workload: each for each in radius_gaps(tables, content.run.screen)}
+    found = {each.table.workload: each for each in radius_gaps(tables, content.screen)}
     assert (found["w"].p_holm, found["v"].p_holm) == (pytest.approx(3 * p[0]), pytest.approx(2 * p[1]))
     alone = {each.table.workload: each for each in radius_gaps(tables)}
     assert (alone["w"].p_holm, alone["v"].p_holm) == (pytest.approx(2 * p[0]), pytest.approx(p[1]))
@@ -362,7 +362,7 @@ def test_heights_over_the_other_axis(tmp_path: Path) -> None:
     assert tables[0].logarithmic
     gaps = np.array(list(HIGH.values())) - np.array(list(GELU.values()))
     wanted = np.trapezoid(gaps, THREE, axis=0) / (THREE[-1] - THREE[0])
-    assert [turned.heights[seed] for seed in range(3)] == pytest.approx(wanted)
+    assert [turned.values[seed] for seed in range(3)] == pytest.approx(wanted)
 
 
 def test_what_is_said_of_differences(tmp_path: Path) -> None:

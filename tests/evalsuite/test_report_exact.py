@@ -17,10 +17,10 @@ from test_report_sample import write_run
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.canvas import looks
-from evalsuite.report.content import Content
 from evalsuite.report.grids import Grid
 from evalsuite.report.record import Record, read_record
-from evalsuite.report.sentences import Finding
+from evalsuite.report.run import Run
+from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.smt.report.figures import LEAST, _cactus, curve_points, exact_figures
 from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable
@@ -73,8 +73,8 @@ def said(variant: str, seed: int, verdicts: Sequence[tuple[Verdict, str, float |
     return rows
 
 
-def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None = None, **entries: Any) -> Content:
-    return Content(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
+def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None = None, **entries: Any) -> Run:
+    return Run(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], **entries: Any) -> ExactTable:
@@ -286,13 +286,13 @@ def test_two_p_values_that_holm_leaves_unresolved(tmp_path: Path) -> None:
 def test_solver_limits_of_the_committed_run_are_no_robustness() -> None:
     """On 64-32-32-10 the annealed networks' lower ends lie 0.009 higher, and 64 % of GELU's brackets are open."""
     folder = SAMPLE.parent / "smt"
-    content = Content(read_results(folder), read_record(folder), "gelu")
+    content = Run(read_results(folder), read_record(folder), "gelu")
     section = content.parts["exact"]
     found = {(table.workload, each.variant): each for table, each in distances(section.tables)}
     bracket = found["digits-tiny-wide", "annealed"]
-    lower, upper = (content.run.measured.values("digits-tiny-wide", "annealed", "smt", f"adversarial_distance{end}",
+    lower, upper = (content.measured.values("digits-tiny-wide", "annealed", "smt", f"adversarial_distance{end}",
                                                 "method=search") for end in ("", "_upper"))  # fmt: skip
-    base = [content.run.measured.values("digits-tiny-wide", "gelu", "smt", f"adversarial_distance{end}",
+    base = [content.measured.values("digits-tiny-wide", "gelu", "smt", f"adversarial_distance{end}",
                                         "method=search") for end in ("", "_upper")]  # fmt: skip
     assert np.mean([lower[seed] - base[0][seed] for seed in lower]) == pytest.approx(0.0086, abs=5e-5)
     assert np.mean([upper[seed] - base[1][seed] for seed in upper]) == pytest.approx(-0.0028, abs=5e-5)
@@ -444,7 +444,7 @@ def test_without_an_exact_step_there_is_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_committed_rows_without_times_and_nodes_render() -> None:
-    content = Content(read_results(SAMPLE), read_record(SAMPLE), "gelu")
+    content = Run(read_results(SAMPLE), read_record(SAMPLE), "gelu")
     section = content.parts["exact"]
     assert {each.workload for each in section.tables} == {"digits-mlp", "digits-cnn"}
     table = section.tables[0]

@@ -31,8 +31,8 @@ from test_report_sample import write_run
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
-from evalsuite.report.content import Content
 from evalsuite.report.grids import Grid
+from evalsuite.report.run import Run
 from evalsuite.results import Row, row_of
 from pipelines.smt.report.cost import searches_grid
 from pipelines.smt.report.figures import exact_figures
@@ -77,7 +77,7 @@ def differing() -> list[Row]:
     return rows
 
 
-def class_grid(content: Content) -> Grid:
+def class_grid(content: Run) -> Grid:
     (grid,) = [each for each in content.parts["exact"].grids if each.name == "w-smt-int-same-class"]
     return grid
 

@@ -18,7 +18,7 @@ from test_report import Page
 from test_report_sample import sample_record, sample_rows, write_run
 
 from evalsuite.report import write_report
-from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, figure_style, new_figure, svg_text
+from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, panels
 from evalsuite.report.explorer import VERDICTS, packed
 from evalsuite.report.inline import inline_svg
 
@@ -92,16 +92,14 @@ def test_packed_data_are_the_same_bytes_at_any_time(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_figure_has_few_elements_takes_the_pages_colours_and_keeps_every_mark_in_its_place() -> None:
-    with figure_style():
-        figure = new_figure(4.0, 2.0)
-        axes = figure.subplots()
+    with panels(1, 1, 2.0) as figure:
+        axes = figure.grid[0, 0]
         axes.plot([0, 1, 2], [0, 4, 1], marker="o", color="#E69F00", label="one & <two>")
         axes.axhline(2, color=MUTED_COLOUR)
         axes.set_title("first\nsecond")
         axes.set_ylabel("turned", color=INK_COLOUR)
         axes.legend()
-        drawn = svg_text(figure)
-    svg = ElementTree.fromstring(inline_svg(drawn, "what it <shows>", "figure-x"))
+    svg = ElementTree.fromstring(inline_svg(figure.svg, "what it <shows>", "figure-x"))
     texts = {each.text: each for each in svg.iter("text")}
     assert svg.get("aria-label") == "what it <shows>"
     assert {"first", "second", "turned", "one & <two>"} <= texts.keys()
@@ -109,7 +107,7 @@ def test_a_figure_has_few_elements_takes_the_pages_colours_and_keeps_every_mark_
     assert float(texts["first"].get("y", 0)) < float(texts["second"].get("y", 0)) - 5
     assert texts["turned"].get("fill") == "currentColor"
     assert len(list(svg.iter("path"))) < 15
-    assert len(list(ElementTree.fromstring(drawn).iter())) > 3 * len(list(svg.iter()))
+    assert len(list(ElementTree.fromstring(figure.svg).iter())) > 3 * len(list(svg.iter()))
     line = next(each for each in svg.iter("path") if (each.get("stroke"), each.get("fill")) == ("#e69f00", "none"))
     points = [tuple(map(float, part.split())) for part in line.get("d", "").split("M")[1].split("L")]
     marks = next(each.get("d", "") for each in svg.iter("path") if each.get("fill") == "#e69f00")

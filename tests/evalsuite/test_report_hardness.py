@@ -7,13 +7,15 @@ import re
 from itertools import permutations
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 from test_report import Page
 from test_report_sample import sample_record, write_run
 
 from evalsuite.contract import Direction, Metric
-from evalsuite.reluize.report.hardness import ALL, BEYOND, Relation, _adjusted, layer_drifts, layer_orders, relations
+from evalsuite.reluize.report.hardness import ALL, BEYOND, Relation, _adjusted, layer_orders, relations
+from evalsuite.reluize.report.hardness_text import drift_grid
 from evalsuite.reluize.report.ranks import agreement, association, spearman
 from evalsuite.report import write_report
 from evalsuite.report.canvas import groups, looks
@@ -162,14 +164,22 @@ def test_layer_order_and_drift(tmp_path: Path) -> None:
     pairs = [spearmanr(LEARNT[a], LEARNT[b]).statistic for a in range(4) for b in range(a)]
     assert order.agreement is not None
     assert order.agreement.mean == pytest.approx(sum(pairs) / 6)
-    drifts = layer_drifts(found)
-    assert [each.layer for each in drifts] == list(LAYERS)
-    assert drifts[3].drift.mean == pytest.approx((1.9 + 2.0 + 2.1 + 1.8) / 4 - INITIAL)
+    drifts = drifts_of(found)
+    assert list(drifts.index) == list(LAYERS)
+    assert drifts[LAYERS[3]] == pytest.approx((1.9 + 2.0 + 2.1 + 1.8) / 4 - INITIAL)
+
+
+def drifts_of(found: Measured) -> pd.Series[float]:
+    """Layer -> mean drift, of the table."""
+    grid = drift_grid(found)
+    assert grid is not None
+    assert grid.frame is not None
+    return grid.frame.set_index("layer")["drift"]
 
 
 def test_a_layer_without_its_learnt_lambda_has_no_drift(tmp_path: Path) -> None:
     rows = [row for row in run_rows() if not (row.metric == "learnt_hardness" and LAYERS[0] in row.setting)]
-    assert [each.layer for each in layer_drifts(measured(rows, tmp_path))] == list(LAYERS[1:])
+    assert list(drifts_of(measured(rows, tmp_path)).index) == list(LAYERS[1:])
 
 
 def test_two_layers_have_no_order(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import t, ttest_1samp
 from test_report import Page
@@ -17,12 +18,12 @@ from evalsuite.contract import Direction, Metric
 from evalsuite.plugins import PluginError
 from evalsuite.report import section as section_module
 from evalsuite.report import write_report
-from evalsuite.report.content import Content
 from evalsuite.report.documents import markdown
 from evalsuite.report.matrix import Matrix, MatrixCell, MatrixRow, Reading, matrix_row, read_rows, read_screens
 from evalsuite.report.page import render
 from evalsuite.report.record import Record, in_order, read_record
-from evalsuite.report.section import Contrast, Endpoint, Evidence, in_recipe_order, mean_test, sections
+from evalsuite.report.run import Run
+from evalsuite.report.section import Contrast, Endpoint, Evidence, mean_test, sections
 from evalsuite.report.statistics import Estimate, mean_interval, mean_over_workloads, seeds_needed
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 
@@ -146,12 +147,12 @@ def test_holm_counts_every_test_of_the_screen() -> None:
     assert first.cells["v"].p_adjusted == pytest.approx(7 * p)  # two cells and a pooled one in each quiet row
 
 
-def run_of(folder: Path) -> Content:
+def run_of(folder: Path) -> Run:
     """relu and annealed are better alike, silu is not: three variants, of which one is declared."""
     better = [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]
     quiet = [each + more for each, more in zip(BASE, WIDE, strict=True)]
     rows = rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": better, "silu": quiet, "annealed": better})
-    return Content(read_results(write_run(folder, rows)), Record({}), "gelu")
+    return Run(read_results(write_run(folder, rows)), Record({}), "gelu")
 
 
 def test_the_declared_variant_is_a_family_and_all_others_are_one(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison(tmp_path: Path
     for name, helps in (("annealed", True), ("relu", False)):
         values = {"gelu": BASE, "annealed": BASE, **quiet, name: rise}
         rows = [*rows_of("accuracy", "accuracy", values), *rows_of("nll", "accuracy", values)]
-        content = Content(read_results(write_run(tmp_path / name, rows)), Record({}), "gelu")
+        content = Run(read_results(write_run(tmp_path / name, rows)), Record({}), "gelu")
         found = next(each.rows[0].cells["w"] for each in content.matrices if each.variant == name)
         assert found.p is not None
         assert 0.005 < found.p < 0.05
@@ -230,12 +231,11 @@ def test_the_mean_over_workloads_by_hand() -> None:
     """Their mean, and t of k - 1 degrees of freedom over their own spread."""
     half = t.ppf(0.975, 4) * 0.001
     effects = [Estimate(each, each - half, each + half, 5) for each in (0.01, 0.02, 0.06)]
-    pooled = mean_over_workloads(effects)
-    assert pooled is not None
-    found, p = pooled
+    found = mean_over_workloads(effects)
+    assert found is not None
     spread = t.ppf(0.975, 2) * np.std((0.01, 0.02, 0.06), ddof=1) / math.sqrt(3)
     assert (found.mean, found.low, found.high) == pytest.approx((0.03, 0.03 - spread, 0.03 + spread))
-    assert p == pytest.approx(ttest_1samp((0.01, 0.02, 0.06), 0.0).pvalue)
+    assert found.p == pytest.approx(ttest_1samp((0.01, 0.02, 0.06), 0.0).pvalue)
     assert mean_over_workloads(effects[:1]) is None
 
 
@@ -244,11 +244,11 @@ def test_a_workload_without_spread_hides_no_spread_of_the_others() -> None:
     wide = mean_interval([0.02 + each for each in WIDE])
     found = mean_over_workloads([Estimate(0.02, 0.02, 0.02, 5, constant=True), wide])
     assert found is not None
-    assert found[0].half_width == pytest.approx(t.ppf(0.975, 1) * np.std(WIDE, ddof=1) / math.sqrt(5) / 2)
+    assert found.half_width == pytest.approx(t.ppf(0.975, 1) * np.std(WIDE, ddof=1) / math.sqrt(5) / 2)
     same = Estimate(0.02, 0.02, 0.02, 5, constant=True)
     alike = mean_over_workloads([same, same])
     assert alike is not None
-    assert (alike[1], alike[0].constant) == (None, True)
+    assert (alike.p, alike.constant) == (None, True)
 
 
 def test_rounding_of_what_a_difference_was_made_from_is_no_effect() -> None:
@@ -325,7 +325,7 @@ def test_rows_of_a_failed_job_leave_their_reason_in_the_matrix(tmp_path: Path) -
     rows = rows_of("accuracy", "accuracy", {"gelu": BASE})
     failed = {"workload": "w", "variant": "relu", "seed": 0, "step": "accuracy", "stage": "accuracy", "key": "k"}
     rows.append(failure_row(failed, Status.CRASHED, "signal 11"))
-    content = Content(read_results(write_run(tmp_path, rows)), Record({}), "gelu")
+    content = Run(read_results(write_run(tmp_path, rows)), Record({}), "gelu")
     (matrix,) = content.matrices
     (row,) = matrix.rows
     assert row.cells["w"].words == "not measured: relu: crashed: signal 11"
@@ -357,7 +357,7 @@ def test_a_strangers_section_is_on_the_page_with_its_figure_term_and_row(
 
 
 def test_sections_come_in_the_order_of_the_steps() -> None:
-    names = list(in_recipe_order(["train", "smt", "quantize"]))
+    names = list(Run(pd.DataFrame({"stage": ["smt", "quantize"]}), Record({}), "gelu").sections)
     assert names.index("swap") < names.index("exact") < names.index("quantize") < names.index("bounds")
 
 
@@ -439,7 +439,7 @@ def test_intervals_over_workloads_cover_the_mean_effect(between: float, seeds: i
             mean_interval(list(draw.normal(*each, seeds))) for each in zip(centers, spreads, strict=True)
         ])  # fmt: skip
         assert found is not None
-        covered += found[0].low <= 0.03 <= found[0].high  # type: ignore[operator]
+        covered += found.low <= 0.03 <= found.high  # type: ignore[operator]
     assert covered / 1500 >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / 1500)
 
 
@@ -458,7 +458,7 @@ def test_intervals_over_workloads_cover_the_mean_effect(between: float, seeds: i
 def test_committed_studies_conclude(study: str, question: str, wanted: Mapping[str, Reading]) -> None:
     folder = Path(__file__).parents[2] / "reports" / study
     record = read_record(folder)
-    content = Content(in_order(read_results(folder), record), record, "gelu")
+    content = Run(in_order(read_results(folder), record), record, "gelu")
     rows = ((matrix.variant, row) for matrix in content.matrices for row in matrix.rows)
     found = {variant: row for variant, row in rows if row.endpoint.question == question}
     assert {name: found["annealed"].cells[name].reading for name in wanted} == wanted

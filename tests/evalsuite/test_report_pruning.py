@@ -15,9 +15,9 @@ from test_report_sample import sample_record, sample_rows, write_run
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.areas import area_between, common_range
-from evalsuite.report.content import Content
 from evalsuite.report.record import Record
-from evalsuite.report.sentences import Finding
+from evalsuite.report.run import Run
+from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.prune.report.pareto import Spot, front, pareto_figures
@@ -77,8 +77,8 @@ def record_of(steps: Iterable[str], after: Mapping[str, str] | None = None, **ch
 
 def content_of(
     folder: Path, rows: list[Row], steps: Mapping[str, Options], after: Mapping[str, str] | None = None
-) -> Content:
-    return Content(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps, after)), "gelu")
+) -> Run:
+    return Run(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps, after)), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningTable:
@@ -142,10 +142,10 @@ def test_areas_over_seeds_by_hand(tmp_path: Path) -> None:
     rows = [*shifted("a", 0.6, 0.9), *shifted("b", 0.3, 0.8), *shifted("c", 0.1, 0.5)]
     found = areas_of(tmp_path, rows, HALVES)
     relu, annealed = found["relu mac_fraction"], found["annealed mac_fraction"]
-    assert relu.estimate is not None
-    assert relu.heights == pytest.approx({0: 0.01, 1: 0.02, 2: 0.03})
-    assert relu.estimate.mean == pytest.approx(0.02)
-    assert relu.estimate.half_width == pytest.approx(T2 * 0.01 / math.sqrt(3))
+    assert relu.difference is not None
+    assert relu.values == pytest.approx({0: 0.01, 1: 0.02, 2: 0.03})
+    assert relu.difference.mean == pytest.approx(0.02)
+    assert relu.difference.half_width == pytest.approx(T2 * 0.01 / math.sqrt(3))
     assert [relu.low, relu.high] == pytest.approx([0.1, 0.6])
     # With 2 degrees of freedom the two-sided p of t is 1 - t / sqrt(2 + t^2).
     t = 0.02 / (0.01 / math.sqrt(3))
@@ -167,9 +167,9 @@ def test_area_over_latency_is_over_its_logarithm(tmp_path: Path) -> None:
         *pruned("c", 0.1, {"gelu": (0.9, 0.8), "relu": (0.7, 0.6)}, batch64=0.25),
     ]
     area = areas_of(tmp_path, rows, HALVES)["relu relative_latency"]
-    assert area.estimate is not None
+    assert area.difference is not None
     # 0 between 1 and 1/2, then down to -0.2 at 1/4: each half of the range, in powers of two.
-    assert area.estimate.mean == pytest.approx(-0.05)
+    assert area.difference.mean == pytest.approx(-0.05)
     assert [area.low, area.high] == pytest.approx([0.25, 1.0])
     assert area.p is None
     assert area.axis.timing
@@ -179,14 +179,14 @@ def test_an_unpruned_network_is_the_curves_end_at_all_its_macs(tmp_path: Path) -
     steps = {"b": options(0.5)}
     rows = [*in_full({"gelu": GELU, "relu": GELU}), *pruned("b", 0.5, {"gelu": GELU, "relu": BETTER})]
     area = areas_of(tmp_path, rows, steps)["relu mac_fraction"]
-    assert area.estimate is not None
-    assert area.estimate.mean == pytest.approx(0.015)
+    assert area.difference is not None
+    assert area.difference.mean == pytest.approx(0.015)
     # With a control, that was tuned as the others were, it is the end; and it has a latency too.
     steps = {"none": options(0.5, control=True), "b": options(0.5)}
     rows += pruned("none", 1.0, {"gelu": GELU, "relu": BETTER}, batch64=1.0)
     area = areas_of(tmp_path / "controlled", rows, steps)["relu mac_fraction"]
-    assert area.estimate is not None
-    assert area.estimate.mean == pytest.approx(0.03)
+    assert area.difference is not None
+    assert area.difference.mean == pytest.approx(0.03)
 
 
 def test_areas_that_there_are_not_have_a_reason(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_a_point_that_one_arm_lacks_is_not_bridged(tmp_path: Path) -> None:
     rows = [*pruned("a", 0.9, {"gelu": GELU, "relu": BETTER}), *pruned("b", 0.5, lack),
             *pruned("c", 0.1, {"gelu": GELU, "relu": BETTER})]  # fmt: skip
     area = areas_of(tmp_path, rows, HALVES)["relu mac_fraction"]
-    assert area.heights[1] == pytest.approx(0.031)  # of the two ends alone
-    assert area.heights[0] == pytest.approx((0.03 - 0.4) / 2)
+    assert area.values[1] == pytest.approx(0.031)  # of the two ends alone
+    assert area.values[0] == pytest.approx((0.03 - 0.4) / 2)
 
 
 def test_table_by_hand(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_costs_by_hand(tmp_path: Path) -> None:
     assert ("Removing channels gives the outputs of zeroing them: the largest error of 27 networks is 3.0e-15.") in said
     areas = next(each for each in said if each.startswith("Mean height"))
     # Both areas of annealed have the same p, 0.00037 by the formula above: times the three tests of its screen.
-    cells = [content.run.screen[question, "w", "annealed"] for question in QUESTIONS.values()]
+    cells = [content.screen[question, "w", "annealed"] for question in QUESTIONS.values()]
     assert {f"{each.p_adjusted:.2g}" for each in cells} == {"0.0011"}
     assert "annealed −3.00 pp [−3.25, −2.75] (Holm's p 0.0011)" in areas
     assert areas.endswith("annealed worse over share of MACs left and annealed worse over relative latency, batch 64.")
@@ -452,8 +452,8 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     ]  # fmt: skip
     area = next(each for each in areas(content.parts["prune"].tables) if each.axis == MACS)
     assert (area.p, area.tone) == (None, "")
-    assert area.estimate is not None
-    assert area.estimate.mean == pytest.approx(-0.1)
+    assert area.difference is not None
+    assert area.difference.mean == pytest.approx(-0.1)
 
 
 def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> None:
@@ -553,7 +553,7 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
 
 def test_steps_of_unknown_options_show_under_their_names(tmp_path: Path) -> None:
     frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",), seeds=(0, 1))))
-    section = Content(frame, Record(sample_record()), "gelu").parts["prune"]
+    section = Run(frame, Record(sample_record()), "gelu").parts["prune"]
     assert [each.label for each in section.tables[0].treatments] == ["prune"]
     assert section.grids[0].rows[1][0].text == "prune"
     assert {each.axis for each in areas(section.tables)} == {MACS, FAST}

@@ -17,9 +17,10 @@ from test_report_sample import sample_record, sample_rows, write_run
 
 from evalsuite.contract import Direction, Metric
 from evalsuite.report import write_report
-from evalsuite.report.content import Content
+from evalsuite.report.numerals import percent_text
 from evalsuite.report.record import Record
-from evalsuite.report.sentences import Finding, percent_text
+from evalsuite.report.run import Run
+from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.quantize.report.findings import finding
 from pipelines.quantize.report.tables import QuantizationTable, quantization_tables
@@ -58,8 +59,8 @@ def record_of(steps: Mapping[str, Options], **changes: Any) -> dict[str, Any]:
     return {"baseline": "gelu", "steps": [{"name": "accuracy", "stage": "accuracy"}, *told], **changes}
 
 
-def content_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Content:
-    return Content(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps)), "gelu")
+def content_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Run:
+    return Run(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps)), "gelu")
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
@@ -451,7 +452,7 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_unknown_widths_show_under_the_steps_names(tmp_path: Path) -> None:
     frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",))))
-    (table,) = Content(frame, Record(sample_record()), "gelu").parts["quantize"].tables
+    (table,) = Run(frame, Record(sample_record()), "gelu").parts["quantize"].tables
     assert [each.label for each in table.treatments] == ["quantize-w8", "quantize-w4"]
     assert "quantize-w8" in finding(table).headline
 
@@ -464,7 +465,7 @@ def test_a_run_without_quantization_has_no_section(tmp_path: Path) -> None:
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert "section-quantize" not in {each.get("id") for each in page.attributes("section")}
     assert "Accuracy by bit width" not in page.text
-    assert quantization_tables(Content(read_results(folder), Record({}), "gelu").run) == []
+    assert quantization_tables(Run(read_results(folder), Record({}), "gelu").run) == []
 
 
 def test_of_many_quantize_steps_the_four_with_the_largest_differences_are_headlines(tmp_path: Path) -> None:

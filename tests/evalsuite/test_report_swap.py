@@ -17,7 +17,7 @@ from evalsuite.reluize.report.pattern import Answer, keeps, loses, pattern_findi
 from evalsuite.reluize.report.text import swap_grid
 from evalsuite.report import write_report
 from evalsuite.report.measured import Measured
-from evalsuite.report.sentences import Finding
+from evalsuite.report.section import Finding
 from evalsuite.report.statistics import mean_interval
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 

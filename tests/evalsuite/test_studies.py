@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import evalsuite
 from evalsuite.cli import app
-from evalsuite.report.content import Content
 from evalsuite.report.record import baseline_of, in_order, read_record
+from evalsuite.report.run import Run
 from evalsuite.results import as_table, read_results
 from evalsuite.run.record import read_record as read_run_record
 
@@ -65,8 +65,7 @@ def test_runs_with_other_seeds_unite_to_the_run_that_has_them_all(tmp_path: Path
     assert (record.baseline, record.finished, record.versions) == (whole.baseline, whole.finished, whole.versions)
     frames = [(in_order(read_results(each), read_record(each)), read_record(each)) for each in (out, SAMPLE)]
     sentences = [
-        [matrix.sentence for matrix in Content(frame, known, baseline_of(frame, known)).matrices]
-        for frame, known in frames
+        [matrix.sentence for matrix in Run(frame, known, baseline_of(frame, known)).matrices] for frame, known in frames
     ]
     assert sentences[0] == sentences[1]
 
@@ -205,7 +204,7 @@ def test_an_index_has_every_runs_answer(tmp_path: Path) -> None:
     page = (tmp_path / "studies" / "index.html").read_text()
     assert done.stdout == f"{tmp_path / 'studies' / 'index.html'}\n"
     frame, record = read_results(whole), read_record(whole)
-    for matrix in Content(in_order(frame, record), record, baseline_of(frame, record)).matrices:
+    for matrix in Run(in_order(frame, record), record, baseline_of(frame, record)).matrices:
         assert f"<strong>{matrix.sentence}</strong>" in page
     assert '<a href="whole/report.html">whole</a>' in page
     assert "No report yet: evalsuite report deeper/one-seed" in page

@@ -9,12 +9,11 @@ from evalsuite.contract import Direction
 from evalsuite.reluize.report.ranks import Association, agreement, association
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.paired import Values
-from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_by_seed, mean_interval
+from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_by_seed
 from evalsuite.report.tables import TextLine
 
 LEAST_LAYERS = 3  # Two layers have two orders: rho_S is 1 or -1 whatever was learnt.
 LEAST_SEEDS = 3
-_DRIFT = ("learnt_hardness", "hardness_drift", "hardness_spread")
 ALL = "all workloads"
 BEYOND = "beyond these seeds"
 
@@ -29,18 +28,6 @@ class LayerOrder:
     layers: int
     agreement: Estimate | None
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class LayerDrift:
-    """One layer over the seeds: lambda when learning ended, and its difference to the initial one."""
-
-    workload: str
-    variant: str
-    layer: str
-    learnt: Estimate
-    drift: Estimate
-    spread: Estimate | None
 
 
 @dataclass(frozen=True)
@@ -60,13 +47,13 @@ class Relation:
     label: str
     association: Association | None = None
     p_adjusted: float | None = None
-    least_adjusted: float = 1.0
+    least_adjusted: float | None = None
     reason: str = ""
 
     @property
     def verdict(self) -> str:
         """ "resolved", "not resolved", `BEYOND` (too few seeds for any adjusted p below 0.05), or the reason."""
-        if self.association is None or self.p_adjusted is None:
+        if self.p_adjusted is None or self.least_adjusted is None:
             return self.reason
         if self.least_adjusted > SIGNIFICANT:
             return BEYOND
@@ -95,20 +82,6 @@ def layer_orders(measured: Measured) -> list[LayerOrder]:
                 rho = agreement({seed: [values[seed] for values in layers.values()] for seed in seeds})
                 reason = "" if rho else "not defined: a seed with the same lambda in every layer"
             found.append(LayerOrder(workload, variant, len(seeds), len(layers), rho, reason))
-    return found
-
-
-def layer_drifts(measured: Measured) -> list[LayerDrift]:
-    """One for each layer with a learnt lambda, in the network's order."""
-    found = []
-    for workload in measured.workloads:
-        for variant in learners(measured, workload):
-            layers = (measured.layers(workload, variant, metric) for metric in _DRIFT)
-            learnt, drifts, spreads = (
-                {layer: mean_interval(list(values.values())) for layer, values in each.items()} for each in layers
-            )
-            found += [LayerDrift(workload, variant, layer, learnt[layer], drift, spreads.get(layer))
-                      for layer, drift in drifts.items() if layer in learnt]  # fmt: skip
     return found
 
 
@@ -148,9 +121,8 @@ def _relation(workload: str, variant: str, found: Sequence[tuple[TextLine, Value
 
 
 def _adjusted(found: Sequence[Relation]) -> list[Relation]:
-    tested = [each.association for each in found if each.association is not None]
-    adjusted, least = iter(holm([each.p for each in tested])), iter(holm([each.least for each in tested]))
+    tests = [each.association for each in found]
+    adjusted, least = (holm(getattr(each, name, None) for each in tests) for name in ("p", "least"))
     return [
-        each if each.association is None else replace(each, p_adjusted=next(adjusted), least_adjusted=next(least))
-        for each in found
+        replace(each, p_adjusted=p, least_adjusted=low) for each, p, low in zip(found, adjusted, least, strict=True)
     ]

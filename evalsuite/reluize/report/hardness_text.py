@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from evalsuite.reluize.report.hardness import ALL, BEYOND, LayerDrift, LayerOrder, Relation
+from evalsuite.reluize.report.hardness import ALL, BEYOND, LayerOrder, Relation, learners
 from evalsuite.reluize.report.text import signed
 from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
-from evalsuite.report.sentences import p_text
-from evalsuite.report.statistics import Estimate
+from evalsuite.report.measured import Measured
+from evalsuite.report.numerals import p_text
+from evalsuite.report.statistics import Estimate, mean_interval
 
+_DRIFT = ("learnt_hardness", "hardness_drift", "hardness_spread")
 ORDER_NOTE = (
     "ρ between the layers' learnt λ of two seeds, the mean over all pairs of seeds. Pairs share seeds, so the 95 % "
     "interval is the jackknife's over seeds, not over pairs; it is cut off at ±1."
@@ -69,17 +71,25 @@ def order_grid(orders: Sequence[LayerOrder]) -> Grid | None:
     return sheet.grid("layer-order", "Layer order of the learnt hardness", columns, ORDER_NOTE)
 
 
-def drift_grid(drifts: Sequence[LayerDrift]) -> Grid | None:
-    """Learnt hardness and drift of each layer."""
-    channels, sheet = any(each.spread for each in drifts), Sheet()
-    for each in drifts:
-        cells = [_cell(each.learnt, 3, sign=False), _cell(each.drift, 3, sign=True)]
-        cells += [_cell(each.spread, 3, sign=False)] if channels else []
-        sheet.add(each.layer, each.variant, each.workload, *cells, _count(each.learnt.n))
+def drift_grid(measured: Measured) -> Grid | None:
+    """Of each layer with a learnt lambda: lambda when learning ended, its change, and its spread over channels."""
+    sheet, found = Sheet(), []
+    for workload in measured.workloads:
+        for variant in learners(measured, workload):
+            layers = (measured.layers(workload, variant, metric) for metric in _DRIFT)
+            learnt, drifts, spreads = (
+                {layer: mean_interval(list(values.values())) for layer, values in each.items()} for each in layers
+            )
+            found += [(layer, variant, workload, learnt[layer], drift, spreads.get(layer))
+                      for layer, drift in drifts.items() if layer in learnt]  # fmt: skip
+    channels = any(spread for *_, spread in found)
+    for layer, variant, workload, value, drift, spread in found:
+        cells = [_cell(value, 3, sign=False), _cell(drift, 3, sign=True), *[_cell(spread, 3, sign=False)] * channels]
+        sheet.add(layer, variant, workload, *cells, _count(value.n))
         sheet.lines.append(
-            {"workload": each.workload, "variant": each.variant, "layer": each.layer, "seeds": each.learnt.n,
-             **estimate_columns("learnt", each.learnt), **estimate_columns("drift", each.drift),
-             **estimate_columns("spread", each.spread)}
+            {"workload": workload, "variant": variant, "layer": layer, "seeds": value.n,
+             **estimate_columns("learnt", value), **estimate_columns("drift", drift),
+             **estimate_columns("spread", spread)}
         )  # fmt: skip
     columns = ("layer", "variant", "workload", "learnt λ", "drift Δλ", *["spread over channels"] * channels, "seeds")
     return sheet.grid("hardness-drift", "Drift of each layer", columns, DRIFT_NOTE)

@@ -12,8 +12,8 @@ from statistics import fmean
 from evalsuite.reluize.report.before_after import ANNEALED, DIRECT, Quality, SwapLine, SwapTable
 from evalsuite.reluize.report.text import ratio_text, table_scale
 from evalsuite.report.numerals import Scale
-from evalsuite.report.paired import difference_unit, interval_text
-from evalsuite.report.sentences import Finding
+from evalsuite.report.paired import interval_text
+from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate, seed_difference
 
 LEVEL = 0.95
@@ -111,7 +111,7 @@ def _kept(change: Estimate, quality: Quality, scale: Scale) -> str:
     _, high = _losses(change, quality)
     if math.isnan(high):
         return "not resolved"
-    return f"not resolved, a loss of {scale.number(high)} {difference_unit(scale)} is not excluded"
+    return f"not resolved, a loss of {scale.number(high)} {scale.difference_unit} is not excluded"
 
 
 def _told(head: str, table: SwapTable, line: SwapLine, scale: Scale) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from evalsuite.reluize.report.before_after import swap_tables
-from evalsuite.reluize.report.hardness import layer_drifts, layer_orders, relations
+from evalsuite.reluize.report.hardness import layer_orders, relations
 from evalsuite.reluize.report.hardness_text import drift_grid, order_grid, relation_grids, relations_told
 from evalsuite.reluize.report.pattern import PATTERN_RULE, pattern_finding
 from evalsuite.reluize.report.profiles import PROFILE, order_figure, profile_figure
 from evalsuite.reluize.report.text import swap_grid
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.measured import TRAIN
-from evalsuite.report.section import Part, Run, Section
-from evalsuite.report.sentences import Finding
+from evalsuite.report.run import Run
+from evalsuite.report.section import Finding, Part, Section
 
 # Lines for each layer of each network: shown by layer, and whole in comparison.csv.
 _OF_LAYERS = ("hardness", "learnt_hardness", "hardness_drift", "hardness_spread")
@@ -37,13 +37,13 @@ def _hardness(run: Run) -> Part:
     orders = layer_orders(run.measured)
     if not orders:
         return Part()
-    found = relations(run.measured, run.glance)
+    found = relations(run.measured, run.glances)
     drawings: list[Drawing] = []
     for workload in run.measured.workloads:
         drawings += [profile_figure(run.measured, workload), order_figure(run.measured, workload, orders)]
     question = "Does the drift of the hardness go with the metrics of the same networks?"
     findings = [Finding(question, relations_told(found), ())] if found else []
-    details = [drift_grid(layer_drifts(run.measured)), *relation_grids(found)]
+    details = [drift_grid(run.measured), *relation_grids(found)]
     return Part(findings, [*filter(None, [order_grid(orders)])], [*filter(None, details)], drawings, tables=orders)
 
 

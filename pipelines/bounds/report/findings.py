@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
+from typing import TypeVar
 
 from evalsuite import (
     Area,
@@ -12,7 +13,6 @@ from evalsuite import (
     Scale,
     after_holm,
     area_text,
-    by_tone,
     common_scale,
     listed,
     mean_interval,
@@ -26,6 +26,7 @@ from pipelines.bounds.report.heights import Height, RadiusGap
 from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, UNDECIDED, WIDTH, BoundsTable, Place
 from pipelines.bounds.report.text import height_brief, radius_brief, ratio_text, shown_radii
 
+Kind = TypeVar("Kind", bound=Area)
 _LONGER, _HIGHER = ("larger on", "smaller on", "not resolved on"), ("higher", "lower", "not resolved")
 
 
@@ -47,7 +48,7 @@ def overall(
     baseline = tables[0].baseline
     sentences = []
     for variant in dict.fromkeys(each.variant for each in tested):
-        groups = by_tone([each for each in tested if each.variant == variant], _LONGER, radius_brief)
+        groups = _by_tone([each for each in tested if each.variant == variant], _LONGER, radius_brief)
         told = "; ".join(f"{word} {', '.join(places)}" for word, places in groups.items())
         sentences.append(f"{variant}, mean certified radius: {told}.")
     told = _resolved(tested, f"differences of the mean certified radius to {baseline}'s", ("larger", "smaller"))
@@ -59,6 +60,13 @@ def _resolved(found: Sequence[Area], what: str, words: tuple[str, str]) -> str:
     """ "3 of 4 mean heights above gelu's certified curve resolved (2 higher, 1 lower; p by Holm)"."""
     more, less = (sum(each.tone == tone for each in found) for tone in ("better", "worse"))
     return f"{more + less} of {len(found)} {what} resolved ({more} {words[0]}, {less} {words[1]}; p by Holm)"
+
+
+def _by_tone(areas: Sequence[Kind], words: Sequence[str], text: Callable[[Kind], str]) -> dict[str, list[str]]:
+    """What is better, worse and not resolved, under these words for them in turn; those of none are left out."""
+    found = {word: [text(area) for area in areas if area.tone == tone]
+             for tone, word in zip(("better", "worse", ""), words, strict=True)}  # fmt: skip
+    return {word: told for word, told in found.items() if told}
 
 
 def _heights(own: Sequence[Height], turned: Sequence[Height], baseline: str) -> str:
@@ -75,7 +83,7 @@ def _curves(own: Sequence[Height]) -> list[str]:
     sentences = []
     for variant in dict.fromkeys(each.variant for each in own):
         mine = [each for each in own if each.variant == variant]
-        groups = by_tone(mine, _HIGHER, lambda each: f"{each.table.label} ({height_brief(each)})")
+        groups = _by_tone(mine, _HIGHER, lambda each: f"{each.table.label} ({height_brief(each)})")
         parts = []
         for word, told in groups.items():
             where = ("anywhere:" if word == _HIGHER[-1] else "everywhere:") if len(told) == len(mine) else "on"
@@ -124,14 +132,14 @@ def _place(table: BoundsTable, metric: str, eps: float) -> Place:
 def _cells(table: BoundsTable, variant: str, metric: str) -> list[tuple[float, Compared]]:
     """Of the radii that compare with the baseline; where both prove all or nothing in every seed there is no test."""
     cells = [(eps, table.compared(variant, _place(table, metric, eps))) for eps in table.radii]
-    return [(eps, cell) for eps, cell in cells if cell.tested]
+    return [(eps, cell) for eps, cell in cells if cell.p is not None]
 
 
 def _height_sentence(table: BoundsTable, heights: Sequence[Height]) -> str:
     tested = [each for each in heights if each.p_holm is not None]
     if not tested:
         return ""
-    groups = by_tone(tested, ("more", "less", "not resolved"), lambda each: f"{each.variant} {area_text(each)}")
+    groups = _by_tone(tested, ("more", "less", "not resolved"), lambda each: f"{each.variant} {area_text(each)}")
     parts = [f"{word} for {listed(told)}" for word, told in groups.items()]
     axis = "the logarithm of ε" if table.logarithmic else "ε"
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evalsuite import Area, Compared, Point, Scale, Screen, area_text, holm_areas, measured_area
+from evalsuite import Area, Point, Scale, Screen, area_text, holm_areas, measured_area
 from pipelines.bounds.report.tables import ATTACKED, CERTIFIED, BoundsTable, Place
 
 AVERAGE, OVER_RADII = "mean certified radius", "certified accuracy"  # Questions: by radii, else by their curve.
@@ -20,15 +20,14 @@ class RadiusGap(Area):
     """
 
     table: BoundsTable
-    cell: Compared
 
     @property
     def percent(self) -> str:
         """The difference in percent of the baseline's mean: "+3.6 %"."""
-        base = sum(self.cell.other.values()) / len(self.cell.other) if self.cell.other else 0.0
-        if self.estimate is None or not base:
+        base = sum(self.other.values()) / len(self.other) if self.other else 0.0
+        if self.difference is None or not base:
             return ""
-        return f"{100 * self.estimate.mean / base:+.1f} %".replace("-", "−")
+        return f"{100 * self.difference.mean / base:+.1f} %".replace("-", "−")
 
     def text(self, scale: Scale) -> str:
         """ "+0.0019 [0.0010, 0.0029] (+3.6 %, Holm's p 0.038)"."""
@@ -39,11 +38,8 @@ def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> 
     """One for each table with radii and each variant but the baseline."""
     cells = [(table, table.compared(name, table.radius_place)) for table in tables if table.radius_place
              for name in table.others]  # fmt: skip
-    found = [
-        RadiusGap(variant=cell.variant, heights=cell.gap, estimate=cell.difference, p=cell.p, reason=cell.reason,
-                  table=table, cell=cell)
-        for table, cell in cells
-    ]  # fmt: skip
+    found = [RadiusGap(variant=cell.variant, values=cell.values, other=cell.other, reason=cell.reason, table=table)
+             for table, cell in cells]  # fmt: skip
     return holm_areas(found, lambda each: each.table.norm, decided(screen, tables, AVERAGE))
 
 
@@ -97,14 +93,11 @@ def heights(tables: Sequence[BoundsTable], screen: Screen | None = None, *, turn
                       lambda each: known(each) if each.method == each.table.tightest else None)  # fmt: skip
 
 
-def curve(table: BoundsTable, method: str, variant: str) -> dict[int, dict[object, Point]]:
-    """Seed -> radius -> (radius, fraction of samples)."""
-    found: dict[int, dict[object, Point]] = {}
-    for eps in table.radii:
-        place = Place(ATTACKED, eps) if method == ATTACK else Place(CERTIFIED, eps, method)
-        for seed, value in table.values(variant, place).items():
-            found.setdefault(seed, {})[eps] = (eps, value)
-    return found
+def curve(table: BoundsTable, method: str, variant: str) -> dict[float, dict[int, Point]]:
+    """Radius -> seed -> (radius, fraction of samples)."""
+    places = {eps: Place(ATTACKED, eps) if method == ATTACK else Place(CERTIFIED, eps, method) for eps in table.radii}
+    return {eps: {seed: (eps, value) for seed, value in table.values(variant, place).items()}
+            for eps, place in places.items()}  # fmt: skip
 
 
 def height(table: BoundsTable, method: str, variant: str, *, turned: bool = False) -> Height:

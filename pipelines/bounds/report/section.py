@@ -32,16 +32,7 @@ from pipelines.bounds.report.tables import (
     bounds_tables,
     by_tightness,
 )
-from pipelines.bounds.report.text import (
-    bounds_cost_grid,
-    decisions_grid,
-    heights_grid,
-    layers_grid,
-    logits_grid,
-    looser_grid,
-    radius_grid,
-    stability_grid,
-)
+from pipelines.bounds.report.text import details, grids
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,17 +44,12 @@ def _part(run: Run) -> Part:
     if not tables:
         return Part()
     found, turned, radii = heights(tables, run.screen), heights(tables, turned=True), radius_gaps(tables, run.screen)
-    grids = [radius_grid(tables, radii), heights_grid(found, run.baseline), *map(decisions_grid, tables)]
-    details = [heights_grid(found, run.baseline, looser=True)]
-    for table in tables:
-        details += [layers_grid(table), stability_grid(table), logits_grid(table), looser_grid(table)]
-    details.append(bounds_cost_grid(tables))
     findings = [overall(tables, found, turned, radii), *(finding(table, found, radii) for table in tables)]
     drawings: list[Drawing] = []
     for workload in dict.fromkeys(table.workload for table in tables):
         own = [table for table in tables if table.workload == workload]
         drawings += [*certified_curves(own), *(each for table in own for each in width_figures(table))]
-    return Part.of(findings, grids, details, drawings, RULE, tables)
+    return Part.of(findings, grids(tables, found, radii), details(tables, found), drawings, RULE, tables)
 
 
 def _radius(run: Run, workload: str, variant: str) -> Evidence | None:
@@ -96,8 +82,7 @@ def _certified(run: Run, workload: str, variant: str) -> Evidence | None:
     if len(family) == 1:
         return Evidence(family[0])
     area = height(table, table.tightest, variant)
-    level = dict.fromkeys(area.heights, 0.0)
-    return Evidence(Contrast(f"mean over ε, {table.tightest}", area.heights, level, area.reason, 1.0), family)
+    return Evidence(Contrast(f"mean over ε, {table.tightest}", area.values, area.other, area.reason, 1.0), family)
 
 
 def _layers(compared: pd.DataFrame) -> pd.Series[bool]:

@@ -18,7 +18,6 @@ from evalsuite import (
     Sheet,
     StepTable,
     Values,
-    compare_values,
     compared_cell,
     compared_columns,
     estimate_columns,
@@ -108,6 +107,10 @@ class BoundsTable(StepTable):
         own = {place.eps for _, place in self.found if (place.metric, place.method) == (metric, method)}
         return sorted(each for each in own if each is not None)
 
+    def reason(self, variant: str, metric: str = CERTIFIED) -> str:
+        """Why there is no value of a metric."""
+        return self.measured.reason(self.workload, variant, self.step, metric)
+
     def values(self, variant: str, place: Place) -> dict[int, float]:
         """Seed -> value. What is undecided is what PGD left and the method did not prove."""
         own = self.found.get((variant, place))
@@ -121,8 +124,9 @@ class BoundsTable(StepTable):
         """A number with its difference and its ratio to the baseline's."""
         other = self.values(self.baseline, place) if variant != self.baseline else {}
         magnitude = 1.0 if place.metric == UNDECIDED else None  # It is itself a difference of fractions.
-        return compare_values(variant, self.values(variant, place), other, way=_WAYS.get(place.metric, 1),
-                              magnitude=magnitude, reason=self.reason(variant, place.metric))  # fmt: skip
+        own = self.values(variant, place)
+        reason = "" if own else self.reason(variant, place.metric)
+        return Compared(variant, own, other, _WAYS.get(place.metric, 1), magnitude, reason)
 
     def number(self, sheet: Sheet, heads: Sequence[GridCell | str], place: Place, scale: Scale | str = "fraction",
                show: Callable[..., GridCell] = compared_cell) -> None:  # fmt: skip
@@ -157,17 +161,15 @@ def bounds_tables(run: Run) -> list[BoundsTable]:
     measured, after = run.measured, run.record.after
     made = []
     for workload in measured.workloads:
-        arms = measured.arms(workload, run.baseline)
         for step in measured.steps(workload, STAGE):
-            found, norms = _found(measured, workload, step, arms["variants"])
+            found, norms = _found(measured, workload, step)
             places = [place for _, place in found]
             norm = next(iter(norms), str(measured.options[step].get("norm") or "linf"))  # Of a step without a value.
             made.append(BoundsTable(
-                **arms, step=step, label=workload,
+                measured=measured, workload=workload, baseline=run.baseline, step=step, label=workload,
                 methods=tuple(by_tightness({place.method for place in places if place.metric == CERTIFIED})),
                 radii=tuple(sorted({place.eps for place in places if place.eps is not None})), norm=norm,
                 after=after.get(step, ""), found=found, remarks=_remarks(measured, workload, step),
-                reasons=measured.reasons(workload, step, arms["variants"], CERTIFIED),
             ))  # fmt: skip
     # Labels tell tables apart: workload, norm, what the step follows, and its name where these are not enough.
     counts = Counter(each.workload for each in made)
@@ -180,13 +182,12 @@ def bounds_tables(run: Run) -> list[BoundsTable]:
     return [replace(each, label=label) for each, label in zip(made, every, strict=True)]
 
 
-def _found(
-    measured: Measured, workload: str, step: str, variants: Sequence[str]
-) -> tuple[dict[tuple[str, Place], Values], dict[str, None]]:
+def _found(measured: Measured, workload: str, step: str
+           ) -> tuple[dict[tuple[str, Place], Values], dict[str, None]]:  # fmt: skip
     """All values of a step, and the norms that their settings name."""
     found: dict[tuple[str, Place], Values] = {}
     norms: dict[str, None] = {}
-    for variant in variants:
+    for variant in measured.variants:
         for metric in METRICS:
             for text, keys in measured.settings(workload, variant, step, metric).items():
                 eps = number_of(keys.get("eps"))

@@ -19,7 +19,6 @@ from evalsuite import (
     area_columns,
     areas_sheet,
     common_scale,
-    compare_values,
     compared_cell,
     lacking,
     p_text,
@@ -82,6 +81,18 @@ COST_NOTE = (
     "and the greatest, and of the peak of memory above what the job held before. No verdicts. alpha-CROWN's seconds "
     "include CROWN's."
 )
+
+
+def grids(tables: Sequence[BoundsTable], found: Sequence[Height], radii: Sequence[RadiusGap]) -> list[Grid | None]:
+    """The tables that are shown."""
+    return [radius_grid(tables, radii), heights_grid(found, tables[0].baseline), *map(decisions_grid, tables)]
+
+
+def details(tables: Sequence[BoundsTable], found: Sequence[Height]) -> list[Grid | None]:
+    """The tables on demand."""
+    each_has = (layers_grid, stability_grid, logits_grid, looser_grid)
+    every = [grid(table) for table in tables for grid in each_has]
+    return [heights_grid(found, tables[0].baseline, looser=True), *every, bounds_cost_grid(tables)]
 
 
 def eps_cell(eps: float) -> GridCell:
@@ -152,9 +163,9 @@ def _range(height: Height) -> str:
 
 def height_brief(height: Height) -> str:
     """ "+0.31 pp, p 0.4"."""
-    if height.estimate is None or height.p_holm is None:
+    if height.difference is None or height.p_holm is None:
         return height.reason
-    return f"{AREA_SCALE.number(height.estimate.mean, sign=True)} pp, p {p_text(height.p_holm)}"
+    return f"{AREA_SCALE.number(height.difference.mean, sign=True)} pp, p {p_text(height.p_holm)}"
 
 
 def radius_brief(gap: RadiusGap) -> str:
@@ -164,7 +175,7 @@ def radius_brief(gap: RadiusGap) -> str:
 
 
 def _detail(height: Height) -> str:
-    p, count = "" if height.p_holm is None else f" p {p_text(height.p_holm)}", len(height.heights)
+    p, count = "" if height.p_holm is None else f" p {p_text(height.p_holm)}", len(height.values)
     return p + (f", n = {count}" if count < height.table.seeds else "")
 
 
@@ -280,7 +291,7 @@ def _cost(table: BoundsTable, variant: str, metric: str, method: str, join: Any)
     if every and not values:
         common = set.intersection(*(set(each) for each in every))
         values = {seed: float(join([each[seed] for each in every])) for seed in sorted(common)}
-    return compare_values(variant, values, {}, reason=table.reason(variant, metric))
+    return Compared(variant, values, reason="" if values else table.reason(variant, metric))
 
 
 def _plain(cell: Compared, scale: Scale) -> GridCell:

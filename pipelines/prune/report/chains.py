@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from evalsuite import (
-    Estimate,
+    Compared,
     Grid,
     GridCell,
     Measured,
     Run,
     Sheet,
+    common_scale,
     estimate_columns,
     interval_text,
-    mean_interval,
-    scale_of,
-    seed_difference,
 )
 from pipelines.prune.report.tables import ACCURACY, EXACT, STAGE
 
@@ -75,21 +73,22 @@ def chain_grid(run: Run, workload: str) -> Grid | None:
     measured, chain = run.measured, Chain(run, workload)
     ends = [step for step in chain.stages if chain.pruned(step) and len(chain.links(step)) > 1]
     shown = dict.fromkeys(link for step in ends for link in chain.links(step) if chain.pruned(link))
-    variants, sheet = measured.arms(workload, run.baseline)["variants"], Sheet()
+    variants, sheet = run.variants, Sheet()
     for step in shown:
         twin = chain.twin(step)
         for metric, setting in _metrics(measured, workload, step):
             cells = []
             for variant in variants:
-                values = measured.values(workload, variant, step, metric, setting)
-                other = measured.values(workload, variant, twin, metric, setting) if twin else {}
-                cell = (mean_interval(list(values.values())) if values else None, seed_difference(values, other))
-                cells.append(_cell(*cell, metric, measured.reason(workload, variant, step, metric)))
+                values, other = (
+                    measured.values(workload, variant, each, metric, setting) if each else {} for each in (step, twin)
+                )
+                cell = Compared(variant, values, other, reason=measured.reason(workload, variant, step, metric))
+                cells.append(_cell(cell, metric))
                 sheet.lines.append(
                     {"workload": workload, "step": step, "chain": " → ".join(chain.links(step)), "metric": metric,
-                     "setting": setting, "variant": variant, "seeds": cell[0].n if cell[0] else 0,
-                     **estimate_columns("value", cell[0]), "unpruned_step": twin,
-                     **estimate_columns("difference", cell[1])}
+                     "setting": setting, "variant": variant, "seeds": len(values),
+                     **estimate_columns("value", cell.mean), "unpruned_step": twin,
+                     **estimate_columns("difference", cell.difference)}
                 )  # fmt: skip
             what = _NAMES.get(metric, metric.replace("_", " ")) + (f", {setting.replace('=', ' ')}" if setting else "")
             to = twin if any(cell.detail for cell in cells) else "–"
@@ -115,17 +114,15 @@ def _metrics(measured: Measured, workload: str, step: str) -> Iterator[tuple[str
         yield from ((metric, text) for text in chosen)
 
 
-def _cell(mean: Estimate | None, change: Estimate | None, metric: str, reason: str) -> GridCell:
+def _cell(cell: Compared, metric: str) -> GridCell:
+    mean, change = cell.mean, cell.difference
     if mean is None:
-        return GridCell(reason, tone="lack")
-    spreads = [each.half_width for each in (mean, change) if each and each.half_width]
-    unit = "bytes" if metric in _LOWER else "fraction"
-    scale = scale_of(unit, [mean.mean], spreads + ([change.mean] if change else []))
+        return GridCell(cell.reason, tone="lack")
+    scale = common_scale([cell], "bytes" if metric in _LOWER else "fraction")
     text = scale.number(mean.mean) + (f" ± {scale.number(mean.half_width)}" if mean.half_width else "")
     told = f"Δ {interval_text(change, scale)}" if change else ""
-    # A size is the same in every seed, and that is no chance; an accuracy that is may be.
-    resolved = change is not None and change.resolved and (metric in _LOWER or not change.constant)
     tone = ""
-    if resolved and change is not None:
+    # A size is the same in every seed, and that is no chance; an accuracy that is may be.
+    if change is not None and change.resolved and (metric in _LOWER or not change.constant):
         tone = "better" if (change.mean < 0) == (metric in _LOWER) else "worse"
     return GridCell(f"{text} {scale.unit}", told, repr(mean.mean), tone)

@@ -10,7 +10,6 @@ from evalsuite import (
     Scale,
     after_holm,
     area_text,
-    contrast,
     ends_text,
     interval_text,
     listed,
@@ -117,9 +116,9 @@ def _beyond(table: PruningTable, sweep: Sweep, variant: str, scale: Scale) -> st
     cells = _cells(table, sweep, variant, ACCURACY)
     changed = {}
     for each, cell in cells:
-        gap, resolved = contrast(cell.gap, plain.gap)
-        if gap is not None and resolved:
-            changed[each] = gap
+        moved = Compared(variant, cell.gap, plain.gap)
+        if moved.difference is not None and moved.resolved:
+            changed[each] = moved.difference
     shares = _shares(list(changed), [each for each, _ in cells]) if changed else ""
     where = f"at {shares} ({ends_text(list(changed.values()), scale)})" if changed else "nowhere"
     told = f" Unpruned its gap is {interval_text(plain.difference, scale)}{'' if plain.resolved else ', not resolved'}"
@@ -158,7 +157,7 @@ def _losses(table: PruningTable, sweep: Sweep) -> str:
 
 
 def _area_sentence(table: PruningTable, sweep: Sweep, areas: Sequence[SweepArea]) -> str:
-    own = [each for each in areas if each.method == sweep.method and each.estimate is not None]
+    own = [each for each in areas if each.method == sweep.method and each.difference is not None]
     if not own:
         return ""
     parts = []

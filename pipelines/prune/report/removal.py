@@ -39,7 +39,7 @@ def exact_grid(run: Run, workload: str) -> Grid | None:
     sheet, measured = Sheet(), run.measured
     steps = measured.steps(workload, EXACT)
     for step in steps:
-        for variant in measured.arms(workload, run.baseline)["variants"]:
+        for variant in run.variants:
             name = f"{variant}, {step}" if len(steps) > 1 else variant
             found = {metric: measured.values(workload, variant, step, metric) for metric, _ in _EXACT}
             error, bound, accuracy, drop = (

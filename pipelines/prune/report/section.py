@@ -38,8 +38,7 @@ def _at_equal(axis: Axis) -> Measure:
             return None
         sweep = table.sweeps[0]
         area = sweep_area(table, sweep, variant, axis)
-        level = dict.fromkeys(area.heights, 0.0)
-        primary = Contrast(f"mean over the {axis.label}", area.heights, level, area.reason, 1.0)
+        primary = Contrast(f"mean over the {axis.label}", area.values, area.other, area.reason, 1.0)
         # At equal latency variants differ in sparsity: their accuracy at one sparsity says nothing against it.
         alike = sweep.treatments if axis == MACS else ()
         cells = [(each.share, table.paired(each.step, variant)) for each in alike]

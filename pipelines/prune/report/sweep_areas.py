@@ -88,13 +88,8 @@ def sweep_area(table: PruningTable, sweep: Sweep, variant: str, axis: Axis) -> S
         "point": "one point is no curve",
     }  # fmt: skip
     area = SweepArea(variant=variant, workload=table.workload, method=sweep.method, axis=axis)
-    own, other = (_by_seed(table, sweep, name, axis) for name in (variant, table.baseline))
+    own, other = (
+        {step: points for step, (_, points) in curve_points(table, sweep, name, axis).items()}
+        for name in (variant, table.baseline)
+    )
     return measured_area(area, own, other, told.__getitem__, logarithmic=axis.logarithmic)
-
-
-def _by_seed(table: PruningTable, sweep: Sweep, variant: str, axis: Axis) -> dict[int, dict[object, Point]]:
-    found: dict[int, dict[object, Point]] = {}
-    for step, (_, points) in curve_points(table, sweep, variant, axis).items():
-        for seed, point in points.items():
-            found.setdefault(seed, {})[step] = point
-    return found

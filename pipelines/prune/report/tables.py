@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, Run, StepTable, compare_values
+from evalsuite import Compared, Run, StepTable
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -75,7 +75,6 @@ class PruningTable(StepTable):
     the options that all treatments have.
     """
 
-    measured: Measured
     treatments: tuple[Treatment, ...]
     sweeps: tuple[Sweep, ...]
     unpruned: str
@@ -103,7 +102,8 @@ class PruningTable(StepTable):
     def _compared(self, step: str, variant: str, metric: str, other: tuple[str, str, str]) -> Compared:
         """With its difference to the other step, variant and metric, unless these are its own."""
         own, others = self.values(step, variant, metric), self.values(*other) if other[:2] != (step, variant) else {}
-        return compare_values(variant, own, others, reason=self.measured.reason(self.workload, variant, step, metric))
+        reason = "" if own else self.measured.reason(self.workload, variant, step, metric)
+        return Compared(variant, own, others, reason=reason)
 
 
 def pruning_tables(run: Run) -> list[PruningTable]:
@@ -116,7 +116,7 @@ def pruning_tables(run: Run) -> list[PruningTable]:
             continue
         treatments, shared = _treatments(steps, measured.options)
         found.append(PruningTable(
-            **measured.arms(workload, run.baseline), measured=measured, treatments=treatments, shared=shared,
+            measured=measured, workload=workload, baseline=run.baseline, treatments=treatments, shared=shared,
             sweeps=_sweeps(treatments), unpruned=measured.step(workload, ACCURACY),
         ))  # fmt: skip
     return found

@@ -163,7 +163,7 @@ def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
 
 def _detail(area: SweepArea) -> str:
     p = "" if area.p is None or area.p_holm is None else f" p {p_text(area.p)}, Holm {p_text(area.p_holm)}"
-    return f"{p}, n = {len(area.heights)}"
+    return f"{p}, n = {len(area.values)}"
 
 
 def cost_grid(table: PruningTable) -> Grid | None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from evalsuite import (
     AREA_SCALE,
+    Compared,
     Estimate,
     Finding,
     Scale,
     after_holm,
-    contrast,
     ends_text,
     interval_text,
     listed,
@@ -127,11 +127,11 @@ def _elsewhere(table: QuantizationTable) -> dict[str, list[str]]:
         own = table.cell(treatment, name)
         for metric, source in SOURCES.items() if not own.resolved and name != table.baseline else ():
             for setting in table.measured.settings(table.workload, name, treatment.step, metric):
-                values = (table.values(treatment, each, metric, setting) for each in (name, table.baseline))
-                gap, resolved = contrast(*values)
-                if gap is not None and resolved and (metric, setting) != (own.metric, ""):
-                    what = f"{source}, {setting.replace('=', ' ')}" if setting else source
-                    found.setdefault(what, []).append(f"{name} {treatment.label} {interval_text(gap, scale)}")
+                values = [table.values(treatment, each, metric, setting) for each in (name, table.baseline)]
+                cell = Compared(name, values[0], values[1])
+                if cell.difference is not None and cell.resolved and (metric, setting) != (own.metric, ""):
+                    what, told = f"{source}, {setting.replace('=', ' ')}", interval_text(cell.difference, scale)
+                    found.setdefault(what if setting else source, []).append(f"{name} {treatment.label} {told}")
     return found
 
 
@@ -193,10 +193,10 @@ def _placements(cells: Sequence[Quantized], scale: Scale) -> tuple[str, str]:
         return f"{ways[0]}, measured with {cells[0].treatment.placement or 'one placement'} only", ""
     if len(resolved) == len(cells):
         return f"{ways[0]} with every placement" if len(ways) == 1 else "turning with the placement", ""
-    gap, apart = contrast(resolved[0].gap, next(cell for cell in cells if not cell.resolved).gap)
+    apart = Compared("", resolved[0].gap, next(cell for cell in cells if not cell.resolved).gap)
     head = f"{' and '.join(ways)} with {listed([cell.treatment.placement for cell in resolved])} only"
-    if apart and gap is not None:
-        return f"{head}, the placement's", f"; the gaps differ by {interval_text(gap, scale)}"
+    if apart.difference is not None and apart.resolved:
+        return f"{head}, the placement's", f"; the gaps differ by {interval_text(apart.difference, scale)}"
     return head, ""
 
 
@@ -210,9 +210,9 @@ def _beyond(table: QuantizationTable, variant: str, scale: Scale) -> str:
         return f" {told}, not resolved."
     found = []
     for each in table.treatments:
-        gap, resolved = contrast(table.cell(each, variant).gap, plain.gap) if not each.after else (None, False)
-        if gap is not None and resolved:
-            found.append(_Place(each.panel, each.width, [("", gap)]))
+        moved = Compared(variant, {} if each.after else table.cell(each, variant).gap, plain.gap)
+        if moved.difference is not None and moved.resolved:
+            found.append(_Place(each.panel, each.width, [("", moved.difference)]))
     changed = f"by: {_told(found, scale)}" if found else "nowhere"
     return f" {told} already; quantization changes that gap resolvedly {changed}."
 

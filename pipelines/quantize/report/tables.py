@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, Run, StepTable, compare_values, number_of
+from evalsuite import Compared, Measured, Run, StepTable, number_of
 
 STAGE = "quantize"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -90,7 +90,6 @@ class QuantizationTable(StepTable):
     `metric` is the accuracy that most cells are of.
     """
 
-    measured: Measured
     treatments: tuple[Treatment, ...]
     cells: Mapping[tuple[str, str], Quantized]
     plain: Mapping[str, Quantized]
@@ -121,19 +120,19 @@ def quantization_tables(run: Run) -> list[QuantizationTable]:
         steps = measured.steps(workload, STAGE)
         if not steps:
             continue
-        arms, treatments = measured.arms(workload, baseline), _treatments(steps, measured.options, run.record.after)
-        variants = arms["variants"]
+        treatments = _treatments(steps, measured.options, run.record.after)
         cells = {
             (each.step, name): _cell(measured, workload, name, baseline, each, SOURCES)
             for each in treatments
-            for name in variants
+            for name in measured.variants
         }
         float_step = Treatment(measured.step(workload, ACCURACY))
-        plain = {name: _cell(measured, workload, name, baseline, float_step, (ACCURACY,)) for name in variants}
+        plain = {name: _cell(measured, workload, name, baseline, float_step, (ACCURACY,)) for name in measured.variants}
         metrics = [each.metric for each in cells.values() if each.mean]
         usual = max(SOURCES, key=metrics.count)
         found.append(QuantizationTable(
-            **arms, measured=measured, treatments=treatments, cells=cells, plain=plain, metric=usual,
+            measured=measured, workload=workload, baseline=baseline, treatments=treatments, cells=cells, plain=plain,
+            metric=usual,
         ))  # fmt: skip
     return found
 
@@ -154,9 +153,8 @@ def _cell(measured: Measured, workload: str, variant: str, baseline: str, treatm
     if metric != first and not told:
         lacking = measured.reason(workload, baseline, step, first)
         told = "" if lacking.startswith("absent") else f"{baseline}: {lacking}"
-    found = compare_values(variant, own[metric], other[metric] if variant != baseline else {})
-    reason = "" if metric == first else told
-    return Quantized(**{**vars(found), "reason": reason}, treatment=treatment, metric=metric)
+    return Quantized(variant, own[metric], other[metric] if variant != baseline else {},
+                     reason="" if metric == first else told, treatment=treatment, metric=metric)  # fmt: skip
 
 
 def _treatments(

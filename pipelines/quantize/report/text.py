@@ -16,7 +16,6 @@ from evalsuite import (
     compared_cell,
     compared_columns,
     estimate_columns,
-    frame_of,
     interval_text,
     mean_interval,
     percent_text,
@@ -87,7 +86,7 @@ def accuracy_grid(table: QuantizationTable) -> Grid | None:
     heads, note = ("treatment", *table.variants), NOTE.format(baseline=table.baseline, sources=sources)
     grid = sheet.grid(f"{table.workload}-quantized", f"{table.workload}, {caption}", heads, note)
     bits = {"weight_bits": "Int64", "act_bits": "Int64"}
-    return grid and replace(grid, frame=frame_of(sheet.lines).astype(bits))
+    return grid and replace(grid, frame=None if grid.frame is None else grid.frame.astype(bits))
 
 
 def _cell(cell: Quantized, table: QuantizationTable, scale: Scale, *, usual: str) -> GridCell:

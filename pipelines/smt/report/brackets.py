@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evalsuite import SIGNIFICANT, Compared, Estimate, Scale, holm_by_family, interval_text, p_text
+from evalsuite import SIGNIFICANT, Compared, Estimate, Scale, between, holm, interval_text, p_text
 
 
 @dataclass(frozen=True)
@@ -31,54 +31,46 @@ class Bracket:
         return self.least is not self.most
 
     @property
-    def nearest(self) -> Compared | None:
-        """The end nearer to 0, which the difference is at least as far from; None where 0 lies between them."""
+    def difference(self) -> Estimate | None:
+        """From the one end's interval to the other's."""
         least, most = self.least.difference, self.most.difference
-        if not self.open or least is None or most is None:
-            return self.least
-        return self.least if least.mean > 0 else self.most if most.mean < 0 else None
+        return None if least is None or most is None else between(least, most)
 
     @property
     def p(self) -> float | None:
         """Of no difference, by the end nearer to 0; 1 where 0 lies between the ends, None without a test."""
-        found = self.nearest
-        if found is None:
-            return 1.0 if self.least.bracketed and self.most.bracketed else None
-        return found.p
+        return None if self.difference is None else self.difference.p
 
     @property
     def resolved(self) -> bool:
         """Whether the end nearer to 0 is resolved, with no adjustment for the number of tests."""
-        return self.nearest is not None and self.nearest.resolved
+        found = self.difference
+        return found is not None and found.p is not None and found.resolved
 
     @property
     def higher(self) -> bool:
         """Whether the variant has more, as far as that can be told."""
-        found = self.nearest
-        return found is not None and found.difference is not None and found.difference.mean > 0
+        return self.difference is not None and self.difference.mean > 0
 
     @property
     def tone(self) -> str:
         """ "better" or "worse" where there is a better way and Holm's p is at most 0.05, else ""."""
-        found = self.nearest
-        if found is None or not found.way or self.p_holm is None or self.p_holm > SIGNIFICANT:
+        if not self.least.way or self.p_holm is None or self.p_holm > SIGNIFICANT:
             return ""
-        return "better" if self.higher == (found.way > 0) else "worse"
+        return "better" if self.higher == (self.least.way > 0) else "worse"
 
     def text(self, scale: Scale) -> str:
         """ "+2.0 pp [1.1, 2.9]", or of a range "+1.0 to +3.0 pp [0.2, 3.9]"; then Holm's p."""
         least, most = self.least.difference, self.most.difference
         if least is None or most is None:
             return self.least.reason or self.most.reason
-        told = interval_text(least, scale)
+        told = interval_text(between(least, most), scale)
         if self.open:
             ends = f"{scale.number(least.mean, sign=True)} to {scale.number(most.mean, sign=True)}"
-            whole = Estimate((least.mean + most.mean) / 2, least.low, most.high, min(least.n, most.n))
-            told = f"{ends} {interval_text(whole, scale).partition(' ')[2]}"
+            told = f"{ends} {told.partition(' ')[2]}"
         return told + ("" if self.p_holm is None else f" (Holm's p {p_text(self.p_holm)})")
 
 
 def adjusted(brackets: Sequence[Bracket]) -> list[Bracket]:
     """With Holm's p over all of these that are tests."""
-    found = holm_by_family([(None, each.p) for each in brackets], [None] * len(brackets))
-    return [replace(each, p_holm=p) for each, p in zip(brackets, found, strict=True)]
+    return [replace(each, p_holm=p) for each, p in zip(brackets, holm(each.p for each in brackets), strict=True)]

@@ -183,7 +183,7 @@ def checked(table: ExactTable, variant: str) -> int:
 
 def proofs_lack(table: ExactTable, variant: str) -> str:
     """Why no proof of a variant was checked; empty where no row says so."""
-    return table.reasons.get((variant, PROOFS), "").partition(": ")[2]
+    return table.measured.reasons.get((table.workload, variant, table.step, PROOFS), "").partition(": ")[2]
 
 
 def _bytes(table: ExactTable, variant: str) -> float:

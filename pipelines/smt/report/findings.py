@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from evalsuite import Finding, common_scale, compare_values, listed, mean_interval, scale_of
+from evalsuite import Compared, Finding, common_scale, listed, mean_interval, scale_of
 from pipelines.smt.report.brackets import Bracket, adjusted
 from pipelines.smt.report.cost import checked, percent_text, proofs_lack, scaled_text
 from pipelines.smt.report.tables import (
@@ -51,7 +51,7 @@ def cost_sentence(table: ExactTable) -> str:
             continue
         count = nodes[name]
         more = [f"{scale_of('count', [count]).number(count)} node{'s' * (count != 1)}"] if count is not None else []
-        ratio = compare_values(name, values, par2[table.baseline]).ratio if name != table.baseline else None
+        ratio = Compared(name, values, par2[table.baseline]).ratio if name != table.baseline else None
         more += [f"×{ratio.mean:.2g}"] if ratio else []
         parts.append(f"{name} {scaled_text(mean, 's')}" + (f" ({', '.join(more)})" if more else ""))
     if not parts:

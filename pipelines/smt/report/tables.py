@@ -15,7 +15,6 @@ from evalsuite import (
     StepTable,
     Values,
     Verdict,
-    compare_values,
     compared_columns,
     estimate_columns,
     labels,
@@ -143,6 +142,10 @@ class ExactTable(StepTable):
         """Whether anything gave a value of a metric."""
         return any(self.values(name, metric, at) for name in self.variants for at in (*self.radii, None))
 
+    def reason(self, variant: str, metric: str = VERIFIED) -> str:
+        """Why there is no value of a metric."""
+        return self.measured.reason(self.workload, variant, self.step, metric)
+
     def values(self, variant: str, metric: str, radius: float | None = None) -> dict[int, float]:
         """Seed -> value; what follows from other numbers is computed from them where it has no row."""
         own = self.found.get((variant, metric, radius))
@@ -179,7 +182,7 @@ class ExactTable(StepTable):
             return Bracket(lack, lack)
         magnitude = 1.0 if metric in _FRACTIONS else None
         least, most = (
-            compare_values(variant, own, other, way=_WAYS.get(metric, 1), magnitude=magnitude)
+            Compared(variant, own, other, _WAYS.get(metric, 1), magnitude)
             for own, other in ((low, base_high), (high, base_low))
         )
         return Bracket(least, least if low == high and base_low == base_high else most)
@@ -194,10 +197,10 @@ class ExactTable(StepTable):
     def compared(self, variant: str, metric: str, radius: float | None = None) -> Compared:
         """A number with its difference to the baseline's; a clock's has none."""
         paired = variant != self.baseline and metric not in _CLOCKS
-        other = self.values(self.baseline, metric, radius) if paired else {}
-        return compare_values(variant, self.values(variant, metric, radius), other, way=_WAYS.get(metric, 1),
-                              magnitude=1.0 if metric in _FRACTIONS else None,
-                              reason=self.reason(variant, metric))  # fmt: skip
+        own, other = self.values(variant, metric, radius), self.values(self.baseline, metric, radius) if paired else {}
+        magnitude = 1.0 if metric in _FRACTIONS else None
+        reason = "" if own else self.reason(variant, metric)
+        return Compared(variant, own, other, _WAYS.get(metric, 1), magnitude, reason)
 
     def counted(self, variant: str, radius: float | None = None) -> Counted:
         """Verdicts at a radius, or at all."""
@@ -254,9 +257,8 @@ def exact_tables(run: Run) -> list[ExactTable]:
     samples = _samples(run.frame)
     made = []
     for workload in measured.workloads:
-        arms = measured.arms(workload, run.baseline)
         for step in measured.steps(workload, STAGE):
-            found, sizes = _found(measured, workload, step, arms["variants"])
+            found, sizes = _found(measured, workload, step)
             own = samples[(samples["workload"] == workload) & (samples["step"] == step)]
             limits = measured.options.get(step, {})
             for method in list(dict.fromkeys(method for method, _, _, _ in found)) or [""]:
@@ -264,10 +266,9 @@ def exact_tables(run: Run) -> list[ExactTable]:
                 limit = number_of(str(limits.get("integer_time_limit" if method in STEPPED else "query_time_limit")))
                 rows = own[own["method"] == method]
                 made.append(ExactTable(
-                    **arms, step=step, method=method, label=workload,
-                    radii=tuple(sorted({radius for _, _, radius in values if radius is not None})),
-                    after=run.record.after.get(step, ""), found=values, verdicts=_verdicts(rows), times=_times(rows),
-                    reasons=measured.reasons(workload, step, arms["variants"], VERIFIED),
+                    measured=measured, workload=workload, baseline=run.baseline, step=step, method=method,
+                    label=workload, after=run.record.after.get(step, ""), found=values, verdicts=_verdicts(rows),
+                    radii=tuple(sorted({radius for *_, radius in values if radius is not None})), times=_times(rows),
                     sizes=sizes if method in STEPPED else {}, limit=limit if math.isfinite(limit) else None,
                 ))  # fmt: skip
     agreements = [each for each in made if each.method == AGREEMENT]
@@ -285,12 +286,12 @@ def _labelled(tables: Sequence[ExactTable]) -> list[ExactTable]:
 
 
 def _found(
-    measured: Measured, workload: str, step: str, variants: Sequence[str]
+    measured: Measured, workload: str, step: str
 ) -> tuple[dict[tuple[str, str, str, float | None], Values], dict[float, tuple[float, float]]]:
     """(method, variant, metric, radius) -> values, and the least and greatest ε of each radius in grid steps."""
     found: dict[tuple[str, str, str, float | None], dict[int, float]] = {}
     sizes: dict[float, list[float]] = {}
-    for variant in variants:
+    for variant in measured.variants:
         for metric in METRICS:
             for text, keys in measured.settings(workload, variant, step, metric).items():
                 at = number_of(keys.get("steps", keys.get("eps")))  # Steps where the setting has them.

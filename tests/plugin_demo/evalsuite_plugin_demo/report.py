@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from evalsuite import (
-    FIGURE_WIDTH,
     Direction,
     Drawing,
     Endpoint,
@@ -13,12 +12,10 @@ from evalsuite import (
     Part,
     Run,
     Section,
-    figure_style,
     first_step,
     looks,
     mean_interval,
-    new_figure,
-    svg_text,
+    panels,
 )
 
 STAGE, METRIC = "input-noise", "noisy_accuracy"
@@ -48,14 +45,12 @@ def part(run: Run) -> Part:
 def bars(means: dict[tuple[str, str], float]) -> Drawing:
     """A bar for each network."""
     known = looks(list(dict.fromkeys(variant for _, variant in means)))
-    with figure_style():
-        figure = new_figure(FIGURE_WIDTH, 2.0)
-        axes = figure.subplots()
+    with panels(1, 1, 2.0) as figure:
+        axes = figure.grid[0, 0]
         for i, ((_, variant), mean) in enumerate(means.items()):
             axes.barh(i, 100 * mean, color=known[variant].colour)
         axes.set_yticks(range(len(means)), [f"{variant}, {workload}" for workload, variant in means])
-        svg = svg_text(figure)
-    return Drawing("input-noise", "Accuracy under noise", "Means over seeds, in %.", "Bars of accuracies.", svg)
+    return Drawing("input-noise", "Accuracy under noise", "Means over seeds, in %.", "Bars of accuracies.", figure.svg)
 
 
 SECTION = Section(

@@ -1,12 +1,12 @@
-"""Everything a report says, gathered once from the rows and the record: the page and the other documents show it."""
+"""A run as its report reads it: sections make their parts of it, and the page and the other documents show it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
@@ -14,26 +14,16 @@ from evalsuite.report.headlines import headline_lines
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
-from evalsuite.report.section import Part, Run, Section, in_recipe_order
-from evalsuite.report.statistics import t_quantile
-from evalsuite.report.tables import TextLine, failures, merged, text_lines
+from evalsuite.report.section import Part, Screen, Section, sections
+from evalsuite.report.tables import TextLine, failures, text_lines
 from evalsuite.report.verdicts import Contradictions, contradictions, verdict_figures, verdict_table
 from evalsuite.results import Status
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Kind = TypeVar("Kind")
 QUESTION = "What does replacing GELU by ReLU buy, and cost, downstream?"
-ANSWER_GUIDE = (
-    "Differences to {baseline}, paired by seed, with 95 % intervals; all workloads: the unweighted mean over them. "
-    "Helps and costs: p at most 5 % after Holm, of {first} over all tests of its own table, of the other variants over "
-    "all tests of all theirs, so that a false such word stands in the first table in at most 5 % of runs, and in any "
-    "of the others in at most 5 %. Mixed: single settings, or workloads, are resolved either way, or a single setting "
-    "costs the margin or more. No worse: the interval excludes a loss of the margin; "
-    "these intervals are not adjusted for their number. The seeds named "
-    "would resolve a difference of the margin in four of five runs, at the level of the strictest of those tests."
-)
-MOST_COLUMNS = 6
 
 
 def _without(rows: pd.DataFrame, masks: Iterable[Callable[[pd.DataFrame], pd.Series[bool]] | None]) -> pd.DataFrame:
@@ -43,8 +33,16 @@ def _without(rows: pd.DataFrame, masks: Iterable[Callable[[pd.DataFrame], pd.Ser
 
 
 @dataclass(frozen=True)
-class Content:
-    """One run's report before it has a form. `folder` is the run's, where its pictures are looked for."""
+class Run:
+    """What a run measured, and what its report says of it; every part is made once, when it is asked for.
+
+    Args:
+        frame: all rows, in the recipe's order.
+        record: what the runner wrote of it.
+        baseline: the variant to compare with.
+        question: that the report answers.
+        folder: the run's, where its pictures are looked for.
+    """
 
     frame: pd.DataFrame
     record: Record
@@ -52,25 +50,48 @@ class Content:
     question: str = QUESTION
     folder: Path | None = None
 
+    _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, make: Callable[[Run], Kind]) -> Kind:
+        """What a function makes of this run, made once."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        made: Kind = self._made[make]
+        return made
+
+    @cached_property
+    def measured(self) -> Measured:
+        """The rows of whole networks, by workload, variant, step, metric and setting."""
+        return Measured(self.frame, self.record.after)
+
+    @property
+    def others(self) -> list[str]:
+        """The variants without the baseline."""
+        return [each for each in self.measured.variants if each != self.baseline]
+
     @cached_property
     def sections(self) -> dict[str, Section]:
-        """All sections, in the order of the recipe's steps."""
-        return in_recipe_order([TRAIN, *map(str, self.frame["stage"].unique())])
+        """All sections, in the order in which their stages first come in the recipe; those of no stage go last."""
+        stages, every = [TRAIN, *map(str, self.frame["stage"].unique())], sections()
+        first = {name: min((stages.index(stage) for stage in each.stages if stage in stages), default=len(stages))
+                 for name, each in every.items()}  # fmt: skip
+        return {name: every[name] for name in sorted(every, key=lambda name: (first[name], name))}
 
     @cached_property
-    def _rows(self) -> Run:
-        """The run without its comparison, which endpoints do not read."""
-        return Run(self.frame, self.measured, self.baseline, self.record, self.frame.iloc[:0])
+    def matrices(self) -> list[Matrix]:
+        """The decision matrix of each variant but the baseline, the one that is shown first in front."""
+        return decision_matrices(self)
 
     @cached_property
-    def run(self) -> Run:
-        """The run as sections read it."""
-        return replace(self._rows, compared=self.whole, glance=self.glances)
+    def screen(self) -> Screen:
+        """The one p value and verdict of each number that the decision matrix has, for every part of the page."""
+        return {(row.endpoint.question, workload, matrix.variant): cell
+                for matrix in self.matrices for row in matrix.rows for workload, cell in row.cells.items()}  # fmt: skip
 
     @cached_property
     def parts(self) -> dict[str, Part]:
         """What each section says; those that have nothing to say are left out."""
-        made = {name: section.part(self.run) for name, section in self.sections.items()}
+        made = {name: section.part(self) for name, section in self.sections.items()}
         return {name: part for name, part in made.items() if not part.empty}
 
     @cached_property
@@ -79,16 +100,6 @@ class Content:
         asked = {row.section for matrix in self.matrices for row in matrix.rows} | self.parts.keys()
         found = {word: text for name in asked for word, text in self.sections[name].terms.items()}
         return dict(sorted(found.items(), key=lambda each: each[0].casefold()))
-
-    @cached_property
-    def matrices(self) -> list[Matrix]:
-        """The decision matrix of each variant but the baseline, the one that is shown first in front."""
-        return self._rows.once(decision_matrices)
-
-    @property
-    def answer_guide(self) -> str:
-        """How the matrices are read."""
-        return ANSWER_GUIDE.format(baseline=self.baseline, first=self.matrices[0].variant)
 
     @property
     def unanswered(self) -> str:
@@ -102,7 +113,7 @@ class Content:
     def compared(self) -> pd.DataFrame:
         """The tidy comparison; what is a number of the decision matrix too has its verdict."""
         drawn = [metric for section in self.sections.values() for metric in section.drawn]
-        return as_decided(comparison(self.frame, self.baseline, drawn), self._rows.screen)
+        return as_decided(comparison(self.frame, self.baseline, drawn), self.screen)
 
     @cached_property
     def whole(self) -> pd.DataFrame:
@@ -113,11 +124,6 @@ class Content:
     def lines(self) -> list[TextLine]:
         """The comparison as text, a line per metric."""
         return text_lines(_without(self.whole, [section.unlisted for section in self.sections.values()]))
-
-    @cached_property
-    def measured(self) -> Measured:
-        """The values of single networks."""
-        return Measured(self.frame, self.record.after)
 
     @cached_property
     def workloads(self) -> list[str]:
@@ -132,8 +138,7 @@ class Content:
     @cached_property
     def glances(self) -> list[TextLine]:
         """The headline lines, in order."""
-        return [line for each in self.workloads
-                for line in headline_lines([line for line in self.lines if line.workload == each])]  # fmt: skip
+        return headline_lines(self.lines)
 
     def glance(self, workload: str) -> list[TextLine]:
         """Those of a workload."""
@@ -161,17 +166,10 @@ class Content:
     @cached_property
     def figures(self) -> list[Drawing]:
         """Those of no single section, without data too."""
-        return [
-            each
-            for workload in map(str, self.whole["workload"].unique())
-            for each in verdict_figures(self.verdicts[self.verdicts["workload"] == workload], workload,
-                                        list(self.whole.loc[self.whole["workload"] == workload, "variant"].unique()))
-        ]  # fmt: skip
-
-    @property
-    def many(self) -> bool:
-        """Whether there are too many variants for a column each."""
-        return len(self.variants) > MOST_COLUMNS
+        counts = {
+            str(each): self.verdicts[self.verdicts["workload"] == each] for each in self.whole["workload"].unique()
+        }
+        return [each for name, own in counts.items() for each in verdict_figures(own, name, self.variants)]
 
     @property
     def seeds(self) -> list[int]:
@@ -184,33 +182,10 @@ class Content:
         return f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)} ({', '.join(map(str, self.seeds))})"
 
     @property
-    def chance(self) -> str:
-        """How many differences could look resolved by chance, and how wide intervals over so few seeds are."""
+    def tested(self) -> int:
+        """How many differences have an interval of some width."""
         clock = self.whole["timing"].astype(bool) & (self.whole["unit"] != "ratio")
-        count = int((self.whole["diff_low"].notna() & ~self.whole["constant"] & ~clock).sum())
-        if not count:
-            return "No difference has an interval of some width: nothing here is a test."
-        few, seeds = "", len(self.seeds)
-        if 2 <= seeds < 5:
-            errors = t_quantile(0.975, seeds - 1)
-            few = f"With {seeds} seeds an interval is ± {errors:.1f} standard errors: use 5 or more."
-        return (
-            f"The intervals are per cell and not adjusted for their number: of {count} differences with an interval of "
-            f"some width, about 5 % ({0.05 * count:.0f}) would exclude 0 by chance even if no variant differed from "
-            f"{self.baseline}. Seeds are the only replicates; the test samples are the same for all of them. {few}"
-        )
-
-    @property
-    def contradiction_text(self) -> str:
-        """ "0 contradictions in N comparisons"."""
-        count = len(self.contradictions.rows)
-        head = f"{count} contradiction{'s' * (count != 1)} in {self.contradictions.comparisons:,} comparisons"
-        if count:
-            return f"{head}: at least one method is wrong about each of these. Do not trust its other verdicts."
-        return (
-            f"{head}: verdicts of two methods on the same network, sample and ε, where one decided and the other "
-            "could have said the opposite."
-        )
+        return int((self.whole["diff_low"].notna() & ~self.whole["constant"] & ~clock).sum())
 
     @property
     def unfinished(self) -> str:
@@ -219,14 +194,6 @@ class Content:
         if self.record.entries and self.record.text("finished") == NOT_RECORDED:
             return "This run has not finished: the tables show what there is so far, and what is missing as absent."
         return "Some jobs of this run have no rows: their cells are marked absent." if absent else ""
-
-    def job_failures(self) -> list[dict[Any, Any]]:
-        """Failures of whole jobs, alike ones together."""
-        return merged(self.failures[self.failures["metric"] == ""])
-
-    def metric_failures(self) -> list[dict[Any, Any]]:
-        """Single metrics without a value, alike ones together."""
-        return merged(self.failures[self.failures["metric"] != ""])
 
     @property
     def failed(self) -> bool:
