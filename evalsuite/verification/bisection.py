@@ -109,8 +109,15 @@ class Bisection:
         self._places = torch.tensor([place for place, _ in cases])
         lower, upper = box.outer()
         self._lower, self._upper = lower[None], upper[None]
+        self._halvings = torch.zeros(1, dtype=torch.int64)  # that led to each box
+        self._size = 1
         self.boxes = 0
         self.exhausted = False
+
+    @property
+    def open_share(self) -> float:
+        """Of what there was to prove, the share that is not proven yet: each half of a box counts half."""
+        return float((0.5 ** self._halvings.double()).sum())
 
     def proven_by_intervals(self) -> bool:
         """Whether interval arithmetic over the whole box does already."""
@@ -121,28 +128,29 @@ class Bisection:
             return False
         return bool((self._demand.best(self._demand.gaps(propagation))[0] > 0).all())
 
-    def run(self) -> Witness | None:
-        """Bisect until each part is proven empty (None), or a witness is found.
+    def run(self, until: float = float("inf")) -> Witness | None:
+        """Bisect until each part is proven empty, a witness is found, or the clock of `time.perf_counter` says so.
 
-        `exhausted` tells afterwards that some part was as small as float64 has it, and still not proven.
+        `open_share` is 0 afterwards where it is done; `exhausted` tells that some part was as small as float64 has it,
+        and still not proven.
         """
-        size, rate = 1, 0.0
-        while len(self._lower):
+        while len(self._lower) and time.perf_counter() < until:
             self._check()
             started = time.perf_counter()
-            lower, upper = self._lower[-size:], self._upper[-size:]
+            size = self._size
+            lower, upper, halvings = self._lower[-size:], self._upper[-size:], self._halvings[-size:]
             self._lower, self._upper = self._lower[:-size], self._upper[:-size]
-            found = self._step(lower, upper)
+            self._halvings = self._halvings[:-size]
+            found = self._step(lower, upper, halvings)
             if found is not None:
                 return found
             self.boxes += len(lower)
-            seconds = max(time.perf_counter() - started, 1e-6)
-            rate = len(lower) / seconds
-            size = max(1, min(_MOST_BOXES, 2 * size, int(rate * _BATCH_SECONDS)))
+            rate = len(lower) / max(time.perf_counter() - started, 1e-6)
+            self._size = max(1, min(_MOST_BOXES, 2 * size, int(rate * _BATCH_SECONDS)))
         return None
 
     @torch.no_grad()
-    def _step(self, lower: torch.Tensor, upper: torch.Tensor) -> Witness | None:
+    def _step(self, lower: torch.Tensor, upper: torch.Tensor, halvings: torch.Tensor) -> Witness | None:
         propagation = Propagation(self._graph, lower, upper, check=self._check)
         bounds = propagation.lower_bounds(self._demand.rows)
         best, row = self._demand.best(self._demand.gaps(propagation, bounds))
@@ -163,7 +171,8 @@ class Bisection:
         if found is None:
             reach = propagation.reach(self._demand.rows.abs().sum(0))[open_]
             before = len(self._lower)
-            small = self._split(lower, upper, _effect(upper - lower, coefficients, reach), best.amin(1))
+            effect = _effect(upper - lower, coefficients, reach)
+            small = self._split(lower, upper, halvings[open_], effect, best.amin(1))
             parts = int(proven.sum()) + small, len(self._lower) - before
             if 2 * (len(proven) - parts[0]) != parts[1]:
                 raise RuntimeError(f"of {len(proven)} boxes {parts[0]} are done, but {parts[1]} halves are left")
@@ -186,7 +195,14 @@ class Bisection:
         with torch.enable_grad():
             return self._attack.descend(points[order[:_DESCENTS]], places[order[:_DESCENTS]], steps=8)
 
-    def _split(self, lower: torch.Tensor, upper: torch.Tensor, effect: torch.Tensor, gap: torch.Tensor) -> int:
+    def _split(
+        self,
+        lower: torch.Tensor,
+        upper: torch.Tensor,
+        halvings: torch.Tensor,
+        effect: torch.Tensor,
+        gap: torch.Tensor,
+    ) -> int:
         """Halve each box in the dimension of the largest effect; put the most open boxes on top.
 
         Returns how many boxes were too small for that, which `exhausted` remembers.
@@ -203,4 +219,5 @@ class Bisection:
         left, right = upper.scatter(1, axis, cut), lower.scatter(1, axis, cut)
         self._lower = torch.cat([self._lower, torch.stack([lower, right], 1).flatten(0, 1)])
         self._upper = torch.cat([self._upper, torch.stack([left, upper], 1).flatten(0, 1)])
+        self._halvings = torch.cat([self._halvings, (halvings[kept] + 1).repeat_interleave(2)])
         return int(small.sum())

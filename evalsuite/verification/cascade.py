@@ -25,15 +25,20 @@ from evalsuite.contract import Unsupported
 from evalsuite.verification.attack import Attack
 from evalsuite.verification.bisection import Bisection
 from evalsuite.verification.difference import side_by_side
+from evalsuite.verification.dual import is_relu_network
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import compare, graph_of, load_onnx
 from evalsuite.verification.pairs import crossings, of_two
+from evalsuite.verification.phases import PhaseSearch
 from evalsuite.verification.specification import Box, Case, Specification
 from evalsuite.verification.vnnlib import read_vnnlib
 from evalsuite.verification.witness import Judge, Witness
 
 # The share of the time that the falsifier has before the first bound.
 _FALSIFY = 0.2
+# Seconds of the first turn of each search, and from which on one that falls behind ends.
+_TURN, _LONG_TURN = 0.25, 2.0
+_REASONS = ["intervals", "backward bounds", "bisection", "phases"]
 
 
 class Answer(str, Enum):
@@ -234,19 +239,44 @@ class _Search:
     def _prove(self) -> _Found:
         reasons, open_ = {"intervals"}, False
         for box, cases in self._groups.values():
-            bisection = Bisection(self._graph, box, cases, self._attack, self._check)
+            searches: list[Bisection | PhaseSearch] = []
             try:
+                bisection = Bisection(self._graph, box, cases, self._attack, self._check)
+                searches.append(bisection)
                 if bisection.proven_by_intervals():
                     continue
-                witness = bisection.run()
+                witness, used = self._searched(box, cases, searches)
             except Unsupported as error:
                 return _Found(Answer.UNKNOWN, str(error))
             finally:
-                self.boxes += bisection.boxes
+                self.boxes += sum(each.boxes for each in searches)
+            name = "phases" if isinstance(used, PhaseSearch) else "bisection"
             if witness is not None:
-                return _Found(Answer.SAT, "bisection", witness)
-            reasons.add("backward bounds" if bisection.boxes == 1 else "bisection")
-            open_ |= bisection.exhausted
+                return _Found(Answer.SAT, name, witness)
+            reasons.add("backward bounds" if bisection.boxes == 1 and used is bisection else name)
+            open_ |= used.exhausted
         if open_:
             return _Found(Answer.UNKNOWN, "a part that float64 can't split further is not proven")
-        return _Found(Answer.UNSAT, max(reasons, key=["intervals", "backward bounds", "bisection"].index))
+        return _Found(Answer.UNSAT, max(reasons, key=_REASONS.index))
+
+    def _searched(
+        self, box: Box, cases: list[tuple[int, Case]], searches: list[Bisection | PhaseSearch]
+    ) -> tuple[Witness | None, Bisection | PhaseSearch]:
+        """By halving inputs and, where ReLU is the only activation, by holding neurons too, in turns; which one ended.
+
+        `searches` holds the first and is given the second. Turns double. After the long ones a search ends that has
+        closed much less than the other one: of equal times, that is the one with more left to do.
+        """
+        turn, going = _TURN, list(searches)
+        while going:
+            for each in going:
+                witness = each.run(time.perf_counter() + turn)
+                if witness is not None or not (each.open_share or each.exhausted):
+                    return witness, each
+            if len(searches) == 1 and is_relu_network(self._graph):
+                searches.append(PhaseSearch(self._graph, box, cases, self._attack, self._check))
+                going = list(searches)
+            turn *= 2
+            most = max(1 - each.open_share for each in going) if turn > _LONG_TURN else 0.0
+            going = [each for each in going if each.open_share and 1 - each.open_share >= most / 8]
+        return None, searches[-1]

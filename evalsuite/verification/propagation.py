@@ -98,6 +98,12 @@ class Propagation:
         """The output's interval, each end (batch, outputs)."""
         return self.intervals[self._graph.output]
 
+    def loss(self, at: int) -> torch.Tensor:
+        """What rounding can lose of each output of an affine node, per unit of its coefficient, (batch, outputs)."""
+        found = self._losses[at]
+        assert found is not None
+        return found
+
     def _enter(self, node: Node) -> None:
         """Append what is known of a node's output by intervals."""
         operation, loss = node.operation, None
@@ -281,9 +287,7 @@ class Propagation:
     def _back_affine(
         self, at: int, affine: Affine, asked: torch.Tensor
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        loss = self._losses[at]
-        assert loss is not None
-        constant = _dot(asked, affine.bias[None]) - _dot(asked.abs(), loss)
+        constant = _dot(asked, affine.bias[None]) - _dot(asked.abs(), self.loss(at))
         return [(source, map_.pull(asked)) for source, map_ in affine.parts], constant
 
     def _back_product(

@@ -1,0 +1,340 @@
+"""Lower bounds of a ReLU network in a part of a box where some neurons are held on or off, by duality.
+
+A row of coefficients is carried back from the outputs to the input, as in `propagation`. Three sets of numbers are free
+on the way, and whatever they are, the bound is sound: the slope of the lower line of each ReLU that may be on or off,
+in [0, 1] (alpha, arXiv 2011.13824); what each condition z >= 0 or z <= 0 of the part weighs, at least 0 (beta, arXiv
+2103.06624); and what each of the rows weighs that must hold together, at least 0. The best of them give the optimum of
+the linear relaxation. An ascent in float32 looks for them; `Dual.bounds` rounds what they prove in float64 downward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from evalsuite.activations import RELU
+from evalsuite.verification.graph import Affine, Graph, Pointwise
+from evalsuite.verification.propagation import Propagation
+from evalsuite.verification.rounding import EPS, TINY, magnitude, units
+
+_RATES = 0.2, 0.3, 0.3  # of the ascent: slopes, conditions and rows, in units of their own sizes
+_DECAY = 0.98
+_MOMENTS = 0.9, 0.999
+_MOST = 512  # rows to ascend at a time
+
+
+def is_relu_network(graph: Graph) -> bool:
+    """Whether it has ReLUs, whose phases can be held, and else affine maps alone."""
+    others = [node.operation for node in graph.nodes if not isinstance(node.operation, Affine)]
+    return bool(others) and all(isinstance(each, Pointwise) and each.traits.name == RELU.name for each in others)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of a box and the multipliers that bound them.
+
+    Args:
+        phases: (parts, neurons) int8: 1 where a neuron is on, -1 where it is off, 0 where it may be either.
+        slopes: (parts, neurons) float32, alpha.
+        conditions: (parts, neurons) float32, beta, which counts only where a neuron was held.
+        rows: (parts, rows) float32, of each row's weight the logarithm; -inf for rows that the part does not ask for.
+    """
+
+    phases: torch.Tensor
+    slopes: torch.Tensor
+    conditions: torch.Tensor
+    rows: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.phases)
+
+    def __getitem__(self, index: torch.Tensor | slice) -> Parts:
+        return Parts(self.phases[index], self.slopes[index], self.conditions[index], self.rows[index])
+
+    def held(self, neurons: torch.Tensor, sign: int) -> Parts:
+        """Of each part that half in which its one of `neurons` is on (1), or off (-1)."""
+        return replace(self, phases=self.phases.scatter(1, neurons[:, None], sign))
+
+    @staticmethod
+    def together(parts: list[Parts]) -> Parts:
+        """All of them, in order."""
+        names = "phases", "slopes", "conditions", "rows"
+        return Parts(*(torch.cat([getattr(each, name) for each in parts]) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What carrying back gave: lower bounds (parts,), the input's coefficients and those of each neuron's output."""
+
+    value: torch.Tensor
+    inputs: torch.Tensor
+    neurons: torch.Tensor
+
+    def __getitem__(self, index: torch.Tensor) -> Carried:
+        return Carried(self.value[index], self.inputs[index], self.neurons[index])
+
+
+class _Lines(NamedTuple):
+    """Of each part and neuron, (parts, neurons): the slopes of the line below ReLU, through 0, and of that above it,
+    where that one is at 0, and beta with the sign of the phase.
+    """
+
+    below: torch.Tensor
+    above: torch.Tensor
+    intercept: torch.Tensor
+    held: torch.Tensor
+
+
+class Dual:
+    """The dual of one network on one box, for rows c.y <= d.
+
+    Args:
+        graph: of affine maps and ReLU, float64.
+        root: its bounds on the box, a batch of one.
+        rows: (rows, units) float64.
+        bounds: (rows,) float64, at least the exact d.
+        start: the value that the rows are of; the output by default.
+    """
+
+    def __init__(
+        self, graph: Graph, root: Propagation, rows: torch.Tensor, bounds: torch.Tensor, start: int | None = None
+    ) -> None:
+        self._graph, self._root, self._rows, self._bounds = graph, root, rows, bounds
+        self._start = graph.output if start is None else start
+        self._at: dict[int, slice] = {}
+        ends: list[tuple[torch.Tensor, torch.Tensor]] = []
+        count = 0
+        for at, node in enumerate(graph.nodes, 1):
+            if isinstance(node.operation, Pointwise):
+                self._at[at] = slice(count, count + node.size)
+                ends.append(root.intervals[node.operation.source])
+                count += node.size
+        lower, upper = (torch.cat([each[end][0] for each in ends] or [torch.zeros(0)]) for end in (0, 1))
+        self._lower, self._upper = lower.double(), upper.double()
+        self.free = (self._lower < 0) & (self._upper > 0)
+        wide = torch.where(self.free, self._upper - self._lower, 1.0)
+        self._chord = (self._upper / wide).clamp(0, 1)
+        size = magnitude(self._lower, self._upper)
+        gap = torch.maximum(-self._chord * self._lower, self._upper - self._chord * self._upper)
+        self._intercept = gap + 32 * EPS * size + TINY
+        self._size = size
+        self._single = graph.to(torch.float32)
+
+    def whole(self, member: torch.Tensor) -> Parts:
+        """The box itself for each of the cases, `member` (cases, rows) bool: no neuron held, CROWN's slopes."""
+        stable = torch.where(self._lower >= 0, 1, torch.where(self._upper <= 0, -1, 0)).to(torch.int8)
+        slopes = (self._upper > -self._lower).float()
+        cases = len(member)
+        rows = torch.zeros(member.shape).masked_fill(~member, -torch.inf)
+        return Parts(stable.repeat(cases, 1), slopes.repeat(cases, 1), torch.zeros(cases, len(slopes)), rows)
+
+    @torch.no_grad()
+    def bounds(self, parts: Parts) -> Carried:
+        """Sound lower bounds of each part's weighed rows: where one is > 0, no input of the part satisfies all rows."""
+        weights = parts.rows.double().softmax(-1)
+        asked = weights @ self._rows
+        found = self._carried(self._graph, parts, asked, sound=True)
+        size = (weights @ self._rows.abs()) @ magnitude(*self._root.intervals[self._start])[0]
+        value = found.value - weights @ self._bounds
+        slack = 4 * (self._rows.numel() + 8) * EPS * (size + weights @ self._bounds.abs() + value.abs())
+        return Carried(value - slack, found.inputs, found.neurons)
+
+    def ascend(self, parts: Parts, steps: int, *, stop: bool = True) -> tuple[Parts, Carried]:
+        """Better multipliers by so many steps of Adam (arXiv 1412.6980), and what they give in float32."""
+        given = [parts.slopes.clone(), parts.conditions.clone(), parts.rows.clone()]
+        first = [torch.zeros_like(each) for each in given]
+        second = [torch.zeros_like(each) for each in given]
+        rows, bounds = self._rows.float(), self._bounds.float()
+        best, kept = torch.full((len(parts),), -torch.inf), [each.clone() for each in given]
+        scale: torch.Tensor | None = None
+        for step in range(steps + 1):
+            given = [each.requires_grad_() for each in given]
+            weights = given[2].softmax(-1)
+            trial = Parts(parts.phases, given[0], given[1], parts.rows)
+            found = self._carried(self._single, trial, weights @ rows, sound=False)
+            value = found.value - weights @ bounds
+            better = value.detach() > best
+            best = torch.where(better, value.detach(), best)
+            kept = [torch.where(better[:, None], new.detach(), old) for new, old in zip(given, kept, strict=True)]
+            if step == 0:
+                scale = found.neurons.detach().abs().mean(-1, keepdim=True) + 1e-12
+            if step == steps or (stop and bool((best > 0).all())):
+                break
+            assert scale is not None
+            slopes = torch.autograd.grad(value.sum(), given, materialize_grads=True, allow_unused=True)
+            moved = []
+            for place, (each, rate) in enumerate(zip(given, _RATES, strict=True)):
+                slope = slopes[place].nan_to_num(0.0, 0.0, 0.0)
+                first[place] = _MOMENTS[0] * first[place] + (1 - _MOMENTS[0]) * slope
+                second[place] = _MOMENTS[1] * second[place] + (1 - _MOMENTS[1]) * slope**2
+                mean = first[place] / (1 - _MOMENTS[0] ** (step + 1))
+                spread = (second[place] / (1 - _MOMENTS[1] ** (step + 1))).sqrt() + 1e-12
+                size = rate * _DECAY**step * (scale if place == 1 else 1.0)
+                moved.append(each.detach() + size * mean / spread)
+            given = [moved[0].clamp(0, 1), moved[1].clamp(min=0), moved[2]]
+        chosen = Parts(parts.phases, *kept)
+        return chosen, Carried(best, found.inputs.detach(), found.neurons.detach())
+
+    def solved(self, part: Parts) -> tuple[torch.Tensor, Parts] | None:
+        """Of one part, all of whose neurons are held, the least that every row and condition may be broken by.
+
+        The point where it is so, (inputs,), and the part with the multipliers that prove it; None: no solution found.
+        """
+        from scipy.optimize import linprog
+
+        neurons, outputs = self._affine(part.phases[0] > 0)
+        asked = torch.nonzero(part.rows[0] > -torch.inf)[:, 0]
+        counted = torch.nonzero(self.free)[:, 0]
+        rows, signs = self._rows[asked], part.phases[0, counted].double()
+        # t >= c.y - d of each row, and t >= -z where it is on, z where it is off; y and z are columns (constant, x).
+        constant, slopes = rows @ outputs[0] - self._bounds[asked], outputs[1:] @ rows.T
+        broken = torch.cat([constant, -signs * neurons[0, counted]])
+        matrix = torch.cat([slopes.T, -signs[:, None] * neurons[1:, counted].T])
+        lower, upper = (each[0] for each in self._root.intervals[0])
+        box = [*zip(lower.tolist(), upper.tolist(), strict=True), (None, None)]
+        cost = [0.0] * len(lower) + [1.0]
+        left = torch.cat([matrix, -torch.ones(len(matrix), 1, dtype=torch.float64)], 1)
+        found = linprog(cost, A_ub=left.numpy(), b_ub=(-broken).numpy(), bounds=box, method="highs")
+        if not found.success:
+            return None
+        weights = torch.from_numpy(-found.ineqlin.marginals).clamp(min=0)
+        share = weights[: len(asked)].clamp(min=1e-12)
+        logs = torch.full_like(part.rows, -torch.inf)
+        logs[0, asked] = (share / share.sum()).log().float()
+        conditions = torch.zeros_like(part.conditions)
+        conditions[0, counted] = (weights[len(asked) :] / share.sum()).float()
+        assert found.x is not None
+        return torch.from_numpy(found.x[:-1]), replace(part, conditions=conditions, rows=logs)
+
+    def _affine(self, on: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where these neurons are on and all others off: every neuron's input and the rows' value as functions of x.
+
+        Each (1 + inputs, ...): the constant, then the slope in each input.
+        """
+        points = torch.cat([torch.zeros(1, self._graph.inputs), torch.eye(self._graph.inputs)]).double()
+        values, inputs = [points], []
+        for at, node in enumerate(self._graph.nodes, 1):
+            operation = node.operation
+            if isinstance(operation, Affine):
+                total = operation.bias.expand(len(points), -1)
+                for source, map_ in operation.parts:
+                    total = total + map_(values[source])
+                values.append(total)
+            else:
+                assert isinstance(operation, Pointwise)
+                inputs.append(values[operation.source])
+                values.append(values[operation.source] * on[self._at[at]])
+        neurons, outputs = torch.cat(inputs, 1), values[self._start]
+        return torch.cat([neurons[:1], neurons[1:] - neurons[:1]]), torch.cat([outputs[:1], outputs[1:] - outputs[:1]])
+
+    def gains(self, parts: Parts, found: Carried) -> torch.Tensor:
+        """About what holding each neuron may raise the bound by, (parts, neurons); 0 where it is held already.
+
+        What its upper line costs where its output counts against the bound, and what a lower line through 0 leaves
+        where it counts for it (after arXiv 1909.06588, section 6.2).
+        """
+        q = found.neurons
+        slack = torch.where(q < 0, self._intercept.float(), parts.slopes * -self._lower.float())
+        other = (1 - parts.slopes) * self._upper.float()
+        slack = torch.where(q < 0, slack, torch.minimum(slack, other).clamp(min=0))
+        return torch.where(parts.phases == 0, q.abs() * slack + 1e-12, 0.0)
+
+    def _carried(self, graph: Graph, parts: Parts, asked: torch.Tensor, *, sound: bool) -> Carried:
+        """Carry back; see the class. Not `sound`, it computes in the graph's own precision and subtracts nothing."""
+        lines = self._lines_of(parts, asked.dtype)
+        pending: dict[int, torch.Tensor] = {self._start: asked[:, None]}
+        neurons = asked.new_zeros(parts.phases.shape)
+        largest = total = asked.new_zeros(len(asked))
+        additions = 1
+        for at in range(self._start, 0, -1):
+            given = pending.pop(at, None)
+            if given is None:
+                continue
+            operation = graph.nodes[at - 1].operation
+            if isinstance(operation, Affine):
+                constant = (given @ operation.bias)[:, 0]
+                if sound:
+                    constant = constant - (given.abs() @ self._root.loss(at)[0])[:, 0]
+                pulled = [(source, map_.pull(given)) for source, map_ in operation.parts]
+            else:
+                assert isinstance(operation, Pointwise)
+                neurons[:, self._at[at]] = given[:, 0].detach()
+                back, constant = self._through(lines, self._at[at], given[:, 0], sound=sound)
+                pulled = [(operation.source, back[:, None])]
+            for source, rows in pulled:
+                known = pending.get(source)
+                pending[source] = rows if known is None else known + rows
+                if sound and known is not None:
+                    size = magnitude(*self._root.intervals[source])[0]
+                    constant = constant - units(rows.shape[-1]) * ((known.abs() + rows.abs()) @ size)[:, 0]
+            total = total + constant
+            largest, additions = torch.maximum(largest, total.detach().abs()), additions + 1 + len(pulled)
+        last = pending[0][:, 0] if 0 in pending else asked.new_zeros(len(asked), graph.inputs)
+        found = total + self._at_input(last, sound=sound)
+        if sound:
+            # Each addition above rounds a sum of at most this magnitude.
+            found = found - TINY - 2 * additions * EPS * torch.maximum(largest, found.abs())
+            found = torch.where(found.isnan(), -torch.inf, found)
+        return Carried(found, last, neurons)
+
+    def _lines_of(self, parts: Parts, kind: torch.dtype) -> _Lines:
+        on, open_ = (parts.phases > 0).to(kind), parts.phases == 0
+        held = parts.phases.to(kind) * self.free * parts.conditions.to(kind)
+        return _Lines(
+            torch.where(open_, parts.slopes.to(kind), on),
+            torch.where(open_, self._chord.to(kind), on),
+            torch.where(open_, self._intercept.to(kind), 0.0),
+            held,
+        )
+
+    def _through(
+        self, lines: _Lines, place: slice, asked: torch.Tensor, *, sound: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """From outputs of ReLUs to their inputs, (parts, units): coefficients, and what is added, (parts,)."""
+        below, above, intercept, held = (each[:, place] for each in lines)
+        down = asked.clamp(max=0)
+        back = asked.clamp(min=0) * below + down * above - held
+        constant = (down * intercept).sum(-1)
+        if sound:
+            size = self._size[place]
+            reach = size * (below + above) + intercept
+            lost = units(8 + len(size)) * (asked.abs() * reach + held.abs() * size) + TINY * asked.abs()
+            constant = constant - lost.sum(-1)
+        return back, constant
+
+    def _at_input(self, asked: torch.Tensor, *, sound: bool) -> torch.Tensor:
+        """The least value of the rows over the box, (parts,)."""
+        lower, upper = (each[0] for each in self._root.intervals[0])
+        radius = (upper - lower) / 2
+        if sound:
+            radius = radius + units(len(lower)) * magnitude(lower, upper)
+        return asked @ ((lower + upper) / 2).to(asked.dtype) - asked.abs() @ radius.to(asked.dtype)
+
+
+def tightened(graph: Graph, root: Propagation, check: Callable[[], None], steps: int = 20) -> None:
+    """Meet the intervals before each ReLU with what an ascent for each of their ends proves; `root` is changed."""
+    for node in graph.nodes:
+        if not isinstance(node.operation, Pointwise):
+            continue
+        source = node.operation.source
+        low, high = (each[0] for each in root.intervals[source])
+        chosen = torch.nonzero((low < 0) & (high > 0))[:, 0]
+        if source == 0 or not len(chosen):
+            continue
+        ends = torch.zeros(2 * len(chosen), len(low), dtype=torch.float64)
+        ends[torch.arange(len(chosen)), chosen] = 1.0
+        ends[len(chosen) + torch.arange(len(chosen)), chosen] = -1.0
+        dual = Dual(graph, root, ends, torch.zeros(len(ends), dtype=torch.float64), source)
+        parts, found = dual.whole(torch.eye(len(ends), dtype=torch.bool)), []
+        for piece in range(0, len(ends), _MOST):
+            ascended, _ = dual.ascend(parts[piece : piece + _MOST], steps, stop=False)
+            found.append(dual.bounds(ascended).value)
+            check()
+        least, most = torch.cat(found).reshape(2, -1)
+        low, high = low.clone(), high.clone()
+        low[chosen] = torch.maximum(low[chosen], least)
+        high[chosen] = torch.minimum(high[chosen], -most)
+        root.intervals[source] = low[None], high[None]
