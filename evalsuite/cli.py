@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -337,11 +337,16 @@ def verify(
     within: Annotated[
         str | None, typer.Option(metavar="D", help="Of --against: are all outputs within D of it instead?")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help="What is split: inputs, neurons (of ReLU), or auto for both in turn.")
+    ] = "auto",
 ) -> None:
     """Decide a VNN-LIB property of an ONNX network, or many: sat, unsat, unknown, timeout or error."""
     single = onnx is not None and vnnlib is not None and instances is None and out is None
     if (against is not None and not single) or (within is not None and against is None):
         stop("--against takes --onnx and --vnnlib beside it, and --within takes --against")
+    if engine != "auto" and not single:
+        stop("--engine takes --onnx and --vnnlib beside it")
     if not single and (instances is None or onnx is not None or vnnlib is not None):
         stop("verify takes either --onnx and --vnnlib, or --instances and perhaps --out")
     if timeout is not None and not 0 < timeout < float("inf"):
@@ -349,7 +354,8 @@ def verify(
     if instances is not None:
         _verify_many(instances, out, timeout)
     elif onnx is not None and vnnlib is not None:
-        _verify_one(onnx, vnnlib, timeout, against, None if within is None else _distance(within))
+        options = {"against": against, "within": None if within is None else _distance(within), "engine": engine}
+        _verify_one(onnx, vnnlib, 60.0 if timeout is None else timeout, options)
 
 
 def _distance(text: str) -> Fraction:
@@ -364,7 +370,7 @@ def _distance(text: str) -> Fraction:
     return found
 
 
-def _verify_one(onnx: Path, vnnlib: Path, timeout: float | None, against: Path | None, within: Fraction | None) -> None:
+def _verify_one(onnx: Path, vnnlib: Path, timeout: float, options: dict[str, Any]) -> None:
     import torch
 
     from evalsuite.contract import Unsupported
@@ -372,8 +378,7 @@ def _verify_one(onnx: Path, vnnlib: Path, timeout: float | None, against: Path |
 
     torch.set_num_threads(1)
     try:
-        limit = 60.0 if timeout is None else timeout
-        found = decide(onnx, vnnlib, against=against, within=within, timeout=limit)
+        found = decide(onnx, vnnlib, timeout=timeout, **options)
     except (Unsupported, ValueError, OSError) as error:
         print("error")
         stop(_unreadable(error))

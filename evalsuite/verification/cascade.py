@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal, get_args
 
 import onnx
 import torch
@@ -38,6 +39,8 @@ from evalsuite.verification.witness import Judge, Witness
 _FALSIFY = 0.2
 # Seconds of the first turn of each search, and from which on one that falls behind ends.
 _TURN, _LONG_TURN = 0.25, 2.0
+Engine = Literal["auto", "inputs", "neurons"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 _REASONS = ["intervals", "backward bounds", "bisection", "phases"]
 
 
@@ -105,6 +108,7 @@ def verify(
     *,
     against: Path | None = None,
     within: Fraction | None = None,
+    engine: Engine = "auto",
     timeout: float = 60.0,
     seed: int = 0,
 ) -> Verification:
@@ -119,20 +123,24 @@ def verify(
         vnnlib: a .vnnlib or .vnnlib.gz file; with `against`, one that bounds inputs alone will do.
         against: the other network's file.
         within: at least 0; the outputs may be so far apart.
+        engine: what is split where bounds alone prove too little: the intervals of "inputs", the phases of ReLU
+            "neurons", or "auto", both in turn until one is ahead.
         timeout: seconds, of reading and deciding together; it is held within half a second, unless one operation on
             one box takes longer.
         seed: of the falsifier.
 
     Raises:
-        Unsupported: the network can't be read; see `read_onnx`.
+        Unsupported: the network can't be read, see `read_onnx`; or "neurons", and it has other activations than ReLU.
         ValueError: a timeout that is not > 0, a file that is none, a property with other numbers of X and Y, networks
-            that do not fit each other, `within` where there is nothing to compare.
+            that do not fit each other, `within` where there is nothing to compare, an engine that is none.
         OSError: a file can't be read.
     """
     if within is not None and (against is None or within < 0):
         raise ValueError(f"within is a distance >= 0 between the outputs of two networks, got {float(within):g}")
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     files = [onnx] if against is None else [onnx, against]
-    return _decided(lambda check: _prepared(files, vnnlib, within, check), timeout, seed)
+    return _decided(lambda check: _prepared(files, vnnlib, within, check), engine, timeout, seed)
 
 
 def decide(
@@ -140,10 +148,10 @@ def decide(
 ) -> Verification:
     """`verify` of a model that has been read and compared, and of a specification made in memory."""
     asked = _Asked(specification, graph, Judge(specification, (model, graph)))
-    return _decided(lambda _: asked, timeout, seed)
+    return _decided(lambda _: asked, "auto", timeout, seed)
 
 
-def _decided(prepare: Callable[[Check], _Asked], timeout: float, seed: int) -> Verification:
+def _decided(prepare: Callable[[Check], _Asked], engine: Engine, timeout: float, seed: int) -> Verification:
     if not 0 < timeout < float("inf"):
         raise ValueError(f"timeout must be > 0 and finite, got {timeout}")
     started = time.perf_counter()
@@ -156,7 +164,7 @@ def _decided(prepare: Callable[[Check], _Asked], timeout: float, seed: int) -> V
     try:
         asked = prepare(check)
         prepared = time.perf_counter()
-        search = _Search(asked, seed, check)
+        search = _Search(asked, engine, seed, check)
         found = search.run(seconds=_FALSIFY * timeout)
     except _OutOfTime:
         found = _Found(Answer.TIMEOUT, "the time is up" + ("" if prepared else ", while reading the files"))
@@ -203,7 +211,11 @@ def _inside(specification: Specification, count: int = 4) -> torch.Tensor:
 
 
 class _Search:
-    def __init__(self, asked: _Asked, seed: int, check: Check) -> None:
+    def __init__(self, asked: _Asked, engine: Engine, seed: int, check: Check) -> None:
+        self._phases = is_relu_network(asked.graph) and engine != "inputs"
+        if engine == "neurons" and not self._phases:
+            raise Unsupported("engine 'neurons' holds neurons of ReLU networks, and this one has others; use 'inputs'")
+        self._inputs = engine != "neurons"
         self._asked, self._graph, self._seed, self._check = asked, asked.graph, seed, check
         self._attack = Attack(asked.graph, asked.specification, asked.judge, seed=seed, check=check)
         # By identity, which the reader gives to equal boxes: the hashes of rationals are slow.
@@ -267,15 +279,15 @@ class _Search:
         `searches` holds the first and is given the second. Turns double. After the long ones a search ends that has
         closed much less than the other one: of equal times, that is the one with more left to do.
         """
-        turn, going = _TURN, list(searches)
-        while going:
+        turn, going = _TURN, list(searches) if self._inputs else []
+        while going or (self._phases and len(searches) == 1):
             for each in going:
                 witness = each.run(time.perf_counter() + turn)
                 if witness is not None or not (each.open_share or each.exhausted):
                     return witness, each
-            if len(searches) == 1 and is_relu_network(self._graph):
+            if self._phases and len(searches) == 1:
                 searches.append(PhaseSearch(self._graph, box, cases, self._attack, self._check))
-                going = list(searches)
+                going = [*going, searches[1]]
             turn *= 2
             most = max(1 - each.open_share for each in going) if turn > _LONG_TURN else 0.0
             going = [each for each in going if each.open_share and 1 - each.open_share >= most / 8]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from evalsuite.activations import RELU
-from evalsuite.verification.graph import Affine, Graph, Pointwise
+from evalsuite.verification.graph import Affine, Difference, Graph, Pointwise
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.rounding import EPS, TINY, magnitude, units
 
@@ -27,8 +27,8 @@ _MOST = 512  # rows to ascend at a time
 
 
 def is_relu_network(graph: Graph) -> bool:
-    """Whether it has ReLUs, whose phases can be held, and else affine maps alone."""
-    others = [node.operation for node in graph.nodes if not isinstance(node.operation, Affine)]
+    """Whether it has ReLUs, whose phases can be held, and affine maps besides; two such networks together have."""
+    others = [node.operation for node in graph.nodes if not isinstance(node.operation, Affine | Difference)]
     return bool(others) and all(isinstance(each, Pointwise) and each.traits.name == RELU.name for each in others)
 
 
@@ -217,16 +217,13 @@ class Dual:
         points = torch.cat([torch.zeros(1, self._graph.inputs), torch.eye(self._graph.inputs)]).double()
         values, inputs = [points], []
         for at, node in enumerate(self._graph.nodes, 1):
-            operation = node.operation
+            operation, found = node.operation, points  # what two networks differ by is asked for by no node
             if isinstance(operation, Affine):
-                total = operation.bias.expand(len(points), -1)
-                for source, map_ in operation.parts:
-                    total = total + map_(values[source])
-                values.append(total)
-            else:
-                assert isinstance(operation, Pointwise)
+                found = sum((map_(values[source]) for source, map_ in operation.parts), operation.bias)
+            elif isinstance(operation, Pointwise):
                 inputs.append(values[operation.source])
-                values.append(values[operation.source] * on[self._at[at]])
+                found = values[operation.source] * on[self._at[at]]
+            values.append(found.expand(len(points), -1))
         neurons, outputs = torch.cat(inputs, 1), values[self._start]
         return torch.cat([neurons[:1], neurons[1:] - neurons[:1]]), torch.cat([outputs[:1], outputs[1:] - outputs[:1]])
 

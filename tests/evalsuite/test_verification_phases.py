@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import replace
 from fractions import Fraction
@@ -11,12 +12,15 @@ import onnx
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
-from evalsuite import Answer, export_onnx
+from evalsuite import Answer, Unsupported, export_onnx, verify
 from evalsuite.activations import RELU
+from evalsuite.cli import app
 from evalsuite.verification.attack import Attack
 from evalsuite.verification.bisection import Bisection
-from evalsuite.verification.cascade import decide
+from evalsuite.verification.cascade import ENGINES, decide
+from evalsuite.verification.difference import side_by_side
 from evalsuite.verification.dual import Dual, Parts, is_relu_network, tightened
 from evalsuite.verification.graph import Affine, Graph, Node, Pointwise
 from evalsuite.verification.linear import Dense, Linear, Same
@@ -89,7 +93,7 @@ def answer_of(
         if steps > most:
             raise TimeoutError
 
-    attack = Attack(graph, asked, Judge(model, graph, asked), seed=0, check=lambda: None)
+    attack = Attack(graph, asked, Judge(asked, (model, graph)), seed=0, check=lambda: None)
     try:
         search = kind(graph, asked.cases[0].box, list(enumerate(asked.cases)), attack, check)
         if search.run() is not None:
@@ -250,7 +254,7 @@ def test_neurons_settle_in_few_parts_what_inputs_do_not(tmp_path: Path) -> None:
     least, middle = module(points).min().item(), module(torch.zeros(1, 20)).item()
     asked = Specification(20, 1, (Case(box, (at_most(least - 0.1 * (middle - least), (0, 1)),)),))
     assert answer_of(PhaseSearch, model, graph, asked) is Answer.UNSAT
-    assert answer_of(Bisection, model, graph, asked, most=1000) is Answer.TIMEOUT
+    assert answer_of(Bisection, model, graph, asked, most=300) is Answer.TIMEOUT
     found = decide(model, graph, asked, timeout=60)
     assert (found.answer, found.reason) == (Answer.UNSAT, "phases")
 
@@ -259,3 +263,47 @@ def test_networks_of_other_activations_have_no_phases(tmp_path: Path) -> None:
     for kind, expected in ((nn.ReLU, True), (nn.GELU, False), (nn.LeakyReLU, False), (nn.Identity, False)):
         _, graph = file_of(module_of(0, 2, 3, 1, activation=kind), 2, tmp_path / "m.onnx")
         assert is_relu_network(graph) is expected
+
+
+def test_engines_say_the_same_and_what_they_cannot_do(tmp_path: Path) -> None:
+    file_of(module_of(1, 2, 5, 5, 1), 2, tmp_path / "relu.onnx")
+    file_of(module_of(1, 2, 5, 1, activation=nn.GELU), 2, tmp_path / "gelu.onnx")
+    box = [f"(assert ({sign} X_{i} {end}))" for i in (0, 1) for sign, end in ((">=", "-1"), ("<=", "1"))]
+    declared = [f"(declare-const {name} Real)" for name in ("X_0", "X_1", "Y_0")]
+    for bound, answer in (("-1000", Answer.UNSAT), ("1000", Answer.SAT)):
+        (tmp_path / "p.vnnlib").write_text("\n".join([*declared, *box, f"(assert (<= Y_0 {bound}))"]))
+        for engine in ENGINES:
+            assert verify(tmp_path / "relu.onnx", tmp_path / "p.vnnlib", engine=engine).answer is answer
+    with pytest.raises(Unsupported, match="engine 'neurons' holds neurons of ReLU networks, and this one has others"):
+        verify(tmp_path / "gelu.onnx", tmp_path / "p.vnnlib", engine="neurons")
+    asked = ["verify", "--onnx", str(tmp_path / "relu.onnx"), "--vnnlib", str(tmp_path / "p.vnnlib"), "--engine"]
+    said = CliRunner().invoke(app, [*asked, "z4"])
+    assert (said.exit_code, "engine must be one of auto, inputs, neurons, got 'z4'" in said.output) == (2, True)
+    assert CliRunner().invoke(app, [*asked, "neurons"]).exit_code == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_phases_of_two_networks_at_once(seed: int, tmp_path: Path) -> None:
+    first = module_of(seed, 2, 4, 4, 1)
+    second = copy.deepcopy(first)
+    with torch.no_grad():
+        for each in second.parameters():
+            each += 0.01 * torch.randn(each.shape, generator=torch.Generator().manual_seed(seed))
+    (model, graph), (other, beside) = (
+        file_of(module, 2, tmp_path / f"{name}.onnx") for name, module in (("a", first), ("b", second))
+    )
+    points = 2 * torch.rand(20_000, 2, generator=torch.Generator().manual_seed(seed)) - 1
+    with torch.no_grad():
+        apart = (first(points) - second(points)).abs().max().item()
+    both = side_by_side(graph, beside)
+    assert is_relu_network(both)
+    for share, answer in ((0.9, Answer.SAT), (2.0, Answer.UNSAT)):
+        box, distance = around(2), share * apart
+        cases = tuple(Case(box, (at_most(-distance, (0, sign), (1, -sign)),)) for sign in (1, -1))
+        asked = Specification(2, 2, cases)
+        judge = Judge(asked, (model, graph), (other, beside))
+        attack = Attack(both, asked, judge, seed=0, check=lambda: None)
+        search = PhaseSearch(both, box, list(enumerate(cases)), attack, lambda: None)
+        found = Answer.UNSAT if search.run() is None else Answer.SAT
+        assert found is answer
+        assert not search.exhausted
