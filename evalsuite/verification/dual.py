@@ -9,6 +9,7 @@ the linear relaxation. An ascent in float32 looks for them; `Dual.bounds` rounds
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -311,8 +312,13 @@ class Dual:
         return asked @ ((lower + upper) / 2).to(asked.dtype) - asked.abs() @ radius.to(asked.dtype)
 
 
-def tightened(graph: Graph, root: Propagation, check: Callable[[], None], steps: int = 20) -> None:
-    """Meet the intervals before each ReLU with what an ascent for each of their ends proves; `root` is changed."""
+def tightened(
+    graph: Graph, root: Propagation, check: Callable[[], None], steps: int = 20, until: float = float("inf")
+) -> None:
+    """Meet the intervals before each ReLU with what an ascent for each of their ends proves; `root` is changed.
+
+    It begins no more of them when the clock of `time.perf_counter` says so: the intervals that are left are sound too.
+    """
     for node in graph.nodes:
         if not isinstance(node.operation, Pointwise):
             continue
@@ -321,17 +327,17 @@ def tightened(graph: Graph, root: Propagation, check: Callable[[], None], steps:
         chosen = torch.nonzero((low < 0) & (high > 0))[:, 0]
         if source == 0 or not len(chosen):
             continue
-        ends = torch.zeros(2 * len(chosen), len(low), dtype=torch.float64)
-        ends[torch.arange(len(chosen)), chosen] = 1.0
-        ends[len(chosen) + torch.arange(len(chosen)), chosen] = -1.0
-        dual = Dual(graph, root, ends, torch.zeros(len(ends), dtype=torch.float64), source)
-        parts, found = dual.whole(torch.eye(len(ends), dtype=torch.bool)), []
-        for piece in range(0, len(ends), _MOST):
-            ascended, _ = dual.ascend(parts[piece : piece + _MOST], steps, stop=False)
-            found.append(dual.bounds(ascended).value)
-            check()
-        least, most = torch.cat(found).reshape(2, -1)
         low, high = low.clone(), high.clone()
-        low[chosen] = torch.maximum(low[chosen], least)
-        high[chosen] = torch.minimum(high[chosen], -most)
-        root.intervals[source] = low[None], high[None]
+        for some in chosen.split(_MOST // 2):
+            if time.perf_counter() > until:
+                return
+            ends = torch.zeros(2, len(some), len(low), dtype=torch.float64)
+            ends[0, torch.arange(len(some)), some] = 1.0
+            ends[1, torch.arange(len(some)), some] = -1.0
+            dual = Dual(graph, root, ends.flatten(0, 1), torch.zeros(2 * len(some), dtype=torch.float64), source)
+            parts, _ = dual.ascend(dual.whole(torch.eye(2 * len(some), dtype=torch.bool)), steps, stop=False)
+            least, most = dual.bounds(parts).value.reshape(2, -1)
+            low[some] = torch.maximum(low[some], least)
+            high[some] = torch.minimum(high[some], -most)
+            root.intervals[source] = low[None], high[None]
+            check()

@@ -23,6 +23,7 @@ from evalsuite.verification.witness import Witness
 _MOST_PARTS = 1024
 _BATCH_SECONDS = 0.2
 _STEPS = 12  # of the ascent of each part, which begins where that of the part around it ended
+_TIGHTENING = 2.0  # seconds for the bounds of the whole box
 _TRIED = 4  # neurons whose halves are bounded before one is chosen
 _DESCENTS = 16
 
@@ -46,7 +47,7 @@ class PhaseSearch:
         self._places = torch.tensor([place for place, _ in cases])
         self._lower, self._upper = box.outer()
         root = Propagation(graph, self._lower[None], self._upper[None], check=check)
-        tightened(graph, root, check)
+        tightened(graph, root, check, until=time.perf_counter() + _TIGHTENING)
         self._dual = Dual(graph, root, demand.rows, demand.bounds)
         self._waiting = [(self._dual.whole(demand.member), torch.arange(len(cases)))]
         self._size = 64
