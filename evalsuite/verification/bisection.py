@@ -128,11 +128,20 @@ class Bisection:
             return False
         return bool((self._demand.best(self._demand.gaps(propagation))[0] > 0).all())
 
+    @property
+    def proven(self) -> bool:
+        """Whether each part was proven empty."""
+        return self.done and not self.exhausted
+
+    @property
+    def done(self) -> bool:
+        """Whether no part waits; `open_share` of what waits may be less than the least number above 0."""
+        return not len(self._lower)
+
     def run(self, until: float = float("inf")) -> Witness | None:
         """Bisect until each part is proven empty, a witness is found, or the clock of `time.perf_counter` says so.
 
-        `open_share` is 0 afterwards where it is done; `exhausted` tells that some part was as small as float64 has it,
-        and still not proven.
+        `exhausted` tells afterwards that some part was as small as float64 has it, and still not proven.
         """
         while len(self._lower) and time.perf_counter() < until:
             self._check()

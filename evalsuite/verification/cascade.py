@@ -37,7 +37,7 @@ from evalsuite.verification.witness import Judge, Witness
 
 # The share of the time that the falsifier has before the first bound.
 _FALSIFY = 0.2
-# Seconds of the first turn of each search, and from which on one that falls behind ends. Where few inputs vary, to halve
+# Seconds of the first turn of each search, and from which on one that falls behind ends. Where few inputs vary, halving
 # them mostly is the shorter way, and has a longer turn.
 _TURN, _LONG_TURN, _FEW_INPUTS = 0.25, 2.0, 10
 Engine = Literal["auto", "inputs", "neurons"]
@@ -267,7 +267,7 @@ class _Search:
             if witness is not None:
                 return _Found(Answer.SAT, name, witness)
             reasons.add("backward bounds" if bisection.boxes == 1 and used is bisection else name)
-            open_ |= used.exhausted
+            open_ |= not used.proven
         if open_:
             return _Found(Answer.UNKNOWN, "a part that float64 can't split further is not proven")
         return _Found(Answer.UNSAT, max(reasons, key=_REASONS.index))
@@ -285,12 +285,14 @@ class _Search:
         while going or (self._phases and len(searches) == 1):
             for each in going:
                 witness = each.run(time.perf_counter() + turn)
-                if witness is not None or not (each.open_share or each.exhausted):
+                if witness is not None or each.proven:
                     return witness, each
             if self._phases and len(searches) == 1:
                 searches.append(PhaseSearch(self._graph, box, cases, self._attack, self._check))
                 going = [*going, searches[1]]
             turn *= 2
-            most = max(1 - each.open_share for each in going) if turn > _LONG_TURN else 0.0
-            going = [each for each in going if each.open_share and 1 - each.open_share >= most / 8]
+            going = [each for each in going if not each.done]
+            if turn > _LONG_TURN and all(each.boxes for each in going):
+                most = max((1 - each.open_share for each in going), default=0.0)
+                going = [each for each in going if 1 - each.open_share >= most / 8]
         return None, searches[-1]

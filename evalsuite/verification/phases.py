@@ -60,10 +60,20 @@ class PhaseSearch:
         held = [(parts.phases != 0) & self._dual.free for parts, _ in self._waiting]
         return sum(float((0.5 ** each.sum(1).double()).sum()) for each in held) / len(self._places)
 
+    @property
+    def proven(self) -> bool:
+        """Whether each part was proven empty."""
+        return self.done and not self.exhausted
+
+    @property
+    def done(self) -> bool:
+        """Whether no part waits; `open_share` of what waits may be less than the least number above 0."""
+        return not self._waiting
+
     def run(self, until: float = float("inf")) -> Witness | None:
         """Branch until each part is proven empty, a witness is found, or the clock of `time.perf_counter` says so.
 
-        `open_share` is 0 afterwards where it is done; `exhausted` tells that some part is affine and still not proven.
+        `exhausted` tells afterwards that some part is affine and still not proven.
         """
         while self._waiting and time.perf_counter() < until:
             self._check()

@@ -100,8 +100,8 @@ def answer_of(
             return Answer.SAT
     except TimeoutError:
         return Answer.TIMEOUT
-    assert search.open_share == 0
-    return Answer.UNKNOWN if search.exhausted else Answer.UNSAT
+    assert search.done
+    return Answer.UNSAT if search.proven else Answer.UNKNOWN
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -265,6 +265,19 @@ def test_networks_of_other_activations_have_no_phases(tmp_path: Path) -> None:
         assert is_relu_network(graph) is expected
 
 
+def test_a_search_that_was_not_run_to_its_end_proves_nothing(tmp_path: Path) -> None:
+    model, graph = file_of(module_of(0, 2, 6, 6, 1), 2, tmp_path / "m.onnx")
+    case = Case(around(2), (at_most(-1e6, (0, 1)),))
+    asked = Specification(2, 1, (case,))
+    attack = Attack(graph, asked, Judge(asked, (model, graph)), seed=0, check=lambda: None)
+    for kind in (PhaseSearch, Bisection):
+        search = kind(graph, case.box, [(0, case)], attack, lambda: None)
+        assert search.run(until=0.0) is None
+        assert (search.open_share, search.proven) == (1, False)
+        assert search.run() is None
+        assert (search.open_share, search.proven) == (0, True)
+
+
 def test_engines_say_the_same_and_what_they_cannot_do(tmp_path: Path) -> None:
     file_of(module_of(1, 2, 5, 5, 1), 2, tmp_path / "relu.onnx")
     file_of(module_of(1, 2, 5, 1, activation=nn.GELU), 2, tmp_path / "gelu.onnx")
@@ -304,6 +317,5 @@ def test_phases_of_two_networks_at_once(seed: int, tmp_path: Path) -> None:
         judge = Judge(asked, (model, graph), (other, beside))
         attack = Attack(both, asked, judge, seed=0, check=lambda: None)
         search = PhaseSearch(both, box, list(enumerate(cases)), attack, lambda: None)
-        found = Answer.UNSAT if search.run() is None else Answer.SAT
+        found = Answer.SAT if search.run() is not None else Answer.UNSAT if search.proven else Answer.UNKNOWN
         assert found is answer
-        assert not search.exhausted
