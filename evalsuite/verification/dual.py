@@ -328,7 +328,7 @@ def tightened(
         if source == 0 or not len(chosen):
             continue
         low, high = low.clone(), high.clone()
-        for some in chosen.split(_MOST // 2):
+        for some in torch.split(chosen, _MOST // 2):
             if time.perf_counter() > until:
                 return
             ends = torch.zeros(2, len(some), len(low), dtype=torch.float64)
