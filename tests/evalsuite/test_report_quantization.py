@@ -465,7 +465,7 @@ def test_a_run_without_quantization_has_no_section(tmp_path: Path) -> None:
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert "section-quantize" not in {each.get("id") for each in page.attributes("section")}
     assert "Accuracy by bit width" not in page.text
-    assert quantization_tables(Run(read_results(folder), Record({}), "gelu").run) == []
+    assert quantization_tables(Run(read_results(folder), Record({}), "gelu")) == []
 
 
 def test_of_many_quantize_steps_the_four_with_the_largest_differences_are_headlines(tmp_path: Path) -> None:
