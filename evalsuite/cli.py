@@ -383,7 +383,7 @@ def _verify_one(onnx: Path, vnnlib: Path, timeout: float, options: dict[str, Any
         print("error")
         stop(_unreadable(error))
     print(found.lines())
-    print(f"{found.reason}; {found.boxes} boxes; {found.prepare_seconds + found.seconds:.2f} s", file=sys.stderr)
+    print(f"{found.reason}; {found.boxes} parts; {found.prepare_seconds + found.seconds:.2f} s", file=sys.stderr)
 
 
 def _unreadable(error: Exception) -> str:

@@ -62,7 +62,7 @@ class Verification:
         answer: see `Answer`.
         witness: of `sat`.
         reason: which step decided, or why none could; and where boxes hold no float32 point, so that none is `sat`.
-        boxes: how many boxes were bounded.
+        boxes: how many boxes, and parts of boxes by phases, were bounded.
         prepare_seconds: spent on reading the files and comparing the network with ONNX Runtime.
         seconds: spent on deciding.
     """
@@ -269,7 +269,7 @@ class _Search:
             reasons.add("backward bounds" if bisection.boxes == 1 and used is bisection else name)
             open_ |= not used.proven
         if open_:
-            return _Found(Answer.UNKNOWN, "a part that float64 can't split further is not proven")
+            return _Found(Answer.UNKNOWN, "a part that can't be split further is not proven")
         return _Found(Answer.UNSAT, max(reasons, key=_REASONS.index))
 
     def _searched(
