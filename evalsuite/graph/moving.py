@@ -58,7 +58,7 @@ class Expand(Moving):
         """See `Operation`."""
         if all(each >= 0 for each in self.shape):
             return operands[0].expand(self.shape)
-        return operands[0].expand(at(self.shape, len(operands[-1])))
+        return operands[0].expand(at(self.shape, operands[-1].shape[0]))  # a symbol, as it is exported
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Positions(Moving):
 
     def __call__(self, *operands: Tensor) -> Tensor:
         """See `Operation`."""
-        return torch.arange(self.times * len(operands[0]), device=operands[0].device)
+        return torch.arange(self.times * operands[0].shape[0], device=operands[0].device)
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 
 from evalsuite.activations import Activation
 from evalsuite.verification.linear import Linear
 
+STEEPEST = 128.0
+"""From here on exp(x) is written as exp(128) in a softmax, which changes a share by at most exp(-128)."""
 CONVEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "exp": torch.exp, "reciprocal": torch.reciprocal, "rsqrt": torch.rsqrt, "square": torch.square,
+    "exp": torch.exp, "exp-of-softmax": lambda x: torch.exp(x.clamp(max=STEEPEST)), "reciprocal": torch.reciprocal,
+    "rsqrt": torch.rsqrt, "square": torch.square,
 }  # fmt: skip
 
 
@@ -49,7 +53,10 @@ class Maximum:
 
 @dataclass(frozen=True, slots=True)
 class Convex:
-    """One of `CONVEX` of each entry of an earlier value, which in real arithmetic is at least `least`."""
+    """One of `CONVEX` of each entry of an earlier value, which in real arithmetic is at least `least`.
+
+    As far as what is capped is not capped: "exp-of-softmax" is convex up to `STEEPEST`.
+    """
 
     source: int
     name: str
@@ -65,12 +72,16 @@ class Rounded:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """left(first) * right(second), entry by entry: `left` and `right` only choose entries, perhaps one repeatedly."""
+    """left(first) * right(second), entry by entry: `left` and `right` only choose entries, perhaps one repeatedly.
+
+    In real arithmetic no product is beyond `most` in magnitude, whatever the network's input is.
+    """
 
     first: int
     second: int
     left: Linear
     right: Linear
+    most: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 import torch
 
@@ -14,7 +15,7 @@ from evalsuite.activations import Activation
 from evalsuite.contract import Unsupported
 from evalsuite.relaxations import product
 from evalsuite.relaxations.twins import Form, Reach, apart_planes
-from evalsuite.verification.graph import CONVEX, Convex, Product
+from evalsuite.verification.graph import CONVEX, STEEPEST, Convex, Product
 from evalsuite.verification.rounding import EPS, TINY, magnitude, units
 from evalsuite.verification.scalar_lines import Middle
 
@@ -22,6 +23,7 @@ Interval = tuple[torch.Tensor, torch.Tensor]
 _Plane = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp": torch.exp,
+    "exp-of-softmax": torch.exp,
     "reciprocal": lambda x: -1 / (x * x),
     "rsqrt": lambda x: -x.rsqrt() / (2 * x),
     "square": lambda x: 2 * x,
@@ -30,6 +32,8 @@ _SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 _FALLING = ("reciprocal", "rsqrt")
 # A function, a slope, an intercept: some operations of numbers of their own size.
 _SLACK = 32 * EPS
+# How much smaller than written a share may be: exp(-STEEPEST) and more.
+_CAPPED = 1e-55
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,12 @@ def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[In
     width = high - low
     # The intercept makes the chord sound whatever its slope: a convex function less a line is greatest at an end.
     chord = torch.where(width > 0, (ends[1] - ends[0]) / torch.where(width > 0, width, 1.0), tangent)
+    if operation.name == "exp-of-softmax":
+        capped = high > STEEPEST
+        tangent, below = tangent.masked_fill(capped, 0.0), torch.where(capped, least * (1 - _SLACK), below)
+        chord = chord.masked_fill(capped, 0.0)
+    elif operation.name == "reciprocal":
+        least, below = least - _CAPPED, below - _CAPPED
     over = torch.maximum(ends[0] - chord * low, ends[1] - chord * high)
     over = over + _SLACK * (most.abs() + chord.abs() * size) + TINY
     interval = least - _SLACK * least.abs() - TINY, most + _SLACK * most.abs() + TINY
@@ -91,12 +101,25 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
         raise Unsupported(f"no planes of a product: {error}") from None
     corners = torch.stack([x * y for x in xs for y in ys])
     low, high = corners.amin(0), corners.amax(0)
+    low, high = low - 4 * EPS * low.abs() - TINY, high + 4 * EPS * high.abs() + TINY
     lower = planes.lower_x, planes.lower_y, planes.lower_intercept
     upper = planes.upper_x, planes.upper_y, planes.upper_intercept
+    if operation.most < inf:
+        most = operation.most * (1 + 4 * EPS)
+        low, high = low.clamp(-most, most), high.clamp(-most, most)
+        # On wide boxes no plane is as near as what is known of all products.
+        middles = [(ends[0] + ends[1]) / 2 for ends in (xs, ys)]
+        gap = sum(((b - a) * at for a, b, at in zip(lower, upper, middles, strict=False)), upper[2] - lower[2])
+        lower, upper = _flat(gap > high - low, lower, low), _flat(gap > high - low, upper, high)
     # Over all the products that take an operand.
     terms = 8 + low.shape[-1] + operation.left.terms + operation.right.terms
-    lines = Bilinear.between(lower, upper, (magnitude(*xs), magnitude(*ys)), terms)
-    return (low - 4 * EPS * low.abs() - TINY, high + 4 * EPS * high.abs() + TINY), lines
+    return (low, high), Bilinear.between(lower, upper, (magnitude(*xs), magnitude(*ys)), terms)
+
+
+def _flat(where: torch.Tensor, plane: _Plane, end: torch.Tensor) -> _Plane:
+    """The plane, or the constant `end`."""
+    x, y, rest = plane
+    return x.masked_fill(where, 0.0), y.masked_fill(where, 0.0), torch.where(where, end, rest)
 
 
 def are_twins(first: Activation, second: Activation) -> bool:

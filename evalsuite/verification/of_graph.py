@@ -7,7 +7,7 @@ matrix product the sum of products of entries.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from evalsuite.graph.owned import is_exact
 from evalsuite.graph.patterns import recognised
 from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
-from evalsuite.verification.writing import Known, Padded, Rule, Tensor, Writer, numbers
+from evalsuite.verification.writing import MASKED, Known, Padded, Rule, Tensor, Writer, numbers
 
 # Entries of a matrix that stands for a pool or an interpolation.
 _MATRIX = 2**24
@@ -49,10 +49,22 @@ def nodes_of(graph: TypedGraph, check: Callable[[], None]) -> tuple[list[Node], 
         raise
 
 
-def _sum(w: Writer, operation: typed.Sum, *given: Known) -> Tensor:
+def _sum(w: Writer, operation: typed.Sum, *given: Known) -> Tensor | Padded:
+    """A constant that masks leaves the other entries in a frame of -inf."""
+    masks = [each <= MASKED for each in given if isinstance(each, torch.Tensor) and bool((each <= MASKED).any())]
+    if masks and min(operation.signs) > 0:
+        kept = (each.masked_fill(each <= MASKED, 0.0) if isinstance(each, torch.Tensor) else each for each in given)
+        made = _added(w, operation, *kept)
+        return Padded(made, numbers(made.shape).masked_fill(masks[0], -1.0))
+    return _added(w, operation, *given)
+
+
+def _added(w: Writer, operation: typed.Sum, *given: Known) -> Tensor:
     shape = tuple(np.broadcast_shapes(*(each.shape for each in given)))
     signed = list(zip(operation.signs, given, strict=True))
     constants = [sign * each for sign, each in signed if isinstance(each, torch.Tensor)]
+    if not all(bool(each.isfinite().all()) for each in constants):
+        w.refuse("takes an infinite constant")
     tensors = [(sign, each) for sign, each in signed if isinstance(each, Tensor)]
     if len(constants) > 1:
         w.refuse("adds several constants, whose rounded sum would be none of the network")
@@ -201,20 +213,32 @@ def _reduction(w: Writer, operation: typed.Reduction, x: Tensor) -> Tensor:
     return w.moved(Reshape(tuple(shape)), w.along_last(x, operation.axes, of))
 
 
-def _softmax(w: Writer, operation: typed.Softmax, x: Tensor) -> Tensor:
+def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
+    """Of each row the entries that are not masked, each 1 / (1 + the sum over the others j of exp(x_j - x_i))."""
     if operation.log:
         w.refuse("no sound bounds of the logarithm of a softmax")
-
-    def of(y: Tensor) -> Tensor:
-        groups, size = y.shape
-        ones = torch.eye(size, dtype=torch.float64)
-        # Row (i, j): x_j - x_i.
-        apart = w.dense(y, (ones[None] - ones[:, None]).reshape(size**2, size))
-        powers = w.append(Convex(apart.value, "exp"), (groups * size, size))
-        sums = w.dense(powers, torch.ones(1, size))
-        return w.append(Convex(sums.value, "reciprocal", 1.0), (groups, size))
-
-    return w.along_last(x, (operation.axis,), of)
+    inner, index = (x.inner, x.index) if isinstance(x, Padded) else (x, numbers(x.shape))
+    rows = index.movedim(operation.axis, -1).long()
+    kept = rows >= 0
+    if not bool(kept.any(-1).all()):
+        w.refuse("a softmax of entries that are all masked")
+    others = kept[..., :, None] & kept[..., None, :] & ~torch.eye(rows.shape[-1], dtype=torch.bool)
+    entry, other = (each.expand(others.shape)[others] for each in (rows[..., :, None], rows[..., None, :]))
+    # The number of each entry among those that are kept, and of the entry of each pair.
+    place = torch.where(kept, kept.flatten().cumsum(0).reshape(kept.shape) - 1, -1)
+    of_pair = place[..., :, None].expand(others.shape)[others]
+    size, count, pairs = prod(inner.shape), int(kept.sum()), len(entry)
+    if not pairs:
+        alone = kept.movedim(-1, operation.axis).double()
+        return w.affine(inner, Select(torch.full((alone.numel(),), -1), size), tuple(alone.shape), alone)
+    negated = w.affine(inner, Same(-1), inner.shape)
+    parts = (inner.value, Select(other, size)), (negated.value, Select(entry, size))
+    apart = w.append(Affine(parts, torch.zeros(pairs, dtype=torch.float64)), (pairs,))
+    powers = w.append(Convex(apart.value, "exp-of-softmax"), (pairs,))
+    sums = w.affine(powers, Adjoint(Select(of_pair, count)), (count,), torch.ones(()))
+    shares = w.append(Convex(sums.value, "reciprocal", 1.0), (count,))
+    back = place.movedim(-1, operation.axis)
+    return w.affine(shares, Select(back.flatten(), count), tuple(back.shape))
 
 
 def _norm(w: Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> Tensor:
@@ -228,7 +252,8 @@ def _norm(w: Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> T
         squares = w.append(Convex(y.value, "square"), y.shape)
         bias = torch.tensor(operation.eps, dtype=torch.float64)
         mean = w.dense(squares, torch.ones(1, size, dtype=torch.float64) / size, bias)
-        return w.product(y, w.append(Convex(mean.value, "rsqrt", operation.eps), mean.shape))
+        # No entry's square is greater than the sum of all, which is less than `size` times what is divided by.
+        return w.product(y, w.append(Convex(mean.value, "rsqrt", operation.eps), mean.shape), most=sqrt(size))
 
     made = w.along_last(x, operation.axes, of)
     made = made if operation.weight is None else w.scaled(made, operation.weight)
@@ -250,8 +275,8 @@ def _matmul(w: Writer, operation: typed.MatMul, x: Known, y: Known) -> Tensor:
     # Entry (..., row, column, k) is x[..., row, k] y[..., k, column].
     first, second = numbers(x.shape)[..., :, None, :], numbers(y.shape).transpose(-1, -2)[..., None, :, :]
     left, right = (each.expand(np.broadcast_shapes(first.shape, second.shape)) for each in (first, second))
-    maps = [Select(index.flatten().long(), prod(each.shape)) for index, each in ((left, x), (right, y))]
-    made = w.append(Product(x.value, y.value, *maps), tuple(left.shape))
+    one, other = (Select(index.flatten().long(), prod(each.shape)) for index, each in ((left, x), (right, y)))
+    made = w.append(Product(x.value, y.value, one, other), tuple(left.shape))
     summed = w.dense(made, torch.ones(1, left.shape[-1]))
     return Tensor(summed.value, shape)
 

@@ -31,14 +31,19 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """A tensor in a frame of -inf, as only a maximum takes it: `index` of each entry in `inner`, -1 in the frame."""
+    """A tensor with -inf around or among its entries, as only a maximum and a softmax take it.
+
+    `index` has of each entry the number in `inner`, and -1 for -inf.
+    """
 
     inner: Tensor
     index: torch.Tensor
 
 
 Known = Tensor | torch.Tensor
-Rule = Callable[..., Tensor]
+Rule = Callable[..., Tensor | Padded]
+MASKED = -1e30
+"""At most this much, added to a score or put in its place, is a mask: -inf, since float32 sees nothing of the score."""
 
 
 class Writer:
@@ -94,9 +99,13 @@ class Writer:
             return Tensor(0, at(node.shape, 1))
         if isinstance(operation, typed.Constant):
             return operation.value.double() if operation.value.is_floating_point() else operation.value
-        if isinstance(operation, typed.MaxPool) and isinstance(self.found[node.sources[0]], Padded):
-            return self._rules[typed.MaxPool](self, operation, self.found[node.sources[0]])
+        if isinstance(operation, typed.MaxPool | typed.Softmax) and isinstance(self.found[node.sources[0]], Padded):
+            return self._rules[type(operation)](self, operation, self.found[node.sources[0]])
         given = [self.known(each) for each in node.sources]
+        if isinstance(operation, typed.Where) and isinstance(given[0], torch.Tensor):
+            return self._chosen(operation, given)
+        if not (operation.moves or isinstance(operation, typed.Sum)) and any(map(_is_infinite, given)):
+            self.refuse("takes an infinite constant")
         if isinstance(operation, Positions):
             return torch.arange(operation.times)
         if isinstance(operation, Expand | Reshape):
@@ -118,9 +127,24 @@ class Writer:
         result: torch.Tensor = typed.converted(operation, torch.float64)(*constants)
         if result.is_floating_point() and not (operation.moves or isinstance(operation, typed.Where)):
             self.refuse("takes constants alone, whose rounded result would be none of the network")
-        if not bool(result.isfinite().all()):
+        if not (bool(result.isfinite().all()) or operation.moves):
             self.refuse("its numbers are NaN or infinite, as of a mask")
         return result
+
+    def _chosen(self, operation: typed.Where, given: list[Known]) -> Known | Padded:
+        """By a constant condition: what is chosen of a constant may be -inf, as of a mask."""
+        constants = [each for each in given if isinstance(each, torch.Tensor)]
+        if len(constants) == len(given):
+            return operation(*constants)
+        plain = [torch.zeros(each.shape).double() if isinstance(each, Tensor) else each for each in given]
+        masked = operation(*plain) <= MASKED
+        if not bool(masked.any()):
+            return self.moved(operation, *given)
+        own = [each for each in given if isinstance(each, Tensor)]
+        index = operation(*(_marked(each, own=True) for each in given))
+        if len(own) > 1 or not torch.equal(masked, index < 0):
+            self.refuse("chooses between entries, -inf and other numbers")
+        return Padded(own[0], index)
 
     def known(self, source: int) -> Known:
         """What was written of a value; refused in a frame of -inf."""
@@ -134,7 +158,8 @@ class Writer:
         single = isinstance(operation, typed.Constant)
         if not operation.exact if single else any(each.dtype == torch.float64 for each in weights):
             self.refuse("its numbers are computed from others, and rounded")
-        if not all(bool(each.isfinite().all()) for each in weights if each.is_floating_point()):
+        finite = all(bool((each.isfinite() | (single & (each == -inf))).all()) for each in weights)
+        if not finite:
             self.refuse("has values that are NaN or infinite")
 
     def moved(self, operation: Any, *given: Known) -> Tensor:
@@ -178,12 +203,12 @@ class Writer:
             return Same()
         return Select(numbers(x.shape).expand(shape).flatten().long(), prod(x.shape))
 
-    def product(self, x: Tensor, y: Tensor) -> Tensor:
-        """The product, entry by entry."""
+    def product(self, x: Tensor, y: Tensor, most: float = inf) -> Tensor:
+        """The product, entry by entry, known to be of magnitudes up to `most`."""
         if x == y:
             return self.append(Convex(x.value, "square"), x.shape)
         shape = tuple(np.broadcast_shapes(x.shape, y.shape))
-        return self.append(Product(x.value, y.value, self.repeated(x, shape), self.repeated(y, shape)), shape)
+        return self.append(Product(x.value, y.value, self.repeated(x, shape), self.repeated(y, shape), most), shape)
 
     def scaled(self, x: Tensor, factor: torch.Tensor, *, terms: int = 2) -> Tensor:
         """The product with constants, which are off by at most `terms` units in the last place."""
@@ -195,6 +220,10 @@ class Writer:
 def numbers(shape: tuple[int, ...]) -> torch.Tensor:
     """The flat number of each entry, float64, which a move keeps exactly."""
     return torch.arange(prod(shape), dtype=torch.float64).reshape(shape)
+
+
+def _is_infinite(each: Known) -> bool:
+    return isinstance(each, torch.Tensor) and not bool(each.isfinite().all())
 
 
 def _marked(each: Known, own: bool) -> torch.Tensor:
