@@ -205,6 +205,7 @@ if TYPE_CHECKING:
         recompute_smooth_proof,
     )
     from evalsuite.verification.specification import Specification, specification_of
+    from evalsuite.verification.subjects import Subject, subjects
     from evalsuite.workloads.folders import data_folder
     from evalsuite.workloads.layers import convolution, mlp
     from evalsuite.workloads.options import Budget
@@ -436,6 +437,7 @@ _HOME = {
     "evalsuite.verification.of_network": ("graph_of_network",),
     "evalsuite.verification.propagation": ("Propagation",),
     "evalsuite.verification.specification": ("Specification", "specification_of"),
+    "evalsuite.verification.subjects": ("Subject", "subjects"),
     "evalsuite.variants.swapped": ("Swapped",),
     "evalsuite.variants.trained": ("Trained",),
     "evalsuite.variants.variant": ("Made", "Setup", "Variant", "train"),
@@ -575,6 +577,7 @@ __all__ = [
     "Stage",
     "Statement",
     "StepTable",
+    "Subject",
     "SwapBounds",
     "SwapCertificate",
     "Swapped",
@@ -705,6 +708,7 @@ __all__ = [
     "shifts",
     "specification_of",
     "split",
+    "subjects",
     "swap",
     "swap_to_relu",
     "tally",

@@ -345,14 +345,18 @@ class Property:
 def property_at(
     center: torch.Tensor, split: Split, sample: int, *, eps: float, domain: tuple[float, float], norm: Norm = "linf"
 ) -> Property:
-    """What the split's task asks of one of its samples, in the ball around `center`."""
+    """What the split's task asks of one of its samples, in the ball around `center`.
+
+    Where each position has a target, the last one that counts is meant.
+    """
     if split.task.asks == "interval":
         tolerance = float(cast("Any", split.task).tolerance)  # a task that asks for intervals has one
         target = split.targets[sample]
         return Property.interval(
             center, sample=sample, target=target, tolerance=tolerance, eps=eps, domain=domain, norm=norm
         )
-    label = int(split.targets[sample])
+    targets = split.targets[sample]
+    label = int(targets[targets != IGNORED][-1]) if targets.ndim else int(targets)
     return Property.robustness(center, sample=sample, label=label, eps=eps, domain=domain, norm=norm)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,15 @@ FILE = "counterexamples.json"
 
 
 def write_counterexamples(
-    folder: Path, data: Data, module: nn.Module, found: Iterable[tuple[Property, torch.Tensor]]
+    folder: Path,
+    data: Data,
+    module: nn.Module | Mapping[int, nn.Module],
+    found: Iterable[tuple[Property, torch.Tensor]],
 ) -> Path:
     """Write `counterexamples.json`: a list of objects, in the order given, whose numbers read back exactly.
 
-    Each has the `sample`, its radius `eps`, the `input` that was found and the `clean` one, both of the input's shape,
+    Each has the `sample`, its radius `eps`, the `input` that was found and the `clean` one, both of the input's shape
+    (of tokens, what they are embedded to),
     and `picture`, their (channels, height, width), or null where they are no images. Where a margin was asked there are
     `label`, the `logits` of the input, its `class`, which is that of the greatest logit besides the label's, and
     `clean_class`; where an interval was, `lowest` and `highest`, null where nothing is asked of an output.
@@ -30,7 +34,7 @@ def write_counterexamples(
     Args:
         folder: where the file goes.
         data: whose test samples the properties are of.
-        module: gives (batch, outputs) of (batch, *input_shape).
+        module: gives (batch, outputs) of (batch, *input_shape); by sample, where each has its own.
         found: properties, and a float32 point of each, of the shape of one input, that violates it.
 
     Returns:
@@ -40,12 +44,17 @@ def write_counterexamples(
 
     path = folder / FILE
     with torch.no_grad():
-        path.write_text(json.dumps([_entry(data, module, *each) for each in found]), encoding="utf-8")
+        entries = [
+            _entry(data, module[property_.sample] if isinstance(module, Mapping) else module, property_, point)
+            for property_, point in found
+        ]
+    path.write_text(json.dumps(entries), encoding="utf-8")
     return path
 
 
 def _entry(data: Data, module: nn.Module, property_: Property, point: torch.Tensor) -> dict[str, Any]:
-    clean, shape = data.test.inputs[property_.sample], data.image_shape
+    middle, shape = (property_.lower / 2 + property_.upper / 2).float(), data.image_shape
+    clean = middle if data.vocabulary is not None else data.test.inputs[property_.sample]
     found = {"sample": property_.sample, "eps": property_.eps, "input": point.tolist(), "clean": clean.tolist(),
              "picture": list(shape) if shape else None}  # fmt: skip
     if property_.ends is not None:

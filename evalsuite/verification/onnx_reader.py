@@ -16,6 +16,7 @@ import onnx
 import torch
 
 from evalsuite.contract import Unsupported
+from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.onnx_call import guarded
 from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.sizes import at
@@ -67,12 +68,20 @@ def graph_of(model: onnx.ModelProto, where: str, check: Callable[[], None] = lam
     if inputs[0].type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
         raise Unsupported(f"{where}: input {inputs[0].name!r} is not float32")
     try:
-        typed = graph_of_model(model, check=check)
-        written, output = nodes_of(typed, check)
+        return graph_of_typed(graph_of_model(model, check=check), inputs[0].name, check)
     except Unsupported as error:
         raise Unsupported(f"{where}: {error}") from error
+
+
+def graph_of_typed(typed: TypedGraph, name: str, check: Callable[[], None] = lambda: None) -> Graph:
+    """The same of a typed graph with one real input, which an ONNX file calls `name`.
+
+    Raises:
+        Unsupported: an operation has no sound bounds here; by the node's name.
+    """
+    written, output = nodes_of(typed, check)
     nodes, value = _needed(written, output.value)
-    return Graph(nodes, value, at(typed.nodes[0].shape, 1), output.shape, inputs[0].name)
+    return Graph(nodes, value, at(typed.nodes[0].shape, 1), output.shape, name)
 
 
 def _needed(nodes: list[Node], output: int) -> tuple[tuple[Node, ...], int]:

@@ -62,6 +62,7 @@ class Bounds:
     version: ClassVar[str] = "5"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     takes_tokens: ClassVar[bool] = True
+    takes_several: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True
 

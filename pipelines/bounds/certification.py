@@ -49,7 +49,12 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
     if network.deployed is not None:
         raise Unsupported("the network is an ONNX file of integers, which a step before wrote; smt verifies it")
     pace = Pace(time.monotonic() + _SHARE * bench.time_limit)
-    subject, samples = _subject(network, bench, options)
+    try:
+        subject, samples = _subject(network, bench, options)
+    except Unsupported as refusal:
+        if network.vocabulary is None:
+            raise
+        return _of_graph(network, bench, options, refusal)
     patches = True
     while True:
         try:
@@ -73,15 +78,15 @@ def _of_graph(
 ) -> tuple[list[Metric], Path | None]:
     """What auto_LiRPA does not manage, by bounds of the ONNX graph. Raises Unsupported: what both say."""
     try:
-        if network.vocabulary is not None:
-            raise Unsupported("it takes tokens")
-        return certify_graph(network, bench, options, f"bounded by its ONNX graph instead: {refusal}")
+        return certify_graph(network, bench, options, f"bounded by its graph instead: {refusal}")
     except Unsupported as error:
-        raise Unsupported(f"{refusal}; nor by its ONNX graph: {error}") from error
+        raise Unsupported(f"{refusal}; nor by its graph: {error}") from error
 
 
 def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, Samples]:
     """A network of real inputs, and its samples."""
+    if network.several:
+        raise Unsupported(f"auto_LiRPA takes one input; {network.name} has several inputs")
     test = bench.data.test
     targets = test.targets[: options.samples]
     inputs = torch.cat([test.inputs[places] for places in torch.split(torch.arange(len(targets)), _READ)])

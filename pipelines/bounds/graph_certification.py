@@ -1,11 +1,14 @@
 """What of the properties holds where there are no torch layers, or no classes: by the bounds of the ONNX graph.
 
-Of ONNX files, whoever wrote them, and of regressions, whose outputs are to stay within an interval.
+Of ONNX files, whoever wrote them, of regressions, whose outputs are to stay within an interval, and of what auto_LiRPA
+does not manage. Of tokens, what follows their embedding is bounded.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,10 +21,12 @@ from evalsuite import (
     Network,
     Propagation,
     Property,
+    Subject,
     Unsupported,
     falsify,
     graph_of_network,
     running,
+    subjects,
     violated,
 )
 from pipelines.bounds import METHODS, Bounds
@@ -52,6 +57,25 @@ class _Flat(nn.Module):
         return self._graph(x.flatten(1))
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Of some samples: their network, its graph, and what runs it."""
+
+    subject: Subject
+    graph: Graph
+    run: nn.Module
+
+    @torch.no_grad()
+    def wrong(self, points: list[torch.Tensor], properties: list[Property]) -> torch.Tensor:
+        """Where the network itself, one point at a time, violates the property, (points,) bool."""
+        pairs = zip(points, properties, strict=True)
+        return torch.cat([violated(self.run(point[None]), [each]) for point, each in pairs])
+
+
+Asked = list[tuple[_Part, list[Property]]]
+"""Of each part of the samples what is asked of them."""
+
+
 class GraphCertification:
     """Certifies one network's properties, radius by radius, until the share of the time limit is used.
 
@@ -67,19 +91,21 @@ class GraphCertification:
 
     def __init__(self, network: Network, bench: Bench, options: Bounds, refusal: str = "") -> None:
         if options.norm != "linf":
-            raise Unsupported(
-                f"norm {options.norm!r}: of an ONNX file, or an interval, boxes are bounded alone; use linf"
-            )
+            raise Unsupported(f"norm {options.norm!r}: by bounds of a graph, boxes are bounded alone; use linf")
         self._deadline = time.monotonic() + _SHARE * bench.time_limit
-        _, self._graph = graph_of_network(network)
-        self._run, self._bench, self._options = running(network), bench, options
-        self._rows, self._refusal = Rows(options.norm), refusal
+        self._bench, self._options, self._refusal = bench, options, refusal
+        self._parts = [
+            _Part(each, graph_of_network(each.network)[1], running(each.network))
+            for each in subjects(network, bench, options.samples)
+        ]
+        self._rows = Rows(options.norm)
         self._broken: Broken = []
 
     def metrics(self) -> list[Metric]:
         """All that is measured."""
-        centers = self._bench.properties(0.0, self._options.samples)
-        correct = ~self._wrong([each.lower.float() for each in centers], centers)
+        correct = torch.cat([
+            ~part.wrong([each.lower.float() for each in centers], centers) for part, centers in self._asked(0.0)
+        ])  # fmt: skip
         metrics = [self._rows.clean(correct)]
         for eps in sorted(self._options.eps):
             metrics += self._at(eps, correct)
@@ -87,70 +113,70 @@ class GraphCertification:
             metrics.append(self._rows.no_radius(self._options.radius, "radii are not searched by " + _OWN))
         return metrics
 
-    @torch.no_grad()
-    def _wrong(self, points: list[torch.Tensor], properties: list[Property]) -> torch.Tensor:
-        """Where the network itself, one point at a time, violates the property, (points,) bool."""
-        pairs = zip(points, properties, strict=True)
-        return torch.cat([violated(self._run(point[None]), [each]) for point, each in pairs])
+    def _asked(self, eps: float) -> Asked:
+        """The properties of a radius, in the order in which all that is found of them stands."""
+        return [(part, part.subject.properties(eps)) for part in self._parts]
 
     @property
     def kept(self) -> Path | None:
         """The file of a counterexample of each radius, where inputs are images and any was found."""
-        return kept(self._bench, self._run, self._broken)
+        return kept(self._bench, self._parts[0].run, self._broken)
 
     def _at(self, eps: float, correct: torch.Tensor) -> list[Metric]:
-        properties = self._bench.properties(eps, self._options.samples)
+        asked = self._asked(eps)
+        properties = [each for _, some in asked for each in some]
         began = time.monotonic()
-        points, late = self._attacked(properties)
+        points, late = self._attacked(asked)
         metrics = self._rows.attack(properties, points, late, time.monotonic() - began)
         self._broken += first_broken(properties, points, correct)
         broken = torch.tensor([point is not None for point in points])
         accuracy = None if bool(late.all()) else (~broken).double().mean().item()
         for method in METHODS:
             if method in self._options.methods:
-                found = self._by(method, properties, broken)
+                found = self._by(method, asked, broken)
                 metrics += self._rows.found(properties, found, accuracy, ())
                 if self._refusal and method in _BACKWARD:
                     metrics += self._rows.found(properties, _none(method, len(properties), self._refusal), accuracy, ())
         return metrics
 
-    def _attacked(self, properties: list[Property]) -> tuple[Points, torch.Tensor]:
+    def _attacked(self, asked: Asked) -> tuple[Points, torch.Tensor]:
         """Counterexamples that the network itself confirms, and which properties were not attacked in time."""
-        points: Points = [None] * len(properties)
-        late = torch.zeros(len(properties), dtype=torch.bool)
-        module, restarts = _Flat(self._graph), self._options.restarts
-        for start in range(0, len(properties), _BATCH):
-            some = properties[start : start + _BATCH]
-            if time.monotonic() > self._deadline:
-                late[start:] = True
-                break
-            for place, point in enumerate(falsify(module, some, seed=self._bench.seed, restarts=restarts), start):
-                if point is not None and bool(self._wrong([point], [properties[place]])):
-                    points[place] = point
-        return points, late
+        points, late = list[torch.Tensor | None](), list[bool]()
+        for part, some in _batches(asked):
+            timely = time.monotonic() <= self._deadline
+            late += [not timely] * len(some)
+            if not timely:
+                points += [None] * len(some)
+                continue
+            found = falsify(_Flat(part.graph), some, seed=self._bench.seed, restarts=self._options.restarts)
+            for each, point in zip(some, found, strict=True):
+                points.append(point if point is not None and bool(part.wrong([point], [each])) else None)
+        return points, torch.tensor(late)
 
-    def _by(self, method: str, properties: list[Property], broken: torch.Tensor) -> Found:
+    def _by(self, method: str, asked: Asked, broken: torch.Tensor) -> Found:
         began = time.monotonic()
-        holds = torch.zeros(len(properties), dtype=torch.bool)
-        late = holds.clone()
         if method not in _BACKWARD:
-            return _none(method, len(properties), self._refusal or _REFUSED)
-        for start in range(0, len(properties), _BATCH):
-            some = slice(start, start + _BATCH)
+            return _none(method, len(broken), self._refusal or _REFUSED)
+        holds, late = list[bool](), list[bool]()
+        for part, some in _batches(asked):
             try:
-                holds[some] = self._proven(properties[some], backward=_BACKWARD[method])
+                holds += self._proven(part.graph, some, backward=_BACKWARD[method]).tolist()
+                late += [False] * len(some)
             except _OutOfTime:
-                late[start:] = True
-                break
+                holds += [False] * len(some)
+                late += [True] * len(some)
             except Unsupported as error:
                 if _BACKWARD[method]:
                     raise
                 # Intervals alone may be too wide, as of a softmax's powers, where backward bounds are not.
-                return _none(_GRAPH + method, len(properties), str(error), time.monotonic() - began)
+                return _none(_GRAPH + method, len(broken), str(error), time.monotonic() - began)
+        proven = torch.tensor(holds)
         # A proof is of real arithmetic: what float32 breaks all the same is not counted.
-        return Found(_GRAPH + method, holds & ~broken, late, holds & broken, time.monotonic() - began, None, _OWN)
+        return Found(
+            _GRAPH + method, proven & ~broken, torch.tensor(late), proven & broken, time.monotonic() - began, None, _OWN
+        )
 
-    def _proven(self, properties: list[Property], *, backward: bool) -> torch.Tensor:
+    def _proven(self, graph: Graph, properties: list[Property], *, backward: bool) -> torch.Tensor:
         """Which hold, (properties,) bool."""
 
         def check() -> None:
@@ -161,8 +187,8 @@ class GraphCertification:
         lower, upper = (
             torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper")
         )
-        bounds = Propagation(self._graph, lower, upper, backward=backward, check=check)
-        units = torch.eye(self._graph.outputs, dtype=torch.float64)
+        bounds = Propagation(graph, lower, upper, backward=backward, check=check)
+        units = torch.eye(graph.outputs, dtype=torch.float64)
         found = torch.zeros(len(properties), dtype=torch.bool)
         if properties[0].ends is not None:
             ends = bounds.lower_bounds(torch.cat([units, -units])).value
@@ -171,11 +197,17 @@ class GraphCertification:
                 found[place] = bool((ends[place] >= torch.cat([each.ends[0], -each.ends[1]])).all())
             return found
         for label in {each.label for each in properties}:
-            others = [each for each in range(self._graph.outputs) if each != label]
+            others = [each for each in range(graph.outputs) if each != label]
             margins = bounds.lower_bounds(units[label] - units[others]).value
             asked = torch.tensor([each.label == label for each in properties])
             found |= asked & (margins > 0).all(1)
         return found
+
+
+def _batches(asked: Asked) -> Iterator[tuple[_Part, list[Property]]]:
+    for part, properties in asked:
+        for start in range(0, len(properties), _BATCH):
+            yield part, properties[start : start + _BATCH]
 
 
 def _none(method: str, count: int, reason: str, seconds: float = 0.0) -> Found:

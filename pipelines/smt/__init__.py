@@ -32,7 +32,7 @@ class Smt:
     residual sums or attention, boxes are bisected under bounds of the ONNX graph, the method "bisection": `holds` is of
     real arithmetic on the float32 weights, `violated` a float32 input that ONNX Runtime, and torch where there is a
     module, show; these queries end by the clock. A regression's property is that every output stays within the
-    tolerance of its target.
+    tolerance of its target. Of tokens, boxes are around what they are embedded to, in the embedding's units.
 
     Every other query ends by a count of its nodes, or of Z3's steps, that a usual machine reaches before
     `query_time_limit`: so the verdicts are the same everywhere. Where the clock ends one all the same, rows that rest
@@ -63,6 +63,8 @@ class Smt:
     version: ClassVar[str] = "5"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "numpy", "highspy", "z3-solver", "onnx", "onnxruntime")
     takes_any_task: ClassVar[bool] = True
+    takes_tokens: ClassVar[bool] = True
+    takes_several: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True
 
     eps: tuple[float, ...] = (0.03125,)

@@ -1,26 +1,31 @@
-"""Exact verdicts by bounds and bisection of the ONNX graph: of files, of intervals, of what is no chain of layers."""
+"""Exact verdicts by bounds and bisection of a graph: of files, intervals, tokens, of what is no chain of layers."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from evalsuite import (
     Answer,
     Bench,
+    Graph,
     Metric,
     Network,
     Outcome,
     Pointwise,
     Property,
+    Subject,
     Unsupported,
     Verdict,
     decide,
     graph_of_network,
     running,
     specification_of,
+    subjects,
     violated,
     write_counterexamples,
 )
@@ -30,6 +35,8 @@ from pipelines.smt.methods import BY_BOUNDS, Settled, found_among
 from pipelines.smt.rows import rows, setting_of
 
 if TYPE_CHECKING:
+    import onnx
+
     from pipelines.smt import Smt
 
 METHOD = "bisection"
@@ -51,35 +58,53 @@ def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
         names = [name for name, given in asked.items() if given] or [f"method {options.method!r}"]
         raise Unsupported(f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no interval")
     deadline = time.monotonic() + _SHARE * bench.time_limit
-    model, graph = graph_of_network(network)
-    neurons = sum(node.size for node in graph.nodes if isinstance(node.operation, Pointwise))
-    for count, most, what in ((graph.inputs, "max_inputs", "inputs"), (neurons, "max_neurons", "neurons")):
-        if count > getattr(options, most):
-            raise Unsupported(f"{count} {what}; {most} is {getattr(options, most)}")
-    module, metrics, broken = running(network), list[Metric](), list[tuple[Property, torch.Tensor]]()
+    asked_of = [_Asked.of(each, options) for each in subjects(network, bench, options.samples)]
+    metrics, broken = list[Metric](), list[tuple[Property, torch.Tensor]]()
+    for eps in options.eps:
+        pairs = [(asked, each) for asked in asked_of for each in asked.subject.properties(eps)]
+        settled = [
+            asked.settle(each, min(options.query_time_limit, deadline - time.monotonic()), bench.seed)
+            for asked, each in pairs
+        ]
+        properties, setting = [each for _, each in pairs], setting_of(eps, METHOD)
+        metrics += rows([each.sample for each in properties], settled, options.query_time_limit, setting)
+        metrics += without_proofs(METHOD, setting) if options.proofs else []
+        broken += found_among(properties, settled)
+    runs = {each.sample: asked.run for asked in asked_of for each in asked.subject.properties(0.0)}
+    return Outcome(metrics, {"counterexamples": write_counterexamples(bench.folder, bench.data, runs, broken)})
 
-    def settle(property_: Property) -> Settled:
-        left = min(options.query_time_limit, deadline - time.monotonic())
-        if left <= 0:
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Of some samples: their network, its file and graph, and what runs it."""
+
+    subject: Subject
+    model: onnx.ModelProto
+    graph: Graph
+    run: nn.Module
+
+    @classmethod
+    def of(cls, subject: Subject, options: Smt) -> _Asked:
+        model, graph = graph_of_network(subject.network)
+        neurons = sum(node.size for node in graph.nodes if isinstance(node.operation, Pointwise))
+        for count, most, what in ((graph.inputs, "max_inputs", "inputs"), (neurons, "max_neurons", "neurons")):
+            if count > getattr(options, most):
+                raise Unsupported(f"{count} {what}; {most} is {getattr(options, most)}")
+        return cls(subject, model, graph, running(subject.network))
+
+    def settle(self, property_: Property, seconds: float, seed: int) -> Settled:
+        if seconds <= 0:
             return Settled(Verdict.TIMEOUT, JOB_ENDS, clocked=True)
-        specification = specification_of(property_, graph.outputs)
-        found = decide(model, graph, specification, timeout=left, seed=bench.seed)
+        found = decide(
+            self.model, self.graph, specification_of(property_, self.graph.outputs), timeout=seconds, seed=seed
+        )
         verdict, reason, point = _VERDICTS[found.answer], found.reason, None
         if verdict is Verdict.HOLDS and reason in ("intervals", "backward bounds"):
             reason = BY_BOUNDS
         if found.witness is not None:
             point = torch.tensor(found.witness.inputs).reshape(property_.lower.shape)
             with torch.no_grad():
-                if not bool(violated(module(point[None]), [property_])):
+                if not bool(violated(self.run(point[None]), [property_])):
                     verdict, reason, point = Verdict.UNKNOWN, "ONNX Runtime violates it, but torch does not", None
         return Settled(verdict, reason, nodes=found.boxes, counterexample=point, seconds=found.seconds,
                        clocked=verdict is Verdict.TIMEOUT)  # fmt: skip
-
-    for eps in options.eps:
-        properties = bench.properties(eps, options.samples)
-        settled = [settle(each) for each in properties]
-        setting = setting_of(eps, METHOD)
-        metrics += rows([each.sample for each in properties], settled, options.query_time_limit, setting)
-        metrics += without_proofs(METHOD, setting) if options.proofs else []
-        broken += found_among(properties, settled)
-    return Outcome(metrics, {"counterexamples": write_counterexamples(bench.folder, bench.data, module, broken)})

@@ -45,6 +45,8 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
         raise Unsupported("an integer network is verified for margins alone, and the task asks for an interval")
     if network.deployed is not None or network.integer is not None:
         return _of_integers(options, network, bench)
+    if network.vocabulary is not None or network.several:
+        return measure_graph(options, network, bench)
     deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
     try:
         method = method_for(options, network, bench, deadline)
@@ -74,11 +76,11 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
 
 
 def _of_graph(options: Smt, network: Network, bench: Bench, refusal: Unsupported) -> Outcome:
-    """What is no chain of layers, by bounds of its ONNX graph. Raises Unsupported: what both say."""
+    """What is no chain of layers, by bounds of its graph. Raises Unsupported: what both say."""
     try:
         return measure_graph(options, network, bench)
     except Unsupported as error:
-        raise Unsupported(f"{refusal}; nor by its ONNX graph: {error}") from error
+        raise Unsupported(f"{refusal}; nor by its graph: {error}") from error
 
 
 def _of_integers(options: Smt, network: Network, bench: Bench) -> Outcome:

@@ -18,8 +18,9 @@ class Certificate:
     with the float32 weights, computed in float64 with all rounding accounted for. The prediction is the class that the
     network before the swap gives the ball's center, not the sample's true class: this is no robustness verdict.
 
-    A network that is no chain of layers, as with residual sums or attention, is bounded by its ONNX graph beside the
-    swapped one's: more loosely, and at its own hardness alone.
+    A network that is no chain of layers, as with residual sums or attention, is bounded by its graph beside the swapped
+    one's: more loosely, and at its own hardness alone. Of tokens, balls are around what they are embedded to, in the
+    embedding's units; where each position has logits, those of the last one with a target are meant.
 
     Then lambda is set to each value of `hardness` in the network before the swap, and compared with ReLU of the same
     weights: how the certified and the observed disruption fall as lambda grows.
@@ -33,6 +34,8 @@ class Certificate:
 
     version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
+    takes_tokens: ClassVar[bool] = True
+    takes_several: ClassVar[bool] = True
 
     eps: tuple[float, ...] = (0.0, 0.01, 0.02)
     samples: int = 100
@@ -60,7 +63,7 @@ class Certificate:
         """
         from pipelines.swap_certificate.measuring import Measurement
 
-        work = Measurement(network, bench)
+        work = Measurement(network, bench, max(self.samples, self.sweep_samples))
         metrics = [each for eps in self.eps for each in work.at(eps, self.samples)]
         metrics += [
             each

@@ -1,4 +1,4 @@
-"""The swap's certificate where a network is no chain of layers: by bounds of both networks' ONNX graphs side by side.
+"""The swap's certificate where a network is no chain of layers: by bounds of both networks' graphs side by side.
 
 Each network has its own relaxations, so that bounds are looser than those of `SwapBounds`, which follow the difference
 from layer to layer; on narrow boxes it matters little.
@@ -27,25 +27,41 @@ class OutOfTime(Exception):
     """The deadline has passed."""
 
 
+def with_swap(network: Network) -> Network:
+    """The network after its swap, beside itself before: a network that was not swapped, with what a swap would make.
+
+    Raises:
+        Unsupported: nothing can be swapped.
+    """
+    if network.unswapped is not None:
+        return network
+    try:
+        swapped = swap_to_relu(network.module, (network.example(2),))
+    except ValueError as error:
+        raise Unsupported(f"nothing to swap: {error}") from error
+    return replace(network, module=swapped, unswapped=network.module)
+
+
 class GraphSwapBounds:
     """As `SwapBounds`, of one hardness: the network's own; certificates raise OutOfTime at the `deadline`.
 
+    Args:
+        network: after its swap, beside itself before.
+        deadline: of the monotonic clock.
+
     Raises:
-        Unsupported: nothing can be swapped, or an operation has no sound bounds.
+        Unsupported: nothing was swapped, or an operation has no sound bounds.
     """
 
     batch = 1
 
     def __init__(self, network: Network, deadline: float) -> None:
         self._deadline = deadline
-        before, after = network.unswapped, network.module
-        if before is None:
-            before = network.module
-            try:
-                after = swap_to_relu(before, network.example(2))
-            except ValueError as error:
-                raise Unsupported(f"nothing to swap: {error}") from error
-        first, second = (graph_of_network(replace(network, module=each, unswapped=None))[1] for each in (before, after))
+        assert network.unswapped is not None
+        first, second = (
+            graph_of_network(replace(network, module=each, unswapped=None))[1]
+            for each in (network.unswapped, network.module)
+        )
         curves = [each.operation.traits for each in first.nodes if isinstance(each.operation, Pointwise)]
         if all(each.name == "relu" or not each.swaps or each.gate for each in curves):
             raise Unsupported("nothing to swap: the network has no activation but ReLU")

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from evalsuite import Bench, Direction, Metric, Network, Property, SwapBounds, Unsupported, census, in_layers
-from pipelines.swap_certificate.graph_bounds import GraphSwapBounds, OutOfTime
+from evalsuite import (
+    Bench,
+    Direction,
+    Metric,
+    Network,
+    Property,
+    Subject,
+    SwapBounds,
+    Unsupported,
+    census,
+    in_layers,
+    subjects,
+)
+from pipelines.swap_certificate.graph_bounds import GraphSwapBounds, OutOfTime, with_swap
 
 # What is left of the time limit is for the rest of the job.
 _SHARE = 0.8
@@ -53,38 +66,65 @@ def before_swap(network: Network) -> nn.Module:
     return module
 
 
-def _bounds(network: Network, deadline: float) -> tuple[SwapBounds | GraphSwapBounds, SwapBounds | None]:
-    """Of the network, and of the same weights before and after the swap: None where that is read as a graph alone.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Of some samples: the bounds, and those of the same weights before and after the swap, of any hardness.
 
-    Raises:
-        Unsupported: what both ways of reading say.
+    Those are None where the network is read as a graph.
     """
-    repaired = None if network.unswapped is None else network.module
-    try:
-        module, shape = before_swap(network), network.input_shape
-        own = SwapBounds(module, shape, swapped=repaired)
-        return own, own if repaired is None else SwapBounds(module, shape)
-    except Unsupported as refusal:
+
+    subject: Subject
+    bounds: SwapBounds | GraphSwapBounds
+    swept: SwapBounds | None
+
+
+def _parts(network: Network, bench: Bench, count: int, deadline: float) -> list[_Part]:
+    """Of all samples that may be asked for. Raises Unsupported: what both ways of reading say."""
+    refusal = "tokens are bounded by the graph behind their embedding"
+    if network.vocabulary is None and not network.several:
+        repaired = None if network.unswapped is None else network.module
         try:
-            return GraphSwapBounds(network, deadline), None
+            module, shape = before_swap(network), network.input_shape
+            own = SwapBounds(module, shape, swapped=repaired)
+            swept = own if repaired is None else SwapBounds(module, shape)
+            return [_Part(each, own, swept) for each in subjects(network, bench, count)]
         except Unsupported as error:
-            raise Unsupported(f"{refusal}; nor by its ONNX graph: {error}") from error
+            refusal = str(error)
+    try:
+        asked = subjects(with_swap(network), bench, count)
+        return [_Part(each, GraphSwapBounds(each.network, deadline), None) for each in asked]
+    except Unsupported as error:
+        raise Unsupported(f"{refusal}; nor by its graph: {error}") from error
 
 
 class Measurement:
-    """Metrics of one network, radius by radius, until its share of the time limit is used."""
+    """Metrics of one network, radius by radius, until its share of the time limit is used.
 
-    def __init__(self, network: Network, bench: Bench) -> None:
+    Args:
+        network: what is measured.
+        bench: its data.
+        samples: how many test samples may be asked for at most.
+    """
+
+    def __init__(self, network: Network, bench: Bench, samples: int) -> None:
         self._deadline = time.monotonic() + _SHARE * bench.time_limit
         self._bench = bench
-        self._own, self._same_weights = _bounds(network, self._deadline)
+        self._parts = _parts(network, bench, samples, self._deadline)
         self._slowest = 0.0
+
+    def _asked(self, eps: float, samples: int) -> list[tuple[_Part, list[Property]]]:
+        """What is asked of the first samples, by parts."""
+        chosen = set(self._bench.data.test.labelled.nonzero().flatten()[:samples].tolist())
+        return [
+            (part, [each for each in part.subject.properties(eps) if each.sample in chosen]) for part in self._parts
+        ]
 
     def at(self, eps: float, samples: int) -> list[Metric]:
         """All metrics of one radius, for the network as it is."""
-        properties = self._bench.properties(eps, samples)
+        asked = self._asked(eps, samples)
+        properties = [each for _, some in asked for each in some]
         setting = {"eps": eps}
-        found = self._found(self._own, properties, None)
+        found = self._found([(part.bounds, some) for part, some in asked], None)
         if found is None:
             return _nothing(setting, _OF_A_RADIUS)
         reason = _told(len(found.certified), len(properties))
@@ -114,11 +154,13 @@ class Measurement:
 
     def swept(self, eps: float, samples: int, hardness: float) -> list[Metric]:
         """Certified and observed disruption of one radius, with every lambda set to `hardness`."""
-        properties = self._bench.properties(eps, samples)
+        asked = self._asked(eps, samples)
+        properties = [each for _, some in asked for each in some]
         setting = {"eps": eps, "hardness": hardness}
-        if self._same_weights is None:
+        swept = [(part.swept, some) for part, some in asked if part.swept is not None]
+        if not swept:
             return _nothing(setting, _OF_A_HARDNESS, "lambda is swept where layers are in a row alone")
-        found = self._found(self._same_weights, properties, hardness)
+        found = self._found(swept, hardness)
         if found is None:
             return _nothing(setting, _OF_A_HARDNESS)
         reason = _told(len(found.certified), len(properties))
@@ -128,18 +170,19 @@ class Measurement:
         ]
 
     def _found(
-        self, bounds: SwapBounds | GraphSwapBounds, properties: list[Property], hardness: float | None
+        self, asked: Sequence[tuple[SwapBounds | GraphSwapBounds, list[Property]]], hardness: float | None
     ) -> _Found | None:
         """What could be found of the first properties in time; None if nothing."""
         parts = []
-        for at in range(0, len(properties), bounds.batch):
+        batches = (
+            (bounds, properties[at : at + bounds.batch])
+            for bounds, properties in asked for at in range(0, len(properties), bounds.batch)
+        )  # fmt: skip
+        for bounds, some in batches:
             began = time.monotonic()
             if began + self._slowest > self._deadline:
                 break
-            lower, upper = (
-                torch.stack([getattr(each, side) for each in properties[at : at + bounds.batch]])
-                for side in ("lower", "upper")
-            )
+            lower, upper = (torch.stack([getattr(each, side) for each in some]) for side in ("lower", "upper"))
             try:
                 proven = bounds.certify(lower, upper, hardness=hardness)
             except OutOfTime:

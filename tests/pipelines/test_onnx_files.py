@@ -196,4 +196,4 @@ def test_gate_takes_several_inputs_where_stages_do(bench: Callable[..., Bench]) 
         except Unsupported as error:
             refused.add(str(error))
     assert refused == {"takes one input; iris-mlp has several"}
-    assert taken == ["accuracy", "export", "quantize", "prune"]
+    assert taken == ["accuracy", "export", "quantize", "prune", "swap-certificate", "bounds", "smt"]

@@ -16,7 +16,7 @@ from evalsuite import Bench, Metric, Network, SwapBounds, Unsupported, swap_to_r
 from evalsuite.certificate import SwapCertificate
 from evalsuite.testing import check_stage
 from pipelines.swap_certificate import Certificate
-from pipelines.swap_certificate.graph_bounds import GraphSwapBounds
+from pipelines.swap_certificate.graph_bounds import GraphSwapBounds, with_swap
 from pipelines.swap_certificate.measuring import Measurement
 
 MakeNetwork = Callable[..., Network]
@@ -71,7 +71,7 @@ def test_a_network_that_was_not_swapped_is_compared_with_its_direct_swap(
         (nn.Sequential(nn.Linear(64, 10), nn.ReLU()), "nothing to swap"),
         (
             nn.Sequential(nn.Linear(64, 10), nn.GELU(), nn.LogSoftmax(1)),
-            r"2: LogSoftmax.*; nor by its ONNX graph: .*log",
+            r"2: LogSoftmax.*; nor by its graph: .*log",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_the_graphs_bounds_of_a_chain_contain_the_chains(network: MakeNetwork, b
     lower, upper = (torch.stack([getattr(each, side) for each in properties]) for side in ("lower", "upper"))
     ours, theirs = (
         each.certify(lower, upper)
-        for each in (GraphSwapBounds(made, math.inf), SwapBounds(made.module, made.input_shape))
+        for each in (GraphSwapBounds(with_swap(made), math.inf), SwapBounds(made.module, made.input_shape))
     )
     assert torch.equal(ours.labels, theirs.labels)
     assert bool((ours.difference_lower <= theirs.difference_upper).all())
@@ -147,7 +147,7 @@ def test_an_observation_beyond_its_certificate_is_a_bug(network: MakeNetwork, be
     made, given = network("digits-mlp", "gelu"), bench("digits-mlp")
     bounds = TooNarrow(made.module, made.input_shape)
     with pytest.raises(RuntimeError, match="excludes a difference that was observed"):
-        Measurement(made, given)._found(bounds, given.properties(0.0, 3), None)
+        Measurement(made, given, 3)._found([(bounds, given.properties(0.0, 3))], None)
 
 
 @pytest.mark.timeout(60)

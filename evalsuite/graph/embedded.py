@@ -1,0 +1,145 @@
+"""A graph of tokens as one of real numbers: what follows the embedding of one sample's tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from evalsuite.contract import Unsupported
+from evalsuite.graph.graph import Graph, Node, rewritten
+from evalsuite.graph.moving import Expand, Gather, Reshape, Slice
+from evalsuite.graph.operations import Cast, Constant, Input, Operation, Softmax, Where
+from evalsuite.graph.patterns import recognised
+from evalsuite.graph.sizes import Shape
+from evalsuite.samples import Inputs
+
+
+class Embedded(nn.Module):
+    """A graph of one real input as a module: it computes in the precision of its input."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """The output for embedded tokens (batch, positions, width)."""
+        return self.graph(vectors, vectors.dtype)
+
+
+@torch.no_grad()
+def embedded(graph: Graph, sample: Inputs, position: int | None = None) -> tuple[Graph, torch.Tensor]:
+    """The graph from the embedding of the tokens on, of any batch, and what is embedded, (1, positions, width).
+
+    What does not depend on the embedding, such as masks and positions, is the sample's, as float32 gives it, and stands
+    for every sample of a batch.
+
+    Args:
+        graph: of a whole network.
+        sample: a batch of one.
+        position: whose outputs are meant, of (batch, positions, outputs); None: the network's are (batch, outputs).
+
+    Raises:
+        Unsupported: not exactly one table is given the tokens, the output does not depend on it, or what depends on
+            the tokens alone is mixed over the batch.
+    """
+    start = _embedding(graph)
+    values = dict(graph.values(sample, torch.float32))
+    cut = _Cut(graph, values, start)
+    for index in sorted(_users(graph, start)):
+        cut.take(index)
+    if graph.output not in cut.place:
+        raise Unsupported(f"the output does not depend on {graph.nodes[start].name!r}")
+    output = cut.place[graph.output]
+    if position is not None:
+        batch, _, outputs = cut.nodes[output].shape
+        output = cut.then(output, Slice(1, position, position + 1), (batch, 1, outputs))
+        output = cut.then(output, Reshape((batch, outputs)), (batch, outputs))
+    found = recognised(Graph(tuple(cut.nodes), output, ("embedded",)).with_changed({}))
+    return rewritten(found, _attending), values[start]
+
+
+class _Cut:
+    """The graph behind one of its values; what does not depend on that becomes constants."""
+
+    def __init__(self, graph: Graph, values: dict[int, torch.Tensor], start: int) -> None:
+        self._graph, self._values = graph, values
+        shape = (-1, *values[start].shape[1:])
+        self.nodes = [Node("embedded", Input(0), (), shape, torch.float32)]
+        self.place = {start: 0}
+
+    def take(self, index: int) -> None:
+        """Add a value that depends on the embedding."""
+        node = self._graph.nodes[index]
+        # Of its second operand an expansion asks for the batch alone.
+        counts = 1 if isinstance(node.operation, Expand) else len(node.sources)
+        sources = [self._source(each, node.operation) for each in node.sources[:counts]]
+        self.place[index] = self._added(replace(node, sources=(*sources, *[0] * (len(node.sources) - counts))))
+
+    def then(self, value: int, operation: Operation, shape: Shape) -> int:
+        """Add an operation of one value."""
+        return self._added(replace(self.nodes[value], operation=operation, sources=(value,), shape=shape))
+
+    def _added(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def _source(self, index: int, taker: Operation) -> int:
+        if index in self.place:
+            return self.place[index]
+        node, value = self._graph.nodes[index], self._values[index]
+        constant = self._added(Node(node.name, Constant(value), (), tuple(value.shape), node.dtype))
+        times = [place for place, each in enumerate(node.shape) if each < 0]
+        if not times or (taker.elementwise and node.shape[0] == -1):
+            return constant
+        if times != [0] or node.shape[0] != -1:
+            raise Unsupported(f"{node.name}: what depends on the tokens alone is mixed over the batch")
+        return self._added(Node(node.name, Expand(node.shape), (constant, 0), node.shape, node.dtype))
+
+
+def _embedding(graph: Graph) -> int:
+    """Which value is the embedding of the network's tokens: rows of a table that an input chooses."""
+    found = [index for index in range(len(graph.nodes)) if _embeds(graph, index)]
+    if not found:
+        raise Unsupported("no table of embeddings is given the tokens, so nothing to perturb")
+    if len(found) > 1:
+        names = ", ".join(repr(graph.nodes[each].name) for each in found)
+        raise Unsupported(f"tokens are embedded more than once, by {names}: perturb which?")
+    return found[0]
+
+
+def _embeds(graph: Graph, index: int) -> bool:
+    node = graph.nodes[index]
+    if not isinstance(node.operation, Gather) or node.operation.axes != (0,) or node.dtype != torch.float32:
+        return False
+    table, tokens = (graph.nodes[each] for each in node.sources)
+    while isinstance(tokens.operation, Cast | Reshape):
+        tokens = graph.nodes[tokens.sources[0]]
+    return isinstance(table.operation, Constant) and isinstance(tokens.operation, Input)
+
+
+def _users(graph: Graph, start: int) -> set[int]:
+    """What depends on a value."""
+    found = {start}
+    for index, node in enumerate(graph.nodes):
+        if found.intersection(node.sources):
+            found.add(index)
+    return found - {start}
+
+
+def _attending(graph: Graph, index: int) -> Node | None:
+    """A softmax that is always a number: its scores are real, and some in each row are not masked."""
+    node = graph.nodes[index]
+    if not isinstance(node.operation, Softmax) or not node.operation.safe:
+        return None
+    scores = graph.nodes[node.sources[0]]
+    if isinstance(scores.operation, Where):
+        mask = graph.nodes[scores.sources[0]].operation
+        axis = node.operation.axis - len(node.shape)
+        if not isinstance(mask, Constant):
+            return None
+        kept = mask.value.any(axis) if mask.value.ndim >= -axis else mask.value
+        if not bool(kept.all()):
+            return None
+    return replace(node, operation=replace(node.operation, safe=False))

@@ -1,0 +1,82 @@
+"""What a verifier asks of a network of real inputs, and of one of tokens: that in balls around what they embed to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from evalsuite.contract import IGNORED, Bench, Network, Property, Unsupported, property_at
+from evalsuite.graph.embedded import Embedded, embedded
+from evalsuite.graph.graph import Graph
+from evalsuite.graph.operations import Operation
+from evalsuite.graph.reading import read
+
+_ANYWHERE = (-math.inf, math.inf)  # where an embedded token may lie
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A network of real inputs, and `properties` of a radius: what is asked of it around the samples it stands for."""
+
+    network: Network
+    properties: Callable[[float], list[Property]]
+
+
+def subjects(network: Network, bench: Bench, count: int) -> list[Subject]:
+    """The network with the first `count` test samples that have a target; of tokens, what follows their embedding.
+
+    Of tokens, samples of the same masks and positions share a subject, whose module is an `Embedded` one. Where each
+    position has a target, the logits of the last position that has one are meant.
+
+    Raises:
+        Unsupported: the network takes several real inputs, it cannot be read as a graph, or not exactly one table is
+            given its tokens.
+    """
+    if network.vocabulary is None:
+        if network.several:
+            raise Unsupported(f"takes one real input, or tokens; {network.name} has several inputs")
+        return [Subject(network, lambda eps: bench.properties(eps, count))]
+    example, test = network.example(2), bench.data.test
+    whole = read(network.module, example)
+    before = None if network.unswapped is None else read(network.unswapped, example)
+    found = list[tuple[Graph, Network, list[tuple[int, torch.Tensor]]]]()
+    for place in test.labelled.nonzero().flatten()[:count].tolist():
+        sample = test.inputs[torch.tensor([place])]
+        position = None
+        if len(whole.nodes[whole.output].shape) == 3:
+            position = int((test.targets[place] != IGNORED).nonzero()[-1])
+        cut, vectors = embedded(whole, sample, position)
+        members = next((members for graph, _, members in found if _same(graph, cut)), None)
+        if members is None:
+            unswapped = None if before is None else Embedded(embedded(before, sample, position)[0])
+            shape = tuple(vectors.shape[1:])
+            made = Network(network.name, Embedded(cut), shape, network.classes, unswapped, given=vectors)
+            members = list[tuple[int, torch.Tensor]]()
+            found.append((cut, made, members))
+        members.append((place, vectors[0]))
+    return [Subject(made, partial(_properties, bench, members)) for _, made, members in found]
+
+
+def _properties(bench: Bench, members: list[tuple[int, torch.Tensor]], eps: float) -> list[Property]:
+    return [property_at(center, bench.data.test, place, eps=eps, domain=_ANYWHERE) for place, center in members]
+
+
+def _same(one: Graph, other: Graph) -> bool:
+    """Whether two graphs compute the same by the same operations."""
+    return len(one.nodes) == len(other.nodes) and all(
+        first.sources == second.sources and _equal(first.operation, second.operation)
+        for first, second in zip(one.nodes, other.nodes, strict=True)
+    )
+
+
+def _equal(one: Operation, other: Operation) -> bool:
+    def alike(a: object, b: object) -> bool:
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            return torch.equal(a, b)
+        return type(a) is type(b) and a == b
+
+    return type(one) is type(other) and all(alike(value, vars(other)[name]) for name, value in vars(one).items())

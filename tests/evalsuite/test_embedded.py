@@ -1,0 +1,234 @@
+"""Networks of tokens as networks of real inputs: what follows their embedding, with the masks of each sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from graph_networks import made
+from torch import nn
+
+from evalsuite import Bench, Classification, Data, Network, Propagation, Split, Unsupported, graph_of_network
+from evalsuite.graph.embedded import Embedded, embedded
+from evalsuite.graph.reading import read
+from evalsuite.samples import Inputs, Several, mapped
+from evalsuite.verification.onnx_reader import graph_of_typed
+from evalsuite.verification.subjects import subjects
+
+VOCABULARY, POSITIONS, WIDTH, CLASSES = 11, 4, 6, 3
+
+
+class Masked(nn.Module):
+    """One head of attention under a mask of paddings, a norm, and logits of the first position or of each."""
+
+    def __init__(self, *, added: float = 0.0, causal: bool = False, each: bool = False, token: bool = False) -> None:
+        super().__init__()
+        self.table, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(POSITIONS, WIDTH)
+        self.asked, self.norm = nn.Linear(WIDTH, 3 * WIDTH), nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, CLASSES)
+        self.added, self.causal, self.each, self.token = added, causal, each, token
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        tokens = batch["tokens"] if isinstance(batch, dict) else batch
+        x = self.table(tokens) + self.positions(torch.arange(POSITIONS))
+        if self.token:
+            # A row of the table that the sample's tokens do not choose, in front of them.
+            x = torch.cat([self.positions.weight[:1].expand(len(tokens), 1, WIDTH), x], 1)
+        query, key, value = self.asked(x).chunk(3, -1)
+        scores = query @ key.transpose(1, 2) / math.sqrt(WIDTH)
+        if self.causal:
+            scores = scores.masked_fill(torch.ones(POSITIONS, POSITIONS).triu(1).bool(), -torch.inf)
+        elif isinstance(batch, dict) and self.added:
+            scores = scores + (1.0 - batch["mask"].float())[:, None] * self.added
+        elif isinstance(batch, dict):
+            scores = scores.masked_fill(batch["mask"][:, None] == 0, -torch.inf)
+        x = self.norm(x + torch.softmax(scores, -1) @ value)
+        return self.head(x if self.each else x[:, 0])
+
+
+def tokens_of(count: int) -> torch.Tensor:
+    return torch.randint(VOCABULARY, (count, POSITIONS), generator=torch.Generator().manual_seed(1))
+
+
+def masked(count: int) -> dict[str, torch.Tensor]:
+    lengths = torch.arange(count)[:, None] % POSITIONS + 1
+    return {"tokens": tokens_of(count), "mask": (torch.arange(POSITIONS) < lengths).long()}
+
+
+def language(module: nn.Module, given: Inputs) -> Network:
+    shape = tuple(next(iter(given.values())).shape[1:]) if isinstance(given, dict) else tuple(given.shape[1:])
+    named = given if isinstance(given, dict) else None
+    return Network("language", module.eval(), shape, CLASSES, vocabulary=VOCABULARY, given=named)
+
+
+def bench_of(network: Network, given: Inputs, **changed: Any) -> Bench:
+    """A bench whose targets are what the network says."""
+    with torch.no_grad():
+        targets = network.module(given).argmax(-1)
+    split = Split(Several(given) if isinstance(given, dict) else given, targets, Classification())
+    data = Data(split, split, split, split, (0.0, VOCABULARY - 1.0), CLASSES, "n", VOCABULARY)
+    return Bench(data, 0, changed.get("folder", Path()), 60.0, lambda *_, **__: None)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2", "llama"])
+@torch.no_grad()
+def test_it_is_the_network_from_the_embedding_on(name: str) -> None:
+    module, example = made(name)
+    if isinstance(example, dict):
+        example = {**example, "attention_mask": (torch.arange(7) < torch.tensor([[7], [4]])).long()}
+    whole = read(module, example)
+    for place in range(2):
+        sample = mapped(example, lambda each, place=place: each[place : place + 1])  # type: ignore[misc]
+        expected = module(sample)
+        position = 5 if expected.ndim == 3 else None
+        cut, vectors = embedded(whole, sample, position)
+        found = Embedded(cut)(vectors.repeat(3, 1, 1))
+        torch.testing.assert_close(found, (expected if position is None else expected[:, 5]).repeat(3, 1))
+        assert cut.inputs == ("embedded",)
+
+
+@pytest.mark.parametrize(
+    ("made_", "given"),
+    [
+        (lambda: Masked(), masked(4)), (lambda: Masked(added=torch.finfo(torch.float32).min), masked(4)),
+        (lambda: Masked(causal=True), tokens_of(2)), (lambda: Masked(causal=True, each=True), tokens_of(2)),
+        (lambda: Masked(token=True), tokens_of(2)),
+    ],
+    ids=["mask", "added", "causal", "each", "token"],
+)  # fmt: skip
+@torch.no_grad()
+def test_bounds_hold_under_masks(made_: Callable[[], nn.Module], given: Inputs) -> None:
+    network = language(made_(), given)
+    for subject in subjects(network, bench_of(network, given) if not made_().each else _spoken(network, given), 4):
+        graph = graph_of_network(subject.network)[1]
+        for each in subject.properties(2.0**-4):
+            lower, upper = each.lower.flatten()[None], each.upper.flatten()[None]
+            bounds = Propagation(graph, lower, upper)
+            eye = torch.eye(CLASSES, dtype=torch.float64)
+            low, high = bounds.lower_bounds(torch.cat([eye, -eye])).value[0].split(CLASSES)
+            corners = torch.where(torch.rand(4000, lower.shape[1]) < 0.5, lower, upper)
+            module = subject.network.module.double()
+            seen = module(corners.reshape(-1, *each.lower.shape))
+            assert bool((seen >= low).all())
+            assert bool((seen <= -high).all())
+            # They are of use: no wider than some times what corners show.
+            assert float((-high - low).max()) < 12 * float((seen.amax(0) - seen.amin(0)).max())
+
+
+def _spoken(network: Network, given: Inputs) -> Bench:
+    return bench_of(network, given)
+
+
+@torch.no_grad()
+def test_what_is_masked_changes_nothing() -> None:
+    given = masked(4)
+    network = language(Masked(), given)
+    (short, *_) = subjects(network, bench_of(network, given), 1)
+    (asked,) = short.properties(0.5)
+    lower, upper = asked.lower.clone(), asked.upper.clone()
+    graph = graph_of_network(short.network)[1]
+    wide = Propagation(graph, lower.flatten()[None], upper.flatten()[None]).outputs
+    # Only the first position is attended to, and the others' balls do not count.
+    lower[1:] = upper[1:] = (lower[1:] + upper[1:]) / 2
+    narrow = Propagation(graph, lower.flatten()[None], upper.flatten()[None]).outputs
+    for one, other in zip(wide, narrow, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_samples_of_one_mask_share_a_subject() -> None:
+    given = masked(8)
+    network = language(Masked(), given)
+    found = subjects(network, bench_of(network, given), 8)
+    assert [[each.sample for each in one.properties(0.0)] for one in found] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+def test_boxes_are_around_the_embedding() -> None:
+    given = tokens_of(3)
+    network = language(Masked(causal=True), given)
+    (subject,) = subjects(network, bench_of(network, given), 2)
+    vectors = network.module.table(given).double()
+    for each, vector in zip(subject.properties(0.25), vectors, strict=False):
+        assert torch.equal(each.lower, vector - 0.25)
+        assert torch.equal(each.upper, vector + 0.25)
+
+
+def test_the_last_position_with_a_target_is_asked_for() -> None:
+    given = tokens_of(2)
+    network = language(Masked(causal=True, each=True), given)
+    split = Split(given, torch.tensor([[0, 1, 2, -100], [2, 1, -100, -100]]))
+    data = Data(split, split, split, split, (0.0, VOCABULARY - 1.0), CLASSES, "n", VOCABULARY)
+    found = subjects(network, Bench(data, 0, Path(), 60.0, lambda *_, **__: None), 2)
+    assert [each.label for one in found for each in one.properties(0.0)] == [2, 1]
+    with torch.no_grad():
+        logits = network.module(given)
+        for one, position in zip(found, (2, 1), strict=True):
+            (asked,) = one.properties(0.0)
+            torch.testing.assert_close(one.network.module(asked.lower[None].float())[0], logits[asked.sample, position])
+
+
+class Tables(nn.Module):
+    """The sum of what `count` tables say of the tokens."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(VOCABULARY, WIDTH) for _ in range(count))
+        self.head = nn.Linear(WIDTH if count else POSITIONS, CLASSES)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        found = [each(tokens).mean(1) for each in self.tables]
+        return self.head(torch.stack(found).sum(0) if found else tokens.float())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "no table of embeddings is given the tokens"), (2, "embedded more than once, by 'tables")]
+)
+def test_one_table_is_given_the_tokens(count: int, said: str) -> None:
+    given = tokens_of(2)
+    network = language(Tables(count), given)
+    with pytest.raises(Unsupported, match=said):
+        subjects(network, bench_of(network, given), 1)
+
+
+def test_several_real_inputs_are_refused_by_name() -> None:
+    given = {"left": torch.rand(2, 3), "right": torch.rand(2, 3)}
+    network = Network("pair", nn.Identity(), (3,), CLASSES, given=given)
+    with pytest.raises(Unsupported, match="one real input, or tokens; pair has several inputs"):
+        subjects(network, bench_of(language(Tables(1), tokens_of(2)), tokens_of(2)), 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@torch.no_grad()
+def test_a_softmax_of_huge_scores_has_bounds(size: int) -> None:
+    module = nn.Sequential(nn.Linear(size, size), nn.Softmax(-1)).eval()
+    module[0].weight.copy_(torch.eye(size) * 400)
+    graph = graph_of_typed(read(module, torch.rand(2, size)), "input")
+    lower, upper = torch.zeros(1, size, dtype=torch.float64), torch.ones(1, size, dtype=torch.float64)
+    bounds = Propagation(graph, lower, upper)
+    eye = torch.eye(size, dtype=torch.float64)
+    found = bounds.lower_bounds(torch.cat([eye, -eye])).value[0]
+    seen = module.double()(torch.rand(2000, size, dtype=torch.float64))
+    assert bool((seen >= found[:size]).all())
+    assert bool((seen <= -found[size:]).all())
+
+
+@torch.no_grad()
+def test_a_norm_is_bounded_on_boxes_of_any_size() -> None:
+    module = nn.Sequential(nn.LayerNorm(4, elementwise_affine=False), nn.Linear(4, 4), nn.LayerNorm(4)).eval()
+    graph = graph_of_typed(read(module, torch.rand(2, 4)), "input")
+    ends = torch.full((1, 4), 100.0, dtype=torch.float64)
+    bounds = Propagation(graph, -ends, ends)
+    eye = torch.eye(4, dtype=torch.float64)
+    found = bounds.lower_bounds(torch.cat([eye, -eye])).value[0]
+    assert bool((found >= -2.001).all())  # no entry of a norm of four is beyond the root of four
+    seen = module.double()(200 * torch.rand(2000, 4, dtype=torch.float64) - 100)
+    assert bool((seen >= found[:4]).all())
+    assert bool((seen <= -found[4:]).all())
