@@ -166,7 +166,7 @@ def _bounds(network: Network, bench: Bench) -> list[str]:
     stage = Bounds(eps=(EPS,), samples=_SAMPLES, methods=("ibp", "crown"), restarts=1)
     found = _run(stage, network, bench)
     by_graph = any(each.setting.get("method") == "graph-crown" for each in found.metrics)
-    method, how = ("graph-crown", " by its ONNX graph") if by_graph else ("crown", "")
+    method, how = ("graph-crown", " by its graph") if by_graph else ("crown", "")
     return [f"{WORKS}: {_value(found, 'certified_accuracy', method=method):.2f} certified{how}"]
 
 
