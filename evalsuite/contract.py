@@ -343,11 +343,20 @@ class Property:
 
 
 def property_at(
-    center: torch.Tensor, split: Split, sample: int, *, eps: float, domain: tuple[float, float], norm: Norm = "linf"
+    center: torch.Tensor,
+    split: Split,
+    sample: int,
+    *,
+    eps: float,
+    domain: tuple[float, float],
+    norm: Norm = "linf",
+    position: int | None = None,
 ) -> Property:
-    """What the split's task asks of one of its samples, in the ball around `center`.
+    """What the split's task asks of one of its samples, in the ball around `center`; of one position, where each has a
+    target.
 
-    Where each position has a target, the last one that counts is meant.
+    Raises:
+        Unsupported: a class is asked for, the sample has several, and no position is given.
     """
     if split.task.asks == "interval":
         tolerance = float(cast("Any", split.task).tolerance)  # a task that asks for intervals has one
@@ -355,9 +364,10 @@ def property_at(
         return Property.interval(
             center, sample=sample, target=target, tolerance=tolerance, eps=eps, domain=domain, norm=norm
         )
-    targets = split.targets[sample]
-    label = int(targets[targets != IGNORED][-1]) if targets.ndim else int(targets)
-    return Property.robustness(center, sample=sample, label=label, eps=eps, domain=domain, norm=norm)
+    target = split.targets[sample] if position is None else split.targets[sample, position]
+    if target.ndim:
+        raise Unsupported("each position has a class of its own, and the inputs are no tokens: which is asked for?")
+    return Property.robustness(center, sample=sample, label=int(target), eps=eps, domain=domain, norm=norm)
 
 
 @dataclass(frozen=True, slots=True)

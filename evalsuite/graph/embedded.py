@@ -9,7 +9,7 @@ from torch import nn
 
 from evalsuite.contract import Unsupported
 from evalsuite.graph.graph import Graph, Node, rewritten
-from evalsuite.graph.moving import Expand, Gather, Reshape, Slice
+from evalsuite.graph.moving import Expand, Gather, Positions, Reshape, Slice
 from evalsuite.graph.operations import Cast, Constant, Input, Operation, Softmax, Where
 from evalsuite.graph.patterns import recognised
 from evalsuite.graph.sizes import Shape
@@ -29,7 +29,7 @@ class Embedded(nn.Module):
 
 
 @torch.no_grad()
-def embedded(graph: Graph, sample: Inputs, position: int | None = None) -> tuple[Graph, torch.Tensor]:
+def embedded(graph: Graph, sample: Inputs, vocabulary: int, position: int | None = None) -> tuple[Graph, torch.Tensor]:
     """The graph from the embedding of the tokens on, of any batch, and what is embedded, (1, positions, width).
 
     What does not depend on the embedding, such as masks and positions, is the sample's, as float32 gives it, and stands
@@ -38,13 +38,14 @@ def embedded(graph: Graph, sample: Inputs, position: int | None = None) -> tuple
     Args:
         graph: of a whole network.
         sample: a batch of one.
+        vocabulary: the number of tokens, for which the table has rows.
         position: whose outputs are meant, of (batch, positions, outputs); None: the network's are (batch, outputs).
 
     Raises:
         Unsupported: not exactly one table is given the tokens, the output does not depend on it, or what depends on
             the tokens alone is mixed over the batch.
     """
-    start = _embedding(graph)
+    start = _embedding(graph, vocabulary)
     values = dict(graph.values(sample, torch.float32))
     cut = _Cut(graph, values, start)
     for index in sorted(_users(graph, start)):
@@ -89,34 +90,53 @@ class _Cut:
         if index in self.place:
             return self.place[index]
         node, value = self._graph.nodes[index], self._values[index]
+        if isinstance(node.operation, Positions):  # along the batch
+            return self._added(replace(node, sources=(0,)))
         constant = self._added(Node(node.name, Constant(value), (), tuple(value.shape), node.dtype))
-        times = [place for place, each in enumerate(node.shape) if each < 0]
+        times = [-each for each in node.shape if each < 0]
         if not times or (taker.elementwise and node.shape[0] == -1):
             return constant
-        if times != [0] or node.shape[0] != -1:
+        if len(times) > 1 or node.shape[0] >= 0:
             raise Unsupported(f"{node.name}: what depends on the tokens alone is mixed over the batch")
-        return self._added(Node(node.name, Expand(node.shape), (constant, 0), node.shape, node.dtype))
+        if times == [1]:
+            return self._added(Node(node.name, Expand(node.shape), (constant, 0), node.shape, node.dtype))
+        # Several rows of each sample, as of heads, one sample behind the other.
+        rows = (times[0], *node.shape[1:])
+        apart = self.then(constant, Reshape((1, *rows)), (1, *rows))
+        repeated = self._added(Node(node.name, Expand((-1, *rows)), (apart, 0), (-1, *rows), node.dtype))
+        return self.then(repeated, Reshape(node.shape), node.shape)
 
 
-def _embedding(graph: Graph) -> int:
-    """Which value is the embedding of the network's tokens: rows of a table that an input chooses."""
-    found = [index for index in range(len(graph.nodes)) if _embeds(graph, index)]
+def _embedding(graph: Graph, vocabulary: int) -> int:
+    """Which value is the embedding of the network's tokens: rows of a table that an input chooses.
+
+    A smaller table than of all tokens, as of segments, is none.
+    """
+    found = [index for index in range(len(graph.nodes)) if _embeds(graph, index, vocabulary)]
     if not found:
-        raise Unsupported("no table of embeddings is given the tokens, so nothing to perturb")
+        raise Unsupported("no table of embeddings is given the tokens as they are, so nothing to perturb")
     if len(found) > 1:
         names = ", ".join(repr(graph.nodes[each].name) for each in found)
         raise Unsupported(f"tokens are embedded more than once, by {names}: perturb which?")
+    shape = graph.nodes[found[0]].shape
+    if len(shape) != 3 or shape[0] != -1:
+        name = graph.nodes[found[0]].name
+        raise Unsupported(
+            f"{name}: gives {list(shape)[1:]} of a sample, where a row for each of its tokens is expected"
+        )
     return found[0]
 
 
-def _embeds(graph: Graph, index: int) -> bool:
+def _embeds(graph: Graph, index: int, vocabulary: int) -> bool:
     node = graph.nodes[index]
     if not isinstance(node.operation, Gather) or node.operation.axes != (0,) or node.dtype != torch.float32:
         return False
     table, tokens = (graph.nodes[each] for each in node.sources)
     while isinstance(tokens.operation, Cast | Reshape):
         tokens = graph.nodes[tokens.sources[0]]
-    return isinstance(table.operation, Constant) and isinstance(tokens.operation, Input)
+    if not isinstance(table.operation, Constant) or not isinstance(tokens.operation, Input):
+        return False
+    return len(table.operation.value) >= vocabulary
 
 
 def _users(graph: Graph, start: int) -> set[int]:
@@ -139,7 +159,8 @@ def _attending(graph: Graph, index: int) -> Node | None:
         axis = node.operation.axis - len(node.shape)
         if not isinstance(mask, Constant):
             return None
-        kept = mask.value.any(axis) if mask.value.ndim >= -axis else mask.value
-        if not bool(kept.all()):
+        branch = graph.nodes[scores.sources[1]].operation
+        kept = ~mask.value if isinstance(branch, Constant) else mask.value
+        if not bool((kept.any(axis) if kept.ndim >= -axis else kept).all()):
             return None
     return replace(node, operation=replace(node.operation, safe=False))

@@ -220,8 +220,8 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
     inner, index = (x.inner, x.index) if isinstance(x, Padded) else (x, numbers(x.shape))
     rows = index.movedim(operation.axis, -1).long()
     kept = rows >= 0
-    if not bool(kept.any(-1).all()):
-        w.refuse("a softmax of entries that are all masked")
+    if not operation.safe and not bool(kept.any(-1).all()):
+        w.refuse("a softmax of entries that are all masked, which is not a number")
     others = kept[..., :, None] & kept[..., None, :] & ~torch.eye(rows.shape[-1], dtype=torch.bool)
     entry, other = (each.expand(others.shape)[others] for each in (rows[..., :, None], rows[..., None, :]))
     # The number of each entry among those that are kept, and of the entry of each pair.
@@ -229,7 +229,7 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
     of_pair = place[..., :, None].expand(others.shape)[others]
     size, count, pairs = prod(inner.shape), int(kept.sum()), len(entry)
     if not pairs:
-        alone = kept.movedim(-1, operation.axis).double()
+        alone = kept.movedim(-1, operation.axis).double()  # 1 where one is kept, 0 where none
         return w.affine(inner, Select(torch.full((alone.numel(),), -1), size), tuple(alone.shape), alone)
     negated = w.affine(inner, Same(-1), inner.shape)
     parts = (inner.value, Select(other, size)), (negated.value, Select(entry, size))

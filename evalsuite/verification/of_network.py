@@ -38,7 +38,7 @@ def graph_of_network(network: Network) -> tuple[onnx.ModelProto, Graph]:
     wanted = math.prod(network.input_shape), network.classes
     if (graph.inputs, graph.outputs) != wanted:
         raise Unsupported(
-            f"the ONNX graph has {graph.inputs} inputs and {graph.outputs} outputs a sample, the data {wanted[0]} and "
+            f"the graph has {graph.inputs} inputs and {graph.outputs} outputs a sample, the data {wanted[0]} and "
             f"{wanted[1]}"
         )
     _compare_module(graph, network)
@@ -56,7 +56,7 @@ def _compare_module(graph: Graph, network: Network) -> None:
         ours, theirs = graph(points.flatten(1)), module(points).flatten(1)
         if not torch.allclose(ours, theirs, rtol=_CLOSE, atol=_CLOSE * float(theirs.abs().max())):
             worst = float((ours - theirs).abs().max())
-            raise Unsupported(f"the ONNX graph differs from the module by {worst:.3g}")
+            raise Unsupported(f"the graph differs from the module by {worst:.3g}")
 
 
 def _model(network: Network) -> onnx.ModelProto:

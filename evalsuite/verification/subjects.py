@@ -9,13 +9,15 @@ from functools import partial
 
 import torch
 
-from evalsuite.contract import IGNORED, Bench, Network, Property, Unsupported, property_at
+from evalsuite.contract import Bench, Network, Property, Unsupported, property_at
 from evalsuite.graph.embedded import Embedded, embedded
 from evalsuite.graph.graph import Graph
 from evalsuite.graph.operations import Operation
 from evalsuite.graph.reading import read
 
 _ANYWHERE = (-math.inf, math.inf)  # where an embedded token may lie
+# A sample's place, the position that is asked for, and what it is embedded to.
+_Member = tuple[int, int | None, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,36 +35,51 @@ def subjects(network: Network, bench: Bench, count: int) -> list[Subject]:
     position has a target, the logits of the last position that has one are meant.
 
     Raises:
-        Unsupported: the network takes several real inputs, it cannot be read as a graph, or not exactly one table is
-            given its tokens.
+        Unsupported: the network takes several real inputs, it cannot be read as a graph, not exactly one table is given
+            its tokens, or the table is another one than before the swap.
     """
     if network.vocabulary is None:
         if network.several:
             raise Unsupported(f"takes one real input, or tokens; {network.name} has several inputs")
         return [Subject(network, lambda eps: bench.properties(eps, count))]
-    example, test = network.example(2), bench.data.test
+    example, test, vocabulary = network.example(2), bench.data.test, network.vocabulary
     whole = read(network.module, example)
     before = None if network.unswapped is None else read(network.unswapped, example)
-    found = list[tuple[Graph, Network, list[tuple[int, torch.Tensor]]]]()
+    found = list[tuple[Graph, Network, list[_Member]]]()
     for place in test.labelled.nonzero().flatten()[:count].tolist():
-        sample = test.inputs[torch.tensor([place])]
-        position = None
-        if len(whole.nodes[whole.output].shape) == 3:
-            position = int((test.targets[place] != IGNORED).nonzero()[-1])
-        cut, vectors = embedded(whole, sample, position)
+        sample, position = test.inputs[torch.tensor([place])], _position(whole, bench, place)
+        cut, vectors = embedded(whole, sample, vocabulary, position)
         members = next((members for graph, _, members in found if _same(graph, cut)), None)
         if members is None:
-            unswapped = None if before is None else Embedded(embedded(before, sample, position)[0])
+            unswapped = None
+            if before is not None:
+                former, others = embedded(before, sample, vocabulary, position)
+                if not torch.equal(others, vectors):
+                    raise Unsupported("the embedding changed after the swap: there is no one ball for both networks")
+                unswapped = Embedded(former)
             shape = tuple(vectors.shape[1:])
             made = Network(network.name, Embedded(cut), shape, network.classes, unswapped, given=vectors)
-            members = list[tuple[int, torch.Tensor]]()
+            members = list[_Member]()
             found.append((cut, made, members))
-        members.append((place, vectors[0]))
+        members.append((place, position, vectors[0]))
     return [Subject(made, partial(_properties, bench, members)) for _, made, members in found]
 
 
-def _properties(bench: Bench, members: list[tuple[int, torch.Tensor]], eps: float) -> list[Property]:
-    return [property_at(center, bench.data.test, place, eps=eps, domain=_ANYWHERE) for place, center in members]
+def _position(whole: Graph, bench: Bench, place: int) -> int | None:
+    """Whose logits are meant, where each position has some."""
+    test = bench.data.test
+    if len(whole.nodes[whole.output].shape) != 3:
+        return None
+    if test.targets.ndim != 2 or test.task.asks != "margin":
+        raise Unsupported("each position has outputs, and the targets are no class for each position")
+    return int(test.counted[place].nonzero()[-1])
+
+
+def _properties(bench: Bench, members: list[_Member], eps: float) -> list[Property]:
+    return [
+        property_at(center, bench.data.test, place, eps=eps, domain=_ANYWHERE, position=position)
+        for place, position, center in members
+    ]
 
 
 def _same(one: Graph, other: Graph) -> bool:

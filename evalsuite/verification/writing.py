@@ -101,6 +101,11 @@ class Writer:
             return operation.value.double() if operation.value.is_floating_point() else operation.value
         if isinstance(operation, typed.MaxPool | typed.Softmax) and isinstance(self.found[node.sources[0]], Padded):
             return self._rules[type(operation)](self, operation, self.found[node.sources[0]])
+        masked = any(isinstance(self.found[each], Padded) for each in node.sources)
+        return self._masked(node) if masked else self._of_operands(node)
+
+    def _of_operands(self, node: TypedNode) -> Known | Padded:
+        operation: Any = node.operation
         given = [self.known(each) for each in node.sources]
         if isinstance(operation, typed.Where) and isinstance(given[0], torch.Tensor):
             return self._chosen(operation, given)
@@ -146,11 +151,45 @@ class Writer:
             self.refuse("chooses between entries, -inf and other numbers")
         return Padded(own[0], index)
 
+    def _masked(self, node: TypedNode) -> Padded:
+        """What moves, chooses or adds to scores that are masked before: 0 in the place of -inf, which is put back."""
+        operation: Any = node.operation
+        sources = node.sources
+        if isinstance(operation, Expand | Reshape):
+            operation, sources = replace(operation, shape=at(operation.shape, 1)), sources[:1]
+        single = operation.moves and len(sources) == 1
+        added = isinstance(operation, typed.Sum) and min(operation.signs) > 0
+        if not (single or added or isinstance(operation, typed.Where)):
+            self.refuse("takes what is padded, or masked, with -inf")
+        masks, given = list[torch.Tensor](), list[Known]()
+        for each in map(self.found.__getitem__, sources):
+            if isinstance(each, Padded):
+                masks.append(each.index < 0)
+                flat, shape = each.index.flatten().long(), tuple(each.index.shape)
+                given.append(self.affine(each.inner, Select(flat, prod(each.inner.shape)), shape))
+            else:
+                masks.append(torch.zeros(each.shape, dtype=torch.bool))
+                given.append(each)
+        if isinstance(operation, typed.Where):
+            if not isinstance(given[0], torch.Tensor):
+                self.refuse("chooses by what depends on the input")
+            mask, made = operation(given[0], *masks[1:]), self._chosen(operation, given)
+        elif single:
+            mask, made = operation(masks[0].double()) > 0, self.moved(operation, *given)
+        else:
+            mask = masks[0]
+            for each in masks[1:]:
+                mask = mask | each
+            made = self._rules[typed.Sum](self, operation, *given)
+        if isinstance(made, Padded):
+            return Padded(made.inner, made.index.masked_fill(mask, -1.0))
+        assert isinstance(made, Tensor)
+        return Padded(made, numbers(made.shape).masked_fill(mask, -1.0))
+
     def known(self, source: int) -> Known:
-        """What was written of a value; refused in a frame of -inf."""
+        """What was written of a value that is not padded or masked."""
         found = self.found[source]
-        if isinstance(found, Padded):
-            self.refuse("pads with infinity")
+        assert not isinstance(found, Padded)
         return found
 
     def _refuse_rounded(self, operation: Any) -> None:

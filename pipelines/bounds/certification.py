@@ -48,13 +48,14 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
         return certify_graph(network, bench, options)
     if network.deployed is not None:
         raise Unsupported("the network is an ONNX file of integers, which a step before wrote; smt verifies it")
-    pace = Pace(time.monotonic() + _SHARE * bench.time_limit)
+    deadline = time.monotonic() + _SHARE * bench.time_limit
+    pace = Pace(deadline)
     try:
         subject, samples = _subject(network, bench, options)
     except Unsupported as refusal:
         if network.vocabulary is None:
             raise
-        return _of_graph(network, bench, options, refusal)
+        return _of_graph(network, bench, options, refusal, deadline)
     patches = True
     while True:
         try:
@@ -63,7 +64,7 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
                 all_lines=options.all_lines,
             )  # fmt: skip
         except Unsupported as refusal:
-            return _of_graph(network, bench, options, refusal)
+            return _of_graph(network, bench, options, refusal, deadline)
         try:
             certification = Certification(subject, samples, options, propagation, pace, bench.seed)
             return certification.metrics(), kept(bench, subject.module, certification.broken)
@@ -74,11 +75,11 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
 
 
 def _of_graph(
-    network: Network, bench: Bench, options: Bounds, refusal: Unsupported
+    network: Network, bench: Bench, options: Bounds, refusal: Unsupported, deadline: float
 ) -> tuple[list[Metric], Path | None]:
-    """What auto_LiRPA does not manage, by bounds of the ONNX graph. Raises Unsupported: what both say."""
+    """What auto_LiRPA does not manage, by bounds of the graph. Raises Unsupported: what both say."""
     try:
-        return certify_graph(network, bench, options, f"bounded by its graph instead: {refusal}")
+        return certify_graph(network, bench, options, f"bounded by its graph instead: {refusal}", deadline)
     except Unsupported as error:
         raise Unsupported(f"{refusal}; nor by its graph: {error}") from error
 

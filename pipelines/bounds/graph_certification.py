@@ -1,4 +1,4 @@
-"""What of the properties holds where there are no torch layers, or no classes: by the bounds of the ONNX graph.
+"""What of the properties holds where there are no torch layers, or no classes: by the bounds of the graph.
 
 Of ONNX files, whoever wrote them, of regressions, whose outputs are to stay within an interval, and of what auto_LiRPA
 does not manage. Of tokens, what follows their embedding is bounded.
@@ -37,7 +37,7 @@ _SHARE = 0.8
 _BATCH = 16  # properties bounded at once
 _GRAPH = "graph-"  # before a method's name
 _BACKWARD = {"ibp": False, "crown": True}
-_OWN = "bounds of the ONNX graph, of real arithmetic; their widths are not kept"
+_OWN = "bounds of the graph, of real arithmetic; their widths are not kept"
 _REFUSED = "takes torch modules and classes; of an ONNX file, or an interval, there are graph-ibp and graph-crown"
 Points = list[torch.Tensor | None]
 
@@ -59,11 +59,11 @@ class _Flat(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of some samples: their network, its graph, and what runs it."""
+    """Of some samples: their network, what runs it, and its graph; None where there was no time to read it."""
 
     subject: Subject
-    graph: Graph
     run: nn.Module
+    graph: Graph | None
 
     @torch.no_grad()
     def wrong(self, points: list[torch.Tensor], properties: list[Property]) -> torch.Tensor:
@@ -84,20 +84,24 @@ class GraphCertification:
 
     Args:
         refusal: why the other engine did not bound the network, which rows of its methods say; "" for none of those.
+        deadline: of the monotonic clock; None for the share from now on.
 
     Raises:
         Unsupported: balls of another norm than L-infinity, or an operator without a reader or a relaxation.
     """
 
-    def __init__(self, network: Network, bench: Bench, options: Bounds, refusal: str = "") -> None:
+    def __init__(
+        self, network: Network, bench: Bench, options: Bounds, refusal: str = "", deadline: float | None = None
+    ) -> None:
         if options.norm != "linf":
             raise Unsupported(f"norm {options.norm!r}: by bounds of a graph, boxes are bounded alone; use linf")
-        self._deadline = time.monotonic() + _SHARE * bench.time_limit
+        self._deadline = time.monotonic() + _SHARE * bench.time_limit if deadline is None else deadline
         self._bench, self._options, self._refusal = bench, options, refusal
-        self._parts = [
-            _Part(each, graph_of_network(each.network)[1], running(each.network))
-            for each in subjects(network, bench, options.samples)
-        ]
+        self._parts = list[_Part]()
+        for each in subjects(network, bench, options.samples):
+            late = bool(self._parts) and time.monotonic() > self._deadline
+            graph = None if late else graph_of_network(each.network)[1]
+            self._parts.append(_Part(each, running(each.network), graph))
         self._rows = Rows(options.norm)
         self._broken: Broken = []
 
@@ -143,12 +147,12 @@ class GraphCertification:
         """Counterexamples that the network itself confirms, and which properties were not attacked in time."""
         points, late = list[torch.Tensor | None](), list[bool]()
         for part, some in _batches(asked):
-            timely = time.monotonic() <= self._deadline
-            late += [not timely] * len(some)
-            if not timely:
+            graph = part.graph if time.monotonic() <= self._deadline else None
+            late += [graph is None] * len(some)
+            if graph is None:
                 points += [None] * len(some)
                 continue
-            found = falsify(_Flat(part.graph), some, seed=self._bench.seed, restarts=self._options.restarts)
+            found = falsify(_Flat(graph), some, seed=self._bench.seed, restarts=self._options.restarts)
             for each, point in zip(some, found, strict=True):
                 points.append(point if point is not None and bool(part.wrong([point], [each])) else None)
         return points, torch.tensor(late)
@@ -176,14 +180,16 @@ class GraphCertification:
             _GRAPH + method, proven & ~broken, torch.tensor(late), proven & broken, time.monotonic() - began, None, _OWN
         )
 
-    def _proven(self, graph: Graph, properties: list[Property], *, backward: bool) -> torch.Tensor:
-        """Which hold, (properties,) bool."""
+    def _proven(self, graph: Graph | None, properties: list[Property], *, backward: bool) -> torch.Tensor:
+        """Which hold, (properties,) bool. Raises _OutOfTime."""
 
         def check() -> None:
             if time.monotonic() > self._deadline:
                 raise _OutOfTime
 
         check()
+        if graph is None:
+            raise _OutOfTime
         lower, upper = (
             torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper")
         )
@@ -217,8 +223,8 @@ def _none(method: str, count: int, reason: str, seconds: float = 0.0) -> Found:
 
 
 def certify_graph(
-    network: Network, bench: Bench, options: Bounds, refusal: str = ""
+    network: Network, bench: Bench, options: Bounds, refusal: str = "", deadline: float | None = None
 ) -> tuple[list[Metric], Path | None]:
     """All metrics, and the counterexamples to show; see `GraphCertification`."""
-    certification = GraphCertification(network, bench, options, refusal)
+    certification = GraphCertification(network, bench, options, refusal, deadline)
     return certification.metrics(), certification.kept

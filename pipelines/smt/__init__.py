@@ -32,7 +32,8 @@ class Smt:
     residual sums or attention, boxes are bisected under bounds of the ONNX graph, the method "bisection": `holds` is of
     real arithmetic on the float32 weights, `violated` a float32 input that ONNX Runtime, and torch where there is a
     module, show; these queries end by the clock. A regression's property is that every output stays within the
-    tolerance of its target. Of tokens, boxes are around what they are embedded to, in the embedding's units.
+    tolerance of its target. Of tokens, boxes are around what they are embedded to, in the embedding's units,
+    and what is run is what follows the embedding.
 
     Every other query ends by a count of its nodes, or of Z3's steps, that a usual machine reaches before
     `query_time_limit`: so the verdicts are the same everywhere. Where the clock ends one all the same, rows that rest

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from evalsuite import (
     Answer,
@@ -58,7 +57,8 @@ def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
         names = [name for name, given in asked.items() if given] or [f"method {options.method!r}"]
         raise Unsupported(f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no interval")
     deadline = time.monotonic() + _SHARE * bench.time_limit
-    asked_of = [_Asked.of(each, options) for each in subjects(network, bench, options.samples)]
+    asked_of = [_Asked(each) for each in subjects(network, bench, options.samples)]
+    asked_of[0].check_size(options)  # which is all subjects'
     metrics, broken = list[Metric](), list[tuple[Property, torch.Tensor]]()
     for eps in options.eps:
         pairs = [(asked, each) for asked in asked_of for each in asked.subject.properties(eps)]
@@ -74,30 +74,29 @@ def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
     return Outcome(metrics, {"counterexamples": write_counterexamples(bench.folder, bench.data, runs, broken)})
 
 
-@dataclass(frozen=True, slots=True)
 class _Asked:
-    """Of some samples: their network, its file and graph, and what runs it."""
+    """Of some samples: their network, what runs it, and its file and graph, which are read when they are needed."""
 
-    subject: Subject
-    model: onnx.ModelProto
-    graph: Graph
-    run: nn.Module
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.run = subject, running(subject.network)
 
-    @classmethod
-    def of(cls, subject: Subject, options: Smt) -> _Asked:
-        model, graph = graph_of_network(subject.network)
+    @cached_property
+    def _read(self) -> tuple[onnx.ModelProto, Graph]:
+        return graph_of_network(self.subject.network)
+
+    def check_size(self, options: Smt) -> None:
+        """Raise Unsupported where the network is too large."""
+        _, graph = self._read
         neurons = sum(node.size for node in graph.nodes if isinstance(node.operation, Pointwise))
         for count, most, what in ((graph.inputs, "max_inputs", "inputs"), (neurons, "max_neurons", "neurons")):
             if count > getattr(options, most):
                 raise Unsupported(f"{count} {what}; {most} is {getattr(options, most)}")
-        return cls(subject, model, graph, running(subject.network))
 
     def settle(self, property_: Property, seconds: float, seed: int) -> Settled:
         if seconds <= 0:
             return Settled(Verdict.TIMEOUT, JOB_ENDS, clocked=True)
-        found = decide(
-            self.model, self.graph, specification_of(property_, self.graph.outputs), timeout=seconds, seed=seed
-        )
+        model, graph = self._read
+        found = decide(model, graph, specification_of(property_, graph.outputs), timeout=seconds, seed=seed)
         verdict, reason, point = _VERDICTS[found.answer], found.reason, None
         if verdict is Verdict.HOLDS and reason in ("intervals", "backward bounds"):
             reason = BY_BOUNDS

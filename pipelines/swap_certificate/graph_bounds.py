@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 
 from evalsuite import (
+    Graph,
     Network,
     Pointwise,
     Propagation,
@@ -48,15 +50,16 @@ class GraphSwapBounds:
     Args:
         network: after its swap, beside itself before.
         deadline: of the monotonic clock.
-
-    Raises:
-        Unsupported: nothing was swapped, or an operation has no sound bounds.
     """
 
     batch = 1
 
     def __init__(self, network: Network, deadline: float) -> None:
-        self._deadline = deadline
+        self._network, self._deadline = network, deadline
+
+    @cached_property
+    def _graph(self) -> Graph:
+        network = self._network
         assert network.unswapped is not None
         first, second = (
             graph_of_network(replace(network, module=each, unswapped=None))[1]
@@ -65,14 +68,26 @@ class GraphSwapBounds:
         curves = [each.operation.traits for each in first.nodes if isinstance(each.operation, Pointwise)]
         if all(each.name == "relu" or not each.swaps or each.gate for each in curves):
             raise Unsupported("nothing to swap: the network has no activation but ReLU")
-        self._graph = with_difference(first, second)
-        self._outputs = self._graph.outputs // 3
+        return with_difference(first, second)
+
+    def check(self) -> None:
+        """Read both networks, which is done when bounds are asked for first.
+
+        Raises:
+            Unsupported: nothing was swapped, or an operation has no sound bounds.
+        """
+        self._outputs  # noqa: B018
+
+    @property
+    def _outputs(self) -> int:
+        return self._graph.outputs // 3
 
     @torch.no_grad()
     def certify(self, lower: torch.Tensor, upper: torch.Tensor, *, hardness: float | None = None) -> SwapCertificate:
         """The certificate of each box, of the class at its middle."""
         if hardness is not None:
             raise ValueError("of its own hardness alone")
+        self._check()
         lower, upper = lower.double().flatten(1), upper.double().flatten(1)
         labels = self._parts((lower + upper) / 2)[1].argmax(1)
         found = [self._certified(*each) for each in zip(lower, upper, labels, strict=True)]

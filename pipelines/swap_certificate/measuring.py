@@ -80,21 +80,27 @@ class _Part:
 
 def _parts(network: Network, bench: Bench, count: int, deadline: float) -> list[_Part]:
     """Of all samples that may be asked for. Raises Unsupported: what both ways of reading say."""
-    refusal = "tokens are bounded by the graph behind their embedding"
-    if network.vocabulary is None and not network.several:
-        repaired = None if network.unswapped is None else network.module
-        try:
-            module, shape = before_swap(network), network.input_shape
-            own = SwapBounds(module, shape, swapped=repaired)
-            swept = own if repaired is None else SwapBounds(module, shape)
-            return [_Part(each, own, swept) for each in subjects(network, bench, count)]
-        except Unsupported as error:
-            refusal = str(error)
+    if network.vocabulary is None and network.several:
+        raise Unsupported(f"takes one real input, or tokens; {network.name} has several inputs")
+    if network.vocabulary is not None:
+        return _of_graphs(network, bench, count, deadline)
+    repaired = None if network.unswapped is None else network.module
     try:
-        asked = subjects(with_swap(network), bench, count)
-        return [_Part(each, GraphSwapBounds(each.network, deadline), None) for each in asked]
-    except Unsupported as error:
-        raise Unsupported(f"{refusal}; nor by its graph: {error}") from error
+        module, shape = before_swap(network), network.input_shape
+        own = SwapBounds(module, shape, swapped=repaired)
+        swept = own if repaired is None else SwapBounds(module, shape)
+    except Unsupported as refusal:
+        try:
+            return _of_graphs(network, bench, count, deadline)
+        except Unsupported as error:
+            raise Unsupported(f"{refusal}; nor by its graph: {error}") from error
+    return [_Part(each, own, swept) for each in subjects(network, bench, count)]
+
+
+def _of_graphs(network: Network, bench: Bench, count: int, deadline: float) -> list[_Part]:
+    asked = [(each, GraphSwapBounds(each.network, deadline)) for each in subjects(with_swap(network), bench, count)]
+    asked[0][1].check()
+    return [_Part(each, bounds, None) for each, bounds in asked]
 
 
 class Measurement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ VOCABULARY, POSITIONS, WIDTH, CLASSES = 11, 4, 6, 3
 class Masked(nn.Module):
     """One head of attention under a mask of paddings, a norm, and logits of the first position or of each."""
 
-    def __init__(self, *, added: float = 0.0, causal: bool = False, each: bool = False, token: bool = False) -> None:
+    def __init__(
+        self, *, added: float = 0.0, causal: bool = False, each: bool = False, token: bool = False, left: bool = False
+    ) -> None:
         super().__init__()
+        self.left = left
         self.table, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(POSITIONS, WIDTH)
         self.asked, self.norm = nn.Linear(WIDTH, 3 * WIDTH), nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, CLASSES)
@@ -40,10 +44,17 @@ class Masked(nn.Module):
             x = torch.cat([self.positions.weight[:1].expand(len(tokens), 1, WIDTH), x], 1)
         query, key, value = self.asked(x).chunk(3, -1)
         scores = query @ key.transpose(1, 2) / math.sqrt(WIDTH)
+        if self.left:
+            # Some rows of the padding in front attend to nothing, and nothing attends to them.
+            seen = torch.ones(POSITIONS, POSITIONS).tril().bool() & (batch["mask"][:, None] > 0)
+            x = x + torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+            return self.head(self.norm(x)[:, -1])
         if self.causal:
             scores = scores.masked_fill(torch.ones(POSITIONS, POSITIONS).triu(1).bool(), -torch.inf)
         elif isinstance(batch, dict) and self.added:
             scores = scores + (1.0 - batch["mask"].float())[:, None] * self.added
+            # And once more, as where a causal mask is added to that of paddings.
+            scores = scores.masked_fill(batch["mask"][:, None] == 0, -torch.inf)
         elif isinstance(batch, dict):
             scores = scores.masked_fill(batch["mask"][:, None] == 0, -torch.inf)
         x = self.norm(x + torch.softmax(scores, -1) @ value)
@@ -54,9 +65,27 @@ def tokens_of(count: int) -> torch.Tensor:
     return torch.randint(VOCABULARY, (count, POSITIONS), generator=torch.Generator().manual_seed(1))
 
 
-def masked(count: int) -> dict[str, torch.Tensor]:
+def masked(count: int, *, left: bool = False) -> dict[str, torch.Tensor]:
     lengths = torch.arange(count)[:, None] % POSITIONS + 1
-    return {"tokens": tokens_of(count), "mask": (torch.arange(POSITIONS) < lengths).long()}
+    mask = (torch.arange(POSITIONS) < lengths).long()
+    return {"tokens": tokens_of(count), "mask": mask.flip(1) if left else mask}
+
+
+class Pooled(nn.Module):
+    """torch's attention under a mask of paddings, and the last position that counts, of each sample its own."""
+
+    each = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.segments = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(2, WIDTH)
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        x = self.table(batch["tokens"]) + self.segments(batch["mask"])
+        found, _ = self.attention(x, x, x, key_padding_mask=batch["mask"] == 0)
+        return self.head((x + found)[torch.arange(len(x)), batch["mask"].sum(1) - 1])  # type: ignore[no-any-return]
 
 
 def language(module: nn.Module, given: Inputs) -> Network:
@@ -65,13 +94,13 @@ def language(module: nn.Module, given: Inputs) -> Network:
     return Network("language", module.eval(), shape, CLASSES, vocabulary=VOCABULARY, given=named)
 
 
-def bench_of(network: Network, given: Inputs, **changed: Any) -> Bench:
+def bench_of(network: Network, given: Inputs) -> Bench:
     """A bench whose targets are what the network says."""
     with torch.no_grad():
         targets = network.module(given).argmax(-1)
     split = Split(Several(given) if isinstance(given, dict) else given, targets, Classification())
     data = Data(split, split, split, split, (0.0, VOCABULARY - 1.0), CLASSES, "n", VOCABULARY)
-    return Bench(data, 0, changed.get("folder", Path()), 60.0, lambda *_, **__: None)
+    return Bench(data, 0, Path(), 60.0, lambda *_, **__: None)
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +119,7 @@ def test_it_is_the_network_from_the_embedding_on(name: str) -> None:
         sample = mapped(example, lambda each, place=place: each[place : place + 1])  # type: ignore[misc]
         expected = module(sample)
         position = 5 if expected.ndim == 3 else None
-        cut, vectors = embedded(whole, sample, position)
+        cut, vectors = embedded(whole, sample, 50, position)
         found = Embedded(cut)(vectors.repeat(3, 1, 1))
         torch.testing.assert_close(found, (expected if position is None else expected[:, 5]).repeat(3, 1))
         assert cut.inputs == ("embedded",)
@@ -101,14 +130,15 @@ def test_it_is_the_network_from_the_embedding_on(name: str) -> None:
     [
         (lambda: Masked(), masked(4)), (lambda: Masked(added=torch.finfo(torch.float32).min), masked(4)),
         (lambda: Masked(causal=True), tokens_of(2)), (lambda: Masked(causal=True, each=True), tokens_of(2)),
-        (lambda: Masked(token=True), tokens_of(2)),
+        (lambda: Masked(token=True), tokens_of(2)), (lambda: Masked(left=True), masked(4, left=True)),
+        (lambda: Pooled(), masked(4)),
     ],
-    ids=["mask", "added", "causal", "each", "token"],
+    ids=["mask", "added", "causal", "each", "token", "left", "pooled"],
 )  # fmt: skip
 @torch.no_grad()
 def test_bounds_hold_under_masks(made_: Callable[[], nn.Module], given: Inputs) -> None:
     network = language(made_(), given)
-    for subject in subjects(network, bench_of(network, given) if not made_().each else _spoken(network, given), 4):
+    for subject in subjects(network, bench_of(network, given), 4):
         graph = graph_of_network(subject.network)[1]
         for each in subject.properties(2.0**-4):
             lower, upper = each.lower.flatten()[None], each.upper.flatten()[None]
@@ -122,10 +152,6 @@ def test_bounds_hold_under_masks(made_: Callable[[], nn.Module], given: Inputs) 
             assert bool((seen <= -high).all())
             # They are of use: no wider than some times what corners show.
             assert float((-high - low).max()) < 12 * float((seen.amax(0) - seen.amin(0)).max())
-
-
-def _spoken(network: Network, given: Inputs) -> Bench:
-    return bench_of(network, given)
 
 
 @torch.no_grad()
@@ -186,6 +212,55 @@ class Tables(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         found = [each(tokens).mean(1) for each in self.tables]
         return self.head(torch.stack(found).sum(0) if found else tokens.float())  # type: ignore[no-any-return]
+
+
+class Odd(nn.Module):
+    """Tokens on another way: `changed` on their way to the table, or all in a `row`."""
+
+    def __init__(self, *, changed: bool = False) -> None:
+        super().__init__()
+        self.table, self.segments, self.changed = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(2, WIDTH), changed
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        tokens, mask = batch["tokens"], batch["mask"]
+        if self.changed:
+            x = self.table(torch.where(tokens < 3, tokens, 0)) + self.segments(mask)
+        else:
+            x = self.table(tokens.reshape(-1)).reshape(-1, POSITIONS, WIDTH)
+        return self.head(x.mean(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [(True, "no table of embeddings is given the tokens as they are"), (False, "a row for each of")],
+)
+def test_it_is_the_tokens_table_that_counts(changed: bool, said: str) -> None:
+    given = masked(2)
+    network = language(Odd(changed=changed), given)
+    with pytest.raises(Unsupported, match=said):
+        subjects(network, bench_of(network, given), 1)
+
+
+def test_a_swap_whose_training_moved_the_table_has_no_certificate() -> None:
+    given = masked(2)
+    before, after = Masked().eval(), Masked().eval()
+    after.load_state_dict(before.state_dict())
+    network = replace(language(after, given), unswapped=before)
+    (subject,) = subjects(network, bench_of(network, given), 1)
+    assert isinstance(subject.network.unswapped, Embedded)
+    with torch.no_grad():
+        after.table.weight += 0.1
+    with pytest.raises(Unsupported, match="the embedding changed after the swap"):
+        subjects(network, bench_of(network, given), 1)
+
+
+def test_classes_of_each_position_of_real_inputs_are_refused() -> None:
+    given = torch.rand(2, POSITIONS, 3)
+    network = Network("tagger", nn.Linear(3, CLASSES).eval(), (POSITIONS, 3), CLASSES)
+    bench = bench_of(network, given)
+    with pytest.raises(Unsupported, match="each position has a class of its own"):
+        bench.properties(0.1, 1)
 
 
 @pytest.mark.parametrize(
