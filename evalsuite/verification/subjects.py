@@ -45,24 +45,24 @@ def subjects(network: Network, bench: Bench, count: int) -> list[Subject]:
     example, test, vocabulary = network.example(2), bench.data.test, network.vocabulary
     whole = read(network.module, example)
     before = None if network.unswapped is None else read(network.unswapped, example)
-    found = list[tuple[Graph, Network, list[_Member]]]()
+    found = list[tuple[Graph, Graph | None, Network, list[_Member]]]()
     for place in test.labelled.nonzero().flatten()[:count].tolist():
         sample, position = test.inputs[torch.tensor([place])], _position(whole, bench, place)
         cut, vectors = embedded(whole, sample, vocabulary, position)
-        members = next((members for graph, _, members in found if _same(graph, cut)), None)
+        former = None
+        if before is not None:
+            former, others = embedded(before, sample, vocabulary, position)
+            if not torch.equal(others, vectors):  # of each sample: its tokens choose their own rows
+                raise Unsupported("the embedding changed after the swap: there is no one ball for both networks")
+        members = next((each[3] for each in found if _same(each[0], cut) and _same(each[1], former)), None)
         if members is None:
-            unswapped = None
-            if before is not None:
-                former, others = embedded(before, sample, vocabulary, position)
-                if not torch.equal(others, vectors):
-                    raise Unsupported("the embedding changed after the swap: there is no one ball for both networks")
-                unswapped = Embedded(former)
+            unswapped = None if former is None else Embedded(former)
             shape = tuple(vectors.shape[1:])
             made = Network(network.name, Embedded(cut), shape, network.classes, unswapped, given=vectors)
             members = list[_Member]()
-            found.append((cut, made, members))
+            found.append((cut, former, made, members))
         members.append((place, position, vectors[0]))
-    return [Subject(made, partial(_properties, bench, members)) for _, made, members in found]
+    return [Subject(made, partial(_properties, bench, members)) for _, _, made, members in found]
 
 
 def _position(whole: Graph, bench: Bench, place: int) -> int | None:
@@ -82,8 +82,10 @@ def _properties(bench: Bench, members: list[_Member], eps: float) -> list[Proper
     ]
 
 
-def _same(one: Graph, other: Graph) -> bool:
-    """Whether two graphs compute the same by the same operations."""
+def _same(one: Graph | None, other: Graph | None) -> bool:
+    """Whether two graphs compute the same by the same operations, or there is none of either."""
+    if one is None or other is None:
+        return one is other
     return len(one.nodes) == len(other.nodes) and all(
         first.sources == second.sources and _equal(first.operation, second.operation)
         for first, second in zip(one.nodes, other.nodes, strict=True)

@@ -33,7 +33,7 @@ class Bounds:
     was proven as it stands.
 
     Of an ONNX file, of a regression whose task has a `tolerance`, and of a network for which there are no others, as
-    where float32 rounding has no useful bound, bounds are our own of the ONNX graph, "ibp" and "crown" alone, in
+    where float32 rounding has no useful bound, bounds are our own of the graph, "ibp" and "crown" alone, in
     L-infinity balls: that a property holds is said of real arithmetic on the float32 weights, and of rounding nothing.
     A regression's property is that every output stays within the tolerance of its target.
 

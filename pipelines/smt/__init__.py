@@ -29,7 +29,7 @@ class Smt:
     its input's grid.
 
     Of an ONNX file, of a regression whose task has a `tolerance`, and of a network that is no chain of layers, as with
-    residual sums or attention, boxes are bisected under bounds of the ONNX graph, the method "bisection": `holds` is of
+    residual sums or attention, boxes are bisected under bounds of the graph, the method "bisection": `holds` is of
     real arithmetic on the float32 weights, `violated` a float32 input that ONNX Runtime, and torch where there is a
     module, show; these queries end by the clock. A regression's property is that every output stays within the
     tolerance of its target. Of tokens, boxes are around what they are embedded to, in the embedding's units,
