@@ -26,9 +26,10 @@ def write_counterexamples(
     """Write `counterexamples.json`: a list of objects, in the order given, whose numbers read back exactly.
 
     Each has the `sample`, its radius `eps`, the `input` that was found and the `clean` one, both of the input's shape
-    (of tokens, what they are embedded to), and `picture`, their (channels, height, width), or null where they are no images. Where a margin was asked there are
-    `label`, the `logits` of the input, its `class`, which is that of the greatest logit besides the label's, and
-    `clean_class`; where an interval was, `lowest` and `highest`, null where nothing is asked of an output.
+    (of tokens, what they are embedded to), and `picture`, their (channels, height, width), or null where they are no
+    images. Where a margin was asked there are `label`, the `logits` of the input, its `class`, which is that of the
+    greatest logit besides the label's, and `clean_class`; where an interval was, `lowest` and `highest`, null where
+    nothing is asked of an output.
 
     Args:
         folder: where the file goes.
