@@ -106,9 +106,9 @@ def test_what_is_no_chain_is_certified_by_its_graph(bench: MakeBench) -> None:
     assert swept.value is None
     assert "layers are in a row alone" in swept.reason
     before = copy.deepcopy(subject.module).double().requires_grad_(False)
-    bounds, after = GraphSwapBounds(subject, math.inf), swap_to_relu(before, torch.rand(2, 64).double())
+    bounds, after = GraphSwapBounds(with_swap(subject), math.inf), swap_to_relu(before, torch.rand(2, 64).double())
     (asked,) = given.properties(0.01, 1)
-    late = Measurement(subject, replace(given, time_limit=0.0)).at(0.0, 1)
+    late = Measurement(subject, replace(given, time_limit=0.0), 1).at(0.0, 1)
     assert {each.reason for each in late} == {"not within the time limit"}
     found = bounds.certify(asked.lower[None], asked.upper[None])
     share = torch.rand(20_000, *asked.lower.shape, dtype=torch.float64)
