@@ -75,6 +75,13 @@ def read_tree(text: str) -> Any:
     return tree
 
 
+def written(tree: Any) -> str:
+    """The text of a tree, with the comments of the text that it was read from."""
+    text = io.StringIO()
+    YAML(typ="rt").dump(tree, text)
+    return text.getvalue()
+
+
 def _look(text: str) -> None:
     """Refuse tags, nodes that contain themselves, and aliases that stand for more than a recipe can mean."""
     if "&" not in text and "!" not in text:  # no anchor, so no alias, and no tag: long lists need not be read twice

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from ruamel.yaml import YAML
-
-from evalsuite.document import read_tree
+from evalsuite.document import read_tree, written
 from evalsuite.plan import Job
 from evalsuite.recipe import Recipe, parse_recipe
 from evalsuite.results import Status
@@ -85,6 +82,4 @@ def with_seeds(recipe: Recipe, seeds: Iterable[int], file: str) -> Recipe:
     """
     tree = read_tree(recipe.text)
     tree["seeds"] = list(seeds)
-    written = io.StringIO()
-    YAML(typ="rt").dump(tree, written)
-    return parse_recipe(written.getvalue(), file)
+    return parse_recipe(written(tree), file)

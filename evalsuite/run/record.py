@@ -89,7 +89,7 @@ class RunRecord:
             started=now(),
             jobs={"total": len(jobs)},
             source=source_of(digest(*code_of(job)) for job in jobs),
-            **_commit_of([checkout()]),
+            **commit_of([checkout()]),
         )  # fmt: skip
 
     def holds(self, recipe: Recipe, *, grown: bool = False) -> bool:
@@ -122,7 +122,7 @@ class RunRecord:
             peak_mib=max((entry.peak_mib for entry in entries), default=0.0),
             source=source_of(codes) if (codes := [each for entry in entries if (each := entry.inputs.get("code"))])
             else self.source,
-            **(_commit_of(commits) if (commits := [entry.commit for entry in entries if entry.commit]) else {}),
+            **(commit_of(commits) if (commits := [entry.commit for entry in entries if entry.commit]) else {}),
         )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def source_of(digests: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(set(digests))).encode()).hexdigest()
 
 
-def _commit_of(commits: Iterable[str]) -> dict[str, Any]:
+def commit_of(commits: Iterable[str]) -> dict[str, Any]:
     """The entries `commit` and `dirty` of checkouts: of several, all of their commits."""
     every = sorted(set(commits))
     names = dict.fromkeys(each.removesuffix("-dirty") for each in every)

@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evalsuite.document import DocumentError, read_tree, written
 from evalsuite.results import Status, as_table, read_results, write_table
-from evalsuite.run.record import RunRecord, merged_conditions, read_record, write_record
+from evalsuite.run.record import RunRecord, commit_of, merged_conditions, read_record, source_of, write_record
 from evalsuite.studies.pairing import Refused, differing_options
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_LISTS = ("workloads", "variants", "seeds", "steps")
 _JOB = ["workload", "variant", "seed", "step"]
 _MEASURED = ["metric", "setting", "sample", "value", "status", "verdict"]
 
@@ -101,7 +103,6 @@ def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united
     counts = Counter(
         Status.OK.value if metric else status for metric, status in zip(jobs["metric"], jobs["status"], strict=True)
     )
-    texts = [f"# {folder.resolve().name}\n{each.recipe_text}" for folder, each in zip(folders, records, strict=True)]
     finished = [each.finished for each in records]
     return replace(
         records[0],
@@ -111,7 +112,7 @@ def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united
         variants=_every(each.variants for each in records),
         seeds=sorted({seed for each in records for seed in each.seeds}),
         steps=list({step["name"]: step for each in records for step in each.steps}.values()),
-        recipe_text="\n".join(texts),
+        recipe_text=_one_recipe(folders, records),
         data=_together([each.data for each in records]),
         variants_help=_together([each.variants_help for each in records]),
         versions={name: str(value) for name, value in merged_conditions([each.versions for each in records]).items()},
@@ -122,7 +123,44 @@ def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united
         jobs={"total": len(jobs), **counts},
         seconds=round(sum(each.seconds for each in records), 1),
         peak_mib=max(each.peak_mib for each in records),
+        source=source_of(united["source"].dropna()),
+        **commit_of(united["commit"].dropna()),
     )
+
+
+def _one_recipe(folders: Sequence[Path], records: Sequence[RunRecord]) -> str:
+    """The text of a recipe that plans the jobs of all; where they differ in more than lists, their texts in a row."""
+    texts = [each.recipe_text for each in records]
+    try:
+        first, *others = (read_tree(text) for text in texts)
+        added = [_add(first, other) for other in others]
+    except (DocumentError, Refused):
+        return "\n".join(f"# {folder.resolve().name}\n{text}" for folder, text in zip(folders, texts, strict=True))
+    return written(first) if any(added) else texts[0]
+
+
+def _add(first: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Add to the lists of a recipe what another has besides; whether there is any.
+
+    Raises:
+        Refused: they differ in more than that.
+    """
+    if any(first.get(name) != other.get(name) for name in (first.keys() | other.keys()) - {"name", *_LISTS}):
+        raise Refused("the recipes differ in more than their lists")
+    found = False
+    for name in _LISTS:
+        known = {_called(each): each for each in first[name]}
+        for each in other[name]:
+            if known.setdefault(_called(each), each) != each:
+                raise Refused(f"{name} of one name differ")
+        found |= len(known) > len(first[name])
+        first[name].extend(list(known.values())[len(first[name]) :])
+    return found
+
+
+def _called(entry: Any) -> Any:
+    """The name that a recipe's workload, variant or step goes by; of a seed, the seed."""
+    return entry.get("name", entry.get("use")) if isinstance(entry, Mapping) else entry
 
 
 def _every(lists: Any) -> list[str]:

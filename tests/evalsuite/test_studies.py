@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from typer.testing import CliRunner
 
 import evalsuite
 from evalsuite.cli import app
+from evalsuite.document import read_tree, written
+from evalsuite.recipe import parse_recipe
 from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.run import Run
 from evalsuite.results import as_table, read_results
@@ -68,6 +72,36 @@ def test_runs_with_other_seeds_unite_to_the_run_that_has_them_all(tmp_path: Path
         [matrix.sentence for matrix in Run(frame, known, baseline_of(frame, known)).matrices] for frame, known in frames
     ]
     assert sentences[0] == sentences[1]
+
+
+def _recipe(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    record = read_run_record(SAMPLE)
+    assert record is not None
+    tree = read_tree(record.recipe_text)
+    change(tree)
+    return {"recipe_text": "# another comment\n" + written(tree)}
+
+
+def test_the_recipe_of_runs_that_unite_plans_the_jobs_of_all(tmp_path: Path) -> None:
+    """One has fewer seeds, the other fewer variants and steps."""
+    out = tmp_path / "whole"
+    first, second = _recipe(lambda tree: tree.update(seeds=[0])), _recipe(lambda tree: tree["variants"].pop())
+    call("merge", out, cut(tmp_path / "a", 0, change=first), cut(tmp_path / "b", 1, 2, change=second))
+    record, whole = read_run_record(out), read_run_record(SAMPLE)
+    assert record is not None
+    assert whole is not None
+    assert parse_recipe(record.recipe_text, "it").digest == parse_recipe(whole.recipe_text, "it").digest
+    assert (record.commit, record.source) == (whole.commit, whole.source)
+
+
+@pytest.mark.parametrize("change", [{"time_limit": 7}, {"steps": ["accuracy", {"use": "prune", "sparsity": 0.1}]}])
+def test_recipes_that_are_not_one_are_both_told(tmp_path: Path, change: dict[str, Any]) -> None:
+    out = tmp_path / "whole"
+    other = _recipe(lambda tree: tree.update(change))
+    call("merge", out, cut(tmp_path / "a", 0), cut(tmp_path / "b", 1, 2, change=other))
+    record = read_run_record(out)
+    assert record is not None
+    assert re.findall(r"(?m)^# [ab]$", record.recipe_text) == ["# a", "# b"]
 
 
 def _altered(folder: Path, **values: object) -> Path:
