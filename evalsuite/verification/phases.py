@@ -8,7 +8,9 @@ a linear program decides.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 
@@ -27,9 +29,103 @@ _TIGHTENING = 2.0  # seconds for the bounds of the whole box
 _TRIED = 4  # neurons whose halves are bounded before one is chosen
 _DESCENTS = 16
 
+Found = TypeVar("Found")
 
-class PhaseSearch:
+
+class Branching(ABC, Generic[Found]):
+    """Parts of a box, in batches: each is proven, or split at one neuron, or settled where all neurons are held.
+
+    A subclass proves and settles them. It tells parts from one another by tags, one for each.
+
+    Args:
+        dual: what bounds them.
+    """
+
+    def __init__(self, dual: Dual) -> None:
+        self._dual = dual
+        self._waiting: list[tuple[Parts, torch.Tensor]] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether no part waits."""
+        return not self._waiting
+
+    @property
+    def held_share(self) -> float:
+        """The sum over all waiting parts of what they are of the whole: each half counts half."""
+        held = [(parts.phases != 0) & self._dual.free for parts, _ in self._waiting]
+        return sum(float((0.5 ** each.sum(1).double()).sum()) for each in held)
+
+    @abstractmethod
+    def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
+        """Which of the parts are not proven by their multipliers, (parts,) bool."""
+
+    @abstractmethod
+    def falsified(self, found: Carried, tags: torch.Tensor) -> Found | None:
+        """What ends the search, if it is found near the least points of the linear bounds of parts."""
+
+    @abstractmethod
+    def settled(self, part: Parts, tag: torch.Tensor) -> Found | None:
+        """What ends the search, if it is found where all neurons are held; else the part is proven, or given up."""
+
+    @abstractmethod
+    def halves(self, tags: torch.Tensor, neurons: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tags of both halves of the parts that are split at these neurons: on, and off."""
+
+    def advance(self, size: int) -> tuple[int, Found | None]:
+        """Take so many of the parts on top, or fewer: how many there were, and what ends the search."""
+        parts, tags = self._taken(size)
+        count = len(parts)
+        parts, found = self._dual.ascend(parts, _STEPS)
+        open_ = torch.nonzero(self.unproven(parts, tags))[:, 0]
+        parts, tags, found = parts[open_], tags[open_], found[open_]
+        ended = self.falsified(found, tags)
+        if ended is not None:
+            return count, ended
+        affine = ((parts.phases != 0) | ~self._dual.free).all(1)
+        for index in torch.nonzero(affine)[:, 0].tolist():
+            ended = self.settled(parts[index : index + 1], tags[index : index + 1])
+            if ended is not None:
+                return count, ended
+        branching = torch.nonzero(~affine)[:, 0]
+        if len(branching):
+            self._split(parts[branching], tags[branching], found[branching])
+        return count, None
+
+    def _taken(self, size: int) -> tuple[Parts, torch.Tensor]:
+        """The parts on top, `size` of them where there are so many."""
+        taken, count = [], 0
+        while self._waiting and count < size:
+            parts, tags = self._waiting.pop()
+            if (rest := len(parts) - (size - count)) > 0:
+                self._waiting.append((parts[:rest], tags[:rest]))
+                parts, tags = parts[rest:], tags[rest:]
+            taken.append((parts, tags))
+            count += len(parts)
+        return Parts.together([parts for parts, _ in taken]), torch.cat([tags for _, tags in taken])
+
+    @torch.no_grad()
+    def _split(self, parts: Parts, tags: torch.Tensor, found: Carried) -> None:
+        """Put both halves of each part on top, where those with the least bounds come first.
+
+        Of the neurons that promise most that one is held which raises the lesser half's bound most (arXiv 2002.03328).
+        """
+        most, neurons = self._dual.gains(parts, found).topk(min(_TRIED, parts.phases.shape[1]), dim=1)
+        best, chosen = torch.full((len(parts),), -torch.inf), neurons[:, 0]
+        for gain, tried in zip(most.T, neurons.T, strict=True):
+            on, off = (self._dual.ascend(parts.held(tried, sign), 0)[1].value for sign in (1, -1))
+            value = torch.where(gain > 0, torch.minimum(on, off), -torch.inf)
+            best, chosen = torch.where(value > best, value, best), torch.where(value > best, tried, chosen)
+        order = best.argsort(descending=True)
+        parts, tags, chosen = parts[order], tags[order], chosen[order]
+        both = self.halves(tags, chosen)
+        self._waiting += [(parts.held(chosen, sign), half) for sign, half in zip((1, -1), both, strict=True)]
+
+
+class PhaseSearch(Branching[Witness]):
     """One box with its cases, of a network of affine maps and ReLU; see `Bisection`, which has the same methods.
+
+    A part's tag is the case that it is asked for.
 
     Args:
         graph: of the network, float64.
@@ -48,7 +144,7 @@ class PhaseSearch:
         self._lower, self._upper = box.outer()
         root = Propagation(graph, self._lower[None], self._upper[None], check=check)
         tightened(graph, root, check, until=time.perf_counter() + _TIGHTENING)
-        self._dual = Dual(graph, root, demand.rows, demand.bounds)
+        super().__init__(Dual(graph, root, demand.rows, demand.bounds))
         self._waiting = [(self._dual.whole(demand.member), torch.arange(len(cases)))]
         self._size = 64
         self.boxes = 0
@@ -56,19 +152,13 @@ class PhaseSearch:
 
     @property
     def open_share(self) -> float:
-        """Of what there was to prove, the share that is not proven yet: each half counts half."""
-        held = [(parts.phases != 0) & self._dual.free for parts, _ in self._waiting]
-        return sum(float((0.5 ** each.sum(1).double()).sum()) for each in held) / len(self._places)
+        """Of what there was to prove, the share that is not proven yet, which may underflow to 0: see `done`."""
+        return self.held_share / len(self._places)
 
     @property
     def proven(self) -> bool:
         """Whether each part was proven empty."""
         return self.done and not self.exhausted
-
-    @property
-    def done(self) -> bool:
-        """Whether no part waits; `open_share` of what waits may be less than the least number above 0."""
-        return not self._waiting
 
     def run(self, until: float = float("inf")) -> Witness | None:
         """Branch until each part is proven empty, a witness is found, or the clock of `time.perf_counter` says so.
@@ -78,83 +168,45 @@ class PhaseSearch:
         while self._waiting and time.perf_counter() < until:
             self._check()
             started = time.perf_counter()
-            parts, cases = self._taken()
-            found = self._step(parts, cases)
+            count, found = self.advance(self._size)
             if found is not None:
                 return found
-            self.boxes += len(parts)
-            rate = len(parts) / max(time.perf_counter() - started, 1e-6)
+            self.boxes += count
+            rate = count / max(time.perf_counter() - started, 1e-6)
             self._size = max(16, min(_MOST_PARTS, 2 * self._size, int(rate * _BATCH_SECONDS)))
         return None
 
-    def _taken(self) -> tuple[Parts, torch.Tensor]:
-        """The parts on top, `_size` of them where there are so many."""
-        taken, count = [], 0
-        while self._waiting and count < self._size:
-            parts, cases = self._waiting.pop()
-            if (rest := len(parts) - (self._size - count)) > 0:
-                self._waiting.append((parts[:rest], cases[:rest]))
-                parts, cases = parts[rest:], cases[rest:]
-            taken.append((parts, cases))
-            count += len(parts)
-        return Parts.together([parts for parts, _ in taken]), torch.cat([cases for _, cases in taken])
+    def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
+        """See `Branching`. A bound that is NaN proves nothing: only > 0 does."""
+        return ~(self._dual.bounds(parts).value > 0)
 
-    def _step(self, parts: Parts, cases: torch.Tensor) -> Witness | None:
-        parts, found = self._dual.ascend(parts, _STEPS)
-        # A bound that is NaN proves nothing: only > 0 does.
-        open_ = torch.nonzero(~(self._dual.bounds(parts).value > 0))[:, 0]
-        parts, cases, found = parts[open_], cases[open_], found[open_]
-        witness = self._falsify(found.inputs, cases)
-        if witness is None:
-            affine = ((parts.phases != 0) | ~self._dual.free).all(1)
-            for index in torch.nonzero(affine)[:, 0].tolist():
-                witness = self._decided(parts[index : index + 1], cases[index : index + 1])
-                if witness is not None:
-                    return witness
-            branching = torch.nonzero(~affine)[:, 0]
-            if len(branching):
-                self._split(parts[branching], cases[branching], found[branching])
-        return witness
+    def halves(self, tags: torch.Tensor, neurons: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Branching`: both are of the same case."""
+        return tags, tags
 
-    def _falsify(self, coefficients: torch.Tensor, cases: torch.Tensor) -> Witness | None:
+    def falsified(self, found: Carried, tags: torch.Tensor) -> Witness | None:
         """Try the corners where the linear bounds are least; descend from the nearest."""
-        possible = self._attack.possible[self._places[cases]]
-        places = self._places[cases][possible]
-        corners = torch.where(coefficients > 0, self._lower, self._upper).float()[possible]
+        possible = self._attack.possible[self._places[tags]]
+        places = self._places[tags][possible]
+        corners = torch.where(found.inputs > 0, self._lower, self._upper).float()[possible]
         if not len(corners):
             return None
-        found, order = self._attack.nearest(corners, places)
-        if found is not None:
-            return found
+        witness, order = self._attack.nearest(corners, places)
+        if witness is not None:
+            return witness
         return self._attack.descend(corners[order[:_DESCENTS]], places[order[:_DESCENTS]], steps=8)
 
-    def _decided(self, part: Parts, case: torch.Tensor) -> Witness | None:
-        """Settle a part in which every neuron is held: by the multipliers of its program, or its optimum is judged."""
+    def settled(self, part: Parts, tag: torch.Tensor) -> Witness | None:
+        """By the multipliers of the part's program, or its optimum is judged."""
         optimum = self._dual.solved(part)
         if optimum is not None:
             point, better = optimum
             if bool(self._dual.bounds(better).value > 0):
                 return None
-            places = self._places[case]
+            places = self._places[tag]
             if bool(self._attack.possible[places]):
                 found, _ = self._attack.nearest(point.float()[None], places)
                 if found is not None:
                     return found
         self.exhausted = True
         return None
-
-    @torch.no_grad()
-    def _split(self, parts: Parts, cases: torch.Tensor, found: Carried) -> None:
-        """Put both halves of each part on top, where those with the least bounds come first.
-
-        Of the neurons that promise most that one is held which raises the lesser half's bound most (arXiv 2002.03328).
-        """
-        most, neurons = self._dual.gains(parts, found).topk(min(_TRIED, parts.phases.shape[1]), dim=1)
-        best, chosen = torch.full((len(parts),), -torch.inf), neurons[:, 0]
-        for gain, tried in zip(most.T, neurons.T, strict=True):
-            on, off = (self._dual.ascend(parts.held(tried, sign), 0)[1].value for sign in (1, -1))
-            value = torch.where(gain > 0, torch.minimum(on, off), -torch.inf)
-            best, chosen = torch.where(value > best, value, best), torch.where(value > best, tried, chosen)
-        order = best.argsort(descending=True)
-        parts, cases, chosen = parts[order], cases[order], chosen[order]
-        self._waiting += [(parts.held(chosen, sign), cases) for sign in (1, -1)]
