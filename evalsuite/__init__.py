@@ -190,10 +190,12 @@ if TYPE_CHECKING:
     )
     from evalsuite.verification.cascade import decide
     from evalsuite.verification.difference import with_difference
+    from evalsuite.verification.dual import Carried, Dual, Parts, dual_of_forms
     from evalsuite.verification.falsifier import violated
     from evalsuite.verification.graph import Graph, Pointwise
     from evalsuite.verification.integer_proofs import INTEGER_PROOF, IntegerProofError, check_integer_proof
     from evalsuite.verification.of_network import graph_of_network
+    from evalsuite.verification.phases import Branching
     from evalsuite.verification.proofs import ProofError, Statement, check_proof
     from evalsuite.verification.propagation import Propagation
     from evalsuite.verification.smooth_proofs import (
@@ -434,6 +436,8 @@ _HOME = {
         "Pointwise",
     ),
     "evalsuite.verification.difference": ("with_difference",),
+    "evalsuite.verification.dual": ("Carried", "Dual", "Parts", "dual_of_forms"),
+    "evalsuite.verification.phases": ("Branching",),
     "evalsuite.verification.of_network": ("graph_of_network",),
     "evalsuite.verification.propagation": ("Propagation",),
     "evalsuite.verification.specification": ("Specification", "specification_of"),
@@ -507,14 +511,17 @@ __all__ = [
     "Area",
     "Assessment",
     "Bench",
+    "Branching",
     "Budget",
     "Call",
+    "Carried",
     "Classification",
     "Compared",
     "Contrast",
     "Data",
     "Direction",
     "Drawing",
+    "Dual",
     "Embedding",
     "Endpoint",
     "Envelope",
@@ -550,6 +557,7 @@ __all__ = [
     "Outcome",
     "OwnError",
     "Part",
+    "Parts",
     "Picture",
     "Planes",
     "Point",
@@ -624,6 +632,7 @@ __all__ = [
     "decide",
     "distill_loss",
     "drawings_by_group",
+    "dual_of_forms",
     "ends_text",
     "envelope",
     "estimate_columns",

@@ -10,17 +10,21 @@ the linear relaxation. An ascent in float32 looks for them; `Dual.bounds` rounds
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from evalsuite.activations import RELU
-from evalsuite.verification.graph import Affine, Difference, Graph, Pointwise
+from evalsuite.verification.graph import Affine, Difference, Graph, Node, Pointwise
+from evalsuite.verification.linear import Dense
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.rounding import EPS, TINY, magnitude, units
 
+Floats = NDArray[np.float64]
 _RATES = 0.2, 0.3, 0.3  # of the ascent: slopes, conditions and rows, in units of their own sizes
 _DECAY = 0.98
 _MOMENTS = 0.9, 0.999
@@ -68,14 +72,22 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What carrying back gave: lower bounds (parts,), the input's coefficients and those of each neuron's output."""
+    """What carrying back gave.
+
+    Args:
+        value: lower bounds, (parts,).
+        inputs: coefficients of the input, (parts, inputs).
+        neurons: of each ReLU's output, (parts, neurons).
+        multipliers: of its input, which stand for those.
+    """
 
     value: torch.Tensor
     inputs: torch.Tensor
     neurons: torch.Tensor
+    multipliers: torch.Tensor
 
     def __getitem__(self, index: torch.Tensor) -> Carried:
-        return Carried(self.value[index], self.inputs[index], self.neurons[index])
+        return Carried(self.value[index], self.inputs[index], self.neurons[index], self.multipliers[index])
 
 
 class _Lines(NamedTuple):
@@ -105,6 +117,7 @@ class Dual:
     ) -> None:
         self._graph, self._root, self._rows, self._bounds = graph, root, rows, bounds
         self._start = graph.output if start is None else start
+        self.count = len(rows)
         self._at: dict[int, slice] = {}
         ends: list[tuple[torch.Tensor, torch.Tensor]] = []
         count = 0
@@ -141,7 +154,7 @@ class Dual:
         size = (weights @ self._rows.abs()) @ magnitude(*self._root.intervals[self._start])[0]
         value = found.value - weights @ self._bounds
         slack = 4 * (self._rows.numel() + 8) * EPS * (size + weights @ self._bounds.abs() + value.abs())
-        return Carried(value - slack, found.inputs, found.neurons)
+        return replace(found, value=value - slack)
 
     def ascend(self, parts: Parts, steps: int, *, stop: bool = True) -> tuple[Parts, Carried]:
         """Better multipliers by so many steps of Adam (arXiv 1412.6980), and what they give in float32."""
@@ -177,7 +190,7 @@ class Dual:
                 moved.append(each.detach() + size * mean / spread)
             given = [moved[0].clamp(0, 1), moved[1].clamp(min=0), moved[2]]
         chosen = Parts(parts.phases, *kept)
-        return chosen, Carried(best, found.inputs.detach(), found.neurons.detach())
+        return chosen, Carried(best, found.inputs.detach(), found.neurons, found.multipliers)
 
     def solved(self, part: Parts) -> tuple[torch.Tensor, Parts] | None:
         """Of one part, all of whose neurons are held, the least that every row and condition may be broken by.
@@ -244,7 +257,7 @@ class Dual:
         """Carry back; see the class. Not `sound`, it computes in the graph's own precision and subtracts nothing."""
         lines = self._lines_of(parts, asked.dtype)
         pending: dict[int, torch.Tensor] = {self._start: asked[:, None]}
-        neurons = asked.new_zeros(parts.phases.shape)
+        neurons, multipliers = asked.new_zeros(parts.phases.shape), asked.new_zeros(parts.phases.shape)
         largest = total = asked.new_zeros(len(asked))
         additions = 1
         for at in range(self._start, 0, -1):
@@ -261,6 +274,7 @@ class Dual:
                 assert isinstance(operation, Pointwise)
                 neurons[:, self._at[at]] = given[:, 0].detach()
                 back, constant = self._through(lines, self._at[at], given[:, 0], sound=sound)
+                multipliers[:, self._at[at]] = back.detach()
                 pulled = [(operation.source, back[:, None])]
             for source, rows in pulled:
                 known = pending.get(source)
@@ -276,7 +290,7 @@ class Dual:
             # Each addition above rounds a sum of at most this magnitude.
             found = found - TINY - 2 * additions * EPS * torch.maximum(largest, found.abs())
             found = torch.where(found.isnan(), -torch.inf, found)
-        return Carried(found, last, neurons)
+        return Carried(found, last, neurons, multipliers)
 
     def _lines_of(self, parts: Parts, kind: torch.dtype) -> _Lines:
         on, open_ = (parts.phases > 0).to(kind), parts.phases == 0
@@ -310,6 +324,32 @@ class Dual:
         if sound:
             radius = radius + units(len(lower)) * magnitude(lower, upper)
         return asked @ ((lower + upper) / 2).to(asked.dtype) - asked.abs() @ radius.to(asked.dtype)
+
+
+def dual_of_forms(widths: Floats, layers: Sequence[tuple[Floats, Floats, Floats]], rows: Floats) -> Dual:
+    """The dual of rows that are to be > 0, of a network in which every ReLU may be on or off.
+
+    Args:
+        widths: of the box [0, widths], (inputs,).
+        layers: of each its ReLUs' inputs over [1, inputs, outputs of the layers before], and their bounds < 0 and > 0.
+        rows: over the same columns of all layers.
+    """
+    count, sizes = len(widths), [len(lower) for _, lower, _ in layers]
+    nodes: list[Node] = []
+    for form in (*(form for form, _, _ in layers), rows):
+        constant, *parts = torch.split(torch.from_numpy(form), [1, count, *sizes[: len(nodes) // 2]], dim=1)
+        # Value 0 is the input, and those of ReLUs are 2, 4, ...
+        maps = tuple((2 * place, Dense(each)) for place, each in enumerate(parts))
+        nodes.append(Node("", Affine(maps, constant[:, 0]), len(form)))
+        if form is not rows:
+            nodes.append(Node("", Pointwise(len(nodes), RELU), len(form)))
+    graph = Graph(tuple(nodes), len(nodes), (count,), (len(rows),), "")
+    upper = torch.from_numpy(widths)[None]
+    root = Propagation(graph, torch.zeros_like(upper), upper, backward=False)
+    for place, (_, *ends) in enumerate(layers):
+        low, high = (torch.from_numpy(each)[None] for each in ends)
+        root.intervals[2 * place + 1] = low.clamp(max=-TINY), high.clamp(min=TINY)
+    return Dual(graph, root, torch.eye(len(rows), dtype=torch.float64), torch.zeros(len(rows), dtype=torch.float64))
 
 
 def tightened(

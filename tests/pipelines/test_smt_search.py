@@ -19,7 +19,7 @@ from pipelines.smt.deciding import OVERFLOW, ROUNDING_ONLY
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, read
 from pipelines.smt.reduction import Reduced, reduce_network
-from pipelines.smt.search import decide, proof_of
+from pipelines.smt.search import decide, margin, proof_of
 from pipelines.smt.search.certificate import certify
 from pipelines.smt.search.exploring import Finding, multipliers
 from pipelines.smt.search.phases import PhaseSpace
@@ -156,6 +156,44 @@ def test_odd_networks_against_z3(kind: str) -> None:
         agree(*odd_network(seed, kind))
 
 
+def _in_the_plane() -> list[tuple[int, Network]]:
+    return [(seed, chain([2, 8, 8, 3], seed)) for seed in (4, 8, 21, 25, 36)]
+
+
+def _in_space() -> list[tuple[int, Network]]:
+    """Bounds alone settle most others."""
+    return [(seed, chain([3, 10, 10, 3], seed)) for seed in (*range(6), 13, 18, 24, 27, 29, 30, 32)]
+
+
+@pytest.fixture
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root's program alone: all else is searched by ascents."""
+    monkeypatch.setattr(margin, "_PROGRAMS", 1)
+
+
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_networks_by_ascents_against_z3(kind: str) -> None:
+    for seed in range(4):
+        agree(*odd_network(seed, kind))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_odd_networks_by_ascents_against_z3(kind: str) -> None:
+    for seed in range(100, 160):
+        agree(*odd_network(seed, kind))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_programs")
+def test_networks_that_need_the_search_by_ascents_against_z3() -> None:
+    seen = [agree(network, around(network, 0.7, seed)) for seed, network in _in_the_plane()]
+    seen += [agree(network, around(network, 0.5, seed)) for seed, network in _in_space()]
+    assert seen.count("holds by search") == 10
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_odd_networks_against_z3(kind: str) -> None:
@@ -165,20 +203,14 @@ def test_many_odd_networks_against_z3(kind: str) -> None:
 
 @pytest.mark.slow
 def test_networks_that_need_the_search_against_z3() -> None:
-    seen = []
-    for seed in (4, 8, 21, 25, 36):
-        network = chain([2, 8, 8, 3], seed)
-        seen.append(agree(network, around(network, 0.7, seed)))
+    seen = [agree(network, around(network, 0.7, seed)) for seed, network in _in_the_plane()]
     assert seen.count("holds by search") == 3
     assert seen.count("violated by search") == 2
 
 
 @pytest.mark.slow
 def test_networks_that_need_many_splits_against_z3() -> None:
-    seen = []
-    for seed in (*range(6), 13, 18, 24, 27, 29, 30, 32):  # Bounds alone settle most others.
-        network = chain([3, 10, 10, 3], seed)
-        seen.append(agree(network, around(network, 0.5, seed)))
+    seen = [agree(network, around(network, 0.5, seed)) for seed, network in _in_space()]
     assert seen.count("holds by search") == 7
 
 
@@ -275,6 +307,20 @@ def test_the_search_is_anytime_and_counts_its_nodes() -> None:
     assert bounds[0] == min(decided.reduced.least.fractions())
     assert bounds[0] < bounds[-1] <= 0
     assert bounds == sorted(bounds)
+
+
+def test_ascents_decide_what_programs_leave_open() -> None:
+    """Their bounds are exact, so that the proof of many of them is accepted, and grow with the nodes spent."""
+    network = chain([8, 32, 32, 3], 0)
+    property_ = around(network, 0.4, 0)
+    few, more, all_ = (decide_exactly(network, property_, nodes=nodes) for nodes in (100, 300, 100_000))
+    assert few.reason == more.reason == Finding.OUT_OF_NODES.value
+    assert few.margin <= more.margin <= 0
+    assert all_.verdict is Verdict.HOLDS
+    assert all_.nodes > 300
+    content = onnx_of(network)
+    statement = check_proof(proof_of(all_, read(network), content), content)
+    assert statement.leaves > 100
 
 
 def test_no_time_is_left() -> None:

@@ -24,7 +24,7 @@ from pipelines.smt.search.attack import Descent
 from pipelines.smt.search.curved_network import CurvedNetwork, read_curved
 from pipelines.smt.search.exploring import Exploration, Finding, Limits
 from pipelines.smt.search.intervals import Intervals, IntervalSpace
-from pipelines.smt.search.program import Floats, Optimum
+from pipelines.smt.search.program import Floats
 from pipelines.smt.search.tree import Node
 
 # What a forward pass in float64 must be below 0 by to be looked at: a sieve, which proves nothing.
@@ -197,9 +197,9 @@ class _MarginSearch(Exploration[Intervals]):
         super().__init__(space, tree)
         self.row, self._descent, self._judge = row, descent, judge
 
-    def suspects(self, found: Optimum, *, root: bool) -> Iterable[torch.Tensor]:
+    def suspects(self, offsets: Floats, *, root: bool) -> Iterable[torch.Tensor]:
         """See `Exploration`."""
-        start, steps = self._descent.at(found.offsets), _STEPS_AT_ROOT if root else _STEPS
+        start, steps = self._descent.at(offsets), _STEPS_AT_ROOT if root else _STEPS
         for point in self._descent.suspects(start, self.row, steps):
             confirmed = self._judge.confirmed(point)
             if confirmed is not None:

@@ -71,8 +71,8 @@ class Exploration(ABC, Generic[Part]):
         self._ticks = count()
 
     @abstractmethod
-    def suspects(self, found: Optimum, *, root: bool) -> Iterable[torch.Tensor]:
-        """Confirmed counterexamples at or near the optimum of a part."""
+    def suspects(self, offsets: Floats, *, root: bool) -> Iterable[torch.Tensor]:
+        """Confirmed counterexamples at or near t = `offsets`, as the optimum of a part."""
 
     @abstractmethod
     def settle(self, node: Node[Part], limits: Limits) -> Finding | None:
@@ -84,7 +84,7 @@ class Exploration(ABC, Generic[Part]):
         if found is None:
             return limits.reached() or Finding.NUMERICAL
         limits.nodes -= 1
-        if self._violated(found, root=True):
+        if self.violated_at(found.offsets, root=True):
             return Finding.VIOLATED
         self._add(self.tree, found)
         return None if self._open else Finding.POSITIVE
@@ -103,6 +103,15 @@ class Exploration(ABC, Generic[Part]):
                 return finding
         return Finding.POSITIVE
 
+    def violated_at(self, offsets: Floats, *, root: bool = False) -> bool:
+        """Whether there is a counterexample at or near t = `offsets`, which then is kept."""
+        self.counterexample = next(iter(self.suspects(offsets, root=root)), None)
+        return self.counterexample is not None
+
+    def open_leaves(self) -> list[Node[Part]]:
+        """What is left to split, the least optimum first."""
+        return [node for _, _, node, _ in sorted(self._open, key=lambda each: each[:2])]
+
     def close(self, node: Node[Part], duals: Floats) -> None:
         """Close the node if its exact bound is > 0, by the defaults if they do: they need no numbers in a proof."""
         for bits in (None, *_DUAL_BITS):
@@ -113,7 +122,7 @@ class Exploration(ABC, Generic[Part]):
                 return
 
     def _expand(self, node: Node[Part], found: Optimum, limits: Limits) -> Finding | None:
-        if node is not self.tree and self._violated(found, root=False):
+        if node is not self.tree and self.violated_at(found.offsets):
             return Finding.VIOLATED
         candidates = self.space.candidates(node.part, found)[:_TRIED]
         if not candidates:
@@ -151,10 +160,6 @@ class Exploration(ABC, Generic[Part]):
             self.close(node, found.duals)
         if not node.closed:
             heapq.heappush(self._open, (found.value, next(self._ticks), node, found))
-
-    def _violated(self, found: Optimum, *, root: bool) -> bool:
-        self.counterexample = next(iter(self.suspects(found, root=root)), None)
-        return self.counterexample is not None
 
 
 def _progress(before: float, first: float, second: float) -> float:

@@ -8,11 +8,12 @@ from fractions import Fraction
 import torch
 
 from pipelines.smt.reduction import Reduced
+from pipelines.smt.search.ascent import Ascent
 from pipelines.smt.search.attack import Descent
 from pipelines.smt.search.certificate import Phases, certify
 from pipelines.smt.search.exploring import Exploration, Finding, Limits
 from pipelines.smt.search.phases import PhaseSpace
-from pipelines.smt.search.program import Optimum
+from pipelines.smt.search.program import Floats
 from pipelines.smt.search.space import Suspects
 from pipelines.smt.search.tree import Node
 from pipelines.smt.search.vertex import Vertex, solve_vertex
@@ -20,6 +21,7 @@ from pipelines.smt.search.vertex import Vertex, solve_vertex
 _STEPS_AT_ROOT, _STEPS = 12, 1
 # A part without inputs shows by a value > 0 only if the price of missing a definition is high enough.
 _HIGH_PRICE = 2.0**12
+_PROGRAMS = 64  # parts whose linear programs are solved; few where they are enough, and small proofs
 _VERTEX_BITS = (24, 48, 96, 192, 384)
 
 
@@ -58,14 +60,21 @@ class MarginSearch(Exploration[Phases]):
         return super().start(limits)
 
     def run(self, limits: Limits) -> Finding:
-        """See `Exploration`."""
+        """See `Exploration`: programs first, then ascents of what is still open."""
         self._phases.aim(self._row)
-        return super().run(limits)
+        few = Limits(limits.deadline, min(limits.nodes, _PROGRAMS))
+        limits.nodes -= few.nodes
+        finding = super().run(few)
+        limits.nodes += few.nodes
+        if finding is not Finding.OUT_OF_NODES or limits.nodes <= 0:
+            return finding
+        widths = self._reduced.widths.floats()
+        return Ascent(self._phases.dual, self._row, widths, self.open_leaves(), self, limits).run()
 
-    def suspects(self, found: Optimum, *, root: bool) -> Iterable[torch.Tensor]:
+    def suspects(self, offsets: Floats, *, root: bool) -> Iterable[torch.Tensor]:
         """See `Exploration`."""
         steps = _STEPS_AT_ROOT if root else _STEPS
-        for point in self._descent.suspects(self._descent.at(found.offsets), self._row, steps):
+        for point in self._descent.suspects(self._descent.at(offsets), self._row, steps):
             confirmed = self._judge.confirmed(point)
             if confirmed is not None:
                 yield confirmed

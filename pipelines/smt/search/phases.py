@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
+from evalsuite import Dual, dual_of_forms
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.reduction import Reduced
 from pipelines.smt.search.certificate import Phases, certify
@@ -29,6 +31,12 @@ class PhaseSpace:
         forms = [each.forms for each in layers]
         self.program = Program(reduced.widths.floats(), forms, reduced.margins.floats(), walls)
         self.row = 0
+
+    @cached_property
+    def dual(self) -> Dual:
+        """Of all margins, for what many programs would be too dear for."""
+        layers = [(each.forms.floats(), each.lower.floats(), each.upper.floats()) for each in self._reduced.layers]
+        return dual_of_forms(self._reduced.widths.floats(), layers, self._reduced.margins.floats())
 
     def aim(self, row: int, dearer: float = 1.0) -> None:
         """Take margin `row` from now on, with a dearer price of missed definitions."""
