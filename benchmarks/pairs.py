@@ -36,6 +36,7 @@ WORKLOADS: dict[str, tuple[str, dict[str, str], tuple[float, ...]]] = {
     "iris": ("iris-mlp", {}, (0.05, 0.15)),
     "moons": ("moons-mlp", {}, (0.05, 0.1)),
     "tiny": ("digits-tiny-mlp", {"hidden": "16-16"}, (1 / 64, 1 / 16)),
+    "wide": ("digits-tiny-mlp", {"hidden": "32-32"}, (1 / 64, 1 / 16)),
     "digits": ("digits-mlp", {}, (1 / 128, 1 / 64)),
 }
 _DISTANCES = (Fraction(1, 10), Fraction(1), Fraction(10))
