@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.document import DocumentError, read_tree, written
+from evalsuite.document import DocumentError, plain, read_tree, written
 from evalsuite.results import Status, as_table, read_results, write_table
 from evalsuite.run.record import RunRecord, commit_of, merged_conditions, read_record, source_of, write_record
 from evalsuite.studies.pairing import Refused, differing_options
@@ -104,15 +104,16 @@ def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united
         Status.OK.value if metric else status for metric, status in zip(jobs["metric"], jobs["status"], strict=True)
     )
     finished = [each.finished for each in records]
+    name = "-and-".join(dict.fromkeys(each.name for each in records))
     return replace(
         records[0],
-        name="-and-".join(dict.fromkeys(each.name for each in records)),
+        name=name,
         digest="",
         workloads=_every(each.workloads for each in records),
         variants=_every(each.variants for each in records),
         seeds=sorted({seed for each in records for seed in each.seeds}),
         steps=list({step["name"]: step for each in records for step in each.steps}.values()),
-        recipe_text=_one_recipe(folders, records),
+        recipe_text=_one_recipe(name, folders, records),
         data=_together([each.data for each in records]),
         variants_help=_together([each.variants_help for each in records]),
         versions={name: str(value) for name, value in merged_conditions([each.versions for each in records]).items()},
@@ -123,39 +124,54 @@ def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united
         jobs={"total": len(jobs), **counts},
         seconds=round(sum(each.seconds for each in records), 1),
         peak_mib=max(each.peak_mib for each in records),
-        source=source_of(united["source"].dropna()),
-        **commit_of(united["commit"].dropna()),
+        source=source_of(filter(None, [*united["source"]] if any(united["source"]) else [r.source for r in records])),
+        **commit_of(filter(None, [*united["commit"]] if any(united["commit"]) else _commits(records))),
     )
 
 
-def _one_recipe(folders: Sequence[Path], records: Sequence[RunRecord]) -> str:
-    """The text of a recipe that plans the jobs of all; where they differ in more than lists, their texts in a row."""
+def _commits(records: Sequence[RunRecord]) -> list[str]:
+    """As rows name them, of records whose rows name none."""
+    named = [(name, each.dirty) for each in records for name in each.commit.split(", ")]
+    return [f"{name}-dirty" if dirty and name else name for name, dirty in named]
+
+
+def _one_recipe(name: str, folders: Sequence[Path], records: Sequence[RunRecord]) -> str:
+    """The text of a recipe that plans the jobs of all, and more where jobs are not all of a product's.
+
+    Where they differ in more than lists, their texts in a row.
+    """
     texts = [each.recipe_text for each in records]
     try:
         first, *others = (read_tree(text) for text in texts)
-        added = [_add(first, other) for other in others]
+        for other in others:
+            _add(first, other)
+        if any(each.name != name for each in records):
+            first["name"] = name
+        text = written(first)
+        if plain(read_tree(text)) != plain(first):
+            raise Refused("the recipes use one anchor for two things")
     except (DocumentError, Refused):
         return "\n".join(f"# {folder.resolve().name}\n{text}" for folder, text in zip(folders, texts, strict=True))
-    return written(first) if any(added) else texts[0]
+    return texts[0] if plain(read_tree(texts[0])) == plain(first) else text
 
 
-def _add(first: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Add to the lists of a recipe what another has besides; whether there is any.
+def _add(first: Any, other: Any) -> None:
+    """Add to the lists of a recipe what another has besides.
 
     Raises:
         Refused: they differ in more than that.
     """
+    if not (isinstance(first, dict) and isinstance(other, dict)):
+        raise Refused("a recipe is missing")
     if any(first.get(name) != other.get(name) for name in (first.keys() | other.keys()) - {"name", *_LISTS}):
         raise Refused("the recipes differ in more than their lists")
-    found = False
     for name in _LISTS:
         known = {_called(each): each for each in first[name]}
         for each in other[name]:
             if known.setdefault(_called(each), each) != each:
                 raise Refused(f"{name} of one name differ")
-        found |= len(known) > len(first[name])
         first[name].extend(list(known.values())[len(first[name]) :])
-    return found
+    first["seeds"].sort()
 
 
 def _called(entry: Any) -> Any:

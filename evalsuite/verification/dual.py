@@ -157,7 +157,10 @@ class Dual:
         return replace(found, value=value - slack)
 
     def ascend(self, parts: Parts, steps: int, *, stop: bool = True) -> tuple[Parts, Carried]:
-        """Better multipliers by so many steps of Adam (arXiv 1412.6980), and what they give in float32."""
+        """Better multipliers by so many steps of Adam (arXiv 1412.6980), and what they give in float32.
+
+        The coefficients with them are those of the last step, whose bound may be lower than that of the best one.
+        """
         given = [parts.slopes.clone(), parts.conditions.clone(), parts.rows.clone()]
         first = [torch.zeros_like(each) for each in given]
         second = [torch.zeros_like(each) for each in given]
@@ -333,16 +336,19 @@ def dual_of_forms(widths: Floats, layers: Sequence[tuple[Floats, Floats, Floats]
         widths: of the box [0, widths], (inputs,).
         layers: of each its ReLUs' inputs over [1, inputs, outputs of the layers before], and their bounds < 0 and > 0.
         rows: over the same columns of all layers.
+
+    Raises:
+        Unsupported: values beyond what bounds are computed of.
     """
     count, sizes = len(widths), [len(lower) for _, lower, _ in layers]
     nodes: list[Node] = []
-    for form in (*(form for form, _, _ in layers), rows):
-        constant, *parts = torch.split(torch.from_numpy(form), [1, count, *sizes[: len(nodes) // 2]], dim=1)
+    for depth, form in enumerate([*(form for form, _, _ in layers), rows]):
+        constant, *parts = torch.split(torch.from_numpy(form), [1, count, *sizes[:depth]], dim=1)
         # Value 0 is the input, and those of ReLUs are 2, 4, ...
         maps = tuple((2 * place, Dense(each)) for place, each in enumerate(parts))
-        nodes.append(Node("", Affine(maps, constant[:, 0]), len(form)))
+        nodes.append(Node(f"form {depth}", Affine(maps, constant[:, 0]), len(form)))
         if form is not rows:
-            nodes.append(Node("", Pointwise(len(nodes), RELU), len(form)))
+            nodes.append(Node(f"ReLU {depth}", Pointwise(len(nodes), RELU), len(form)))
     graph = Graph(tuple(nodes), len(nodes), (count,), (len(rows),), "")
     upper = torch.from_numpy(widths)[None]
     root = Propagation(graph, torch.zeros_like(upper), upper, backward=False)

@@ -66,7 +66,10 @@ class Branching(ABC, Generic[Found]):
 
     @abstractmethod
     def settled(self, part: Parts, tag: torch.Tensor) -> Found | None:
-        """What ends the search, if it is found where all neurons are held; else the part is proven, or given up."""
+        """What ends the search, if it is found where all neurons are held; else the part is done with.
+
+        It waits no longer: a subclass ends the search here, or remembers it, where the part is not proven.
+        """
 
     @abstractmethod
     def halves(self, tags: torch.Tensor, neurons: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import evalsuite
 from evalsuite.cli import app
-from evalsuite.document import read_tree, written
+from evalsuite.document import DocumentError, read_tree, written
 from evalsuite.recipe import parse_recipe
 from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.run import Run
@@ -92,6 +92,24 @@ def test_the_recipe_of_runs_that_unite_plans_the_jobs_of_all(tmp_path: Path) -> 
     assert whole is not None
     assert parse_recipe(record.recipe_text, "it").digest == parse_recipe(whole.recipe_text, "it").digest
     assert (record.commit, record.source) == (whole.commit, whole.source)
+
+
+def test_an_anchor_that_means_two_things_is_not_merged(tmp_path: Path) -> None:
+    """Else the first recipe's step would have the radii of the second's variant."""
+    texts = [
+        "workloads: [{use: a, n: &l [5]}]\nvariants: [v]\nseeds: [0]\nsteps: [{use: s, eps: *l}]\n",
+        "workloads: [{use: a, n: &l [5]}]\nvariants: [v, {use: w, eps: &l [7]}, {use: x, eps: *l}]\nseeds: [1]\n"
+        "steps: [{use: s, eps: [5]}]\n",
+    ]
+    runs = [cut(tmp_path / "ab"[i], i, change={"recipe_text": text, "commit": "c"}) for i, text in enumerate(texts)]
+    call("merge", tmp_path / "out", *runs)
+    record = read_run_record(tmp_path / "out")
+    assert record is not None
+    try:
+        tree = read_tree(record.recipe_text)
+    except DocumentError:
+        return  # both, one behind the other
+    assert tree["steps"][0]["eps"] == [5]
 
 
 @pytest.mark.parametrize("change", [{"time_limit": 7}, {"steps": ["accuracy", {"use": "prune", "sparsity": 0.1}]}])

@@ -15,6 +15,7 @@ import torch
 from evalsuite import Branching, Carried, Dual, Parts
 from pipelines.smt.search.certificate import Phases
 from pipelines.smt.search.exploring import Exploration, Finding, Limits
+from pipelines.smt.search.phases import held
 from pipelines.smt.search.program import Floats
 from pipelines.smt.search.tree import Node
 
@@ -23,6 +24,8 @@ _BATCH = 64
 
 class Ascent(Branching[Finding]):
     """The open leaves of one margin. A part's tag is the place of its node.
+
+    What stays open keeps the exact bound of the leaf that it began with: to compute more takes as long as to close.
 
     Args:
         dual: of all margins.
@@ -57,7 +60,7 @@ class Ascent(Branching[Finding]):
             over = self._limits.reached()
             if over is not None:
                 return over
-            count, finding = self.advance(_BATCH)
+            count, finding = self.advance(min(_BATCH, self._limits.nodes))
             self._limits.nodes -= count
             if finding is not None:
                 return finding
@@ -89,15 +92,9 @@ class Ascent(Branching[Finding]):
         made: tuple[list[int], list[int]] = [], []
         for tag, neuron in zip(tags.tolist(), neurons.tolist(), strict=True):
             node = self._nodes[tag]
-            on, off = (Node(_held(node.part, neuron, sign), node.proven) for sign in (1, -1))
+            on, off = (Node(part, node.proven) for part in held(node.part, neuron))
             node.split, node.halves = neuron, (on, off)
             for places, half in zip(made, (on, off), strict=True):
                 places.append(len(self._nodes))
                 self._nodes.append(half)
         return torch.tensor(made[0]), torch.tensor(made[1])
-
-
-def _held(phases: Phases, neuron: int, sign: int) -> Phases:
-    held = phases.copy()
-    held[neuron] = sign
-    return held

@@ -45,7 +45,7 @@ class Decided:
         reduced: the network on the box, with the rows as its margins.
         trees: of each margin, in their order; of rows that were not reached, the root alone.
         counterexample: flat or of the judge's shape, float32, where violated.
-        nodes: parts of the box whose linear program was used.
+        nodes: parts of the box whose linear program, or ascent, was used.
         programs: linear programs solved.
         seconds: of the whole decision.
     """

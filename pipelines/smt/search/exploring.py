@@ -26,6 +26,7 @@ from pipelines.smt.search.tree import Node
 # Duals are rounded to the first number of binary places, and where that loses a bound above 0, to the others.
 _DUAL_BITS = (12, 24, 44)
 _TRIED = 3
+_LARGEST = 1e250
 
 
 class Finding(Enum):
@@ -55,7 +56,8 @@ class Limits:
 
 def multipliers(values: Floats, bits: int) -> Dyadic:
     """Floats rounded to multiples of 2**-bits."""
-    return Dyadic.of(np.rint(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0) * 2.0**bits) * 2.0**-bits)
+    finite = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0).clip(-_LARGEST, _LARGEST)
+    return Dyadic.of(np.rint(finite * 2.0**bits) * 2.0**-bits)
 
 
 class Exploration(ABC, Generic[Part]):

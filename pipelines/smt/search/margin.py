@@ -21,7 +21,9 @@ from pipelines.smt.search.vertex import Vertex, solve_vertex
 _STEPS_AT_ROOT, _STEPS = 12, 1
 # A part without inputs shows by a value > 0 only if the price of missing a definition is high enough.
 _HIGH_PRICE = 2.0**12
-_PROGRAMS = 64  # parts whose linear programs are solved; few where they are enough, and small proofs
+# Programs have better multipliers, and find parts that are empty, where an ascent may split on to the last neuron.
+# Beyond so many open neurons they cost too much, and only so many of them are solved.
+_DEAR, _PROGRAMS = 64, 64
 _VERTEX_BITS = (24, 48, 96, 192, 384)
 
 
@@ -60,16 +62,18 @@ class MarginSearch(Exploration[Phases]):
         return super().start(limits)
 
     def run(self, limits: Limits) -> Finding:
-        """See `Exploration`: programs first, then ascents of what is still open."""
+        """See `Exploration`: programs, and where they are dear, ascents of what the first of them leave open."""
         self._phases.aim(self._row)
+        dual = self._phases.dual if self._reduced.unstable_neurons > _DEAR else None
+        if dual is None:
+            return super().run(limits)
         few = Limits(limits.deadline, min(limits.nodes, _PROGRAMS))
         limits.nodes -= few.nodes
         finding = super().run(few)
-        limits.nodes += few.nodes
+        limits.nodes += few.nodes  # what they did not use
         if finding is not Finding.OUT_OF_NODES or limits.nodes <= 0:
             return finding
-        widths = self._reduced.widths.floats()
-        return Ascent(self._phases.dual, self._row, widths, self.open_leaves(), self, limits).run()
+        return Ascent(dual, self._row, self._reduced.widths.floats(), self.open_leaves(), self, limits).run()
 
     def suspects(self, offsets: Floats, *, root: bool) -> Iterable[torch.Tensor]:
         """See `Exploration`."""

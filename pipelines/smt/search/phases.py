@@ -7,11 +7,18 @@ from functools import cached_property
 
 import numpy as np
 
-from evalsuite import Dual, dual_of_forms
+from evalsuite import Dual, Unsupported, dual_of_forms
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.reduction import Reduced
 from pipelines.smt.search.certificate import Phases, certify
 from pipelines.smt.search.program import Floats, Optimum, Program, Walls
+
+
+def held(phases: Phases, neuron: int) -> tuple[Phases, Phases]:
+    """The phases with that neuron on, and off."""
+    on, off = phases.copy(), phases.copy()
+    on[neuron], off[neuron] = 1, -1
+    return on, off
 
 
 class PhaseSpace:
@@ -33,10 +40,13 @@ class PhaseSpace:
         self.row = 0
 
     @cached_property
-    def dual(self) -> Dual:
-        """Of all margins, for what many programs would be too dear for."""
+    def dual(self) -> Dual | None:
+        """Of all margins, where many programs would be too dear; None where numbers are beyond what it takes."""
         layers = [(each.forms.floats(), each.lower.floats(), each.upper.floats()) for each in self._reduced.layers]
-        return dual_of_forms(self._reduced.widths.floats(), layers, self._reduced.margins.floats())
+        try:
+            return dual_of_forms(self._reduced.widths.floats(), layers, self._reduced.margins.floats())
+        except Unsupported:
+            return None
 
     def aim(self, row: int, dearer: float = 1.0) -> None:
         """Take margin `row` from now on, with a dearer price of missed definitions."""
@@ -61,9 +71,7 @@ class PhaseSpace:
 
     def halves(self, part: Phases, neuron: int, found: Optimum) -> tuple[Phases, Phases]:
         """See `Space`: where the neuron is on, and where it is off."""
-        on, off = part.copy(), part.copy()
-        on[neuron], off[neuron] = 1, -1
-        return on, off
+        return held(part, neuron)
 
     def _walls(self, phases: Phases) -> Walls:
         """Where a neuron is on, z <= a <= z; where it is off, a = 0."""
