@@ -340,18 +340,27 @@ def verify(
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="What is split: inputs, neurons (of ReLU), or auto for both in turn.")
     ] = "auto",
+    proof: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="Decide as evalsuite smt, and write the proof of an unsat here.")
+    ] = None,
 ) -> None:
     """Decide a VNN-LIB property of an ONNX network, or many: sat, unsat, unknown, timeout or error."""
+    from evalsuite.plugins import load
+
     single = onnx is not None and vnnlib is not None and instances is None and out is None
     if (against is not None and not single) or (within is not None and against is None):
         stop("--against takes --onnx and --vnnlib beside it, and --within takes --against")
     if engine != "auto" and not single:
         stop("--engine takes --onnx and --vnnlib beside it")
+    if proof is not None and (not single or against is not None or engine != "auto"):
+        stop("--proof takes --onnx and --vnnlib beside it, of one network, and no --engine")
     if not single and (instances is None or onnx is not None or vnnlib is not None):
         stop("verify takes either --onnx and --vnnlib, or --instances and perhaps --out")
     if timeout is not None and not 0 < timeout < float("inf"):
         stop(f"--timeout is a number of seconds > 0, got {timeout:g}")
-    if instances is not None:
+    if proof is not None:
+        load("commands", "smt").target(onnx, vnnlib, 60.0 if timeout is None else timeout, proof)
+    elif instances is not None:
         _verify_many(instances, out, timeout)
     elif onnx is not None and vnnlib is not None:
         options = {"against": against, "within": None if within is None else _distance(within), "engine": engine}

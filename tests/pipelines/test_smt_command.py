@@ -207,6 +207,11 @@ def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = run("smt", "--onnx", model, "--vnnlib", file, "--proof", out)
     assert (done.returncode, done.stdout) == (0, "unsat\n")
+    by_verify = call("verify", "--onnx", model, "--vnnlib", file, "--proof", tmp_path / "same.json")
+    assert (by_verify.returncode, by_verify.stdout) == (0, "unsat\n")
+    assert (tmp_path / "same.json").read_text() == out.read_text()
+    refused = call("verify", "--onnx", model, "--vnnlib", file, "--proof", out, "--engine", "neurons")
+    assert (refused.returncode, "--proof takes --onnx and --vnnlib beside it" in refused.stderr) == (2, True)
     checked = call("check-proof", out, "--onnx", model, "--z3", "20")
     assert checked.returncode == 0, checked.stderr
     assert "  y0 > 0 (at least 0.25)" in checked.stdout
