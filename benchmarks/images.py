@@ -12,13 +12,13 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
 
+from benchmarks.pairs import write_property
 from evalsuite import Network, Property, Verdict, export_onnx, verify
 from evalsuite.plugins import load
 from evalsuite.workloads.workload import Data
@@ -53,13 +53,8 @@ def _evalsuite(network: Network, folder: Path, limit: float) -> Solver:
     export_onnx(network.module, network.input_shape, model)
 
     def ask(asked: Property) -> Verdict | None:
-        ends = list(zip(asked.lower.flatten().tolist(), asked.upper.flatten().tolist(), strict=True))
         others = " ".join(f"(and (>= Y_{i} Y_{asked.label}))" for i in range(10) if i != asked.label)
-        lines = [f"(declare-const X_{i} Real)" for i in range(len(ends))]
-        lines += [f"(declare-const Y_{i} Real)" for i in range(10)]
-        for i, (low, high) in enumerate(ends):
-            lines += [f"(assert (>= X_{i} {Decimal(low):f}))", f"(assert (<= X_{i} {Decimal(high):f}))"]
-        file.write_text("\n".join([*lines, f"(assert (or {others}))"]))
+        write_property(asked.lower, asked.upper, file, 10, f"(or {others})")
         return _SAID.get(verify(model, file, timeout=limit).answer.value)
 
     return ask

@@ -78,11 +78,13 @@ def _exported(module: nn.Module, data: Data, path: Path) -> Path:
     return path
 
 
-def _property(lower: torch.Tensor, upper: torch.Tensor, path: Path) -> Path:
-    lines = [f"(declare-const X_{i} Real)" for i in range(lower.numel())] + ["(declare-const Y_0 Real)"]
+def write_property(lower: torch.Tensor, upper: torch.Tensor, path: Path, outputs: int = 1, *asserted: str) -> Path:
+    """A VNN-LIB property of this box, exactly, and of what is asserted about Y_0 to Y_(outputs - 1)."""
+    lines = [f"(declare-const X_{i} Real)" for i in range(lower.numel())]
+    lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]
     for i, (low, high) in enumerate(zip(lower.flatten().tolist(), upper.flatten().tolist(), strict=True)):
         lines += [f"(assert (>= X_{i} {Decimal(low):f}))", f"(assert (<= X_{i} {Decimal(high):f}))"]
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join([*lines, *(f"(assert {each})" for each in asserted)]))
     return path
 
 
@@ -113,7 +115,7 @@ def main() -> None:
                 for place, radius in ((i, radius) for radius in radii for i in range(given.samples)):
                     center = pair.data.test.inputs[place]
                     lower, upper = center - radius, center + radius
-                    file = _property(lower, upper, folder / "p.vnnlib")
+                    file = write_property(lower, upper, folder / "p.vnnlib")
                     for within in (None, *_DISTANCES):
                         started = time.process_time()
                         found = verify(pair.first, file, against=pair.second, within=within, timeout=given.limit)
