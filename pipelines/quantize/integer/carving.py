@@ -15,8 +15,9 @@ from pipelines.quantize.integer.network import Grid, Island
 
 def carve(
     quantized: fx.GraphModule, last: fx.Node, on_grid: Callable[[fx.Node], OnGrid | None], name: str, grid: Grid
-) -> Island:
-    """The float nodes that `last` needs, back to the integers from which they are made, as one operation.
+) -> tuple[Island, list[tuple[int, ...]]]:
+    """The float nodes that `last` needs, back to the integers from which they are made, as one operation; and the
+    shapes of one sample of those.
 
     Args:
         quantized: whose graph `last` is of; the layers that the island takes are copied.
@@ -42,13 +43,14 @@ def carve(
         return made[node]
 
     graph.output(copy_of(last))
-    return Island(
+    island = Island(
         name,
         tuple(each.name for each in sources.values()),
         tuple(each.grid for each in sources.values()),
         fx.GraphModule(_owned(quantized, graph), _placeholders_first(graph)).eval(),
         grid,
     )
+    return island, [tuple(node.meta["shape"][1:]) for node in sources]
 
 
 def _owned(quantized: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:

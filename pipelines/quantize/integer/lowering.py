@@ -25,6 +25,7 @@ from pipelines.quantize.integer.network import (
     Requantize,
     Rounding,
 )
+from pipelines.quantize.integer.parts import in_integers
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
 from pipelines.quantize.placement import FLOAT_COMPUTE, Value, is_activation, is_pool, keeps_grid
 from pipelines.quantize.quantizers import COMPUTE
@@ -34,7 +35,6 @@ from pipelines.quantize.tracing import layer_of
 Smooth = Literal["table", "polynomial"]
 """How an activation that is not ReLU is computed on integers."""
 _INPUT_BITS: dict[Smooth, int] = {"table": 8, "polynomial": 16}
-_SUM_BITS = 30  # of a residual sum's greatest multiplier: two products of 31 and 16 bits and their sum fit into 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ def lower(
     *,
     smooth: Smooth = "table",
     rounding: Rounding = Rounding.HALF_EVEN,
+    islands: bool = False,
 ) -> IntegerNetwork:
     """The integer-only network of a calibrated `quantized`, which `place` made.
 
@@ -81,6 +82,8 @@ def lower(
         input_shape: of one input.
         smooth: how activations that are not ReLU are computed.
         rounding: of every rescaling.
+        islands: whether norms, attention and what else the fake-quantized network computes in float stay float islands.
+            Otherwise only those do that have no integer form.
 
     Raises:
         Unsupported: a layer was left in float, an activation has no integer form, a rescaling is beyond its factors,
@@ -94,7 +97,7 @@ def lower(
             " one input of real numbers"
         )
     _check_batch_first(quantized, input_shape)
-    return _Lowering(quantized, smooth).run(input_shape, rounding)
+    return _Lowering(quantized, smooth, islands).run(input_shape, rounding)
 
 
 def grid_of(layer: QuantIdentity) -> Grid:
@@ -109,8 +112,8 @@ def grid_of(layer: QuantIdentity) -> Grid:
 class _Lowering:
     """Follows the graph; what a node holds becomes operations when a quantizer asks for its integers."""
 
-    def __init__(self, quantized: fx.GraphModule, smooth: Smooth) -> None:
-        self._quantized, self._smooth = quantized, smooth
+    def __init__(self, quantized: fx.GraphModule, smooth: Smooth, islands: bool) -> None:
+        self._quantized, self._smooth, self._islands = quantized, smooth, islands
         self._targets = {str(node.target) for node in quantized.graph.nodes}
         self._held: dict[fx.Node, _Held] = {}
         self._operations: list[Operation] = []
@@ -207,13 +210,28 @@ class _Lowering:
         if isinstance(held, _Activated):
             return self._activate(held, grid, name)
         if isinstance(held, _Sum):
-            return self._add(held, grid, name)
+            return Add.of(
+                name, tuple(term.name for term in held.terms), grids=[term.grid for term in held.terms], output=grid
+            )
         if isinstance(held, _Float):
-            return carve(self._quantized, held.node, self._held_on_grid, name, grid)
+            return self._float_part(held.node, grid, name)
         if isinstance(held, Accumulated):
             return Requantize(name, (held.name,), 0, Dyadic.nearest(held.scale / grid.scale), held.axis, grid)
         factor = Dyadic.nearest(held.grid.scale / grid.scale)
         return Requantize(name, (held.name,), held.grid.zero_point, factor, -1, grid)
+
+    def _float_part(self, last: fx.Node, grid: Grid, name: str) -> Operation:
+        """In integers where all of it has such a form, else as an island."""
+        island, shapes = carve(self._quantized, last, self._held_on_grid, name, grid)
+        if self._islands:
+            return island
+        try:
+            part = in_integers(island, shapes)
+        except Unsupported:
+            return island
+        self._operations += part.operations[:-1]
+        self._inserted += part.inserted
+        return part.operations[-1]
 
     def _activate(self, held: _Activated, grid: Grid, name: str) -> Operation:
         if held.row.name == RELU.name:
@@ -241,15 +259,6 @@ class _Lowering:
             name = f"{name}_"
         self._inserted.append(name)
         return self._gridded(held.source, smooth_input_grid(hardness, grid, _INPUT_BITS[self._smooth], held.row), name)
-
-    def _add(self, held: _Sum, grid: Grid, name: str) -> Add:
-        factors = [term.grid.scale / grid.scale for term in held.terms]
-        if max(factors) >= 2**_SUM_BITS:
-            raise ValueError(f"a term of a sum has {max(factors):.3g} times its scale, at least 2^{_SUM_BITS}")
-        shift = min(62, _SUM_BITS - math.frexp(max(factors))[1])
-        multipliers = tuple(round(math.ldexp(factor, shift)) for factor in factors)
-        zero_points = tuple(term.grid.zero_point for term in held.terms)
-        return Add(name, tuple(term.name for term in held.terms), zero_points, multipliers, shift, grid)
 
 
 def _ends_by(value: float, grid: Grid) -> bool:

@@ -7,6 +7,8 @@ one scale per channel or one for all. Source: arXiv 1712.05877, section 2; arXiv
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -21,6 +23,7 @@ Integers = npt.NDArray[Any]
 MULTIPLIER_BITS = 31
 GREATEST_SHIFT = 62
 INPUT = "input"
+_SUM_BITS = 30  # of a residual sum's greatest multiplier: two products of 31 and 16 bits and their sum fit into 64
 
 
 class Rounding(str, Enum):
@@ -51,6 +54,18 @@ class Grid:
             raise ValueError(f"the scale of a grid must be positive and finite, got {self.scale}")
         if not self.low <= self.zero_point <= self.high:
             raise ValueError(f"zero point {self.zero_point} lies outside [{self.low}, {self.high}]")
+
+    @classmethod
+    def over(cls, lower: float, upper: float, bits: int) -> Grid:
+        """The finest unsigned grid of `bits` bits that holds the real numbers from `lower` to `upper`, and 0."""
+        high, lower, upper = 2**bits - 1, min(lower, 0.0), max(upper, 0.0)
+        if lower == upper:
+            return cls(1.0, 0, 0, high)
+        zero_point = round(high * lower / (lower - upper))
+        zero_point = min(max(zero_point, 1 if lower < 0 else 0), high - 1 if upper > 0 else high)
+        needed = [lower / -zero_point] if zero_point else []
+        needed += [upper / (high - zero_point)] if zero_point < high else []
+        return cls(max(needed), zero_point, 0, high)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,6 +197,23 @@ class Add(Operation):
     multipliers: tuple[int, ...]
     shift: int
     output: Grid
+
+    @classmethod
+    def of(
+        cls, name: str, inputs: tuple[str, ...], *, grids: Sequence[Grid], output: Grid, signs: Sequence[int] = ()
+    ) -> Add:
+        """The sum of tensors on `grids`, each times its sign, 1 by default.
+
+        Raises:
+            ValueError: a term's steps are too great for the output's.
+        """
+        factors = [grid.scale / output.scale for grid in grids]
+        if max(factors) >= 2**_SUM_BITS:
+            raise ValueError(f"a term of a sum has {max(factors):.3g} times its scale, at least 2^{_SUM_BITS}")
+        shift = min(62, _SUM_BITS - math.frexp(max(factors))[1])
+        pairs = zip(factors, signs or [1] * len(factors), strict=True)
+        multipliers = tuple(sign * round(math.ldexp(factor, shift)) for factor, sign in pairs)
+        return cls(name, inputs, tuple(grid.zero_point for grid in grids), multipliers, shift, output)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

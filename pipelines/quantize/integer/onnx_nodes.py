@@ -19,6 +19,7 @@ from pipelines.quantize.integer.network import Grid, Integers, Rounding
 
 _HIGH_MULTIPLICATION_BITS = 31  # what gemmlowp's first rounding takes away
 _RAISE = 2**63
+_NEWTON = 6  # 1, 1/4, 1/40, 3e-4, 5e-8, 1e-15: below 2^-31 after five
 
 
 @dataclass
@@ -97,6 +98,30 @@ class Nodes:
     def floor(self, value: str, shift: Integers) -> str:
         """The greatest integer not above value x 2^-shift, wide."""
         return self._lowered(self.add("BitShift", self._raised(value), self.wide(shift), direction="RIGHT"), shift)
+
+    def divided(self, value: str, by: str) -> str:
+        """value / by, wide, rounded half away from zero; by > 0 and 2 |value| + by < 2^63."""
+        sign = self.sign(value)
+        twice = self.add("Mul", self.add("Mul", value, sign), self.wide(2))
+        quotient = self.add("Div", self.add("Add", twice, by), self.add("Mul", by, self.wide(2)))
+        return self.add("Mul", quotient, sign)
+
+    def square_root(self, value: str) -> str:
+        """floor(sqrt(value)), wide, of 1 <= value < 2^62 with a last dimension of size 1.
+
+        Newton's x <- (x + value div x) div 2 from the power of two 2^c with 2^(c - 1) <= sqrt(value) < 2^c: it never
+        goes below the root's floor, and its relative error, at most 1, falls by e -> e^2 / 2, so that six steps end at
+        the floor or at one more, which its square tells.
+        """
+        pairs = self.add("BitShift", value, self.wide(2 * np.arange(31)), direction="RIGHT")
+        filled = self.cast(self.add("Cast", pairs, to=onnx.TensorProto.BOOL), np.int64)
+        count = self.add("ReduceSum", filled, self.constant([-1], np.int64), keepdims=1)
+        x = self.add("Gather", self.wide(2 ** np.arange(32)), count, axis=0)
+        for _ in range(_NEWTON):
+            summed = self.add("Add", x, self.add("Div", value, x))
+            x = self.add("BitShift", summed, self.wide(1), direction="RIGHT")
+        beyond = self.add("Sub", value, self.add("Mul", x, x))  # below 0, so with its highest bit, where x is too great
+        return self.add("Sub", x, self.add("BitShift", beyond, self.wide(63), direction="RIGHT"))
 
     def _raised(self, value: str) -> str:
         """value + 2^63: not negative, so that it can be shifted and compared.

@@ -23,6 +23,16 @@ from pipelines.quantize.integer.network import (
     SumPool,
     Table,
 )
+from pipelines.quantize.integer.transformer import (
+    Affine,
+    Arrange,
+    Divide,
+    Exponential,
+    MatrixProduct,
+    Normalize,
+    Product,
+    SumOver,
+)
 
 Shape = tuple[int, ...]
 
@@ -37,6 +47,12 @@ CLAMP = 3
 POLYNOMIAL = 10
 """Subtract the zero point, |q|, minimum, subtract the limit, square, subtract from the constant, multiply by the sign,
 shift, add one, multiply by q; the rescaling comes on top."""
+DIVISION = 5
+"""|x|, twice, half of the divisor, the quotient, the sign."""
+EXPONENTIAL = 8
+"""The maximum, a subtraction, remainder and quotient by 1,024, a look-up, a shift, half, a shift; and a rescaling."""
+NORMALIZE = 4 + DIVISION
+"""n x, its sum, their difference, its square and the sum of those, the numerator; the root is one for all elements."""
 
 
 def shapes(network: IntegerNetwork) -> dict[str, Shape]:
@@ -69,6 +85,17 @@ def _shape(operation: Operation, given: list[Shape]) -> Shape:  # noqa: PLR0911
         return (math.prod(shape),)
     if isinstance(operation, Add):
         _require(all(other == shape for other in given), operation, shape)
+    if isinstance(operation, Arrange):
+        _require(int(operation.indices.max(initial=0)) <= sum(map(math.prod, given)), operation, shape)
+        return tuple(operation.indices.shape)
+    if isinstance(operation, MatrixProduct):
+        _require(shape[:-2] == given[1][:-2] and shape[-1] == given[1][-2], operation, shape)
+        return (*shape[:-1], given[1][-1])
+    if isinstance(operation, Product):
+        return tuple(torch.broadcast_shapes(*given))
+    if isinstance(operation, SumOver):
+        summed = set(operation.dimensions)
+        return tuple(1 if at in summed else size for at, size in enumerate(shape) if operation.keep or at not in summed)
     if isinstance(operation, Island):
         with torch.no_grad():
             return tuple(operation.module(*(torch.zeros(1, *each) for each in given)).shape[1:])
@@ -99,7 +126,8 @@ def count_operations(network: IntegerNetwork) -> dict[str, int]:
 
     "rectify": one maximum. "table": one look-up. "requantize", "add" and "polynomial": multiplications, additions,
     shifts, comparisons and masks, as the network's rounding mode takes them (see SCALE_DOWN, CLAMP, POLYNOMIAL).
-    "sumpool": additions, padded places included. "maxpool": maxima. Conversions between widths, moving data and the
+    "sumpool": additions, padded places included; "sumover" too. "maxpool": maxima. "product": one multiplication. Norms,
+    weights and quotients: see NORMALIZE, EXPONENTIAL and DIVISION. Conversions between widths, moving data and the
     bias, with which an accumulator starts, are free.
 
     Raises:
@@ -115,6 +143,10 @@ def count_operations(network: IntegerNetwork) -> dict[str, int]:
         elements = math.prod(made[operation.name])
         if isinstance(operation, (Linear, Convolution)):
             counts["multiply_accumulate"] += elements * math.prod(operation.weight.shape[1:])
+        elif isinstance(operation, MatrixProduct):
+            counts["multiply_accumulate"] += elements * made[operation.inputs[0]][-1]
+        elif isinstance(operation, SumOver):
+            counts["sumover"] = counts.get("sumover", 0) + math.prod(made[operation.inputs[0]]) - elements
         elif cost := _cost(operation, network.rounding):
             kind = type(operation).__name__.lower()
             counts[kind] = counts.get(kind, 0) + elements * cost
@@ -135,4 +167,6 @@ def _cost(operation: Operation, rounding: Rounding) -> int:
         return POLYNOMIAL + 1 + rescaling
     if isinstance(operation, (SumPool, MaxPool)):
         return math.prod(operation.kernel) - 1
-    return 0
+    if isinstance(operation, Affine):
+        return (operation.zero_point != 0) + 2 + rescaling
+    return {Product: 1, Normalize: NORMALIZE, Exponential: EXPONENTIAL + rescaling, Divide: DIVISION}.get(type(operation), 0)

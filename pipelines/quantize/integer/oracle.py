@@ -33,6 +33,20 @@ from pipelines.quantize.integer.network import (
     Table,
 )
 from pipelines.quantize.integer.rescaling import rescale, shift_right
+from pipelines.quantize.integer.transformer import (
+    GREATEST_WEIGHT,
+    OCTAVE,
+    POWER_BITS,
+    QUOTIENT_BITS,
+    Affine,
+    Arrange,
+    Divide,
+    Exponential,
+    MatrixProduct,
+    Normalize,
+    Product,
+    SumOver,
+)
 
 INT32 = np.iinfo(np.int32)
 INT64 = np.iinfo(np.int64)
@@ -174,6 +188,73 @@ def polynomial(operation: Polynomial, x: Integers) -> Integers:
     t = np.minimum(np.abs(q), operation.limit) - operation.limit
     error = np.sign(q) * (operation.constant - t * t)
     return np.asarray(q * ((error >> operation.shift) + operation.one))
+
+
+@apply.register
+def _(operation: Arrange, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
+    flat = [each.reshape(len(each), -1) for each in inputs]
+    filled = np.full((len(inputs[0]), 1), operation.fill, dtype=inputs[0].dtype)
+    return np.asarray(np.concatenate([*flat, filled], axis=1)[:, operation.indices])
+
+
+@apply.register(MatrixProduct)
+@apply.register(Product)
+def _(operation: MatrixProduct | Product, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
+    first = inputs[0].astype(np.int64) - operation.first.zero_point
+    second = inputs[1].astype(np.int64) - operation.second.zero_point
+    return _accumulators(operation.name, first @ second if isinstance(operation, MatrixProduct) else first * second)
+
+
+@apply.register
+def _(operation: SumOver, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
+    centred = inputs[0].astype(np.int64) - operation.input.zero_point
+    axes = tuple(1 + each for each in operation.dimensions)
+    return _accumulators(operation.name, centred.sum(axes, keepdims=operation.keep))
+
+
+@apply.register
+def _(operation: Affine, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
+    centred, output = inputs[0].astype(np.int64) - operation.zero_point, operation.output
+    total = _products(operation.name, centred, np.abs(operation.multiplier)) * operation.multiplier + operation.offset
+    rounded = shift_right(total, operation.shift, rounding, output.zero_point)
+    return np.asarray(np.clip(rounded + output.zero_point, output.low, output.high))
+
+
+@apply.register
+def _(operation: Normalize, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
+    x = inputs[0].astype(np.int64)
+    d = x * x.shape[-1] - x.sum(-1, keepdims=True) if operation.centred else x - operation.input.zero_point
+    w = np.maximum((d * d).sum(-1, keepdims=True) + operation.epsilon, 1)
+    return _accumulators(operation.name, divided(d * operation.numerator, square_root(w << 2 * operation.precision)))
+
+
+def square_root(values: Integers) -> Integers:
+    """floor(sqrt(values)), int64, of 0 <= values < 2^62: float64's root is a step off at most."""
+    root = np.sqrt(values.astype(np.float64)).astype(np.int64)
+    root -= root * root > values
+    return np.asarray(root + ((root + 1) * (root + 1) <= values))
+
+
+def divided(values: Integers, by: Integers) -> Integers:
+    """values / by, rounded half away from zero; by > 0, and 2 |values| + by below 2^63."""
+    return np.asarray(np.sign(values) * ((2 * np.abs(values) + by) // (2 * by)))
+
+
+@apply.register
+def _(operation: Exponential, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
+    x = inputs[0].astype(np.int64)
+    below, factor = x.max(-1, keepdims=True) - x, operation.factor
+    parts = rescale(_products(operation.name, below, factor.multiplier), factor.multiplier[0], factor.shift[0], rounding)
+    power = operation.table[parts % OCTAVE] >> np.minimum(parts // OCTAVE, 63)
+    return shift_right(power, POWER_BITS, Rounding.HALF_UP)
+
+
+@apply.register
+def _(operation: Divide, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
+    total = inputs[1].astype(np.int64).sum(-1, keepdims=True)
+    if total.size and total.min() < GREATEST_WEIGHT:
+        raise ValueError(f"{operation.name}: weights sum to {total.min()}, where the greatest alone is {GREATEST_WEIGHT}")
+    return _accumulators(operation.name, divided(inputs[0].astype(np.int64) << QUOTIENT_BITS, total))
 
 
 @apply.register

@@ -31,6 +31,17 @@ from pipelines.quantize.integer.network import (
     Table,
 )
 from pipelines.quantize.integer.oracle import apply, correlate, every, polynomial
+from pipelines.quantize.integer.transformer import (
+    GREATEST_WEIGHT,
+    QUOTIENT_BITS,
+    Affine,
+    Divide,
+    Exponential,
+    MatrixProduct,
+    Normalize,
+    Product,
+    SumOver,
+)
 
 ACCUMULATOR_BITS = 32
 _EXACT_FLOAT = 2**53
@@ -70,7 +81,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """`spans` by tensor, `INPUT` included; `sums` by operation that accumulates: Linear, Convolution, SumPool."""
+    """`spans` by tensor, `INPUT` included; `sums` by operation that accumulates: layers, pools, sums, products."""
 
     spans: dict[str, Span]
     sums: dict[str, Sum]
@@ -92,13 +103,9 @@ def prove_ranges(network: IntegerNetwork, *, width: int = ACCUMULATOR_BITS) -> R
     for operation in network.operations:
         inputs = [spans[each] for each in operation.inputs]
         if isinstance(operation, Linear | Convolution | SumPool):
-            spans[operation.name], found = _accumulate(operation, inputs[0])
-            sums[operation.name] = found
-            if found.bits > width:
-                raise OverflowError(
-                    f"{operation.name}: its accumulators need {found.bits} bits, more than {width} (partial sums reach "
-                    f"from {found.least} to {found.greatest}); lower this layer's weight_bits or act_bits, or split it"
-                )
+            spans[operation.name], sums[operation.name] = _accumulate(operation, inputs[0])
+        elif isinstance(operation, MatrixProduct | Product | SumOver):
+            spans[operation.name], sums[operation.name] = _combine(operation, inputs)
         else:
             bits = rescaling_bits(operation, inputs)
             if bits > _RESCALED_BITS:
@@ -106,7 +113,19 @@ def prove_ranges(network: IntegerNetwork, *, width: int = ACCUMULATOR_BITS) -> R
                     f"{operation.name}: its rescaling needs {bits + 1} bits, more than 64; take smaller multipliers"
                 )
             spans[operation.name] = _span(operation, inputs, network.rounding)
+        _check_width(operation, sums.get(operation.name), spans[operation.name], width)
     return Ranges(spans, sums)
+
+
+def _check_width(operation: Operation, found: Sum | None, span: Span, width: int) -> None:
+    """Raise OverflowError where sums are wider than `width`, or a quotient than 32 bits."""
+    if found is None and isinstance(operation, Divide | Normalize):
+        found, width = Sum(min(0, span.ends[0]), max(0, span.ends[1])), max(width, ACCUMULATOR_BITS)
+    if found is not None and found.bits > width:
+        raise OverflowError(
+            f"{operation.name}: its accumulators need {found.bits} bits, more than {width} (partial sums reach "
+            f"from {found.least} to {found.greatest}); lower this layer's weight_bits or act_bits, or split it"
+        )
 
 
 def rescaling_bits(operation: Operation, inputs: Sequence[Span]) -> int:
@@ -116,6 +135,12 @@ def rescaling_bits(operation: Operation, inputs: Sequence[Span]) -> int:
     if isinstance(operation, Add):
         terms = zip(inputs, operation.zero_points, operation.multipliers, strict=True)
         return sum(_reach(span, zero) * abs(m) for span, zero, m in terms).bit_length()
+    if isinstance(operation, Affine):
+        product = _reach(inputs[0], operation.zero_point) * int(np.abs(operation.multiplier).max())
+        return (product + int(np.abs(operation.offset).max()) + 2**operation.shift).bit_length()
+    if isinstance(operation, Exponential):
+        low, high = inputs[0].ends
+        return ((high - low) * int(operation.factor.multiplier.max()) + 2 ** int(operation.factor.shift.max())).bit_length()
     if isinstance(operation, Polynomial):
         product = polynomial(operation, every(*inputs[0].ends))
         return (int(np.abs(product).max()) * int(operation.factor.multiplier.max())).bit_length()
@@ -176,11 +201,31 @@ def apply_sample(operation: Operation, inputs: Sequence[Integers], rounding: Rou
     return np.asarray(apply(operation, [each[None] for each in inputs], rounding)[0])
 
 
+def _combine(operation: MatrixProduct | Product | SumOver, inputs: Sequence[Span]) -> tuple[Span, Sum]:
+    """As `_accumulate`, of what sums places or multiplies tensors; products by the ends of the whole tensors."""
+    if isinstance(operation, SumOver):
+        lower, upper = inputs[0].lower - operation.input.zero_point, inputs[0].upper - operation.input.zero_point
+        total = partial(np.sum, axis=operation.dimensions, keepdims=operation.keep)
+        found = Sum(int(total(np.minimum(lower, 0)).min()), int(total(np.maximum(upper, 0)).max()))
+        return Span(np.asarray(total(lower)), np.asarray(total(upper))), found
+    first, second = (
+        [end - grid.zero_point for end in each.ends]
+        for each, grid in zip(inputs, (operation.first, operation.second), strict=True)
+    )
+    shapes = [each.lower.shape for each in inputs]
+    matrices = isinstance(operation, MatrixProduct)
+    terms = shapes[0][-1] if matrices else 1
+    shape = (*shapes[0][:-1], shapes[1][-1]) if matrices else np.broadcast_shapes(*shapes)
+    corners = [terms * x * y for x in first for y in second]
+    span = Span(np.full(shape, min(corners), dtype=np.int64), np.full(shape, max(corners), dtype=np.int64))
+    return span, Sum(min(0, *corners), max(0, *corners))
+
+
 @singledispatch
 def _span(operation: Operation, inputs: Sequence[Span], rounding: Rounding) -> Span:
-    """The rest is monotone in its one input: pools, flattening, ReLU, rescaling."""
+    """The rest is monotone in what it reads: pools, flattening, moves, ReLU, rescaling."""
     make = partial(apply_sample, operation, rounding=rounding)
-    return Span(make([inputs[0].lower]), make([inputs[0].upper]))
+    return Span(make([each.lower for each in inputs]), make([each.upper for each in inputs]))
 
 
 @_span.register
@@ -210,3 +255,35 @@ def _(operation: Island, inputs: Sequence[Span], rounding: Rounding) -> Span:
     """A float island may make any integer of its grid."""
     shape = apply_sample(operation, [each.lower for each in inputs], rounding).shape
     return Span.of_grid(operation.output, shape)
+
+
+@_span.register
+def _(operation: Affine, inputs: Sequence[Span], rounding: Rounding) -> Span:
+    """Monotone at each place, upward or downward."""
+    make = partial(apply_sample, operation, rounding=rounding)
+    ends = make([inputs[0].lower]), make([inputs[0].upper])
+    return Span(np.minimum(*ends), np.maximum(*ends))
+
+
+@_span.register
+def _(operation: Normalize, inputs: Sequence[Span], rounding: Rounding) -> Span:
+    """What no normalised value exceeds; its intervals alone would say more."""
+    shape = inputs[0].lower.shape
+    return Span(np.full(shape, -operation.greatest, dtype=np.int64), np.full(shape, operation.greatest, dtype=np.int64))
+
+
+@_span.register
+def _(operation: Exponential, inputs: Sequence[Span], rounding: Rounding) -> Span:
+    return Span.of_grid(operation.output, inputs[0].lower.shape)
+
+
+@_span.register
+def _(operation: Divide, inputs: Sequence[Span], rounding: Rounding) -> Span:
+    """The sum of the weights is 255 at least; at most, what all of them can be."""
+    greatest = max(GREATEST_WEIGHT, int(inputs[1].upper.sum(-1).max()))
+    # Half away from zero: a quotient is less than one beyond its floor.
+    ends = [
+        np.minimum((x << QUOTIENT_BITS) // GREATEST_WEIGHT, (x << QUOTIENT_BITS) // greatest)
+        for x in (inputs[0].lower, -inputs[0].upper)
+    ]
+    return Span(ends[0] - 1, -(ends[1] - 1))

@@ -111,12 +111,7 @@ def smooth_input_grid(hardness: float | torch.Tensor, output: Grid, bits: int, r
     if bits > 8:
         tail = -_B * math.sqrt(2) / hardness
         lower, upper = min(lower, -tail), max(upper, tail)
-    high = 2**bits - 1
-    zero_point = round(high * lower / (lower - upper))
-    zero_point = min(max(zero_point, 1 if lower < 0 else 0), high - 1 if upper > 0 else high)
-    needed = [lower / -zero_point] if zero_point else []
-    needed += [upper / (high - zero_point)] if zero_point < high else []
-    return Grid(max(needed), zero_point, 0, high)
+    return Grid.over(lower, upper, bits)
 
 
 def _ends_like_relu(row: Activation) -> bool:
