@@ -30,8 +30,9 @@ class Quantize:
     Weights are symmetric with one scale per output channel, activations unsigned with a zero point and one scale per
     tensor, biases 32-bit integers in the scale of the accumulator. BatchNorm and lambda are folded into the
     neighbouring layers first. Quantized are the network's input, every activation's output, residual sums and, with 8
-    bits, the logits. LayerNorm, attention products, embeddings of tokens and what else has no integer form stay float
-    islands. A network whose forward torch.fx cannot follow is read by torch.export instead.
+    bits, the logits. Norms, attention, sums with constants and what else lies between stay in float in the
+    fake-quantized network; the integer-only network computes them on integers, and what has no integer form is a float
+    island of it. A network whose forward torch.fx cannot follow is read by torch.export instead.
 
     A network that is an ONNX file is quantized by ONNX Runtime instead, to 8 bits with Q/DQ nodes. Of a task without
     classes rows are named by its first metric, and `tuned`, `size_budget` and `sensitivity` are refused.
@@ -57,6 +58,8 @@ class Quantize:
         scales: any number, or powers of two, with which every rescaling is a shift, but those of averages over another
             number of places than a power of two.
         rounding: how the integer-only network rounds.
+        keep_islands: whether norms, attention and all else that the fake-quantized network computes in float stay float
+            islands of the integer-only network. By default only what has no integer form does.
         size_budget: greatest share of the 8-bit weights' bytes, 0.25 or more; below 1 the layers' widths are searched.
         sensitivity: whether to measure what each layer costs alone and spares, on calibration data.
         compared_samples: on how many test samples networks are compared with one another: layer by layer with the
@@ -67,7 +70,7 @@ class Quantize:
             for `relative_latency`.
     """
 
-    version: ClassVar[str] = "6"
+    version: ClassVar[str] = "7"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
     timed: ClassVar[bool] = True
     exports: ClassVar[bool] = True
@@ -90,6 +93,7 @@ class Quantize:
     learn_scales_up_to: int = 3
     scales: Literal["float", "power-of-two"] = "float"
     rounding: Literal["half-even", "half-up", "gemmlowp"] = "half-even"
+    keep_islands: bool = False
     size_budget: float = 1.0
     sensitivity: bool = False
     compared_samples: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,11 @@ from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.integer.network import IntegerNetwork, Integers, Rounding, Table
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.quantize.integer.operations import count_operations
+from pipelines.quantize.part_errors import part_errors
 
 _OBSERVED = 100  # samples whose accumulators are looked at: every tensor is kept
 _LATENCY_BATCH = 64
+_LONGEST = 200  # letters of the names of inserted grids
 _CHUNK = 256  # samples at a time: bounds ONNX Runtime's memory
 _NO_SMOOTH = "no activation needs a table or a polynomial: the same network"
 # What two roundings in a row come to may lie a step from the nearest integer, far from a tie.
@@ -57,6 +60,7 @@ class IntegerStudy:
         path: where the integer ONNX file goes.
         headline: the task's first metric, as of the fake-quantized network: its name, unit and direction.
         some: the first test inputs, or all: what other networks are run on too; see `Quantize.compared_samples`.
+        islands: whether all that is computed in float stays so; see `Quantize.keep_islands`.
     """
 
     quantized: fx.GraphModule
@@ -66,11 +70,12 @@ class IntegerStudy:
     path: Path
     headline: Metric
     some: torch.Tensor | Samples
+    islands: bool
 
     def metrics(self, rounding: Rounding) -> list[Metric | Timed]:
         """All rows; one with a reason where the network has no integer form."""
         try:
-            network = lower(self.quantized, self.input_shape, rounding=rounding)
+            network = lower(self.quantized, self.input_shape, rounding=rounding, islands=self.islands)
             executor = Executor(network)
         except (Unsupported, OverflowError) as error:
             return [self._scored("integer", None, {}, reason=str(error))]
@@ -84,6 +89,7 @@ class IntegerStudy:
             *self._of_polynomial(network, executor, logits),
             *self._of_rounding(network, executor, logits),
             *accumulator_metrics(network, observed),
+            *part_errors(self.quantized, network, observed),
         ]
 
     def _run(self, executor: Executor, inputs: torch.Tensor | Samples) -> Integers:
@@ -114,7 +120,8 @@ class IntegerStudy:
         found = compare(self.quantized, network, self.some, diagnose=not network.inserted)
         rows = self._agreement(found, {})
         if network.inserted:
-            why = f"the fake-quantized network has no grid at {', '.join(network.inserted)}: it is another network"
+            where = shorten(", ".join(network.inserted), _LONGEST, placeholder=" ...")
+            why = f"the fake-quantized network has no grid at {where}: it is another network"
             return [
                 *rows,
                 Metric("differing_logits", None, "share", LOWER, {"precision": "float64"}, reason=why),
@@ -194,7 +201,9 @@ class IntegerStudy:
                 *self._of_cost(by_table, executor, setting, _NO_SMOOTH),
             ]
         try:
-            network = lower(self.quantized, self.input_shape, smooth="polynomial", rounding=by_table.rounding)
+            network = lower(
+                self.quantized, self.input_shape, smooth="polynomial", rounding=by_table.rounding, islands=self.islands
+            )
             executor = Executor(network)
         except (Unsupported, OverflowError) as error:
             return [self._scored("integer", None, setting, reason=str(error))]

@@ -100,7 +100,9 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     found, classes = _scores(network.module, quantized, path, test), isinstance(test.task, Classification)
     float_session = open_onnx(float_file)
     some = _some(test, options.compared_samples)
-    study = IntegerStudy(quantized, network.input_shape, test, float_session, artefacts["integer"], found[0], some)
+    study = IntegerStudy(
+        quantized, network.input_shape, test, float_session, artefacts["integer"], found[0], some, options.keep_islands
+    )
     metrics = [
         Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL),
         *made.metrics,

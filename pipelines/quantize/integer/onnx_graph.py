@@ -15,7 +15,8 @@ from onnx import helper
 from evalsuite import Unsupported
 from pipelines.quantize.integer.network import INPUT, IntegerNetwork
 from pipelines.quantize.integer.onnx_nodes import Nodes
-from pipelines.quantize.integer.onnx_operations import OperationWriter, Tensor, storage
+from pipelines.quantize.integer.onnx_operations import Tensor, storage
+from pipelines.quantize.integer.onnx_transformer import TransformerWriter
 from pipelines.quantize.integer.operations import Shape, shapes
 
 # BitwiseAnd came with opset 18; opset 20 and IR 9 are what the other files of the stage have.
@@ -42,7 +43,7 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
         raise Unsupported(f"an ONNX graph of integers only cannot hold float islands: {named}")
     if storage(network.input) != np.uint8:
         raise Unsupported(f"the input must be unsigned 8-bit integers, not [{network.input.low}, {network.input.high}]")
-    writer = OperationWriter(Nodes(), shapes(network), network.rounding)
+    writer = TransformerWriter(Nodes(), shapes(network), network.rounding)
     tensors = {INPUT: Tensor(INPUT, np.uint8, network.input.low, network.input.high)}
     for operation in network.operations:
         writer.nodes.layer = operation.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from pipelines.quantize.integer.network import (
@@ -92,7 +93,7 @@ def _shape(operation: Operation, given: list[Shape]) -> Shape:  # noqa: PLR0911
         _require(shape[:-2] == given[1][:-2] and shape[-1] == given[1][-2], operation, shape)
         return (*shape[:-1], given[1][-1])
     if isinstance(operation, Product):
-        return tuple(torch.broadcast_shapes(*given))
+        return tuple(np.broadcast_shapes(*given))
     if isinstance(operation, SumOver):
         summed = set(operation.dimensions)
         return tuple(1 if at in summed else size for at, size in enumerate(shape) if operation.keep or at not in summed)
@@ -126,9 +127,9 @@ def count_operations(network: IntegerNetwork) -> dict[str, int]:
 
     "rectify": one maximum. "table": one look-up. "requantize", "add" and "polynomial": multiplications, additions,
     shifts, comparisons and masks, as the network's rounding mode takes them (see SCALE_DOWN, CLAMP, POLYNOMIAL).
-    "sumpool": additions, padded places included; "sumover" too. "maxpool": maxima. "product": one multiplication. Norms,
-    weights and quotients: see NORMALIZE, EXPONENTIAL and DIVISION. Conversions between widths, moving data and the
-    bias, with which an accumulator starts, are free.
+    "sumpool" and "sumover": additions, padded places included. "maxpool": maxima. "product": one multiplication.
+    "normalize", "exponential" and "divide": see NORMALIZE, EXPONENTIAL and DIVISION. Conversions between widths,
+    moving data and the bias, with which an accumulator starts, are free.
 
     Raises:
         ValueError: the shapes do not fit, or the network has float islands.
@@ -156,8 +157,6 @@ def count_operations(network: IntegerNetwork) -> dict[str, int]:
 def _cost(operation: Operation, rounding: Rounding) -> int:
     """Scalar operations per element of the result."""
     rescaling = SCALE_DOWN[rounding] + CLAMP
-    if isinstance(operation, (Rectify, Table)):
-        return 1
     if isinstance(operation, Requantize):
         return (operation.zero_point != 0) + 1 + rescaling
     if isinstance(operation, Add):
@@ -169,4 +168,7 @@ def _cost(operation: Operation, rounding: Rounding) -> int:
         return math.prod(operation.kernel) - 1
     if isinstance(operation, Affine):
         return (operation.zero_point != 0) + 2 + rescaling
-    return {Product: 1, Normalize: NORMALIZE, Exponential: EXPONENTIAL + rescaling, Divide: DIVISION}.get(type(operation), 0)
+    fixed: dict[type[Operation], int] = {
+        Rectify: 1, Table: 1, Product: 1, Normalize: NORMALIZE, Exponential: EXPONENTIAL + rescaling, Divide: DIVISION,
+    }  # fmt: skip
+    return fixed.get(type(operation), 0)

@@ -34,7 +34,6 @@ from pipelines.quantize.integer.network import (
 )
 from pipelines.quantize.integer.rescaling import rescale, shift_right
 from pipelines.quantize.integer.transformer import (
-    GREATEST_WEIGHT,
     OCTAVE,
     POWER_BITS,
     QUOTIENT_BITS,
@@ -224,8 +223,8 @@ def _(operation: Affine, inputs: Sequence[Integers], rounding: Rounding) -> Inte
 def _(operation: Normalize, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
     x = inputs[0].astype(np.int64)
     d = x * x.shape[-1] - x.sum(-1, keepdims=True) if operation.centred else x - operation.input.zero_point
-    w = np.maximum((d * d).sum(-1, keepdims=True) + operation.epsilon, 1)
-    return _accumulators(operation.name, divided(d * operation.numerator, square_root(w << 2 * operation.precision)))
+    squares = np.maximum(((d * d).sum(-1, keepdims=True) << 2 * operation.precision) + operation.epsilon, 1)
+    return _accumulators(operation.name, divided(d * operation.numerator, square_root(squares)))
 
 
 def square_root(values: Integers) -> Integers:
@@ -244,7 +243,9 @@ def divided(values: Integers, by: Integers) -> Integers:
 def _(operation: Exponential, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
     x = inputs[0].astype(np.int64)
     below, factor = x.max(-1, keepdims=True) - x, operation.factor
-    parts = rescale(_products(operation.name, below, factor.multiplier), factor.multiplier[0], factor.shift[0], rounding)
+    parts = rescale(
+        _products(operation.name, below, factor.multiplier), factor.multiplier[0], factor.shift[0], rounding
+    )
     power = operation.table[parts % OCTAVE] >> np.minimum(parts // OCTAVE, 63)
     return shift_right(power, POWER_BITS, Rounding.HALF_UP)
 
@@ -252,8 +253,8 @@ def _(operation: Exponential, inputs: Sequence[Integers], rounding: Rounding) ->
 @apply.register
 def _(operation: Divide, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
     total = inputs[1].astype(np.int64).sum(-1, keepdims=True)
-    if total.size and total.min() < GREATEST_WEIGHT:
-        raise ValueError(f"{operation.name}: weights sum to {total.min()}, where the greatest alone is {GREATEST_WEIGHT}")
+    if total.size and total.min() < (greatest := operation.weights.high):
+        raise ValueError(f"{operation.name}: weights sum to {total.min()}, where the greatest alone is {greatest}")
     return _accumulators(operation.name, divided(inputs[0].astype(np.int64) << QUOTIENT_BITS, total))
 
 

@@ -30,7 +30,6 @@ from pipelines.quantize.integer.network import (
     SumPool,
 )
 from pipelines.quantize.integer.transformer import (
-    GREATEST_WEIGHT,
     NORM_BITS,
     OCTAVE,
     QUOTIENT_BITS,
@@ -83,9 +82,10 @@ class _Added:
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """A softmax before its division: the weights that `Exponential` made."""
+    """Not yet computed: the softmax of source x factor over the last dimension."""
 
-    name: str
+    source: OnGrid | _Raw
+    factor: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +156,15 @@ class _Writer:
             try:
                 self._held[index] = self._value(node)
             except ValueError as error:
-                raise Unsupported(f"{node.name or self._island.name} ({type(node.operation).__name__}): {error}") from error
+                raise Unsupported(
+                    f"{node.name or self._island.name} ({type(node.operation).__name__}): {error}"
+                ) from error
         self._onto(self._held[self._graph.output], self._island.output, self._island.name)
         kept = _needed(self._operations)
         names = {each.name for each in kept}
         return Part(tuple(kept), tuple(name for name in self._inserted if name in names))
 
-    def _value(self, node: graph.Node) -> _Held:
+    def _value(self, node: graph.Node) -> _Held:  # noqa: PLR0911
         operation, given = node.operation, [self._held[each] for each in node.sources]
         if isinstance(operation, ops.Input):
             return OnGrid(self._island.inputs[operation.place], self._island.grids[operation.place])
@@ -172,28 +174,31 @@ class _Writer:
             return _Fixed(operation(*(each.value for each in given if isinstance(each, _Fixed))))
         if operation.moves:
             return self._moved(node, given)
+        held = given[0]
         match operation:
             case ops.Sum():
-                made = self._summed(node, operation.signs, given)
+                return self._summed(node, operation.signs, given)
             case ops.Product():
-                made = self._multiplied(node, given)
+                return self._multiplied(node, given)
             case ops.Quotient() if isinstance(given[1], _Fixed):
-                made = self._scaled(given[0], 1 / _of_sample(given[1].value, node), np.zeros(()))
+                return self._scaled(held, 1 / _of_sample(given[1].value, node), np.zeros(()))
             case ops.MatMul():
-                made = self._matrix_product(node, given)
+                return self._matrix_product(node, given)
             case ops.Softmax() if operation.axis == len(node.shape) - 1 and not operation.log:
-                made = self._softmax(given[0])
+                return self._softmax(held)
             case ops.LayerNorm() | ops.RMSNorm() if operation.axes == (len(node.shape) - 1,):
-                made = self._normalized(node, operation, given[0])
+                return self._normalized(node, operation, held)
+        return self._pooled(node, held)
+
+    def _pooled(self, node: graph.Node, held: _Held) -> _Held:
+        match operation := node.operation:
             case ops.Reduction() if operation.name in ("mean", "sum") and 0 not in operation.axes:
-                made = self._reduced(node, operation, given[0])
+                return self._reduced(node, operation, held)
             case ops.MaxPool() if not operation.ceil:
-                made = self._greatest(operation, given[0])
+                return self._greatest(operation, held)
             case ops.AveragePool() if not operation.ceil and (operation.counts or not any(operation.padding)):
-                made = self._averaged(operation, given[0])
-            case _:
-                raise ValueError("has no integer form")
-        return made
+                return self._averaged(operation, held)
+        raise ValueError("has no integer form")
 
     def _add(self, make: Any, *inputs: str, **more: Any) -> str:
         """Append an operation under a free name."""
@@ -264,7 +269,7 @@ class _Writer:
     def _multiplied(self, node: graph.Node, given: list[_Held]) -> _Held:
         factors = [each for each in given if not isinstance(each, _Fixed)]
         constants = [_of_sample(each.value, node) for each in given if isinstance(each, _Fixed)]
-        made = factors[0]
+        made: _Held = factors[0]
         if len(factors) > 1:
             first, second = (self._grid(each, _FACTOR) for each in factors[:2])
             name = self._add(Product, first.name, second.name, first=first.grid, second=second.grid)
@@ -281,14 +286,12 @@ class _Writer:
         if self._shape(node.sources[0])[:-2] != self._shape(node.sources[1])[:-2]:
             raise ValueError("multiplies matrices of another number")
         right = self._eight_bits(second)
+        left = self._weights(first, _COARSE) if isinstance(first, _Shares) else self._eight_bits(first)
+        name = self._add(MatrixProduct, left.name, right.name, first=left.grid, second=right.grid)
         if not isinstance(first, _Shares):
-            left = self._eight_bits(first)
-            name = self._add(MatrixProduct, left.name, right.name, first=left.grid, second=right.grid)
             return _product(name, left.grid, right.grid, terms)
-        weights = Grid(1.0, 0, 0, GREATEST_WEIGHT)
-        name = self._add(MatrixProduct, first.name, right.name, first=weights, second=right.grid)
         # A weighted mean of the values: nothing lies beyond them, though intervals see no more than the sum of weights.
-        made = self._add(Divide, name, first.name)
+        made = self._add(Divide, name, left.name, weights=left.grid)
         lower, upper = self._reach(right)
         wide = terms * 2**QUOTIENT_BITS * (right.grid.high - right.grid.low)
         return _Raw(made, right.grid.scale / 2**QUOTIENT_BITS, lower, upper, wide)
@@ -300,20 +303,20 @@ class _Writer:
         return made
 
     def _softmax(self, held: _Held) -> _Held:
-        source = held.source if isinstance(held, _Scaled) else held
         factor = 1.0
-        if isinstance(held, _Scaled):
-            if held.factor.ndim or held.offset.any() or held.factor <= 0:
-                source = self._fine(held)
-            else:
-                factor = float(held.factor)
-        if not isinstance(source, OnGrid | _Raw):
-            source = self._fine(source)
-        scale = source.grid.scale if isinstance(source, OnGrid) else source.scale
-        octaves = Dyadic.nearest(factor * scale * math.log2(math.e) * OCTAVE)
-        name = self._add(Exponential, source.name, factor=octaves, table=powers())
+        if isinstance(held, _Scaled) and not held.factor.ndim and not held.offset.any() and held.factor > 0:
+            factor = float(held.factor)
+            held = held.source
+        return _Shares(held if isinstance(held, OnGrid | _Raw) else self._fine(held), factor)
+
+    def _weights(self, held: _Shares, bits: int) -> OnGrid:
+        """The shares before their division, `bits` wide, in no scale of their own."""
+        scale = held.source.grid.scale if isinstance(held.source, OnGrid) else held.source.scale
+        octaves = Dyadic.nearest(held.factor * scale * math.log2(math.e) * OCTAVE)
+        grid = Grid(1.0, 0, 0, 2**bits - 1)
+        name = self._add(Exponential, held.source.name, factor=octaves, table=powers(grid.high), output=grid)
         self._inserted.append(name)
-        return _Shares(name)
+        return OnGrid(name, grid)
 
     def _normalized(self, node: graph.Node, operation: Any, held: _Held) -> _Held:
         size, centred = self._shape(node.sources[0])[-1], isinstance(operation, ops.LayerNorm)
@@ -417,8 +420,9 @@ class _Writer:
                 return self._affine(held, grid)
             case _Added():
                 return self._added(held, grid)
-            case _Shares(name):
-                divided = self._add(Divide, name, name)
+            case _Shares():
+                weights = self._weights(held, _FINE)
+                divided = self._add(Divide, weights.name, weights.name, weights=weights.grid)
                 return self._rescaled(divided, 0, Dyadic.nearest(1 / 2**QUOTIENT_BITS / grid.scale), grid)
         raise ValueError("gives the same for all inputs")
 
@@ -427,7 +431,9 @@ class _Writer:
 
     def _affine(self, held: _Scaled, grid: Grid) -> str:
         source = held.source
-        scale, zero_point = (source.grid.scale, source.grid.zero_point) if isinstance(source, OnGrid) else (source.scale, 0)
+        scale, zero_point = (
+            (source.grid.scale, source.grid.zero_point) if isinstance(source, OnGrid) else (source.scale, 0)
+        )
         greatest = source.grid.high - source.grid.low if isinstance(source, OnGrid) else source.greatest
         factor, offset = held.factor * scale / grid.scale, held.offset / grid.scale
         most = max(float(np.abs(factor).max()), 2.0**-32)
@@ -458,7 +464,9 @@ def _needed(operations: list[Operation]) -> list[Operation]:
 
 
 def _product(name: str, first: Grid, second: Grid, terms: int) -> _Raw:
-    ends = [grid.scale * np.array([grid.low - grid.zero_point, grid.high - grid.zero_point]) for grid in (first, second)]
+    ends = [
+        grid.scale * np.array([grid.low - grid.zero_point, grid.high - grid.zero_point]) for grid in (first, second)
+    ]
     corners = terms * np.outer(*ends)
     greatest = terms * (first.high - first.low) * (second.high - second.low)
     return _Raw(name, first.scale * second.scale, float(corners.min()), float(corners.max()), greatest)

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - all operations are applied alike
 """What every tensor of an integer-only network can hold, proven from the grids and the integer weights.
 
 Interval arithmetic place by place, in exact integers (float64 where every partial sum stays below 2^53). For sums the
@@ -32,7 +33,6 @@ from pipelines.quantize.integer.network import (
 )
 from pipelines.quantize.integer.oracle import apply, correlate, every, polynomial
 from pipelines.quantize.integer.transformer import (
-    GREATEST_WEIGHT,
     QUOTIENT_BITS,
     Affine,
     Divide,
@@ -136,11 +136,11 @@ def rescaling_bits(operation: Operation, inputs: Sequence[Span]) -> int:
         terms = zip(inputs, operation.zero_points, operation.multipliers, strict=True)
         return sum(_reach(span, zero) * abs(m) for span, zero, m in terms).bit_length()
     if isinstance(operation, Affine):
-        product = _reach(inputs[0], operation.zero_point) * int(np.abs(operation.multiplier).max())
-        return (product + int(np.abs(operation.offset).max()) + 2**operation.shift).bit_length()
+        greatest = _reach(inputs[0], operation.zero_point) * int(np.abs(operation.multiplier).max())
+        return (greatest + int(np.abs(operation.offset).max()) + int(2**operation.shift)).bit_length()
     if isinstance(operation, Exponential):
-        low, high = inputs[0].ends
-        return ((high - low) * int(operation.factor.multiplier.max()) + 2 ** int(operation.factor.shift.max())).bit_length()
+        (low, high), factor = inputs[0].ends, operation.factor
+        return int((high - low) * int(factor.multiplier[0]) + 2 ** int(factor.shift[0])).bit_length()
     if isinstance(operation, Polynomial):
         product = polynomial(operation, every(*inputs[0].ends))
         return (int(np.abs(product).max()) * int(operation.factor.multiplier.max())).bit_length()
@@ -279,11 +279,12 @@ def _(operation: Exponential, inputs: Sequence[Span], rounding: Rounding) -> Spa
 
 @_span.register
 def _(operation: Divide, inputs: Sequence[Span], rounding: Rounding) -> Span:
-    """The sum of the weights is 255 at least; at most, what all of them can be."""
-    greatest = max(GREATEST_WEIGHT, int(inputs[1].upper.sum(-1).max()))
+    """The sum of the weights is that of the greatest alone at least; at most, what all of them can be."""
+    least = operation.weights.high
+    greatest = max(least, int(inputs[1].upper.sum(-1).max()))
     # Half away from zero: a quotient is less than one beyond its floor.
     ends = [
-        np.minimum((x << QUOTIENT_BITS) // GREATEST_WEIGHT, (x << QUOTIENT_BITS) // greatest)
+        np.minimum((x << QUOTIENT_BITS) // least, (x << QUOTIENT_BITS) // greatest)
         for x in (inputs[0].lower, -inputs[0].upper)
     ]
     return Span(ends[0] - 1, -(ends[1] - 1))

@@ -16,9 +16,6 @@ import numpy.typing as npt
 
 from pipelines.quantize.integer.network import Dyadic, Grid, Integers, Operation
 
-WEIGHT_BITS = 8
-"""Of the weights that `Exponential` makes; the greatest of a row is 255."""
-GREATEST_WEIGHT = 2**WEIGHT_BITS - 1
 OCTAVE = 1024
 """How many parts an octave, a factor of two, has in the table of powers."""
 POWER_BITS = 16  # of the fraction that a power has more than a weight
@@ -26,9 +23,9 @@ NORM_BITS = 14  # of the fraction of a normalised value
 QUOTIENT_BITS = 12  # of the fraction of a weighted mean, in steps of the values' grid
 
 
-def powers() -> npt.NDArray[np.int64]:
-    """255 x 2^(16 - i / 1024), rounded: the table of `Exponential`."""
-    return np.rint(GREATEST_WEIGHT * 2.0 ** (POWER_BITS - np.arange(OCTAVE) / OCTAVE)).astype(np.int64)
+def powers(greatest: int) -> npt.NDArray[np.int64]:
+    """greatest x 2^(16 - i / 1024), rounded: the table of `Exponential`."""
+    return np.rint(greatest * 2.0 ** (POWER_BITS - np.arange(OCTAVE) / OCTAVE)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,10 +84,9 @@ class Affine(Operation):
 class Normalize(Operation):
     """x over the root of its mean square, in steps of 2^-14, over the last dimension of n elements.
 
-    d is n x - sum x (`centred`: the mean is taken away first, as LayerNorm does) or x - input.zero_point (RMSNorm),
-    W = max(1, sum d^2 + epsilon) and R = floor(sqrt(W 4^precision)): d `numerator` / R, rounded half away from zero.
-    numerator = sqrt(n) 2^(14 + precision), so that R's floor is the only thing that is not exact: its relative error
-    is below 2^-precision / sqrt(W).
+    d is n x - sum x (`centred`: the mean is taken away first, as LayerNorm does) or x - input.zero_point (RMSNorm), and
+    R = floor(sqrt(max(1, 4^precision sum d^2 + epsilon))): d `numerator` / R, rounded half away from zero. With
+    numerator = sqrt(n) 2^(14 + precision), rounded, only that and R's floor are inexact: by 1 / R at most, relatively.
     """
 
     input: Grid
@@ -108,43 +104,41 @@ class Normalize(Operation):
         """
         reach = max(input.high - input.zero_point, input.zero_point - input.low)
         greatest = size * (input.high - input.low) if centred else reach
-        shared = round(epsilon / input.scale**2 * size ** (3 if centred else 1))
-        bits = (size * greatest**2 + shared).bit_length()
+        shared = epsilon / input.scale**2 * size ** (3 if centred else 1)
+        bits = (size * greatest**2 + math.ceil(shared)).bit_length()
         precision = (62 - bits) // 2
-        if precision < 1:
-            raise ValueError(f"{name!r}: sums of {size} squares of such integers need {bits} bits, more than 60")
+        if precision < 0:
+            raise ValueError(f"{name!r}: sums of {size} squares of such integers need {bits} bits, more than 62")
         numerator = round(math.sqrt(size) * 2 ** (NORM_BITS + precision))
         if 2 * greatest * numerator + 2**33 >= 2**63:
             raise ValueError(f"{name!r}: quotients of {size} such integers exceed 64 bits")
-        return cls(name, (source,), input, centred, shared, precision, numerator)
+        return cls(name, (source,), input, centred, round(shared * 4**precision), precision, numerator)
 
     @property
     def greatest(self) -> int:
-        """No result is beyond it: |d| 2^precision <= sqrt(W 4^precision) < R + 1, and R >= 2^precision."""
-        return math.ceil(self.numerator / 2**self.precision * (1 + 2.0**-self.precision)) + 1
+        """No result is beyond it: |d| 2^precision < R + 1, and where d is not 0, R >= 2^precision."""
+        return math.ceil(self.numerator / 2.0**self.precision * (1 + 2.0**-self.precision)) + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exponential(Operation):
-    """exp of accumulators in 8 bits, 255 for the greatest of each row: softmax before its division.
+    """exp of accumulators, `output.high` for the greatest of each row: softmax before its division.
 
     t = round((max x - x) factor) counts parts of an octave, 1,024 of them; with p = floor(table[t mod 1024] /
-    2^(t div 1024)) the weight is round(p / 2^16). An exact weight lies within 0.6 of it.
+    2^(t div 1024)) the weight is round(p / 2^16). An exact weight is off by half, and by 0.04 % of the weight.
     """
 
     factor: Dyadic
     table: npt.NDArray[np.int64]
-
-    @property
-    def output(self) -> Grid:
-        """Weights have no scale of their own: what follows divides by their sum."""
-        return Grid(1.0, 0, 0, GREATEST_WEIGHT)
+    output: Grid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Divide(Operation):
     """x 2^12 over the sum of the weights along the last dimension, rounded half away from zero.
 
-    Inputs: x, and the weights that `Exponential` made, whose sum is 255 at least. x has one element for each of the
-    weights, or for each place of another dimension.
+    Inputs: x, and the weights on the grid `weights` that `Exponential` made, whose sum is `weights.high` at least. Of x
+    each row is divided by the sum of a row of weights.
     """
+
+    weights: Grid

@@ -115,6 +115,7 @@ CHECKS = (
     Check("integer_onnx_agreement", "equal bits in ONNX Runtime", min),
     *(Check("rounding_differing_logits", f"other logits, {mode}", setting=f"rounding={mode}")
       for mode in ("half-even", "half-up", "gemmlowp")),
+    Check("integer_part_error", "steps off in norms, attention", percent=False),
     Check("accumulator_bits", "accumulator bits", percent=False),
     Check("table_bytes", "table bytes", percent=False, setting="activation=table"),
     Check("integer_operations", "operations but MACs", percent=False, setting="activation=table"),

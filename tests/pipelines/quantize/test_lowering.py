@@ -36,6 +36,7 @@ from pipelines.quantize.integer.network import (
     Table,
 )
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.part_errors import part_errors
 from pipelines.quantize.placement import Bits, Scheme, place
 from pipelines.quantize.quantizers import Scales
 from pipelines.quantize.tracing import trace
@@ -337,7 +338,7 @@ def test_a_wrong_integer_is_found_where_it_is(network: MakeNetwork, bench: MakeB
 def test_transformers_have_named_islands(network: MakeNetwork, bench: MakeBench) -> None:
     made, data = network("digits-vit", "relu"), bench("digits-vit").data
     quantized = of_network(made, data.calibration.inputs, 8, False, "float")
-    lowered = lower(quantized, made.input_shape)
+    lowered = lower(quantized, made.input_shape, islands=True)
     # Two blocks, each with two norms, the attention product and the residual stream's sums beside them.
     names = [each.name for each in lowered.islands]
     assert "quantize_blocks_0_norm_attention" in names
@@ -346,6 +347,30 @@ def test_transformers_have_named_islands(network: MakeNetwork, bench: MakeBench)
     found = compare(quantized, lowered, data.test.inputs[:60])
     assert found.same_class == 60
     assert found.unexplained == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["relu", "gelu"])
+def test_a_transformer_in_integers_only_keeps_its_accuracy_and_runs_bit_for_bit(
+    network: MakeNetwork, bench: MakeBench, variant: str, tmp_path: Path
+) -> None:
+    made, data = network("digits-vit", variant), bench("digits-vit").data
+    quantized = of_network(made, data.calibration.inputs, 8, False, "float")
+    lowered = lower(quantized, made.input_shape)
+    assert not lowered.islands
+    executor = Executor(lowered)
+    integers = executor.quantize(data.test.inputs.numpy())
+    logits = executor.run(integers)
+    with torch.no_grad():
+        right = (made.module(data.test.inputs).argmax(1) == data.test.targets).float().mean()
+    accuracy = (torch.from_numpy(logits).argmax(1) == data.test.targets).float().mean()
+    assert accuracy >= right - 0.01
+    write_integer_onnx(lowered, tmp_path / "integer.onnx")
+    assert np.array_equal(open_onnx(tmp_path / "integer.onnx").run(None, {"input": integers})[0], logits)
+    assert np.array_equal(Executor(lowered, checked=True).run(integers[:50]), logits[:50])
+    errors = part_errors(quantized, lowered, integers[:100])
+    assert len(errors) == 9  # eight parts, and the greatest of all
+    assert max(each.value for each in errors) <= 3
 
 
 class Copies:
@@ -366,12 +391,16 @@ def test_a_network_with_squeeze_and_excitation_agrees_and_copies_no_layer_that_n
     copies = {name: Copies() for name, layer in quantized.named_children()}
     for name, each in copies.items():
         vars(quantized.get_submodule(name))["copies"] = each
-    lowered = lower(quantized, SHAPE)
+    lowered = lower(quantized, SHAPE, islands=True)
     assert len(lowered.islands) == 4
     copied = {name: each.count for name, each in copies.items() if each.count}
     assert not copied  # the islands multiply two tensors, and take no layer
     found = compare(quantized, lowered, torch.rand(50, *SHAPE), precision=torch.float64)
     assert found.differing == 0
+    whole = lower(quantized, SHAPE)
+    assert not whole.islands
+    assert not whole.inserted  # products are exact: each difference is a rounding tie, as of any layer
+    assert compare(quantized, whole, torch.rand(50, *SHAPE), precision=torch.float64).differing == 0
 
 
 @pytest.mark.parametrize(

@@ -539,7 +539,7 @@ def test_every_arm_has_the_same_rows(
 @pytest.mark.slow
 def test_islands_leave_rows_with_reasons(network: MakeNetwork, bench: MakeBench) -> None:
     """Attention has no operator in the opset of QONNX: that file is missing, and all else is there."""
-    outcome = Quantize(qonnx=True).run(network("digits-vit", "relu"), bench("digits-vit"))
+    outcome = Quantize(qonnx=True, keep_islands=True).run(network("digits-vit", "relu"), bench("digits-vit"))
     lacking = {each.name: each.reason for each in outcome.metrics if each.value is None}
     assert lacking["qonnx"].startswith("QONNX: Exporting the operator 'aten::scaled_dot_product_attention'")
     assert "\n" not in lacking["qonnx"]
@@ -552,6 +552,19 @@ def test_islands_leave_rows_with_reasons(network: MakeNetwork, bench: MakeBench)
     assert "quantize_blocks_0_norm_attention" in lacking["integer_onnx_agreement"]
     assert lacking["integer_operations"].startswith("float islands")
     assert lacking["integer_latency_ratio"].startswith("float islands")
+    assert "integer_part_error" not in found
+
+
+@pytest.mark.slow
+def test_a_transformer_has_every_row_of_integers(network: MakeNetwork, bench: MakeBench) -> None:
+    outcome = Quantize().run(network("digits-vit", "relu"), bench("digits-vit"))
+    found, lacking = values(outcome), {each.name: each.reason for each in outcome.metrics if each.value is None}
+    assert sorted(outcome.artefacts) == ["execution", "integer", "quantized"]
+    assert (found["integer_islands"], found["integer_onnx_agreement"]) == (0, 1.0)
+    assert abs(found["integer_accuracy"] - found["accuracy"]) <= 0.01
+    assert 0 < found["integer_part_error"] <= 3
+    assert any(each.name == "integer_operations" and each.value for each in outcome.metrics)
+    assert "it is another network" in lacking["unexplained_differences"]
 
 
 @pytest.mark.slow
