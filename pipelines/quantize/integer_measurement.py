@@ -31,7 +31,7 @@ from evalsuite import (
 from pipelines.quantize.accumulators import accumulator_metrics
 from pipelines.quantize.integer.agreement import IntegerAgreement, compare
 from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.lowering import lower
+from pipelines.quantize.integer.lowering import Smooth, lower
 from pipelines.quantize.integer.network import IntegerNetwork, Integers, Rounding, Table
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.quantize.integer.operations import count_operations
@@ -61,6 +61,7 @@ class IntegerStudy:
         headline: the task's first metric, as of the fake-quantized network: its name, unit and direction.
         some: the first test inputs, or all: what other networks are run on too; see `Quantize.compared_samples`.
         islands: whether all that is computed in float stays so; see `Quantize.keep_islands`.
+        tokens: how many there are, where the input is tokens.
     """
 
     quantized: fx.GraphModule
@@ -71,11 +72,12 @@ class IntegerStudy:
     headline: Metric
     some: torch.Tensor | Samples
     islands: bool
+    tokens: int | None
 
     def metrics(self, rounding: Rounding) -> list[Metric | Timed]:
         """All rows; one with a reason where the network has no integer form."""
         try:
-            network = lower(self.quantized, self.input_shape, rounding=rounding, islands=self.islands)
+            network = self._lowered(rounding)
             executor = Executor(network)
         except (Unsupported, OverflowError) as error:
             return [self._scored("integer", None, {}, reason=str(error))]
@@ -91,6 +93,11 @@ class IntegerStudy:
             *accumulator_metrics(network, observed),
             *part_errors(self.quantized, network, observed),
         ]
+
+    def _lowered(self, rounding: Rounding, smooth: Smooth = "table") -> IntegerNetwork:
+        return lower(
+            self.quantized, self.input_shape, smooth=smooth, rounding=rounding, islands=self.islands, tokens=self.tokens
+        )
 
     def _run(self, executor: Executor, inputs: torch.Tensor | Samples) -> Integers:
         """The integer logits, (samples, ...)."""
@@ -201,9 +208,7 @@ class IntegerStudy:
                 *self._of_cost(by_table, executor, setting, _NO_SMOOTH),
             ]
         try:
-            network = lower(
-                self.quantized, self.input_shape, smooth="polynomial", rounding=by_table.rounding, islands=self.islands
-            )
+            network = self._lowered(by_table.rounding, "polynomial")
             executor = Executor(network)
         except (Unsupported, OverflowError) as error:
             return [self._scored("integer", None, setting, reason=str(error))]

@@ -101,8 +101,9 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     float_session = open_onnx(float_file)
     some = _some(test, options.compared_samples)
     study = IntegerStudy(
-        quantized, network.input_shape, test, float_session, artefacts["integer"], found[0], some, options.keep_islands
-    )
+        quantized, network.input_shape, test, float_session, artefacts["integer"], found[0], some, options.keep_islands,
+        None if network.several else network.vocabulary,
+    )  # fmt: skip
     metrics = [
         Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL),
         *made.metrics,

@@ -26,17 +26,17 @@ def part_errors(quantized: fx.GraphModule, network: IntegerNetwork, inputs: Inte
         inputs: integers of its input's grid, (samples, *input_shape).
     """
     kept = {each.name for each in network.islands}
-    float_parts = [
-        each
-        for each in lower(quantized, network.input_shape, rounding=network.rounding, islands=True).islands
-        if each.name not in kept
-    ]
+    tokens = network.input.high + 1 if network.tokens else None
+    apart = lower(quantized, network.input_shape, rounding=network.rounding, islands=True, tokens=tokens)
+    float_parts = [each for each in apart.islands if each.name not in kept]
     if not float_parts:
         return []
     tensors, rows = Executor(network, checked=True).trace(inputs), []
     for part in float_parts:
         off = np.abs(run_island(part, [tensors[name] for name in part.inputs]) - tensors[part.name])
-        said = f"steps of 8 bits, of {off.size} integers; {(off > 0).mean():.2%} differ, {off.mean():.3f} on average"
+        said = (
+            f"steps of its output, of {off.size} integers; {(off > 0).mean():.2%} differ, {off.mean():.3f} on average"
+        )
         rows.append(Metric(_NAME, int(off.max()), "step", Direction.LOWER, {"layer": part.name}, reason=said))
     worst = max(rows, key=lambda each: each.value or 0)
     return [

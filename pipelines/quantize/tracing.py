@@ -98,6 +98,7 @@ def trace(module: nn.Module, input_shape: tuple[int, ...], example: Inputs | Non
     per_sample = {node for node in traced.graph.nodes if of_two[node] == (2, *_shape(node)[1:])}
     normalised = _Normaliser(traced, per_sample, root).run()
     _fold_norms(normalised)
+    _keep_positions(normalised)
     normalised.graph.eliminate_dead_code()
     normalised.delete_all_unused_submodules()
     normalised.recompile()
@@ -301,3 +302,25 @@ def _fold_norms(traced: fx.GraphModule) -> None:
             continue
         node.replace_all_uses_with(before)
         traced.graph.erase_node(node)
+
+
+def _keep_positions(traced: fx.GraphModule) -> None:
+    """Give linear layers (batch, positions, features) where they are given (batch x positions, features), in place.
+
+    GPT-2's layers flatten what they are given and unflatten what they make; a linear layer takes the last dimension of
+    any tensor, and the first counts the samples then.
+    """
+    for node in list(traced.graph.nodes):
+        if not isinstance(layer_of(traced, node), nn.Linear):
+            continue
+        before, shape = node.all_input_nodes[0], node.meta["shape"]
+        whole: tuple[int, ...] = before.all_input_nodes[0].meta["shape"] if before.target is torch.reshape else ()
+        made = (*whole[:-1], shape[-1])
+        unflattened = all(user.target is torch.reshape and user.meta["shape"] == made for user in node.users)
+        if len(whole) < 3 or whole[-1] != before.meta["shape"][-1] or not unflattened:
+            continue
+        node.replace_input_with(before, before.all_input_nodes[0])
+        node.meta["shape"] = made
+        for user in list(node.users):
+            user.replace_all_uses_with(node)
+            traced.graph.erase_node(user)

@@ -49,6 +49,7 @@ def carve(
         tuple(each.grid for each in sources.values()),
         fx.GraphModule(_owned(quantized, graph), _placeholders_first(graph)).eval(),
         grid,
+        tuple(place for place, node in enumerate(sources) if node.op == "placeholder"),
     )
     return island, [tuple(node.meta["shape"][1:]) for node in sources]
 

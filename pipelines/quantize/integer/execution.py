@@ -41,18 +41,13 @@ class Executor:
         return self.run(self.quantize(inputs))
 
     def quantize(self, inputs: npt.NDArray[Any]) -> Integers:
-        """The input's integers, uint8 or the least type that holds its grid.
+        """The input's integers, in the type that the ONNX file takes; tokens are integers already.
 
         Raises:
             ValueError: an input is not finite, or the shape is not (batch, *input_shape).
         """
         self._check_shape(inputs)
-        return quantize(inputs, self.network.input, "the inputs", self._input_type)
-
-    @property
-    def _input_type(self) -> Any:
-        grid = self.network.input
-        return np.result_type(np.min_scalar_type(grid.low), np.min_scalar_type(grid.high))
+        return quantize(inputs, self.network.input, "the inputs", self.network.input.storage)
 
     def dequantize(self, logits: Integers) -> npt.NDArray[np.float64]:
         """The logits as real numbers, from integers on the output's grid."""

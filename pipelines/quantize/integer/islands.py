@@ -37,11 +37,18 @@ def run_island(operation: Island, inputs: Sequence[Integers]) -> Integers:
     Inputs go through the module one at a time on one thread, laid out alike whatever made them: a matrix product of
     another batch, thread count or layout may round otherwise.
     """
-    pairs = zip(inputs, operation.grids, strict=True)
-    real = [torch.from_numpy(_real(x, grid)) for x, grid in pairs]
+    real = given_to(operation, inputs)
     with one_thread(), torch.no_grad():
         made = [operation.module(*(each[i : i + 1] for each in real)) for i in range(len(real[0]))]
     return quantize(torch.cat(made).numpy(), operation.output, f"the results of float island {operation.name}")
+
+
+def given_to(operation: Island, inputs: Sequence[Integers]) -> list[torch.Tensor]:
+    """What the island's module is given for these integers."""
+    return [
+        torch.from_numpy(np.asarray(x, dtype=np.int64) if place in operation.tokens else _real(x, grid))
+        for place, (x, grid) in enumerate(zip(inputs, operation.grids, strict=True))
+    ]
 
 
 def _real(integers: Integers, grid: Grid) -> npt.NDArray[np.float32]:

@@ -70,6 +70,7 @@ def lower(
     smooth: Smooth = "table",
     rounding: Rounding = Rounding.HALF_EVEN,
     islands: bool = False,
+    tokens: int | None = None,
 ) -> IntegerNetwork:
     """The integer-only network of a calibrated `quantized`, which `place` made.
 
@@ -83,6 +84,7 @@ def lower(
         rounding: of every rescaling.
         islands: whether norms, attention and what else the fake-quantized network computes in float stay float islands.
             Otherwise only those do that have no integer form.
+        tokens: how many there are, where the input is tokens.
 
     Raises:
         Unsupported: a layer was left in float, an activation has no integer form, a rescaling is beyond its factors,
@@ -90,13 +92,15 @@ def lower(
     """
     first = next(node for node in quantized.graph.nodes if node.op == "placeholder")
     # A layer that was left in float has a reason of its own.
-    if not any(isinstance(layer_of(quantized, user), (QuantIdentity, *FLOAT_COMPUTE)) for user in first.users):
+    on_grid = any(isinstance(layer_of(quantized, user), (QuantIdentity, *FLOAT_COMPUTE)) for user in first.users)
+    if tokens is None and not on_grid:
         raise Unsupported(
-            f"its input {first.name!r} is on no grid: tokens, and several inputs, go into float islands; integers take"
-            " one input of real numbers"
+            f"its input {first.name!r} is on no grid: several inputs go into float islands; integers take one input, of"
+            " real numbers or of tokens"
         )
-    _check_batch_first(quantized, input_shape)
-    return _Lowering(quantized, smooth, islands).run(input_shape, rounding)
+    kind = torch.float32 if tokens is None else torch.int64
+    _check_batch_first(quantized, torch.zeros(2, *input_shape, dtype=kind))
+    return _Lowering(quantized, smooth, islands, tokens).run(input_shape, rounding)
 
 
 def grid_of(layer: QuantIdentity) -> Grid:
@@ -111,8 +115,8 @@ def grid_of(layer: QuantIdentity) -> Grid:
 class _Lowering:
     """Follows the graph; what a node holds becomes operations when a quantizer asks for its integers."""
 
-    def __init__(self, quantized: fx.GraphModule, smooth: Smooth, islands: bool) -> None:
-        self._quantized, self._smooth, self._islands = quantized, smooth, islands
+    def __init__(self, quantized: fx.GraphModule, smooth: Smooth, islands: bool, tokens: int | None) -> None:
+        self._quantized, self._smooth, self._islands, self._tokens = quantized, smooth, islands, tokens
         self._targets = {str(node.target) for node in quantized.graph.nodes}
         self._held: dict[fx.Node, _Held] = {}
         self._operations: list[Operation] = []
@@ -125,8 +129,9 @@ class _Lowering:
         for node in self._quantized.graph.nodes:
             layer = layer_of(self._quantized, node)
             if node.op == "placeholder":
-                continue
-            if node.op == "output":
+                if self._tokens is not None:
+                    self._held[node] = first = OnGrid(INPUT, Grid(1.0, 0, 0, self._tokens - 1))
+            elif node.op == "output":
                 self._output = self._on_grid(node.all_input_nodes[0])
             elif isinstance(layer, QuantIdentity) and node.all_input_nodes[0].op == "placeholder":
                 self._held[node] = first = OnGrid(INPUT, grid_of(layer))
@@ -135,8 +140,9 @@ class _Lowering:
         if first is None or self._output is None or not self._operations:
             raise Unsupported("the network's input is not quantized")
         return IntegerNetwork(
-            first.grid, input_shape, tuple(self._operations), self._output.grid, rounding, tuple(self._inserted)
-        )
+            first.grid, input_shape, tuple(self._operations), self._output.grid, rounding, tuple(self._inserted),
+            self._tokens is not None,
+        )  # fmt: skip
 
     def _hold(self, node: fx.Node, layer: nn.Module | None) -> _Held:
         """What the node's tensor holds: floats, integers on a grid, or a sum that is not rounded yet."""
@@ -265,7 +271,7 @@ def _ends_by(value: float, grid: Grid) -> bool:
     return round(value / grid.scale) >= grid.high - grid.zero_point
 
 
-def _check_batch_first(quantized: fx.GraphModule, input_shape: tuple[int, ...]) -> None:
+def _check_batch_first(quantized: fx.GraphModule, two: torch.Tensor) -> None:
     """Raise Unsupported unless dimension 0 of every quantized tensor counts the samples, as the operations take it."""
     shapes = {str(node.target): node.meta["shape"] for node in quantized.graph.nodes if node.op == "call_module"}
 
@@ -277,4 +283,4 @@ def _check_batch_first(quantized: fx.GraphModule, input_shape: tuple[int, ...]) 
             )
 
     with torch.no_grad():
-        FloatRun(quantized, see).run(torch.zeros(2, *input_shape))
+        FloatRun(quantized, see).run(two)

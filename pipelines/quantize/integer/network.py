@@ -1,8 +1,9 @@
 """The operations of an integer-only network, as data: executors, the ONNX writer and verifiers read the same list.
 
 An operation names the tensors that it reads and the one that it makes. A tensor holds either integers of a `Grid`, at
-most 8 bits wide (16 before an integer polynomial), or 32-bit accumulators, whose real value is integer x scale with
-one scale per channel or one for all. Source: arXiv 1712.05877, section 2; arXiv 2011.10680 for dyadic rescaling.
+most 8 bits wide (16 before an integer polynomial and inside of norms and attention), or 32-bit accumulators, whose real
+value is integer x scale with one scale per channel or one for all.
+Source: arXiv 1712.05877, section 2; arXiv 2011.10680 for dyadic rescaling.
 """
 
 from __future__ import annotations
@@ -54,6 +55,14 @@ class Grid:
             raise ValueError(f"the scale of a grid must be positive and finite, got {self.scale}")
         if not self.low <= self.zero_point <= self.high:
             raise ValueError(f"zero point {self.zero_point} lies outside [{self.low}, {self.high}]")
+
+    @property
+    def storage(self) -> npt.DTypeLike:
+        """8 bits where they hold the grid; else 32, as ONNX Runtime compares and adds no 16-bit integers."""
+        for dtype in (np.uint8, np.int8):
+            if np.iinfo(dtype).min <= self.low and self.high <= np.iinfo(dtype).max:
+                return dtype
+        return np.int32
 
     @classmethod
     def over(cls, lower: float, upper: float, bits: int) -> Grid:
@@ -248,18 +257,20 @@ class Polynomial(Operation):
 @dataclass(frozen=True, slots=True, eq=False)
 class Island(Operation):
     """Float arithmetic between integer parts: `module` takes the real values of the inputs, float32, and its result
-    is quantized to `output`."""
+    is quantized to `output`. The inputs at the places `tokens` it takes as the integers that they are, int64."""
 
     grids: tuple[Grid, ...]
     module: nn.Module
     output: Grid
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IntegerNetwork:
     """Operations in the order in which they run; `input` quantizes what comes in, the last operation makes the logits.
 
-    `input_shape` is that of one input. `inserted` names the grids that the fake-quantized network does not have.
+    `input_shape` is that of one input. `inserted` names the grids that the fake-quantized network does not have. The
+    input may be tokens, which are integers already, from 0 on.
     """
 
     input: Grid
@@ -268,6 +279,7 @@ class IntegerNetwork:
     output: Grid
     rounding: Rounding = Rounding.HALF_EVEN
     inserted: tuple[str, ...] = ()
+    tokens: bool = False
 
     @property
     def islands(self) -> tuple[Island, ...]:

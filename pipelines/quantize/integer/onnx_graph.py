@@ -15,7 +15,7 @@ from onnx import helper
 from evalsuite import Unsupported
 from pipelines.quantize.integer.network import INPUT, IntegerNetwork
 from pipelines.quantize.integer.onnx_nodes import Nodes
-from pipelines.quantize.integer.onnx_operations import Tensor, storage
+from pipelines.quantize.integer.onnx_operations import Tensor
 from pipelines.quantize.integer.onnx_transformer import TransformerWriter
 from pipelines.quantize.integer.operations import Shape, shapes
 
@@ -27,13 +27,15 @@ _FLOATS.add(onnx.TensorProto.DOUBLE)
 
 
 def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
-    """Write `network` to `path` and return it: input "input" (batch, *input_shape) uint8, output "logits" int32.
+    """Write `network` to `path` and return it: input "input" (batch, *input_shape), output "logits" int32.
+
+    The input is uint8 where its grid fits, else int32, as of tokens of a large vocabulary.
 
     The logits are integers of the output's grid. Scales and zero points of input and output, and the rounding, stand
     as text in the file's metadata. The name of every node starts with that of its operation.
 
     Raises:
-        Unsupported: the network has float islands, or its input is not a grid of unsigned 8-bit integers.
+        Unsupported: the network has float islands, or negative integers for its input.
         ValueError: there is no operation, shapes do not fit, or a sum may not fit into 64 bits.
     """
     if not network.operations:
@@ -41,17 +43,20 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
     if network.islands:
         named = ", ".join(repr(each.name) for each in network.islands)
         raise Unsupported(f"an ONNX graph of integers only cannot hold float islands: {named}")
-    if storage(network.input) != np.uint8:
-        raise Unsupported(f"the input must be unsigned 8-bit integers, not [{network.input.low}, {network.input.high}]")
+    if network.input.low < 0:
+        raise Unsupported(f"the input must be unsigned integers, not [{network.input.low}, {network.input.high}]")
+    given = network.input.storage
     writer = TransformerWriter(Nodes(), shapes(network), network.rounding)
-    tensors = {INPUT: Tensor(INPUT, np.uint8, network.input.low, network.input.high)}
+    tensors = {INPUT: Tensor(INPUT, given, network.input.low, network.input.high)}
     for operation in network.operations:
         writer.nodes.layer = operation.name
         tensors[operation.name] = writer.write(operation, [tensors[name] for name in operation.inputs])
     last = network.operations[-1].name
     writer.nodes.layer = "output"
     writer.nodes.add("Cast", tensors[last].name, output=_LOGITS, to=onnx.TensorProto.INT32)
-    model = _model(writer.nodes, network.input_shape, writer.shapes[last])
+    model = _model(
+        writer.nodes, helper.np_dtype_to_tensor_dtype(np.dtype(given)), network.input_shape, writer.shapes[last]
+    )
     texts = {"rounding": network.rounding.value}
     for end, grid in (("input", network.input), ("output", network.output)):
         texts |= {f"{end}_scale": repr(float(grid.scale)), f"{end}_zero_point": str(grid.zero_point)}
@@ -76,11 +81,11 @@ def float_tensors(model: onnx.ModelProto) -> list[str]:
     return sorted({name for name, kind in types.items() if kind in _FLOATS} | untyped | attributes)
 
 
-def _model(nodes: Nodes, input_shape: Shape, output_shape: Shape) -> onnx.ModelProto:
+def _model(nodes: Nodes, given: int, input_shape: Shape, output_shape: Shape) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes.nodes,
         "integer_network",
-        [helper.make_tensor_value_info(INPUT, onnx.TensorProto.UINT8, ["batch", *input_shape])],
+        [helper.make_tensor_value_info(INPUT, given, ["batch", *input_shape])],
         [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.INT32, ["batch", *output_shape])],
         nodes.constants,
     )

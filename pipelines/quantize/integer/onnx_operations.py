@@ -42,14 +42,6 @@ class Tensor:
     high: int
 
 
-def storage(grid: Grid) -> npt.DTypeLike:
-    """8 bits where they hold the grid; else 32, as ONNX Runtime compares and adds no 16-bit integers."""
-    for dtype in (np.uint8, np.int8):
-        if np.iinfo(dtype).min <= grid.low and grid.high <= np.iinfo(dtype).max:
-            return dtype
-    return np.int32
-
-
 def _pads(padding: tuple[tuple[int, int], ...]) -> list[int]:
     return [before for before, _ in padding] + [after for _, after in padding]
 
@@ -159,7 +151,7 @@ class OperationWriter:
         return self.nodes.add("Max", *slices)
 
     def clipped(self, value: str, output: Grid) -> Tensor:
-        dtype = storage(output)
+        dtype = output.storage
         return Tensor(self.nodes.clipped(value, output, dtype), dtype, output.low, output.high)
 
     def _rescaled(self, value: str, factor: Dyadic, places: Shape, output: Grid) -> Tensor:

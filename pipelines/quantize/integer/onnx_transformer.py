@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.quantize.integer.network import Operation, Rounding
-from pipelines.quantize.integer.onnx_operations import OperationWriter, Tensor, storage
+from pipelines.quantize.integer.network import Integers, Operation, Rounding
+from pipelines.quantize.integer.onnx_operations import OperationWriter, Tensor
 from pipelines.quantize.integer.transformer import (
     OCTAVE,
     POWER_BITS,
@@ -16,6 +16,7 @@ from pipelines.quantize.integer.transformer import (
     Affine,
     Arrange,
     Divide,
+    Embedding,
     Exponential,
     MatrixProduct,
     Normalize,
@@ -46,6 +47,8 @@ class TransformerWriter(OperationWriter):
                 return self._exponential(operation, x)
             case Divide():
                 return self._divide(operation, x, given[1])
+            case Embedding():
+                return self._embedding(operation, x)
         return OperationWriter.write(self, operation, given)
 
     def _arrange(self, operation: Arrange, given: list[Tensor]) -> Tensor:
@@ -124,9 +127,11 @@ class TransformerWriter(OperationWriter):
 
     def _exponential(self, operation: Exponential, x: Tensor) -> Tensor:
         nodes, factor = self.nodes, operation.factor
-        greatest = nodes.add("ReduceMax", x.name, nodes.constant([-1], np.int64), keepdims=1)
+        counted = x.name if operation.keep is None else self._kept(x.name, operation.keep)
+        greatest = nodes.add("ReduceMax", counted, nodes.constant([-1], np.int64), keepdims=1)
         below = nodes.add("Sub", nodes.widened(greatest, 0), nodes.widened(x.name, 0))
-        product = nodes.add("Mul", below, nodes.wide(int(factor.multiplier[0])))
+        multiplier = factor.multiplier[0] * (1 if operation.keep is None else operation.keep)
+        product = nodes.add("Mul", below, nodes.wide(multiplier))
         parts = nodes.rescaled(product, np.array(int(factor.shift[0])), self.rounding)
         index = nodes.cast(nodes.add("BitwiseAnd", parts, nodes.wide(OCTAVE - 1)), np.int64)
         octaves = nodes.add("BitShift", parts, nodes.wide(OCTAVE.bit_length() - 1), direction="RIGHT")
@@ -134,12 +139,25 @@ class TransformerWriter(OperationWriter):
         power = nodes.add("Gather", nodes.wide(operation.table), index, axis=0)
         shifted = nodes.add("BitShift", power, octaves, direction="RIGHT")
         rounded = nodes.rounded(shifted, np.array(POWER_BITS), Rounding.HALF_UP)
-        dtype = storage(operation.output)
+        if operation.keep is not None:
+            rounded = nodes.add("Mul", rounded, nodes.wide(operation.keep.astype(np.int64)))
+        dtype = operation.output.storage
         return Tensor(nodes.cast(nodes.cast(rounded, np.int64), dtype), dtype, 0, operation.output.high)
 
     def _divide(self, operation: Divide, x: Tensor, weights: Tensor) -> Tensor:
         total = self._total(self.nodes.widened(weights.name, 0))
         raised = self.nodes.add("Mul", self.nodes.widened(x.name, 0), self.nodes.wide(2**QUOTIENT_BITS))
         made = self.nodes.cast(self.nodes.cast(self.nodes.divided(raised, total), np.int64), np.int32)
-        reach = (max(-x.low, x.high) << QUOTIENT_BITS) // operation.weights.high + 1
+        reach = (max(-x.low, x.high) << QUOTIENT_BITS) // operation.weights.high + 1  # more than `prove_ranges` proves
         return Tensor(made, np.int32, -reach, reach)
+
+    def _kept(self, x: str, keep: Integers) -> str:
+        """x where it counts, elsewhere what is below all."""
+        least = self.nodes.constant(np.iinfo(np.int32).min, np.int32)
+        return self.nodes.add("Where", self.nodes.constant(keep, np.bool_), self.nodes.cast(x, np.int32), least)
+
+    def _embedding(self, operation: Embedding, x: Tensor) -> Tensor:
+        dtype = operation.output.storage
+        table = self.nodes.constant(operation.table, dtype)
+        made = self.nodes.add("Gather", table, self.nodes.cast(x.name, np.int32), axis=0)
+        return Tensor(made, dtype, operation.output.low, operation.output.high)

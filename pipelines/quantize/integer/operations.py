@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 
+from pipelines.quantize.integer.islands import given_to
 from pipelines.quantize.integer.network import (
     INPUT,
     Add,
@@ -28,6 +29,7 @@ from pipelines.quantize.integer.transformer import (
     Affine,
     Arrange,
     Divide,
+    Embedding,
     Exponential,
     MatrixProduct,
     Normalize,
@@ -84,22 +86,27 @@ def _shape(operation: Operation, given: list[Shape]) -> Shape:  # noqa: PLR0911
         return (shape[0], *_places(operation, shape, operation.kernel, (1,) * len(operation.kernel)))
     if isinstance(operation, Flatten):
         return (math.prod(shape),)
-    if isinstance(operation, Add):
-        _require(all(other == shape for other in given), operation, shape)
+    if isinstance(operation, Add | Product | Affine):
+        constants = [operation.multiplier.shape, operation.offset.shape] if isinstance(operation, Affine) else []
+        try:
+            return tuple(np.broadcast_shapes(*given, *constants))
+        except ValueError:
+            _require(False, operation, shape)
+    if isinstance(operation, Embedding):
+        return (*shape, operation.table.shape[1])
     if isinstance(operation, Arrange):
         _require(int(operation.indices.max(initial=0)) <= sum(map(math.prod, given)), operation, shape)
         return tuple(operation.indices.shape)
     if isinstance(operation, MatrixProduct):
         _require(shape[:-2] == given[1][:-2] and shape[-1] == given[1][-2], operation, shape)
         return (*shape[:-1], given[1][-1])
-    if isinstance(operation, Product):
-        return tuple(np.broadcast_shapes(*given))
     if isinstance(operation, SumOver):
         summed = set(operation.dimensions)
         return tuple(1 if at in summed else size for at, size in enumerate(shape) if operation.keep or at not in summed)
     if isinstance(operation, Island):
         with torch.no_grad():
-            return tuple(operation.module(*(torch.zeros(1, *each) for each in given)).shape[1:])
+            zeros = [np.full((1, *each), grid.zero_point) for each, grid in zip(given, operation.grids, strict=True)]
+            return tuple(operation.module(*given_to(operation, zeros)).shape[1:])
     return shape
 
 
@@ -125,8 +132,9 @@ def count_operations(network: IntegerNetwork) -> dict[str, int]:
     """Scalar integer operations per sample: "multiply_accumulate" of the layers, and for every other kind that occurs
     the number that its elements cost, by the lower-case name of the kind.
 
-    "rectify": one maximum. "table": one look-up. "requantize", "add" and "polynomial": multiplications, additions,
-    shifts, comparisons and masks, as the network's rounding mode takes them (see SCALE_DOWN, CLAMP, POLYNOMIAL).
+    "rectify": one maximum. "table" and "embedding": look-ups. "requantize", "add", "affine" and "polynomial": what
+    multiplications, additions, shifts, comparisons and masks they take in the network's rounding mode (see SCALE_DOWN,
+    CLAMP, POLYNOMIAL).
     "sumpool" and "sumover": additions, padded places included. "maxpool": maxima. "product": one multiplication.
     "normalize", "exponential" and "divide": see NORMALIZE, EXPONENTIAL and DIVISION. Conversions between widths,
     moving data and the bias, with which an accumulator starts, are free.
@@ -169,6 +177,7 @@ def _cost(operation: Operation, rounding: Rounding) -> int:
     if isinstance(operation, Affine):
         return (operation.zero_point != 0) + 2 + rescaling
     fixed: dict[type[Operation], int] = {
-        Rectify: 1, Table: 1, Product: 1, Normalize: NORMALIZE, Exponential: EXPONENTIAL + rescaling, Divide: DIVISION,
+        Rectify: 1, Table: 1, Embedding: 1, Product: 1, Normalize: NORMALIZE,
+        Exponential: EXPONENTIAL + rescaling, Divide: DIVISION,
     }  # fmt: skip
     return fixed.get(type(operation), 0)

@@ -40,6 +40,7 @@ from pipelines.quantize.integer.transformer import (
     Affine,
     Arrange,
     Divide,
+    Embedding,
     Exponential,
     MatrixProduct,
     Normalize,
@@ -190,6 +191,11 @@ def polynomial(operation: Polynomial, x: Integers) -> Integers:
 
 
 @apply.register
+def _(operation: Embedding, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
+    return np.asarray(operation.table[inputs[0]])
+
+
+@apply.register
 def _(operation: Arrange, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
     flat = [each.reshape(len(each), -1) for each in inputs]
     filled = np.full((len(inputs[0]), 1), operation.fill, dtype=inputs[0].dtype)
@@ -241,13 +247,14 @@ def divided(values: Integers, by: Integers) -> Integers:
 
 @apply.register
 def _(operation: Exponential, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
-    x = inputs[0].astype(np.int64)
-    below, factor = x.max(-1, keepdims=True) - x, operation.factor
+    x, factor = inputs[0].astype(np.int64), operation.factor
+    keep = True if operation.keep is None else operation.keep
+    below = np.where(keep, np.where(keep, x, INT32.min).max(-1, keepdims=True) - x, 0)
     parts = rescale(
         _products(operation.name, below, factor.multiplier), factor.multiplier[0], factor.shift[0], rounding
     )
     power = operation.table[parts % OCTAVE] >> np.minimum(parts // OCTAVE, 63)
-    return shift_right(power, POWER_BITS, Rounding.HALF_UP)
+    return shift_right(power, POWER_BITS, Rounding.HALF_UP) * keep
 
 
 @apply.register

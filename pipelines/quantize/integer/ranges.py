@@ -36,6 +36,7 @@ from pipelines.quantize.integer.transformer import (
     QUOTIENT_BITS,
     Affine,
     Divide,
+    Embedding,
     Exponential,
     MatrixProduct,
     Normalize,
@@ -99,20 +100,35 @@ def prove_ranges(network: IntegerNetwork, *, width: int = ACCUMULATOR_BITS) -> R
         OverflowError: they do not; names the operation, the width that it needs and what to do.
     """
     spans = {INPUT: Span.of_grid(network.input, network.input_shape)}
-    sums: dict[str, Sum] = {}
-    for operation in network.operations:
+    return prove_operations(network.operations, spans, network.rounding, width=width)
+
+
+def prove_operations(
+    operations: Sequence[Operation], spans: dict[str, Span], rounding: Rounding, *, width: int = ACCUMULATOR_BITS
+) -> Ranges:
+    """As `prove_ranges`, of operations that read tensors with these `spans`, which stay as they are.
+
+    Raises:
+        OverflowError: see `prove_ranges`.
+        ValueError: an operation that relies on what it reads reads something else.
+    """
+    spans, sums = dict(spans), dict[str, Sum]()
+    makers = {each.name: each for each in operations}
+    for operation in operations:
         inputs = [spans[each] for each in operation.inputs]
         if isinstance(operation, Linear | Convolution | SumPool):
             spans[operation.name], sums[operation.name] = _accumulate(operation, inputs[0])
         elif isinstance(operation, MatrixProduct | Product | SumOver):
             spans[operation.name], sums[operation.name] = _combine(operation, inputs)
+        elif isinstance(operation, Divide):
+            spans[operation.name] = _quotients(operation, makers, spans)
         else:
             bits = rescaling_bits(operation, inputs)
             if bits > _RESCALED_BITS:
                 raise OverflowError(
                     f"{operation.name}: its rescaling needs {bits + 1} bits, more than 64; take smaller multipliers"
                 )
-            spans[operation.name] = _span(operation, inputs, network.rounding)
+            spans[operation.name] = _span(operation, inputs, rounding)
         _check_width(operation, sums.get(operation.name), spans[operation.name], width)
     return Ranges(spans, sums)
 
@@ -136,8 +152,8 @@ def rescaling_bits(operation: Operation, inputs: Sequence[Span]) -> int:
         terms = zip(inputs, operation.zero_points, operation.multipliers, strict=True)
         return sum(_reach(span, zero) * abs(m) for span, zero, m in terms).bit_length()
     if isinstance(operation, Affine):
-        greatest = _reach(inputs[0], operation.zero_point) * int(np.abs(operation.multiplier).max())
-        return (greatest + int(np.abs(operation.offset).max()) + int(2**operation.shift)).bit_length()
+        greatest = _reach(inputs[0], operation.zero_point) * _magnitude(operation.multiplier)
+        return (greatest + _magnitude(operation.offset) + int(2**operation.shift)).bit_length()
     if isinstance(operation, Exponential):
         (low, high), factor = inputs[0].ends, operation.factor
         return int((high - low) * int(factor.multiplier[0]) + 2 ** int(factor.shift[0])).bit_length()
@@ -145,6 +161,11 @@ def rescaling_bits(operation: Operation, inputs: Sequence[Span]) -> int:
         product = polynomial(operation, every(*inputs[0].ends))
         return (int(np.abs(product).max()) * int(operation.factor.multiplier.max())).bit_length()
     return 0
+
+
+def _magnitude(values: Integers) -> int:
+    """The greatest absolute value, of which int64 has none for its least number."""
+    return max(-int(values.min()), int(values.max()))
 
 
 def _reach(span: Span, zero_point: int) -> int:
@@ -221,6 +242,21 @@ def _combine(operation: MatrixProduct | Product | SumOver, inputs: Sequence[Span
     return span, Sum(min(0, *corners), max(0, *corners))
 
 
+def _quotients(operation: Divide, makers: dict[str, Operation], spans: dict[str, Span]) -> Span:
+    """A mean lies between the least and the greatest of what is averaged, and no weight is more than their sum."""
+    divided, weights = operation.inputs
+    product, shape = makers.get(divided), spans[divided].lower.shape
+    if not isinstance(makers.get(weights), Exponential):
+        raise ValueError(f"{operation.name!r} divides by {weights!r}, which are no weights of a softmax")
+    if divided == weights:
+        low, high = 0, 1
+    elif isinstance(product, MatrixProduct) and product.inputs[0] == weights and product.first.zero_point == 0:
+        low, high = (end - product.second.zero_point for end in spans[product.inputs[1]].ends)
+    else:
+        raise ValueError(f"{operation.name!r} divides {divided!r}, which its weights did not weigh")
+    return Span(*(np.full(shape, end << QUOTIENT_BITS, dtype=np.int64) for end in (low, high)))
+
+
 @singledispatch
 def _span(operation: Operation, inputs: Sequence[Span], rounding: Rounding) -> Span:
     """The rest is monotone in what it reads: pools, flattening, moves, ReLU, rescaling."""
@@ -268,7 +304,9 @@ def _(operation: Affine, inputs: Sequence[Span], rounding: Rounding) -> Span:
 @_span.register
 def _(operation: Normalize, inputs: Sequence[Span], rounding: Rounding) -> Span:
     """What no normalised value exceeds; its intervals alone would say more."""
-    shape = inputs[0].lower.shape
+    shape, (low, high), grid = inputs[0].lower.shape, inputs[0].ends, operation.input
+    if shape[-1] != operation.size or low < grid.low or high > grid.high:
+        raise ValueError(f"{operation.name!r} norms {operation.size} integers of {grid}, not {shape[-1]} up to {high}")
     return Span(np.full(shape, -operation.greatest, dtype=np.int64), np.full(shape, operation.greatest, dtype=np.int64))
 
 
@@ -278,13 +316,7 @@ def _(operation: Exponential, inputs: Sequence[Span], rounding: Rounding) -> Spa
 
 
 @_span.register
-def _(operation: Divide, inputs: Sequence[Span], rounding: Rounding) -> Span:
-    """The sum of the weights is that of the greatest alone at least; at most, what all of them can be."""
-    least = operation.weights.high
-    greatest = max(least, int(inputs[1].upper.sum(-1).max()))
-    # Half away from zero: a quotient is less than one beyond its floor.
-    ends = [
-        np.minimum((x << QUOTIENT_BITS) // least, (x << QUOTIENT_BITS) // greatest)
-        for x in (inputs[0].lower, -inputs[0].upper)
-    ]
-    return Span(ends[0] - 1, -(ends[1] - 1))
+def _(operation: Embedding, inputs: Sequence[Span], rounding: Rounding) -> Span:
+    """Of any row, whichever tokens come."""
+    shape = (*inputs[0].lower.shape, operation.table.shape[1])
+    return Span(*(np.broadcast_to(end(operation.table, axis=0), shape) for end in (np.min, np.max)))

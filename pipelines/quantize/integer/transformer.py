@@ -29,6 +29,14 @@ def powers(greatest: int) -> npt.NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Embedding(Operation):
+    """table[x]: a row of integers of `output` for each token."""
+
+    table: Integers
+    output: Grid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Arrange(Operation):
     """Moves integers of one grid: element i of one sample's result is element `indices`.flat[i] of what it reads.
 
@@ -90,6 +98,7 @@ class Normalize(Operation):
     """
 
     input: Grid
+    size: int
     centred: bool
     epsilon: int
     precision: int
@@ -112,7 +121,7 @@ class Normalize(Operation):
         numerator = round(math.sqrt(size) * 2 ** (NORM_BITS + precision))
         if 2 * greatest * numerator + 2**33 >= 2**63:
             raise ValueError(f"{name!r}: quotients of {size} such integers exceed 64 bits")
-        return cls(name, (source,), input, centred, round(shared * 4**precision), precision, numerator)
+        return cls(name, (source,), input, size, centred, round(shared * 4**precision), precision, numerator)
 
     @property
     def greatest(self) -> int:
@@ -125,20 +134,22 @@ class Exponential(Operation):
     """exp of accumulators, `output.high` for the greatest of each row: softmax before its division.
 
     t = round((max x - x) factor) counts parts of an octave, 1,024 of them; with p = floor(table[t mod 1024] /
-    2^(t div 1024)) the weight is round(p / 2^16). An exact weight is off by half, and by 0.04 % of the weight.
+    2^(t div 1024)) the weight is round(p / 2^16). An exact weight is off by half, and by 0.04 % of the weight. Where
+    `keep`, which broadcasts to one sample, is false, the weight is 0 and x does not count, as under a causal mask.
     """
 
     factor: Dyadic
     table: npt.NDArray[np.int64]
     output: Grid
+    keep: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Divide(Operation):
     """x 2^12 over the sum of the weights along the last dimension, rounded half away from zero.
 
-    Inputs: x, and the weights on the grid `weights` that `Exponential` made, whose sum is `weights.high` at least. Of x
-    each row is divided by the sum of a row of weights.
+    Inputs: x, and the weights on the grid `weights` that `Exponential` made, whose sum is `weights.high` at least; x is
+    the product of these weights with a matrix, so that what comes out is a mean, or the weights themselves.
     """
 
     weights: Grid
