@@ -311,16 +311,16 @@ def _keep_positions(traced: fx.GraphModule) -> None:
     any tensor, and the first counts the samples then.
     """
     for node in list(traced.graph.nodes):
-        if not isinstance(layer_of(traced, node), nn.Linear):
+        layer = layer_of(traced, node)
+        made = {user.meta["shape"] for user in node.users if user.target is torch.reshape}
+        flat = node.all_input_nodes[0] if isinstance(layer, nn.Linear) else None
+        if flat is None or flat.target is not torch.reshape or len(flat.users) > 1 or len(made) != 1:
             continue
-        before, shape = node.all_input_nodes[0], node.meta["shape"]
-        whole: tuple[int, ...] = before.all_input_nodes[0].meta["shape"] if before.target is torch.reshape else ()
-        made = (*whole[:-1], shape[-1])
-        unflattened = all(user.target is torch.reshape and user.meta["shape"] == made for user in node.users)
-        if len(whole) < 3 or whole[-1] != before.meta["shape"][-1] or not unflattened:
+        (shape,), features = made, flat.meta["shape"][-1]
+        if any(user.target is not torch.reshape for user in node.users) or shape[-1] != node.meta["shape"][-1]:
             continue
-        node.replace_input_with(before, before.all_input_nodes[0])
-        node.meta["shape"] = made
+        flat.args, flat.meta["shape"] = (flat.args[0], (-1, *shape[1:-1], features)), (*shape[:-1], features)
+        node.meta["shape"] = shape
         for user in list(node.users):
             user.replace_all_uses_with(node)
             traced.graph.erase_node(user)
