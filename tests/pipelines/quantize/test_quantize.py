@@ -314,12 +314,12 @@ def folded() -> nn.Module:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "islands"), [(folded, 0), (Rows, 2)])
+@pytest.mark.parametrize(("make", "islands"), [(folded, 0), (Rows, 1)])
 @pytest.mark.slow
 def test_layers_that_files_must_be_rewritten_for(bench: MakeBench, make: Callable[[], nn.Module], islands: int) -> None:
     torch.manual_seed(0)
     found = values(Quantize().run(digits(make()), bench("digits-cnn")))
-    assert found["integer_islands"] == islands  # the attention, and what makes rows of an image
+    assert found["integer_islands"] == islands  # attention with weights of its own, which are not quantized
     assert min(found["runtime_agreement"], found["integer_agreement"]) >= 0.99
     assert abs(found["accuracy_drop"]) < 0.05
 
