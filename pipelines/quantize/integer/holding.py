@@ -1,0 +1,227 @@
+"""What the values of a float part hold on integers, and their way onto a grid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pipelines.quantize.integer.layers import OnGrid
+from pipelines.quantize.integer.network import Add, Dyadic, Grid, Operation, Requantize
+from pipelines.quantize.integer.transformer import OCTAVE, QUOTIENT_BITS, Affine, Divide, Exponential, powers
+
+Real = npt.NDArray[np.float64]
+FINE, COARSE = 16, 8
+"""Bits of what is summed, normalised and multiplied element by element; of products of matrices."""
+_MULTIPLIER_BITS, _TOTAL_BITS = 30, 61
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """32-bit integers whose real value is scale x integer, within [lower, upper]; none is beyond `greatest`."""
+
+    name: str
+    scale: float
+    lower: float
+    upper: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaled:
+    """Not yet computed: source x factor + offset, arrays that broadcast to one sample.
+
+    An offset of minus infinity is a mask: only a softmax can follow.
+    """
+
+    source: OnGrid | Raw
+    factor: Real
+    offset: Real
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Not yet computed: the terms, each times its sign, added up."""
+
+    terms: tuple[Held, ...]
+    signs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moved:
+    """Integers that are moved, not yet in one block.
+
+    `numbers` are of two samples, in the layout that the moves make: from 1 on, where each number comes from among the
+    sources of the first sample and then of the second; 0 where `constants`, of the same shape, stand instead.
+    """
+
+    sources: tuple[OnGrid | Raw, ...]
+    numbers: torch.Tensor
+    constants: torch.Tensor
+    total: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """Not yet computed: the softmax of source x factor over the last dimension, where `keep` lets it count."""
+
+    source: OnGrid | Raw
+    factor: float
+    keep: npt.NDArray[np.bool_] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What does not depend on the input."""
+
+    value: torch.Tensor
+
+
+Held = OnGrid | Raw | Scaled | Added | Moved | Shares | Fixed
+
+
+class Holding:
+    """Operations under construction, each under the name of the part and a number.
+
+    `inserted` names the tensors on grids that the float part does not have, `normed` those that a norm made.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.operations: list[Operation] = []
+        self.inserted: list[str] = []
+        self.normed: set[str] = set()
+        self.made: dict[tuple[int, Grid | None], tuple[Held, OnGrid | Raw | Scaled]] = {}
+
+    def add(self, make: Any, *inputs: str, **more: Any) -> str:
+        """Append an operation under a free name."""
+        name = f"{self._name}.{len(self.operations)}"
+        if self.normed.intersection(inputs):
+            self.normed.add(name)
+        self.operations.append(make(name, tuple(inputs), **more))
+        return name
+
+    def weights(self, held: Shares, bits: int) -> OnGrid:
+        """The shares before their division, `bits` wide, in no scale of their own."""
+        scale = held.source.grid.scale if isinstance(held.source, OnGrid) else held.source.scale
+        octaves = Dyadic.nearest(held.factor * scale * math.log2(math.e) * OCTAVE)
+        grid = Grid(1.0, 0, 0, 2**bits - 1)
+        name = self.add(
+            Exponential, held.source.name, factor=octaves, table=powers(grid.high), output=grid, keep=held.keep
+        )
+        self.inserted.append(name)
+        return OnGrid(name, grid)
+
+    def reach(self, held: Held) -> tuple[float, float]:
+        """The least and the greatest real value."""
+        match held:
+            case OnGrid(_, grid):
+                return grid.scale * (grid.low - grid.zero_point), grid.scale * (grid.high - grid.zero_point)
+            case Raw():
+                return held.lower, held.upper
+            case Scaled() if not np.isfinite(held.offset).all():
+                raise ValueError("needs numbers where there is a mask")
+            case Scaled():
+                ends = [held.factor * end + held.offset for end in self.reach(held.source)]
+                return float(np.minimum(*ends).min()), float(np.maximum(*ends).max())
+            case Added():
+                pairs = [
+                    self.reach(each) if sign > 0 else tuple(-end for end in reversed(self.reach(each)))
+                    for each, sign in zip(held.terms, held.signs, strict=True)
+                ]
+                return sum(each[0] for each in pairs), sum(each[1] for each in pairs)
+            case Shares():
+                return 0.0, 1.0
+        raise ValueError("needs numbers where there is a mask or a constant")
+
+    def grid(self, held: Held, bits: int) -> OnGrid:
+        """On a grid of at most so many bits."""
+        if isinstance(held, OnGrid) and held.grid.high - held.grid.low < 2**bits:
+            return held
+        return self.onto(held, Grid.over(*self.reach(held), bits))
+
+    def fine(self, held: Held) -> OnGrid:
+        return self.grid(held, FINE)
+
+    def onto(self, held: Held, grid: Grid) -> OnGrid:
+        """Computed on an inserted grid, once for all that read it."""
+        if (id(held), grid) not in self.made:
+            name = self._computed(held, grid)
+            self.inserted.append(name)
+            self.made[id(held), grid] = held, OnGrid(name, grid)
+        made = self.made[id(held), grid][1]
+        assert isinstance(made, OnGrid)
+        return made
+
+    def end(self, held: Held, grid: Grid) -> None:
+        """Computed on the part's output, under its name."""
+        self._computed(held, grid)
+        self.operations.append(replace(self.operations.pop(), name=self._name))
+
+    def _computed(self, held: Held, grid: Grid) -> str:
+        match held:
+            case OnGrid():
+                factor = Dyadic.nearest(held.grid.scale / grid.scale)
+                return self._rescaled(held.name, held.grid.zero_point, factor, grid)
+            case Raw():
+                return self._rescaled(held.name, 0, Dyadic.nearest(held.scale / grid.scale), grid)
+            case Scaled():
+                return self._affine(held, grid)
+            case Added():
+                return self._added(held, grid)
+            case Shares():
+                weights = self.weights(held, FINE)
+                divided = self.add(Divide, weights.name, weights.name, weights=weights.grid)
+                return self._rescaled(divided, 0, Dyadic.nearest(1 / 2**QUOTIENT_BITS / grid.scale), grid)
+        raise ValueError("gives the same for all inputs")
+
+    def _rescaled(self, name: str, zero_point: int, factor: Dyadic, grid: Grid) -> str:
+        return self.add(Requantize, name, zero_point=zero_point, factor=factor, axis=-1, output=grid)
+
+    def _affine(self, held: Scaled, grid: Grid) -> str:
+        source = held.source
+        scale, zero_point = (
+            (source.grid.scale, source.grid.zero_point) if isinstance(source, OnGrid) else (source.scale, 0)
+        )
+        greatest = source.grid.high - source.grid.low if isinstance(source, OnGrid) else source.greatest
+        factor, offset = held.factor * scale / grid.scale, held.offset / grid.scale
+        if not (np.isfinite(factor).all() and np.isfinite(offset).all()):
+            raise ValueError("scales or shifts by what is not finite")
+        most = max(float(np.abs(factor).max()), 2.0**-32)
+        total = greatest * most + float(np.abs(offset).max())
+        shift = min(_MULTIPLIER_BITS - math.frexp(most)[1], _TOTAL_BITS - math.frexp(total)[1], 62)
+        if shift < 0:
+            raise ValueError(f"scales by {most:.3g} steps of the grid behind it: beyond 64 bits")
+        multiplier, shifted = (np.rint(np.ldexp(each, shift)).astype(np.int64) for each in (factor, offset))
+        return self.add(
+            Affine, source.name, zero_point=zero_point, multiplier=multiplier, offset=shifted, shift=shift, output=grid
+        )
+
+    def _added(self, held: Added, grid: Grid) -> str:
+        terms = [self.fine(each) for each in held.terms]
+        return self.add(
+            Add.of, *(each.name for each in terms), grids=[each.grid for each in terms], signs=held.signs, output=grid
+        )
+
+
+def needed(operations: list[Operation]) -> list[Operation]:
+    """Those that lead to the last."""
+    wanted, kept = {operations[-1].name}, []
+    for each in reversed(operations):
+        if each.name in wanted:
+            wanted.update(each.inputs)
+            kept.append(each)
+    return kept[::-1]
+
+
+def product_of(name: str, first: Grid, second: Grid, terms: int) -> Raw:
+    ends = [
+        grid.scale * np.array([grid.low - grid.zero_point, grid.high - grid.zero_point]) for grid in (first, second)
+    ]
+    corners = terms * np.outer(*ends)
+    greatest = terms * (first.high - first.low) * (second.high - second.low)
+    return Raw(name, first.scale * second.scale, float(corners.min()), float(corners.max()), greatest)
