@@ -98,7 +98,7 @@ def trace(module: nn.Module, input_shape: tuple[int, ...], example: Inputs | Non
     per_sample = {node for node in traced.graph.nodes if of_two[node] == (2, *_shape(node)[1:])}
     normalised = _Normaliser(traced, per_sample, root).run()
     _fold_norms(normalised)
-    _keep_positions(normalised)
+    _keep_positions(normalised, sizes)
     normalised.graph.eliminate_dead_code()
     normalised.delete_all_unused_submodules()
     normalised.recompile()
@@ -139,6 +139,8 @@ def _check_same(module: nn.Module, traced: fx.GraphModule, inputs: Inputs) -> No
     if not isinstance(wanted, torch.Tensor) or not bool(torch.isfinite(wanted).all()):
         return
     limit = _NEAR * wanted.abs().max().item()
+    if made.shape != wanted.shape:
+        raise Unsupported(f"the graph of {type(module).__name__} gives {tuple(made.shape)}, not {tuple(wanted.shape)}")
     if not torch.allclose(made, wanted, rtol=0.0, atol=limit, equal_nan=True):
         raise Unsupported(
             f"the graph of {type(module).__name__} computes something else, up to {(made - wanted).abs().max():.3g} off"
@@ -304,23 +306,38 @@ def _fold_norms(traced: fx.GraphModule) -> None:
         traced.graph.erase_node(node)
 
 
-def _keep_positions(traced: fx.GraphModule) -> None:
+def _keep_positions(traced: fx.GraphModule, sizes: Inputs) -> None:
     """Give linear layers (batch, positions, features) where they are given (batch x positions, features), in place.
 
     GPT-2's layers flatten what they are given and unflatten what they make; a linear layer takes the last dimension of
     any tensor, and the first counts the samples then.
     """
-    for node in list(traced.graph.nodes):
-        layer = layer_of(traced, node)
-        made = {user.meta["shape"] for user in node.users if user.target is torch.reshape}
-        flat = node.all_input_nodes[0] if isinstance(layer, nn.Linear) else None
-        if flat is None or flat.target is not torch.reshape or len(flat.users) > 1 or len(made) != 1:
-            continue
-        (shape,), features = made, flat.meta["shape"][-1]
-        if any(user.target is not torch.reshape for user in node.users) or shape[-1] != node.meta["shape"][-1]:
+    flattened = [
+        (node, node.all_input_nodes[0])
+        for node in traced.graph.nodes
+        if isinstance(layer_of(traced, node), nn.Linear) and _is_reshape(node.all_input_nodes[0])
+    ]
+    if not flattened:
+        return
+    ShapeProp(traced).propagate(_rows(sizes, 2))
+    of_two = {node: _shape(node) for node in traced.graph.nodes}
+    for node, flat in flattened:
+        users, features = list(node.users), flat.meta["shape"][-1]
+        shape: tuple[int, ...] = users[0].meta["shape"] if users else ()
+        apart = (
+            len(shape) > 2
+            and shape[0] == 1
+            and shape[-1] == node.meta["shape"][-1]
+            and all(_is_reshape(user) and of_two[user] == (2, *shape[1:]) for user in users)
+        )
+        if not apart or len(flat.users) > 1 or flat.meta["shape"] != (math.prod(shape[:-1]), features):
             continue
         flat.args, flat.meta["shape"] = (flat.args[0], (-1, *shape[1:-1], features)), (*shape[:-1], features)
         node.meta["shape"] = shape
-        for user in list(node.users):
+        for user in users:
             user.replace_all_uses_with(node)
             traced.graph.erase_node(user)
+
+
+def _is_reshape(node: fx.Node) -> bool:
+    return node.target is torch.reshape and len(node.args) == 2 and not node.kwargs

@@ -44,9 +44,12 @@ class Executor:
         """The input's integers, in the type that the ONNX file takes; tokens are integers already.
 
         Raises:
-            ValueError: an input is not finite, or the shape is not (batch, *input_shape).
+            ValueError: an input is not finite, a token is none of the network's, or the shape is not
+                (batch, *input_shape).
         """
         self._check_shape(inputs)
+        if self.network.tokens:
+            self._check(inputs)
         return quantize(inputs, self.network.input, "the inputs", self.network.input.storage)
 
     def dequantize(self, logits: Integers) -> npt.NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from pipelines.quantize.integer.layers import OnGrid
 from pipelines.quantize.integer.network import Add, Dyadic, Grid, Operation, Requantize
+from pipelines.quantize.integer.operations import shape_of
 from pipelines.quantize.integer.transformer import OCTAVE, QUOTIENT_BITS, Affine, Divide, Exponential, powers
 
 Real = npt.NDArray[np.float64]
@@ -90,8 +92,8 @@ class Holding:
     `inserted` names the tensors on grids that the float part does not have, `normed` those that a norm made.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._name, self._shapes = name, dict(shapes)
         self.operations: list[Operation] = []
         self.inserted: list[str] = []
         self.normed: set[str] = set()
@@ -102,8 +104,40 @@ class Holding:
         name = f"{self._name}.{len(self.operations)}"
         if self.normed.intersection(inputs):
             self.normed.add(name)
-        self.operations.append(make(name, tuple(inputs), **more))
+        operation = make(name, tuple(inputs), **more)
+        self._shapes[name] = shape_of(operation, [self._shapes[each] for each in inputs])
+        self.operations.append(operation)
         return name
+
+    def shape(self, held: Held) -> tuple[int, ...]:
+        """Of one sample."""
+        match held:
+            case OnGrid() | Raw():
+                return self._shapes[held.name]
+            case Scaled():
+                return np.broadcast_shapes(self.shape(held.source), held.factor.shape, held.offset.shape)
+            case Added():
+                return np.broadcast_shapes(*(self.shape(each) for each in held.terms))
+            case Moved():
+                return tuple(held.numbers.shape[1:])
+            case Shares():
+                return self.shape(held.source)
+        raise ValueError("needs numbers where there is a constant")
+
+    def widened(self, held: Held, shape: tuple[int, ...]) -> Held:
+        """In a shape that it broadcasts to.
+
+        Raises:
+            ValueError: it does not, or the shape depends on the batch beyond its first dimension.
+        """
+        if isinstance(held, Fixed | Moved) or self.shape(held) == shape:
+            return held
+        if min(shape, default=0) < 0 or np.broadcast_shapes(self.shape(held), shape) != shape:
+            raise ValueError(f"gives {self.shape(held)} of a sample where {shape} is expected")
+        if isinstance(held, Scaled):
+            return replace(held, offset=held.offset + np.zeros(shape))
+        source = held if isinstance(held, OnGrid | Raw) else self.fine(held)
+        return Scaled(source, np.ones(()), np.zeros(shape))
 
     def weights(self, held: Shares, bits: int) -> OnGrid:
         """The shares before their division, `bits` wide, in no scale of their own."""

@@ -68,11 +68,16 @@ def shapes(network: IntegerNetwork) -> dict[str, Shape]:
     for operation in network.operations:
         if missing := [name for name in operation.inputs if name not in found]:
             raise ValueError(f"{operation.name!r} reads {missing[0]!r}, which no operation before it makes")
-        found[operation.name] = _shape(operation, [found[name] for name in operation.inputs])
+        found[operation.name] = shape_of(operation, [found[name] for name in operation.inputs])
     return found
 
 
-def _shape(operation: Operation, given: list[Shape]) -> Shape:  # noqa: PLR0911
+def shape_of(operation: Operation, given: list[Shape]) -> Shape:  # noqa: PLR0911, PLR0912
+    """The shape of what it makes of tensors of shapes `given`, without the batch.
+
+    Raises:
+        ValueError: it takes no such tensors.
+    """
     shape = given[0]
     if isinstance(operation, Linear):
         _require(shape[-1] == operation.weight.shape[1], operation, shape)
@@ -100,6 +105,8 @@ def _shape(operation: Operation, given: list[Shape]) -> Shape:  # noqa: PLR0911
     if isinstance(operation, MatrixProduct):
         _require(shape[:-2] == given[1][:-2] and shape[-1] == given[1][-2], operation, shape)
         return (*shape[:-1], given[1][-1])
+    if isinstance(operation, Exponential) and operation.keep is not None:
+        _require(np.broadcast_shapes(shape, operation.keep.shape) == shape, operation, shape)
     if isinstance(operation, SumOver):
         summed = set(operation.dimensions)
         return tuple(1 if at in summed else size for at, size in enumerate(shape) if operation.keep or at not in summed)

@@ -155,6 +155,22 @@ def test_layers_that_flatten_positions_into_the_batch_are_given_them_apart() -> 
     assert shapes["head"] == (5, 3)  # what makes logits of all places is no tensor of places any more
 
 
+def test_attention_that_flattens_the_batch_behind_the_positions_is_left_as_it_is() -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(20, 8), nn.Linear(8, 3)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            x = self.table(tokens)
+            return self.head(self.attention(x, x, x)[0])
+
+    torch.manual_seed(0)
+    module, tokens = Attending().eval(), torch.randint(20, (4, 5))
+    torch.testing.assert_close(trace(module, (5,), tokens)(tokens), module(tokens))
+
+
 def test_a_class_that_fx_cannot_trace_has_its_functions_as_layers() -> None:
     class Checked(nn.Module):
         def __init__(self) -> None:
