@@ -57,7 +57,8 @@ def test_of_the_older_committed_reports_none_is_told_to_be_of_todays_code() -> N
     """Their rows are older than the columns that would say so; four have them."""
     found = {each.folder.name: each for each in standings(REPORTS)}
     assert len(found) == 13
-    commits = {"cifar10": 3, "minilm": 1, "quantize-vit": 1, "sample": 1}  # cifar10's first seed ran at two, the others at a later one
+    # The first seed of cifar10 ran at two, the others at a later one.
+    commits = {"cifar10": 3, "minilm": 1, "quantize-vit": 1, "sample": 1}
     for name, each in found.items():
         if name in commits:
             assert (len(each.commits), each.unrecorded) == (commits[name], 0)

@@ -207,7 +207,17 @@ def _(operation: Arrange, inputs: Sequence[Integers], rounding: Rounding) -> Int
 def _(operation: MatrixProduct | Product, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
     first = inputs[0].astype(np.int64) - operation.first.zero_point
     second = inputs[1].astype(np.int64) - operation.second.zero_point
-    return _accumulators(operation.name, first @ second if isinstance(operation, MatrixProduct) else first * second)
+    return _accumulators(
+        operation.name, _matmul(first, second) if isinstance(operation, MatrixProduct) else first * second
+    )
+
+
+def _matmul(first: Integers, second: Integers) -> Integers:
+    """The product of matrices; in float64, for which there are fast kernels, where no partial sum can be rounded."""
+    reach = first.shape[-1] * int(np.abs(first).max(initial=0)) * int(np.abs(second).max(initial=0))
+    if reach >= 2**53:
+        return np.asarray(first @ second)
+    return np.asarray((first.astype(np.float64) @ second.astype(np.float64)).astype(np.int64))
 
 
 @apply.register
