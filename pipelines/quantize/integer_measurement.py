@@ -151,7 +151,9 @@ class IntegerStudy:
         """Whether ONNX Runtime, given the graph of integer operators, computes the same bits."""
         name = "integer_onnx_agreement"
         if network.islands:
-            operations = ", ".join(each.name for each in network.islands)
+            operations = ", ".join(
+                f"{each.name} ({each.reason})" if each.reason else each.name for each in network.islands
+            )
             return [
                 Metric("integer_islands", len(network.islands), "count", LOWER, reason=operations),
                 Metric(name, None, "fraction", HIGHER, reason=f"no graph of integer operators: islands {operations}"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -232,8 +232,8 @@ class _Lowering:
             return island
         try:
             part = in_integers(island, shapes)
-        except Unsupported:
-            return island
+        except Unsupported as error:
+            return replace(island, reason=str(error))
         self._operations += part.operations[:-1]
         self._inserted += part.inserted
         return part.operations[-1]

@@ -257,12 +257,14 @@ class Polynomial(Operation):
 @dataclass(frozen=True, slots=True, eq=False)
 class Island(Operation):
     """Float arithmetic between integer parts: `module` takes the real values of the inputs, float32, and its result
-    is quantized to `output`. The inputs at the places `tokens` it takes as the integers that they are, int64."""
+    is quantized to `output`. The inputs at the places `tokens` it takes as the integers that they are, int64. `reason`
+    is why it has no integer form; "" where it was left in float by choice."""
 
     grids: tuple[Grid, ...]
     module: nn.Module
     output: Grid
     tokens: tuple[int, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

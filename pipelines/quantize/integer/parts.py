@@ -163,7 +163,8 @@ class _Writer(Holding):
                 if index == self._graph.output:
                     self.end(self._settled(self._held[index]), self._island.output)
             except ValueError as error:
-                where = f"{node.name or self._island.name} ({type(node.operation).__name__})"
+                path = node.name.removeprefix("module").strip(".") or self._island.name
+                where = f"{path} ({type(node.operation).__name__})"
                 raise Unsupported(f"{where}: {error}") from error
         kept = needed(self.operations)
         names = {each.name for each in kept}

@@ -318,7 +318,9 @@ def folded() -> nn.Module:
 @pytest.mark.slow
 def test_layers_that_files_must_be_rewritten_for(bench: MakeBench, make: Callable[[], nn.Module], islands: int) -> None:
     torch.manual_seed(0)
-    found = values(Quantize().run(digits(make()), bench("digits-cnn")))
+    outcome = Quantize().run(digits(make()), bench("digits-cnn"))
+    found, reasons = values(outcome), {each.name: each.reason for each in outcome.metrics if not each.setting}
+    assert ("(attention (Linear): " in reasons["integer_islands"]) == (islands > 0)  # with its reason
     assert found["integer_islands"] == islands  # attention with weights of its own, which are not quantized
     assert min(found["runtime_agreement"], found["integer_agreement"]) >= 0.99
     assert abs(found["accuracy_drop"]) < 0.05
