@@ -133,7 +133,7 @@ if TYPE_CHECKING:
         tally,
         where_text,
     )
-    from evalsuite.report.pictures import Picture, counterexample_pictures
+    from evalsuite.report.pictures import Picture
     from evalsuite.report.record import Record
     from evalsuite.report.run import Run
     from evalsuite.report.section import (
@@ -198,6 +198,7 @@ if TYPE_CHECKING:
     from evalsuite.verification.phases import Branching
     from evalsuite.verification.proofs import ProofError, Statement, check_proof
     from evalsuite.verification.propagation import Propagation
+    from evalsuite.verification.report.counterexamples import counterexample_pictures
     from evalsuite.verification.smooth_proofs import (
         SMOOTH_PROOF,
         SmoothBoundError,
@@ -364,7 +365,7 @@ _HOME = {
         "tally",
         "where_text",
     ),
-    "evalsuite.report.pictures": ("Picture", "counterexample_pictures"),
+    "evalsuite.report.pictures": ("Picture",),
     "evalsuite.report.record": ("Record",),
     "evalsuite.report.run": ("Run",),
     "evalsuite.report.section": (
@@ -440,6 +441,7 @@ _HOME = {
     "evalsuite.verification.phases": ("Branching",),
     "evalsuite.verification.of_network": ("graph_of_network",),
     "evalsuite.verification.propagation": ("Propagation",),
+    "evalsuite.verification.report.counterexamples": ("counterexample_pictures",),
     "evalsuite.verification.specification": ("Specification", "specification_of"),
     "evalsuite.verification.subjects": ("Subject", "subjects"),
     "evalsuite.variants.swapped": ("Swapped",),

@@ -17,9 +17,9 @@ from evalsuite.contract import Property
 from evalsuite.networks import load_network
 from evalsuite.plugins import entries, load
 from evalsuite.recipe import read_recipe
-from evalsuite.report.verdicts import contradictions
 from evalsuite.results import read_results
 from evalsuite.verification import Replay
+from evalsuite.verification.report.verdicts import contradictions
 
 RECIPES = Path(__file__).parent.parent / "pipelines" / "recipes"
 COMMAND = [sys.executable, "-c", "from evalsuite.cli import main; main()"]

@@ -112,8 +112,6 @@ def table_files(content: Run) -> dict[str, str]:
     found = {
         "matrix.csv": csv_text(matrix_frame(content.matrices)),
         "comparison.csv": csv_text(content.compared),
-        "verdicts.csv": csv_text(content.verdicts),
-        "contradictions.csv": csv_text(content.contradictions.rows),
         "failures.csv": csv_text(content.failures),
     }
     tail = f"{content.seeds_text}; mean ± half the 95 % t interval, Δ paired with {content.baseline}."

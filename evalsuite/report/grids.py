@@ -57,6 +57,13 @@ class Grid:
     note: str = ""
     frame: pd.DataFrame | None = field(default=None, compare=False)
 
+    @classmethod
+    def of(cls, name: str, caption: str, frame: pd.DataFrame) -> Grid | None:
+        """A frame as it is; None without any row."""
+        rows = [tuple(GridCell(str(each), sort=repr(each) if isinstance(each, int | float) else "") for each in row)
+                for row in frame.itertuples(index=False, name=None)]  # fmt: skip
+        return cls(name, caption, tuple(map(str, frame.columns)), tuple(rows), frame=frame) if rows else None
+
 
 class Sheet:
     """A table under way: its rows of cells, and `lines` of their exact numbers."""

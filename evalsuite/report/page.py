@@ -17,7 +17,6 @@ from evalsuite.report.matrix import TONES
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.run import Run
 from evalsuite.report.tables import merged
-from evalsuite.report.verdicts import VERDICTS
 
 
 def _part(name: str) -> str:
@@ -89,7 +88,6 @@ def render(content: Run) -> str:
         "optional": [
             each.metric for section in content.sections.values() for each in section.headlines if each.optional
         ],
-        "verdict_names": VERDICTS,
         "jobs_failed": merged(failed[failed["metric"] == ""]),
         "metrics_failed": merged(failed[failed["metric"] != ""]),
         "data": data_lines(content),

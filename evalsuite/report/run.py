@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evalsuite.report.canvas import Drawing
 from evalsuite.report.comparison import ABSENT, comparison
 from evalsuite.report.headlines import headline_lines
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
@@ -16,7 +15,6 @@ from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.section import Part, Screen, Section, sections
 from evalsuite.report.tables import TextLine, failures, text_lines
-from evalsuite.report.verdicts import Contradictions, contradictions, verdict_figures, verdict_table
 from evalsuite.results import Status
 
 if TYPE_CHECKING:
@@ -145,31 +143,10 @@ class Run:
         return [line for line in self.glances if line.workload == workload]
 
     @cached_property
-    def verdicts(self) -> pd.DataFrame:
-        """Counts of verdicts."""
-        frame = self.frame
-        for section in self.sections.values():
-            frame = section.counted(frame) if section.counted else frame
-        return verdict_table(frame)
-
-    @cached_property
-    def contradictions(self) -> Contradictions:
-        """Of the methods, over the same network."""
-        return contradictions(self.frame, self.record.after)
-
-    @cached_property
     def failures(self) -> pd.DataFrame:
         """Everything without a value."""
         told = [metric for section in self.sections.values() for metric in section.told]
         return failures(self.frame[~self.frame["metric"].isin(told)])
-
-    @cached_property
-    def figures(self) -> list[Drawing]:
-        """Those of no single section, without data too."""
-        counts = {
-            str(each): self.verdicts[self.verdicts["workload"] == each] for each in self.whole["workload"].unique()
-        }
-        return [each for name, own in counts.items() for each in verdict_figures(own, name, self.variants)]
 
     @property
     def seeds(self) -> list[int]:

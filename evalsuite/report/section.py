@@ -55,6 +55,7 @@ class Part:
         drawings: figures, and reasons why there is none.
         rule: how the findings are read.
         tables: what the section made them from, for other programs.
+        alarm: what a reader must know before anything else of the page.
     """
 
     findings: Sequence[Finding] = ()
@@ -63,12 +64,13 @@ class Part:
     drawings: Sequence[Drawing] = ()
     rule: str = ""
     tables: Sequence[Any] = ()
+    alarm: str = ""
 
     @classmethod
-    def of(cls, findings: Iterable[Finding | None], grids: Iterable[Grid | None], details: Iterable[Grid | None],
-           drawings: Sequence[Drawing], rule: str = "", tables: Sequence[Any] = ()) -> Part:  # fmt: skip
+    def of(cls, findings: Iterable[Finding | None], grids: Iterable[Grid | None] = (),
+           details: Iterable[Grid | None] = (), drawings: Sequence[Drawing] = (), **more: Any) -> Part:  # fmt: skip
         """The same, of findings and grids of which some are None: there was nothing to say."""
-        return cls([*filter(None, findings)], [*filter(None, grids)], [*filter(None, details)], drawings, rule, tables)
+        return cls([*filter(None, findings)], [*filter(None, grids)], [*filter(None, details)], drawings, **more)
 
     @property
     def empty(self) -> bool:
@@ -180,7 +182,6 @@ class Section:
         unlisted: lines that are counted, and in no list.
         drawn: metrics that are courses of many points, and not compared at all.
         told: metrics whose reason is text for a table, and no lack of a value.
-        counted: changes rows before their verdicts are counted.
         baseline: the variant to compare with, where a run did not record it and has this one.
         looks: colour and marker of variants that it knows.
         subjects: the variants whose answer is shown first, the most wanted first.
@@ -201,7 +202,6 @@ class Section:
     unlisted: Callable[[pd.DataFrame], pd.Series[bool]] | None = None
     drawn: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
-    counted: Callable[[pd.DataFrame], pd.DataFrame] | None = None
     baseline: str = ""
     looks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     subjects: tuple[str, ...] = ()

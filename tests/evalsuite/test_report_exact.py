@@ -340,7 +340,9 @@ def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> N
     assert [row[1] for row in marked(verified_grid(table))] == ["correct", "verified"]
     # A line of one network's own radius compares with nothing.
     assert set(content.compared["setting"]) > set(content.whole["setting"]) == {"", "method=integer"} - {""}
-    assert list(content.verdicts["eps"]) == ["2 grid steps"] * 2
+    (counts,) = content.parts["verdicts"].details
+    assert counts.frame is not None
+    assert list(counts.frame["eps"]) == ["2 grid steps"] * 2
 
 
 def test_grid_steps_in_float32_read_as_fractions_of_255(tmp_path: Path) -> None:

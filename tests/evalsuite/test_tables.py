@@ -16,8 +16,8 @@ from evalsuite.report.comparison import comparison
 from evalsuite.report.grids import csv_text
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.tables import failures, text_lines
-from evalsuite.report.verdicts import contradictions, verdict_table
 from evalsuite.results import Row, Status, failure_row, row_of
+from evalsuite.verification.report.verdicts import contradictions, verdict_table
 
 Cell = pd.Series
 

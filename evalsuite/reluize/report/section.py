@@ -28,8 +28,8 @@ _LOOKS = {
 def _swap(run: Run) -> Part:
     """Before and after the swap, for each workload with swapped networks."""
     tables = swap_tables(run.measured, run.baseline)
-    findings = [found for found in map(pattern_finding, tables) if found is not None]
-    return Part(findings, [*filter(None, map(swap_grid, tables))], rule=PATTERN_RULE if findings else "", tables=tables)
+    findings = [*filter(None, map(pattern_finding, tables))]
+    return Part.of(findings, map(swap_grid, tables), rule=PATTERN_RULE if findings else "", tables=tables)
 
 
 def _hardness(run: Run) -> Part:
@@ -44,7 +44,7 @@ def _hardness(run: Run) -> Part:
     question = "Does the drift of the hardness go with the metrics of the same networks?"
     findings = [Finding(question, relations_told(found), ())] if found else []
     details = [drift_grid(run.measured), *relation_grids(found)]
-    return Part(findings, [*filter(None, [order_grid(orders)])], [*filter(None, details)], drawings, tables=orders)
+    return Part.of(findings, [order_grid(orders)], details, drawings, tables=orders)
 
 
 SWAP = Section(

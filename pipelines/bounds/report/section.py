@@ -49,7 +49,7 @@ def _part(run: Run) -> Part:
     for workload in dict.fromkeys(table.workload for table in tables):
         own = [table for table in tables if table.workload == workload]
         drawings += [*certified_curves(own), *(each for table in own for each in width_figures(table))]
-    return Part.of(findings, grids(tables, found, radii), details(tables, found), drawings, RULE, tables)
+    return Part.of(findings, grids(tables, found, radii), details(tables, found), drawings, rule=RULE, tables=tables)
 
 
 def _radius(run: Run, workload: str, variant: str) -> Evidence | None:

@@ -26,7 +26,7 @@ def _part(run: Run) -> Part:
     details += [exact_grid(run, each) for each in run.measured.workloads]
     told = [finding(table, [each for each in found if each.workload == table.workload]) for table in tables]
     drawings = [drawing for table in tables for drawing in pareto_figures(table)]
-    return Part.of([overall(tables), *told], grids, details, drawings, RULE if tables else "", tables)
+    return Part.of([overall(tables), *told], grids, details, drawings, rule=RULE if tables else "", tables=tables)
 
 
 def _at_equal(axis: Axis) -> Measure:

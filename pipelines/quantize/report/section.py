@@ -41,7 +41,7 @@ def _part(run: Run) -> Part:
     drawings = [drawing for table in tables for figure in figures for drawing in figure(table)]
     placements = {each.placement for table in tables for each in table.treatments}
     told = [overall(tables), *map(finding, tables)]
-    return Part.of(told, grids, details, drawings, RULE if len(placements) > 1 else "", tables)
+    return Part.of(told, grids, details, drawings, rule=RULE if len(placements) > 1 else "", tables=tables)
 
 
 def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN) -> Measure:

@@ -29,7 +29,6 @@ from pipelines.smt.report.tables import (
     UNDECIDED,
     VERIFIED,
     VIOLATED,
-    by_steps,
     exact_tables,
 )
 from pipelines.smt.report.text import (
@@ -59,7 +58,7 @@ def _part(run: Run) -> Part:
         grids += [agreement_grid(agreement)] if agreement else []
     findings = [overall(tables), *(finding(table, found, agreements) for table in tables)]
     drawings = [drawing for table in tables for drawing in exact_figures(table)]
-    return Part.of(findings, grids, map(searches_grid, tables), drawings, RULE if tables else "", tables)
+    return Part.of(findings, grids, map(searches_grid, tables), drawings, rule=RULE if tables else "", tables=tables)
 
 
 def _over_radii(metric: str) -> Measure:
@@ -129,6 +128,5 @@ SECTION = Section(
         "both ways": "Open questions answered against a variant and for the baseline, and the reverse.",
     },
     kept=_bracketed,
-    counted=by_steps,
     pictures=lambda folder: counterexample_pictures(folder, (VERIFIED, VIOLATED, UNDECIDED)),
 )

@@ -232,22 +232,6 @@ def mean_of(values: Values) -> float | None:
     return math.fsum(values.values()) / len(values) if values else None
 
 
-def by_steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose radii in grid steps are named by their steps instead of by each network's own ε, to be counted."""
-    own = frame["setting"].str.contains("steps=", regex=False) & (frame["stage"] == STAGE)
-    if not own.any():
-        return frame
-    told = {text: _by_steps(str(text)) for text in frame.loc[own, "setting"].unique()}
-    return frame.assign(setting=frame["setting"].where(~own, frame["setting"].map(told)))
-
-
-def _by_steps(text: str) -> str:
-    keys = parse_setting(text)
-    if "steps" not in keys:
-        return text
-    return ", ".join(f"{key}={keys['steps'] + ' grid steps' if key == 'eps' else value}" for key, value in keys.items())
-
-
 def exact_tables(run: Run) -> list[ExactTable]:
     """A table for each method of each smt step of each workload; also of a step of which every job failed.
 

@@ -32,10 +32,15 @@ class Contradictions(NamedTuple):
 
 
 def _with_settings(frame: pd.DataFrame) -> pd.DataFrame:
-    """The per-sample verdict rows, with `eps` and `method` as columns of text; empty where the setting has none."""
+    """The per-sample verdict rows, with what their settings say as columns of text; empty where they say nothing.
+
+    `radius` is ε, or the steps of the input's grid where the setting has them: each network's ε of these is its own.
+    """
     rows = frame.loc[frame["sample"].notna() & (frame["verdict"] != ""), list(_READ)]
     settings = {text: parse_setting(text) for text in rows["setting"].unique()}
-    absent = {"eps": "", "method": "", "norm": "linf"}
+    for keys in settings.values():
+        keys["radius"] = f"{keys['steps']} grid steps" if "steps" in keys else keys.get("eps", "")
+    absent = {"eps": "", "radius": "", "method": "", "norm": "linf"}
     return rows.assign(**{
         key: rows["setting"].map({text: each.get(key, lack) for text, each in settings.items()}).astype(object)
         for key, lack in absent.items()
@@ -51,6 +56,7 @@ def verdict_table(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = _with_settings(frame)
+    rows = rows.assign(eps=rows["radius"])
     lines: list[dict[str, Any]] = []
     for key, group in rows.groupby(list(_COUNT_COLUMNS), sort=False):
         counts = group["verdict"].value_counts().reindex(VERDICTS, fill_value=0)

@@ -1,0 +1,40 @@
+"""The report's section on verdicts of single samples: what each method says, and whether two contradict each other."""
+
+from __future__ import annotations
+
+from evalsuite.report.grids import Grid
+from evalsuite.report.run import Run
+from evalsuite.report.section import Finding, Part, Section
+from evalsuite.verification.report.verdicts import contradictions, verdict_figures, verdict_table
+
+_WRONG = "at least one method is wrong about each of these. Do not trust its other verdicts."
+_NONE = (
+    "verdicts of two methods on the same network, sample and ε, where one decided and the other could have said the "
+    "opposite."
+)
+
+
+def _part(run: Run) -> Part:
+    """Of every method of every step; empty where there are no verdicts of single samples."""
+    table, found = verdict_table(run.frame), contradictions(run.frame, run.record.after)
+    if table.empty:
+        return Part()
+    count = len(found.rows)
+    text = f"{count} contradiction{'s' * (count != 1)} in {found.comparisons:,} comparisons"
+    text = f"{text}: {_WRONG if count else _NONE}"
+    clashes = Grid.of("contradictions", "Contradictions: which step and method says what", found.rows)
+    counts = Grid.of("verdicts", "Counts of verdicts over all seeds and samples", table)
+    drawings = [
+        drawing
+        for workload in table["workload"].unique()
+        for drawing in verdict_figures(table[table["workload"] == workload], workload, run.variants)
+    ]
+    return Part.of([Finding("all methods", text, ())], [clashes], [counts], drawings, alarm=text if count else "")
+
+
+VERDICTS = Section(
+    title="Verdicts",
+    question="What does each method say of single samples, and does any contradict another?",
+    stages=(),
+    part=_part,
+)
