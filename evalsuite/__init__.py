@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         layer_marks,
         log_heights,
         looks,
+        mean_marks,
         name_layers,
         number_of,
         panels,
@@ -110,13 +111,11 @@ if TYPE_CHECKING:
     from evalsuite.report.measured import Measured
     from evalsuite.report.numerals import (
         Scale,
-        is_geometric,
         labels,
         listed,
         p_text,
         percent_text,
         power_text,
-        radius_text,
         ranges_text,
         scale_of,
     )
@@ -199,6 +198,7 @@ if TYPE_CHECKING:
     from evalsuite.verification.proofs import ProofError, Statement, check_proof
     from evalsuite.verification.propagation import Propagation
     from evalsuite.verification.report.counterexamples import counterexample_pictures
+    from evalsuite.verification.report.radii import is_geometric, radius_axis, radius_text, shifted_radius
     from evalsuite.verification.smooth_proofs import (
         SMOOTH_PROOF,
         SmoothBoundError,
@@ -333,6 +333,7 @@ _HOME = {
         "layer_marks",
         "log_heights",
         "looks",
+        "mean_marks",
         "name_layers",
         "number_of",
         "panels",
@@ -342,13 +343,11 @@ _HOME = {
     "evalsuite.report.measured": ("Measured",),
     "evalsuite.report.numerals": (
         "Scale",
-        "is_geometric",
         "labels",
         "listed",
         "p_text",
         "percent_text",
         "power_text",
-        "radius_text",
         "ranges_text",
         "scale_of",
     ),
@@ -442,6 +441,7 @@ _HOME = {
     "evalsuite.verification.of_network": ("graph_of_network",),
     "evalsuite.verification.propagation": ("Propagation",),
     "evalsuite.verification.report.counterexamples": ("counterexample_pictures",),
+    "evalsuite.verification.report.radii": ("is_geometric", "radius_axis", "radius_text", "shifted_radius"),
     "evalsuite.verification.specification": ("Specification", "specification_of"),
     "evalsuite.verification.subjects": ("Subject", "subjects"),
     "evalsuite.variants.swapped": ("Swapped",),
@@ -674,6 +674,7 @@ __all__ = [
     "mean_by_seed",
     "mean_interval",
     "mean_loss",
+    "mean_marks",
     "mean_test",
     "measured_area",
     "mlp",
@@ -695,6 +696,7 @@ __all__ = [
     "power_text",
     "preactivation_bounds",
     "product",
+    "radius_axis",
     "radius_text",
     "ranges_text",
     "read_onnx",
@@ -716,6 +718,7 @@ __all__ = [
     "scores",
     "seed_difference",
     "sha256",
+    "shifted_radius",
     "shifts",
     "specification_of",
     "split",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,6 +137,13 @@ def panels(count: int, columns: int, height: float, variants: Sequence[str] = ()
         # Without date and version: the same bytes for the same data.
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
         found.svg = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def mean_marks(axes: Any, points: Iterable[tuple[float, Estimate]], look: Look, **style: Any) -> None:
+    """Means and intervals of fractions in percent, by their place across; `style` as matplotlib's errorbar has it."""
+    shown = [(x, 100 * each.mean, 100 * (each.half_width or 0.0)) for x, each in points]
+    across, heights, halves = zip(*shown, strict=True) if shown else ((), (), ())
+    axes.errorbar(across, heights, yerr=halves, color=look.colour, marker=look.marker, **style)
 
 
 def layer_marks(axes: Any, names: Sequence[str], layers: Layers, known: Mapping[str, Look],

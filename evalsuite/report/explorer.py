@@ -13,6 +13,7 @@ from evalsuite.contract import Direction
 from evalsuite.report.comparison import is_clock
 from evalsuite.report.pictures import shown_pictures
 from evalsuite.report.statistics import t_quantile
+from evalsuite.report.tables import difference_text, notes_text
 
 if TYPE_CHECKING:
     from evalsuite.report.run import Run
@@ -50,18 +51,18 @@ def explorer_data(content: Run) -> dict[str, Any]:
 
 
 def _cell(content: Run, line: TextLine, at: int, variant: str, seeds: list[int]) -> dict[str, Any]:
-    raw, text = line.raw[variant], line.cells[variant]
+    raw = line.raw[variant]
     found = content.measured.values(line.workload, variant, line.step, line.metric, line.setting)
     return {
         "line": at,
         "variant": variant,
         "values": [_number(found[seed]) if seed in found else None for seed in seeds],
-        "mean": text.mean,
-        "difference": " ".join(part for part in (text.difference, text.interval) if part),
+        "mean": line.cells[variant].text if raw["n"] else "",
+        "difference": difference_text(raw, line.scale),
         "verdict": VERDICTS.index(_verdict(raw)),
         "fixed": bool(raw["constant"]),
         "resolved": bool(raw["resolved"]),
-        "lack": "; ".join(part for part in (text.note, text.lack) if part),
+        "lack": notes_text(raw),
         "reason": "; ".join(part for part in (raw["reason"], raw["remark"]) if part),
     }
 

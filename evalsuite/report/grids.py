@@ -35,7 +35,7 @@ class GridCell:
     @property
     def plain(self) -> str:
         """The cell in one line."""
-        return " ".join(part for part in (self.text, self.detail) if part)
+        return (": " if self.tone == "lack" else " ").join(part for part in (self.text, self.detail) if part)
 
     @property
     def marked(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import TypeVar
 
 Kind = TypeVar("Kind")
@@ -88,25 +88,6 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
         return Scale(divisor, label, label, 0)
     decimals = 2 if largest == 0 else min(max(2 - math.floor(math.log10(largest)), 0), 4)
     return Scale(divisor, label, label, decimals, powers=0 < largest < 1e-3)
-
-
-def is_geometric(radii: Sequence[float]) -> bool:
-    """Whether radii, in order, are spaced more evenly by their logarithm than by themselves."""
-    if len(radii) < 3 or radii[0] <= 0:
-        return False
-    plain = [b - a for a, b in pairwise(radii)]
-    logs = [math.log(b / a) for a, b in pairwise(radii)]
-    return max(logs) / min(logs) < max(plain) / min(plain)
-
-
-def radius_text(eps: float) -> str:
-    """ "1/64", "3/64" or "3/255" where it is such a fraction, else a short decimal."""
-    if eps > 0:
-        for below in (round(1 / eps), *(2**k for k in range(1, 11)), 255):
-            above = round(eps * below)
-            if below > 1 and 1 <= above < below and math.isclose(above / below, eps, rel_tol=1e-9):
-                return f"{above}/{below}" if below <= 4096 else f"{eps:.3g}"
-    return f"{eps:.4g}"
 
 
 def listed(names: Iterable[str]) -> str:

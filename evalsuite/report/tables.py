@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.comparison import LINE, root_reason
+from evalsuite.report.grids import GridCell
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.paired import bracket
 from evalsuite.report.section import sections
@@ -17,55 +17,39 @@ from evalsuite.results import Status, parse_setting
 if TYPE_CHECKING:
     import pandas as pd
 
-DELTA = "\N{GREEK CAPITAL LETTER DELTA}"
 _FAILURE_COLUMNS = ("workload", "step", "stage", "variant", "metric", "status", "seeds", "reason")
 
 
-@dataclass(frozen=True)
-class CellText:
-    """A cell in parts, so that a page can set them apart; `plain` puts them together.
-
-    `better` is "better", "worse" or "". `sort` is the mean as text that reads back exactly, empty without a value.
-    """
-
-    mean: str = ""
-    difference: str = ""
-    interval: str = ""
-    note: str = ""
-    lack: str = ""
-    reason: str = ""
-    better: str = ""
-    sort: str = ""
-
-    @property
-    def plain(self) -> str:
-        """The cell in one line: "96.2 ± 0.8 (Δ −1.0 [−1.8, −0.2])"."""
-        difference = " ".join(part for part in (DELTA, self.difference, self.interval) if part)
-        value = self.mean + (f" ({difference})" if self.difference else "")
-        lack = f"{self.lack}: {self.reason}" if self.reason else self.lack
-        return "; ".join(part for part in (value, self.note, lack) if part)
+def difference_text(cell: Mapping[str, Any], scale: Scale) -> str:
+    """ "−1.0 [−1.8, −0.2]" of one line of `comparison`; empty where nothing was paired."""
+    if not cell["n_pairs"]:
+        return ""
+    estimate = Estimate(*(cell[name] for name in ("diff", "diff_low", "diff_high", "n_pairs", "constant")))
+    interval = "" if math.isnan(cell["diff_low"]) else f" {bracket(estimate, scale)}"
+    return scale.number(estimate.mean, sign=True) + interval
 
 
-def cell_text(cell: Mapping[str, Any], scale: Scale) -> CellText:
-    """The text of one line of `comparison`."""
-    if not cell["n"]:
-        return CellText(lack=cell["lack"], reason=cell["reason"])
-    mean, difference, interval, notes = scale.number(cell["mean"]), "", "", []
-    if not math.isnan(cell["low"]):
-        mean += f" ± {scale.number((cell['high'] - cell['low']) / 2)}"
-    if cell["n_pairs"]:
-        difference = scale.number(cell["diff"], sign=True)
-    if not math.isnan(cell["diff_low"]):
-        numbers = (cell[name] for name in ("diff", "diff_low", "diff_high", "n_pairs", "constant"))
-        interval = bracket(Estimate(*numbers), scale)
+def notes_text(cell: Mapping[str, Any]) -> str:
+    """What seeds lack a value or a pair: "n = 2 of 3, unsupported (1/3): no erf"."""
+    notes = []
     if cell["n"] == 1:
         notes.append("n = 1, no interval")
-    elif cell["n"] < cell["seeds"]:
+    elif 0 < cell["n"] < cell["seeds"]:
         notes.append(f"n = {cell['n']} of {cell['seeds']}")
     if cell["variant"] != cell["baseline"] and cell["n_pairs"] < cell["n"]:
         notes.append(f"{cell['n_pairs'] or 'no'} pairs with {cell['baseline']}")
-    told = (", ".join(notes), cell["lack"], cell["reason"], cell["better"])
-    return CellText(mean, difference, interval, *told, sort=repr(float(cell["mean"])))
+    return ", ".join([*notes, *filter(None, [cell["lack"]])])
+
+
+def text_cell(cell: Mapping[str, Any], scale: Scale) -> GridCell:
+    """One line of `comparison` as a cell."""
+    if not cell["n"]:
+        return GridCell(cell["lack"], cell["reason"], tone="lack")
+    half = "" if math.isnan(cell["low"]) else f" ± {scale.number((cell['high'] - cell['low']) / 2)}"
+    difference = difference_text(cell, scale)
+    told = (difference and f"Δ {difference}", notes_text(cell))
+    detail = ", ".join(filter(None, told)) + (f": {cell['reason']}" if cell["reason"] else "")
+    return GridCell(scale.number(cell["mean"]) + half, detail, repr(float(cell["mean"])), cell["better"])
 
 
 class TextLine:
@@ -82,7 +66,7 @@ class TextLine:
         self.metric, self.setting, self.unit = first["metric"], first["setting"], first["unit"]
         self.keys = parse_setting(self.setting)
         self.direction, self.timing = first["direction"], bool(first["timing"])
-        self.cells: dict[str, CellText] = {cell["variant"]: cell_text(cell, scale) for cell in found}
+        self.cells = {cell["variant"]: text_cell(cell, scale) for cell in found}
 
     @property
     def label(self) -> str:

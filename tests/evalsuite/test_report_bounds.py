@@ -18,19 +18,18 @@ from test_report_sample import write_run
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.grids import Grid
-from evalsuite.report.numerals import is_geometric, radius_text
 from evalsuite.report.record import Record
 from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
-from pipelines.bounds.report.figures import _curves, _points, _radius_axis, certified_curves
+from evalsuite.verification.report.radii import is_geometric, radius_axis, radius_text
+from pipelines.bounds.report.figures import _curves, _points, certified_curves
 from pipelines.bounds.report.heights import Height, heights, radius_gaps
 from pipelines.bounds.report.tables import BoundsTable, Place
 from pipelines.bounds.report.text import (
     decisions_grid,
     heights_grid,
     layers_grid,
-    logits_grid,
     looser_grid,
     radius_grid,
     shown_radii,
@@ -245,7 +244,6 @@ def test_ratios_of_widths_against_scipy(tmp_path: Path) -> None:
         [layer, "crown", eps] for eps in ("1/8", "1/4") for layer in ("0", "2", "logits")
     ]
     assert lines[0][3:] == ["6.67", f"3.33 ×{ratio.mean:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] ✓ better"]
-    assert len(marked(logits_grid(table))) == 3
 
 
 def test_narrower_bounds_are_better_and_unstable_neurons_neither(tmp_path: Path) -> None:
@@ -456,7 +454,7 @@ def test_curves_of_five_variants_at_eight_radii_stay_apart(tmp_path: Path) -> No
     flat = dict.fromkeys(EIGHT, (0.5, 0.6, 0.4))
     table = table_of(tmp_path, certified(dict.fromkeys(FIVE, flat)))
     axes = Figure().subplots()
-    _radius_axis(axes, EIGHT)
+    radius_axis(axes, EIGHT)
     assert axes.get_xscale() == "log"
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert labels == ["", "1/128", "", "1/32", "", "1/8", "", "1/2"]

@@ -24,7 +24,7 @@ from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.smt.report.figures import LEAST, _cactus, curve_points, exact_figures
 from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable
-from pipelines.smt.report.text import distances, gap_grid, verdicts_grid, verified_grid
+from pipelines.smt.report.text import distances, verified_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 HOLDS, VIOLATED, UNKNOWN, TIMEOUT = Verdict.HOLDS, Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.TIMEOUT
@@ -113,17 +113,14 @@ def test_verdicts_are_counted_over_seeds_and_radii(tmp_path: Path) -> None:
     rows += [*said("gelu", 0, FIVE), *said("gelu", 1, FIVE[:3]), *said("gelu", 0, FIVE[2:], eps=0.25)]
     rows += said("relu", 0, [(HOLDS, "bounds", 0.1)] * 2)
     table = table_of(tmp_path, rows)
-    assert table.counted("gelu", 0.125) == Counted(4, 2, 1, 1, 2, {"bounds": 2, "falsifier": 2, "search": 2})
-    assert table.counted("gelu") == Counted(4, 3, 2, 2, 2, {"bounds": 2, "falsifier": 3, "search": 2})
-    assert marked(verdicts_grid(table)) == [
-        ["1/8", "4 · 2 · 2 of 8, 1 timed out", "2 · 0 · 0 of 2, 1 of 2 seeds"],
-        ["1/4", "0 · 1 · 2 of 3, 1 timed out, 1 of 2 seeds", "absent: no row of it in this run"],
-        ["all", "4 · 3 · 4 of 11, 2 timed out", "2 · 0 · 0 of 2, 1 of 2 seeds"],
+    assert table.counted("gelu", 0.125) == Counted(4, 2, 1, 1, {"bounds": 2, "falsifier": 2, "search": 2})
+    assert table.counted("gelu") == Counted(4, 3, 2, 2, {"bounds": 2, "falsifier": 3, "search": 2})
+    (counts,) = content_of(tmp_path / "told", rows).parts["verdicts"].details
+    assert [row[2:] for row in marked(counts)] == [
+        ["gelu", "0.125", "search", "4", "2", "1", "1", "0", "8", "2", ""],
+        ["gelu", "0.25", "search", "0", "1", "1", "1", "0", "3", "1", ""],
+        ["relu", "0.125", "search", "2", "0", "0", "0", "0", "2", "1", ""],
     ]
-    frame = verdicts_grid(table).frame
-    assert frame is not None
-    own = frame[(frame["variant"] == "gelu") & (frame["radius"] == 0.125)].iloc[0]
-    assert (own["holds"], own["by_bounds"], own["by_falsifier"], own["by_search"]) == (4, 2, 2, 2)
 
 
 def test_differences_in_verified_accuracy_against_scipy(tmp_path: Path) -> None:
@@ -158,13 +155,15 @@ def test_the_gap_is_what_bounds_leave_open(tmp_path: Path, given: bool) -> None:
     cell = table.compared("relu", GAP, 0.125)
     assert cell.resolved
     assert cell.tone == ""
-    assert [row[1] for row in marked(gap_grid(table))] == ["by bounds alone", "gap"]
+    assert [row[1] for row in marked(verified_grid(table))] == ["verified", "by bounds alone", "gap"]
     told = " ".join(content_of(tmp_path / "told", rows).parts["exact"].findings[-1].sentences)
     assert (
         "at most: gelu 25.0 pp at ε = 1/8, relu 0; of 1 testable difference to gelu's gap, what was left open counted "
         "both ways, 1 (0 larger and 1 smaller) resolved"
     ) in told
-    assert gap_grid(table_of(tmp_path / "none", verified({"gelu": BASE}))) is None
+    assert [row[1] for row in marked(verified_grid(table_of(tmp_path / "none", verified({"gelu": BASE}))))] == [
+        "verified"
+    ]
 
 
 def test_more_that_is_decided_is_not_more_robust(tmp_path: Path) -> None:
@@ -336,7 +335,7 @@ def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> N
     assert cell.difference is not None
     assert (cell.difference.n, cell.difference.mean) == (3, pytest.approx(0.11))
     assert table.over_radii("gelu", "nodes") == {0: 7.0, 1: 7.0, 2: 7.0}
-    assert marked(verdicts_grid(table))[0][:2] == ["2 (0.02 to 0.022)", "3 · 0 · 0 of 3"]
+    assert marked(verified_grid(table))[1][0] == "2 (0.02 to 0.022)"
     assert [row[1] for row in marked(verified_grid(table))] == ["correct", "verified"]
     # A line of one network's own radius compares with nothing.
     assert set(content.compared["setting"]) > set(content.whole["setting"]) == {"", "method=integer"} - {""}
@@ -391,9 +390,10 @@ def test_cost_splits_what_was_decided(tmp_path: Path) -> None:
 def test_clocks_have_no_verdict(tmp_path: Path) -> None:
     rows = verified({"gelu": BASE, "relu": BASE})
     rows += rows_of("par2", {"gelu": (1.0, 1.1, 0.9), "relu": (0.1, 0.12, 0.09)}, eps=0.125)
+    rows += [*said("gelu", 0, FIVE), *said("relu", 0, FIVE)]
     section = content_of(tmp_path, rows).parts["exact"]
-    (grid,) = section.details
-    assert [cell.tone for row in grid.rows for cell in row] == [""] * 4
+    (grid,) = [each for each in section.grids if each.name == "exact-cost"]
+    assert {cell.tone for row in grid.rows for cell in row} == {""}
     assert "Δ" not in " ".join(cell.plain for row in grid.rows for cell in row)
     ratio = math.exp(np.mean(np.log([0.1 / 1.0, 0.12 / 1.1, 0.09 / 0.9])))
     assert any(f"relu 103 ms (×{ratio:.2g})" in each for each in section.findings[-1].sentences)
@@ -429,7 +429,7 @@ def test_what_failed_says_why(tmp_path: Path) -> None:
     rows = [failure_row(job("gelu", seed), Status.UNSUPPORTED, "no exact encoding") for seed in range(2)]
     section = content_of(tmp_path / "all", rows).parts["exact"]
     assert section.findings == [Finding("w", "Nothing was verified exactly.", ("unsupported: no exact encoding",))]
-    assert [marked(grid) for grid in section.grids] == [[["–", "unsupported: no exact encoding"]]]
+    assert section.grids == []
     more = [*rows, *verified({"relu": (0.5, 0.6)}), *said("relu", 0, FIVE[:3])]
     found = finding_of(tmp_path / "one", more)
     assert "(gelu: unsupported: no exact encoding)" in found.headline
@@ -456,7 +456,7 @@ def test_committed_rows_without_times_and_nodes_render() -> None:
         verdicts = own[(own["variant"] == variant) & (own["metric"] == "robustness")]["verdict"]
         assert table.counted(variant).holds == int((verdicts == "holds").sum())
         assert table.counted(variant).total == len(verdicts)
-    assert {grid.name for grid in section.grids} >= {"exact-cost", f"{table.name}-verdicts", f"{table.name}-verified"}
+    assert {grid.name for grid in section.grids} >= {"exact-cost", f"{table.name}-verified"}
 
 
 @pytest.mark.slow
@@ -475,8 +475,8 @@ def test_the_section_is_in_every_document_and_the_same_each_time(tmp_path: Path)
     assert "What was decided, by what, and what it cost, in integers, after int8" in page.whole
     assert "## Exact verification" in (folder / "report.md").read_text(encoding="utf-8")
     names = {path.name for path in (folder / "tables").iterdir()}
-    wanted = {"exact-cost.csv", "w-smt-search-verdicts.csv", "w-smt-search-verified.csv", "w-smt-search-gap.csv",
+    wanted = {"exact-cost.csv", "verdicts.csv", "w-smt-search-verified.csv",
               "w-smt-int-integer-verified.csv", "adversarial-distance.tex"}  # fmt: skip
     assert wanted <= names
-    for name in ("w-smt-search-verdicts.tex", "w-smt-search-verified.tex", "exact-cost.tex"):
+    for name in ("w-smt-search-verified.tex", "exact-cost.tex"):
         assert "?" not in (folder / "tables" / name).read_text(encoding="utf-8").split("%", 2)[-1]

@@ -83,7 +83,7 @@ def test_a_seed_missing_in_one_arm_leaves_the_pairs_and_says_so(tmp_path: Path) 
     found = cell(compared, "relu")
     assert (found["n"], found["n_pairs"], found["status"]) == (2, 2, "partial")
     assert (found["lack"], found["reason"]) == ("timeout (1/3)", "killed after 60 s")
-    assert "n = 2 of 3; timeout (1/3): killed after 60 s" in main_table(compared)["relu"].iloc[0]
+    assert "n = 2 of 3, timeout (1/3): killed after 60 s" in main_table(compared)["relu"].iloc[0]
 
 
 def test_a_failed_job_fills_every_cell_of_its_step(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_cells_read_as_documented(tmp_path: Path) -> None:
     rows += [value("relu", seed, number) for seed, number in enumerate((0.85, 0.88, 0.88))]
     table = main_table(comparison(frame_of(rows, tmp_path), "gelu"))
     assert table["gelu"].iloc[0] == "92.0 ± 5.0"
-    assert table["relu"].iloc[0] == "87.0 ± 4.3 (Δ −5.0 [−7.5, −2.5])"
+    assert table["relu"].iloc[0] == "87.0 ± 4.3 Δ −5.0 [−7.5, −2.5]"
     assert table["unit"].iloc[0] == "%, Δ in pp"
 
 

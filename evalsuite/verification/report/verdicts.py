@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalsuite.contract import Verdict
 from evalsuite.report.canvas import MUTED_COLOUR, RULE_COLOUR, VERDICT_COLOURS, Drawing, number_of, panels
-from evalsuite.report.numerals import radius_text
 from evalsuite.results import JOB_FAILURES, parse_setting
+from evalsuite.verification.report.radii import radius_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from evalsuite import (
@@ -18,9 +16,12 @@ from evalsuite import (
     log_heights,
     looks,
     mean_interval,
+    mean_marks,
     name_layers,
     panels,
+    radius_axis,
     radius_text,
+    shifted_radius,
     shifts,
 )
 from pipelines.bounds.report.tables import (
@@ -36,7 +37,6 @@ from pipelines.bounds.report.text import shown_radii
 
 Points = Mapping[str, Sequence[tuple[float, Estimate]]]
 _FEW_RADII = 5  # With more a panel takes half the width.
-_MOST_LABELS = 6
 
 
 def certified_curves(tables: Sequence[BoundsTable]) -> list[Drawing]:
@@ -78,7 +78,7 @@ def _certified(table: BoundsTable, variants: Sequence[str], name: str, title: st
     height = 2.35 if columns > 2 else 2.6
     with panels(len(shown), columns, height, variants, more=0.3, sharex=True, sharey=True) as figure:
         for axes, (told, metric, method) in zip(figure.grid.flat, shown, strict=False):
-            _radius_axis(axes, radii)
+            radius_axis(axes, radii)
             if metric == CERTIFIED:
                 _curves(axes, _points(table, variants, ATTACKED), radii, dashed=True)
             _curves(axes, _points(table, variants, metric, method), radii, dashed=False)
@@ -101,33 +101,17 @@ def _points(table: BoundsTable, variants: Sequence[str], metric: str, method: st
     return found
 
 
-def _radius_axis(axes: Any, radii: Sequence[float]) -> None:
-    """A tick at each radius, and as many labels as there is room for; the largest has one."""
-    from matplotlib.ticker import NullLocator
-
-    if is_geometric(radii):
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_locator(NullLocator())
-    every = -(-len(radii) // _MOST_LABELS)
-    axes.set_xticks(radii, [radius_text(each) if (len(radii) - 1 - i) % every == 0 else ""
-                            for i, each in enumerate(radii)], fontsize=7)  # fmt: skip
-
-
 def _curves(axes: Any, points: Points, radii: Sequence[float], *, dashed: bool) -> None:
-    known, log = looks(list(points)), is_geometric(radii)
-    gap = min((math.log(b / a) if log else b - a for a, b in pairwise(radii)), default=0.0)
+    known, part = looks(list(points)), 14 if len(points) < 5 else 8
     for (variant, curve), place in zip(points.items(), shifts(len(points), len(points)), strict=True):
-        if not curve:
-            continue
-        shift = place * gap / (14 if len(points) < 5 else 8)
-        heights = [100 * mean.mean for _, mean in curve]
         if dashed:
+            heights = [100 * mean.mean for _, mean in curve]
             axes.plot([eps for eps, _ in curve], heights, color=known[variant].colour, linestyle=(0, (3, 2)),
                       linewidth=0.9)  # fmt: skip
-            continue
-        axes.errorbar([eps * math.exp(shift) if log else eps + shift for eps, _ in curve], heights,
-                      yerr=[100 * (mean.half_width or 0.0) for _, mean in curve], color=known[variant].colour,
-                      marker=known[variant].marker, markersize=3.4, elinewidth=0.8, linewidth=1.0)  # fmt: skip
+        else:
+            across = shifted_radius(radii, place / part)
+            shown = [(across(eps), mean) for eps, mean in curve]
+            mean_marks(axes, shown, known[variant], markersize=3.4, elinewidth=0.8, linewidth=1.0)
 
 
 CAPTION = (

@@ -37,7 +37,6 @@ from pipelines.bounds.report.tables import (
     RADIUS,
     SECONDS,
     UNDECIDED,
-    UNSTABLE,
     WIDTH,
     BoundsTable,
     Place,
@@ -90,7 +89,7 @@ def grids(tables: Sequence[BoundsTable], found: Sequence[Height], radii: Sequenc
 
 def details(tables: Sequence[BoundsTable], found: Sequence[Height]) -> list[Grid | None]:
     """The tables on demand."""
-    each_has = (layers_grid, stability_grid, logits_grid, looser_grid)
+    each_has = (layers_grid, stability_grid, looser_grid)
     every = [grid(table) for table in tables for grid in each_has]
     return [heights_grid(found, tables[0].baseline, looser=True), *every, bounds_cost_grid(tables)]
 
@@ -241,18 +240,6 @@ def layers_grid(table: BoundsTable) -> Grid | None:
                 table.number(sheet, (layer, method, eps_cell(eps)), place, "logit", ratio_cell)
     heads, note = ("layer", "method", "ε", *table.variants), WIDTH_NOTE.format(baseline=table.baseline)
     return sheet.grid(f"{table.name}-widths", f"{table.label}, width of the bounds by layer", heads, note)
-
-
-def logits_grid(table: BoundsTable) -> Grid | None:
-    """Width of the logits' bounds and unstable neurons at every radius; None without any."""
-    sheet = Sheet()
-    for metric, told, unit in ((WIDTH, "width of logits", "logit"), (UNSTABLE, "unstable neurons", "count")):
-        for method in reversed(table.methods_of(metric)):
-            for eps in table.radii_of(metric, method):
-                table.number(sheet, (eps_cell(eps), method, told), Place(metric, eps, method), unit, ratio_cell)
-    caption = f"{table.label}, bounds of the logits and unstable neurons by radius"
-    heads, note = ("ε", "method", "of", *table.variants), WIDTH_NOTE.format(baseline=table.baseline)
-    return sheet.grid(f"{table.name}-logits", caption, heads, note)
 
 
 def stability_grid(table: BoundsTable) -> Grid | None:

@@ -17,6 +17,7 @@ from evalsuite import (
     log_heights,
     looks,
     mean_interval,
+    mean_marks,
     name_layers,
     panels,
     shifts,
@@ -164,11 +165,7 @@ def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, ti
 def _course(axes: Any, course: Sequence[tuple[str, Quantized]], places: Sequence[str], shift: float, look: Look, *,
             joined: bool) -> None:  # fmt: skip
     shown = [(places.index(place) + shift, cell.mean) for place, cell in course if cell.mean]
-    axes.errorbar(
-        [x for x, _ in shown], [100 * mean.mean for _, mean in shown],
-        yerr=[100 * (mean.half_width or 0.0) for _, mean in shown], color=look.colour, marker=look.marker,
-        markersize=3.8, elinewidth=1.1, linestyle="none",
-    )  # fmt: skip
+    mean_marks(axes, shown, look, markersize=3.8, elinewidth=1.1, linestyle="none")
     if joined:  # What has mixed widths has no place between the others.
         curve = [(places.index(place) + shift, cell.mean) for place, cell in course
                  if cell.mean and not cell.treatment.budget]  # fmt: skip

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from statistics import median
 
-from evalsuite import Grid, GridCell, Sheet, common_scale, compared_cell, listed, scale_of
+from evalsuite import Grid, GridCell, Sheet, listed, scale_of
 from pipelines.smt.report.tables import (
     CALLS,
     NODES,
@@ -19,7 +18,6 @@ from pipelines.smt.report.tables import (
     ExactTable,
     mean_of,
 )
-from pipelines.smt.report.text import radius_cell, radius_head
 
 COST_NOTE = (
     "Questions of robustness; all radii, seeds and samples of a variant together. What was decided splits into what "
@@ -28,13 +26,6 @@ COST_NOTE = (
     "decided ones. These are clock readings of jobs that ran side by side: no verdicts. Nodes and unstable neurons are "
     "means over the questions; solver calls are all of a network's at one radius. A neuron of a GELU network is curved "
     "whether it is unstable or not."
-)
-DETAIL_NOTE = (
-    "Mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed. Nodes of the search and solver "
-    "calls are counted up to where the time was up, so that a variant with more undecided questions looks cheaper than "
-    "it is. Unstable neurons have no better way: a curved activation is relaxed either way. Seconds are clock readings "
-    "of jobs that ran side by side, without verdicts. Mean time is shown where it is not PAR-2, which it is where "
-    "everything is decided."
 )
 PROOFS_NOTE = (
     "Of the samples that hold, those whose proof was written to a file and checked again by the separate checker, "
@@ -122,34 +113,6 @@ def percent_text(share: float) -> str:
     if share in (0.0, 1.0):
         return f"{100 * share:.0f} %"
     return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
-
-
-def searches_grid(table: ExactTable) -> Grid | None:
-    """Nodes, calls, unstable neurons and seconds at each radius; None where none was measured."""
-    sheet = Sheet()
-    told = ((UNSTABLE, "unstable neurons", "count"), (NODES, "nodes", "count"), (CALLS, "solver calls", "count"),
-            (PAR2, "PAR-2", "s"), (SECONDS, "mean time", "s"))  # fmt: skip
-    for radius in table.radii:
-        for metric, name, unit in told:
-            cells = [table.compared(each, metric, radius) for each in table.variants]
-            if not any(cell.mean for cell in cells):
-                continue
-            scale, clock = common_scale(cells, unit), unit == "s"
-            sheet.lines += [table.line(metric, radius, cell) for cell in cells]
-            if metric != SECONDS or not _is_par2(table, radius):
-                heads = (radius_cell(table, radius), f"{name} ({scale.unit})" if clock else name)
-                table.row(sheet, heads, cells, scale, partial(compared_cell, toned=not clock))
-    columns, note = (radius_head(table), "of", *table.variants), DETAIL_NOTE.format(baseline=table.baseline)
-    return sheet.grid(f"{table.name}-search", f"{table.label}, cost of the search by radius", columns, note)
-
-
-def _is_par2(table: ExactTable, radius: float) -> bool:
-    """Whether mean time says what PAR-2 does: everything was decided."""
-    pairs = [(table.values(each, SECONDS, radius), table.values(each, PAR2, radius)) for each in table.variants]
-    return all(
-        own.keys() == other.keys() and all(math.isclose(own[seed], other[seed], rel_tol=1e-9) for seed in own)
-        for own, other in pairs
-    )
 
 
 def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evalsuite import (
     MUTED_COLOUR,
     Drawing,
+    Estimate,
     Look,
     drawings_by_group,
     is_geometric,
     log_heights,
     looks,
     mean_interval,
+    mean_marks,
     panels,
     power_text,
+    radius_axis,
     radius_text,
+    shifted_radius,
     shifts,
 )
 from pipelines.smt.report.tables import BOUNDS, UPPER, VERIFIED, ExactTable
 
+Points = Sequence[tuple[float, Estimate]]
 LEAST = 1e-4  # Seconds: what is faster is drawn there.
 ACCURACY = (
     "Verified accuracy: the fraction of test samples proven robust, with 95 % intervals over seeds (points are set "
@@ -96,34 +99,19 @@ def _cactus(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
 
 
 def _accuracies(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
-    from matplotlib.ticker import NullLocator
-
-    log = is_geometric(table.radii)
-    places = [math.log(each) if log else each for each in table.radii]
-    gap = min(after - before for before, after in pairwise(places))
     for (variant, look), place in zip(known.items(), shifts(len(known), len(known)), strict=True):
-        shift = place * gap / 18
+        across = shifted_radius(table.radii, place / 18)
 
-        def course(metric: str, variant: str = variant, shift: float = shift) -> tuple[list[float], ...]:
-            """Radii, means and half of their intervals, in percent."""
+        def course(metric: str, variant: str = variant, across: Callable[[float], float] = across) -> Points:
             values = {each: list(table.values(variant, metric, each).values()) for each in table.radii}
-            means = {each: mean_interval(own, magnitude=1.0) for each, own in values.items() if own}
-            return ([each * math.exp(shift) if log else each + shift for each in means],
-                    [100 * mean.mean for mean in means.values()],
-                    [100 * (mean.half_width or 0.0) for mean in means.values()])  # fmt: skip
+            return [(across(each), mean_interval(own, magnitude=1.0)) for each, own in values.items() if own]
 
-        at, means, _ = course(BOUNDS)
-        axes.plot(at, means, color=look.colour, linestyle=(0, (3, 2)), linewidth=0.9)
-        if table.counted(variant).open:
-            at, means, _ = course(UPPER)
-            axes.plot(at, means, color=look.colour, linestyle=(0, (1, 1.5)), linewidth=0.9)
-        at, means, halves = course(VERIFIED)
-        axes.errorbar(at, means, yerr=halves, color=look.colour, marker=look.marker, markersize=3.8, elinewidth=0.8,
-                      linewidth=1.1)  # fmt: skip
-    if log:
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(list(table.radii), [f"{each:g}" if table.stepped else radius_text(each) for each in table.radii])
+        for metric, dash, gap in ((BOUNDS, 3.0, 2.0), (UPPER, 1.0, 1.5)):
+            points = course(metric) if metric == BOUNDS or table.counted(variant).open else []
+            axes.plot([x for x, _ in points], [100 * mean.mean for _, mean in points], color=look.colour,
+                      linestyle=(0, (dash, gap)), linewidth=0.9)  # fmt: skip
+        mean_marks(axes, course(VERIFIED), look, markersize=3.8, elinewidth=0.8, linewidth=1.1)
+    radius_axis(axes, table.radii, "{:g}".format if table.stepped else radius_text)
     axes.set_ylim(-3, 103)
     axes.grid(axis="y")
     axes.set_xlabel("radius in grid steps" if table.stepped else "ε")

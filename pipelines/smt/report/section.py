@@ -17,7 +17,7 @@ from evalsuite import (
     counterexample_pictures,
     parse_setting,
 )
-from pipelines.smt.report.cost import cost_grids, proofs_grid, searches_grid
+from pipelines.smt.report.cost import cost_grids, proofs_grid
 from pipelines.smt.report.figures import exact_figures
 from pipelines.smt.report.findings import RULE, finding, overall
 from pipelines.smt.report.tables import (
@@ -36,8 +36,6 @@ from pipelines.smt.report.text import (
     agreement_of,
     distance_grid,
     distances,
-    gap_grid,
-    verdicts_grid,
     verified_grid,
 )
 
@@ -53,12 +51,12 @@ def _part(run: Run) -> Part:
     found = distances(tables)
     grids = [*cost_grids(tables), distance_grid(tables, found), proofs_grid(tables)]
     for table in tables:
-        grids += [verdicts_grid(table), verified_grid(table), gap_grid(table)]
+        grids.append(verified_grid(table))
         agreement = agreement_of(table, agreements)
         grids += [agreement_grid(agreement)] if agreement else []
     findings = [overall(tables), *(finding(table, found, agreements) for table in tables)]
     drawings = [drawing for table in tables for drawing in exact_figures(table)]
-    return Part.of(findings, grids, map(searches_grid, tables), drawings, rule=RULE if tables else "", tables=tables)
+    return Part.of(findings, grids, (), drawings, rule=RULE if tables else "", tables=tables)
 
 
 def _over_radii(metric: str) -> Measure:

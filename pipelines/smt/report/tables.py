@@ -48,9 +48,7 @@ _FRACTIONS = (VERIFIED, VIOLATED, UNDECIDED, UPPER, BOUNDS, GAP, GAP_UPPER, CLEA
 _AT_MOST = {VERIFIED: UPPER, GAP: GAP_UPPER, SAME: SAME_UPPER, DISTANCE: DISTANCE_UPPER}
 _REST_OF, _BEYOND_BOUNDS = {UPPER: VIOLATED, SAME_UPPER: OTHER}, {GAP: VERIFIED, GAP_UPPER: UPPER}
 _SAME_NUMBER = 1e-9  # 1 less a sum of shares is off by some ulps.
-_WAYS = {VIOLATED: -1, UNDECIDED: -1, GAP: 0, GAP_UPPER: 0, UNSTABLE: 0, NODES: -1, CALLS: -1, SECONDS: 0, PAR2: 0,
-         PROOFS: 0, PROOF_BYTES: 0, OTHER: -1, CLASS_OPEN: -1}  # fmt: skip
-_CLOCKS = (SECONDS, PAR2)
+_WAYS = {VIOLATED: -1, UNDECIDED: -1, GAP: 0, GAP_UPPER: 0, OTHER: -1, CLASS_OPEN: -1}
 _DECIDED = (Verdict.HOLDS.value, Verdict.VIOLATED.value)
 
 
@@ -65,7 +63,6 @@ class Counted:
     violated: int = 0
     unknown: int = 0
     timeout: int = 0
-    seeds: int = 0
     by: Mapping[str, int] = field(default_factory=dict)
     unsupported: int = 0
 
@@ -195,9 +192,9 @@ class ExactTable(StepTable):
         return mean_by_seed([self.values(variant, metric, each) for each in self.radii])
 
     def compared(self, variant: str, metric: str, radius: float | None = None) -> Compared:
-        """A number with its difference to the baseline's; a clock's has none."""
-        paired = variant != self.baseline and metric not in _CLOCKS
-        own, other = self.values(variant, metric, radius), self.values(self.baseline, metric, radius) if paired else {}
+        """A number with its difference to the baseline's."""
+        own, other = (self.values(name, metric, radius) for name in (variant, self.baseline))
+        other = other if variant != self.baseline else {}
         magnitude = 1.0 if metric in _FRACTIONS else None
         reason = "" if own else self.reason(variant, metric)
         return Compared(variant, own, other, _WAYS.get(metric, 1), magnitude, reason)
@@ -210,7 +207,7 @@ class ExactTable(StepTable):
         kinds = ("holds", "violated", "unknown", "timeout", "unsupported")
         totals = {kind: sum(getattr(each, kind) for each in every) for kind in kinds}
         by: Counter[str] = sum((Counter(each.by) for each in every), Counter())
-        return Counted(**totals, seeds=max((each.seeds for each in every), default=0), by=by)
+        return Counted(**totals, by=by)
 
     def line(self, metric: str, radius: float | None, cell: Compared) -> dict[str, Any]:
         """Exact numbers of a cell; of a lower end with those of the greatest difference that there may be."""
@@ -314,7 +311,7 @@ def _verdicts(rows: pd.DataFrame) -> dict[tuple[str, float], Counted]:
         by = Counter(own.loc[own["verdict"].isin(_DECIDED) & (own["reason"] != ""), "reason"])
         found[place] = Counted(
             counts[Verdict.HOLDS.value], counts[Verdict.VIOLATED.value], counts[Verdict.UNKNOWN.value],
-            counts[Verdict.TIMEOUT.value], own["seed"].nunique(), dict(sorted(by.items())),
+            counts[Verdict.TIMEOUT.value], dict(sorted(by.items())),
             counts[Verdict.UNSUPPORTED.value],
         )  # fmt: skip
     return found

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
-from typing import Any
 
-from evalsuite import Compared, Grid, GridCell, Scale, Sheet, after_holm, common_scale, compared_cell, listed, p_text
+from evalsuite import Compared, Grid, GridCell, Scale, Sheet, after_holm, common_scale, compared_cell, p_text
 from pipelines.smt.report.brackets import Bracket, adjusted
 from pipelines.smt.report.tables import (
     BOUNDS,
@@ -22,24 +20,17 @@ from pipelines.smt.report.tables import (
     UNDECIDED,
     UPPER,
     VERIFIED,
-    Counted,
     ExactTable,
 )
 
-VERDICTS_NOTE = (
-    "Counts of the samples of all seeds: holds (proven for every input of the ball) · violated (an input of it is "
-    "another class) · undecided (the time was up, or the answer is within what rounding or overflow could turn)."
-)
 SHARES_NOTE = (
     "Shares of the test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed with its "
     "own interval. Verified: proven. Not violated: verified or undecided, an upper limit of what is robust; it and "
     "undecided are shown where anything is undecided. Without undecided samples the verified accuracy is exact; with "
-    "them it is marked better or worse only where the difference is resolved whatever their answer would be."
-)
-GAP_NOTE = (
-    "By bounds alone: what CROWN's bounds in exact arithmetic prove without any search (of curved activations: the "
-    "first relaxation's). Gap: what the search proves beyond that, which bounds leave on the table. It has no better "
-    "way: it also shrinks where the search decides less."
+    "them it is marked better or worse only where the difference is resolved whatever their answer would be. By bounds "
+    "alone: what CROWN's bounds in exact arithmetic prove without any search (of curved activations: the first "
+    "relaxation's). Gap: what the search proves beyond that, which bounds leave on the table. It has no better way: it "
+    "also shrinks where the search decides less."
 )
 AGREEMENT_NOTE = (
     "Shares of the boxes around test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by "
@@ -105,44 +96,8 @@ def resolved_text(
     return f"{head}, what was left open counted both ways, {counted_text(found, words)}"
 
 
-def verdicts_grid(table: ExactTable) -> Grid | None:
-    """Counts at each radius and of all; where every job failed, why."""
-    sheet = Sheet()
-    for radius in [*table.radii, None] if len(table.radii) > 1 else [*table.radii]:
-        counts = [(name, table.counted(name, radius)) for name in table.variants]
-        head = "all" if radius is None else radius_cell(table, radius)
-        sheet.add(head, *(_count_cell(table, name, each) for name, each in counts))
-        sheet.lines += [_count_line(table, name, radius, each) for name, each in counts]
-    if not sheet.rows:
-        sheet.add("–", *(GridCell(table.reason(each), tone="lack") for each in table.variants))
-    caption = f"verdicts of the exact {'search' if table.method else 'verifier'}: holds · violated · undecided"
-    heads, caption = (radius_head(table), *table.variants), f"{table.label}, {caption} ({table.seeds_text})"
-    return sheet.grid(f"{table.name}-verdicts", caption, heads, VERDICTS_NOTE)
-
-
-def _count_cell(table: ExactTable, variant: str, count: Counted) -> GridCell:
-    if not count.total:
-        return GridCell(table.reason(variant), tone="lack")
-    notes = [f"of {count.total}"]
-    notes += [f"{count.timeout} timed out"] if count.timeout else []
-    notes += [f"{count.unsupported} unsupported"] if count.unsupported else []
-    notes += [f"{count.seeds} of {table.seeds} seeds"] if count.seeds < table.seeds else []
-    return GridCell(f"{count.holds} · {count.violated} · {count.open}", ", ".join(notes), repr(count.holds))
-
-
-def _count_line(table: ExactTable, variant: str, radius: float | None, count: Counted) -> dict[str, Any]:
-    return {
-        "workload": table.workload, "step": table.step, "after": table.after, "method": table.method,
-        "radius": radius, "radius_unit": "steps" if table.stepped else "eps", "variant": variant,
-        "holds": count.holds, "violated": count.violated, "unknown": count.unknown, "timeout": count.timeout,
-        "seeds": count.seeds, "by_bounds": count.by.get("bounds", 0), "by_falsifier": count.by.get("falsifier", 0),
-        "by_search": count.decided - count.by.get("bounds", 0) - count.by.get("falsifier", 0),
-        "unsupported": count.unsupported,
-    }  # fmt: skip
-
-
 def verified_grid(table: ExactTable) -> Grid | None:
-    """Verified accuracy and its upper limit at each radius; None where nothing was measured."""
+    """Verified accuracy, its upper limit and what bounds prove alone, at each radius; None where none was measured."""
     places: list[tuple[str, float | None, str]] = []
     if any(table.values(each, CLEAN) for each in table.variants):
         places.append((CLEAN, None, "correct"))
@@ -150,6 +105,8 @@ def verified_grid(table: ExactTable) -> Grid | None:
         places.append((VERIFIED, radius, "verified"))
         if any(value > 0 for each in table.variants for value in table.values(each, UNDECIDED, radius).values()):
             places += [(UPPER, radius, "not violated"), (UNDECIDED, radius, "undecided")]
+        if any(table.values(each, BOUNDS, radius) for each in table.variants):
+            places += [(BOUNDS, radius, "by bounds alone"), (GAP, radius, "gap")]
     return compared_grid(table, f"{table.name}-verified", "verified accuracy", SHARES_NOTE, places)
 
 
@@ -158,8 +115,6 @@ def compared_grid(
     unless_0: Sequence[str] = (),
 ) -> Grid | None:  # fmt: skip
     """Fractions with their differences, all on one scale; None where there is none.
-
-    Where no variant differs from the baseline in any seed, one column stands for all; the exact numbers stay.
 
     Args:
         table: of the numbers.
@@ -172,25 +127,14 @@ def compared_grid(
     made = [(metric, at, kind, [_certain(table, each, metric, at) for each in table.variants])
             for metric, at, kind in places]  # fmt: skip
     made = [row for row in made if any(cell.mean for cell in row[3])]
-    if not made:
-        return None
-    sheet = Sheet()
-    sheet.lines = [table.line(metric, at, cell) for metric, at, _, cells in made for cell in cells]
-    shown = [
-        (at, kind, cells) for metric, at, kind, cells in made
-        if metric not in unless_0 or any(cell.mean and cell.mean.mean for cell in cells)
-    ]  # fmt: skip
-    caption = f"{table.label}, {told}"
-    heads: tuple[str, ...] = ("samples", "every variant")
-    if alike(cells for *_, cells in shown):
-        caption += f" (%): the same for every variant in {'every' if table.seeds > 1 else 'the one'} seed"
-        _folded(table, shown, sheet)
-    else:
-        caption, heads = f"{caption} (%, Δ in pp)", (radius_head(table), "samples", *table.variants)
-        scale = common_scale([cell for *_, cells in shown for cell in cells])
-        for at, kind, cells in shown:
-            table.row(sheet, (GridCell("–", sort="-1") if at is None else radius_cell(table, at), kind), cells, scale)
-    return sheet.grid(name, caption, heads, note.format(baseline=table.baseline))
+    sheet, scale = Sheet(), common_scale([cell for *_, cells in made for cell in cells])
+    for metric, at, kind, cells in made:
+        sheet.lines += [table.line(metric, at, cell) for cell in cells]
+        if metric not in unless_0 or any(cell.mean and cell.mean.mean for cell in cells):
+            head = GridCell("–", sort="-1") if at is None else radius_cell(table, at)
+            table.row(sheet, (head, kind), cells, scale)
+    heads = (radius_head(table), "samples", *table.variants)
+    return sheet.grid(name, f"{table.label}, {told} (%, Δ in pp)", heads, note.format(baseline=table.baseline))
 
 
 def _certain(table: ExactTable, variant: str, metric: str, at: float | None) -> Compared:
@@ -210,28 +154,6 @@ def _equal(cell: Compared, base: Compared) -> bool:
     gap = cell.difference
     same = gap is not None and gap.mean == 0 and (gap.constant or gap.n == 1)
     return same and cell.values.keys() == base.values.keys()
-
-
-def _folded(table: ExactTable, shown: Sequence[tuple[float | None, str, Sequence[Compared]]], sheet: Sheet) -> None:
-    """A row of each kind of sample: the baseline's numbers, each with the radii that have it."""
-    scale = common_scale([cells[0] for *_, cells in shown])
-    for name in dict.fromkeys(kind for _, kind, _ in shown):
-        own = [(at, compared_cell(cells[0], table, scale).plain) for at, kind, cells in shown if kind == name]
-        parts = []
-        for text, group in groupby(own, key=lambda each: each[1]):
-            radii = [f"{at:g}" if table.stepped else table.radius(at) for at, _ in group if at is not None]
-            parts.append(f"{text} at {'' if table.stepped else 'ε = '}{listed(radii)}" if radii else text)
-        unit = " grid steps" if table.stepped and any(at is not None for at, _ in own) else ""
-        sheet.add(name, f"{'; '.join(parts)}{unit}")
-
-
-def gap_grid(table: ExactTable) -> Grid | None:
-    """What bounds prove alone and the search beyond them, at each radius; None where no bounds were compared."""
-    if not any(table.values(each, BOUNDS, at) for each in table.variants for at in table.radii):
-        return None
-    told = ((BOUNDS, "by bounds alone"), (GAP, "gap"))
-    places: list[tuple[str, float | None, str]] = [(metric, at, name) for at in table.radii for metric, name in told]
-    return compared_grid(table, f"{table.name}-gap", "what bounds alone prove, and the exactness gap", GAP_NOTE, places)
 
 
 def agreement_of(table: ExactTable, agreements: Sequence[ExactTable]) -> ExactTable | None:
