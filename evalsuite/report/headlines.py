@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from evalsuite.report.canvas import number_of
 from evalsuite.report.measured import TRAIN
 from evalsuite.report.section import Headline, sections
 from evalsuite.report.tables import TextLine
 
-_MOST_STEPS = 4
-_MOST_RADII = 4
+_MOST = 4
 
 
 def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
     """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
 
-    Of a headline at more than four steps only the four with the largest differences to the baseline are chosen; of
-    more than four radii of one such line, three in the same way.
+    Of a headline at more than four steps, and of more than four settings of one at one step, only the four with the
+    largest differences to the baseline are chosen.
 
     Args:
         lines: of one or more workloads.
@@ -36,49 +34,28 @@ def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
         another = stage not in known or (stage in of_task and not any(line.metric in figures for line in step))
         first = next((line for line in step if another and line.direction != "neutral"), None)
         chosen += [line for line in step if line is first or any(_wanted(line, each, step) for each in own)]
-    return _few_radii(_few_steps(chosen))
+    chosen = _largest(chosen, lambda line: (line.workload, line.stage, line.metric, line.setting))
+    return _largest(chosen, lambda line: (line.workload, line.step, line.metric))
 
 
-def _size(line: TextLine) -> float:
-    """The largest difference to the baseline; 0 without any."""
-    return max((abs(cell["diff"]) for cell in line.raw.values() if cell["n_pairs"]), default=0.0)
+def _largest(lines: Sequence[TextLine], alike: Callable[[TextLine], object]) -> list[TextLine]:
+    """Of lines that are alike, no more than have room: those with the largest differences to the baseline."""
 
+    def size(line: TextLine) -> float:
+        return max((abs(cell["diff"]) for cell in line.raw.values() if cell["n_pairs"]), default=0.0)
 
-def _few_steps(lines: Sequence[TextLine]) -> list[TextLine]:
-    """The lines without those of steps that are too many."""
-    alike: dict[tuple[str, ...], list[TextLine]] = {}
+    groups: dict[object, list[TextLine]] = {}
     for line in lines:
-        alike.setdefault((line.workload, line.stage, line.metric, line.setting), []).append(line)
-    kept = {line for same in alike.values() for line in sorted(same, key=_size, reverse=True)[:_MOST_STEPS]}
+        groups.setdefault(alike(line), []).append(line)
+    kept = {line for same in groups.values() for line in sorted(same, key=size, reverse=True)[:_MOST]}
     return [line for line in lines if line in kept]
 
 
-def _few_radii(lines: Sequence[TextLine]) -> list[TextLine]:
-    """The lines without those of radii that are too many, and where a stage has a tightest method, only its lines."""
-    tightest_of = {stage: each.tightest for each in sections().values() for stage in each.stages if each.tightest}
-    places: dict[tuple[str, str, str], list[TextLine]] = {}
-    for line in lines:
-        if "eps" in line.keys:
-            places.setdefault((line.workload, line.step, line.metric), []).append(line)
-    dropped: set[TextLine] = set()
-    for same in places.values():
-        chosen = tightest_of.get(same[0].stage)
-        tightest = chosen({line.keys.get("method", "") for line in same}) if chosen else None
-        told = [line for line in same if tightest is None or line.keys.get("method", "") == tightest]
-        if len(told) > _MOST_RADII:
-            every = sorted(told, key=lambda line: number_of(line.keys["eps"]))
-            quarters = [every[i] for i in (len(every) // 4, len(every) // 2, 3 * len(every) // 4)]  # of equal ones
-            told = sorted([*quarters, *(each for each in every if each not in quarters)], key=_size, reverse=True)
-            told = told[: len(quarters)]
-        dropped |= {*same} - {*told}
-    return [line for line in lines if line not in dropped]
-
-
 def _wanted(line: TextLine, headline: Headline, step: Sequence[TextLine]) -> bool:
-    """Whether the line is of the headline's metric, or of none, with the wanted setting where the step has that."""
+    """Whether the line is of the headline's metric, or of none, with the first wanted setting that the step has."""
     if line.metric not in ("", headline.metric):
         return False
-    key, value = headline.wanted
-    if not key or not line.metric or line.keys.get(key) == value:
-        return True
-    return not any(each.metric == line.metric and each.keys.get(key) == value for each in step)
+    key, values = headline.wanted
+    there = {each.keys.get(key) for each in step if each.metric == headline.metric}
+    chosen = next((value for value in values if value in there), None)
+    return not line.metric or chosen is None or line.keys.get(key) == chosen

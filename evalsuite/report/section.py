@@ -150,7 +150,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Headline:
-    """A metric that is shown at a glance; of its settings, those with the `wanted` key and value where there are any.
+    """A metric that is shown at a glance; of its settings, those with the `wanted` key and the first value there is.
 
     `figure` is False where the metric tells nothing of the task: a step with none of the others is of another task, and
     shows its own metrics. `optional` tells whether a network without a value of it lacks nothing.
@@ -158,7 +158,7 @@ class Headline:
 
     stage: str
     metric: str
-    wanted: tuple[str, str] = ("", "")
+    wanted: tuple[str, tuple[str, ...]] = ("", ())
     figure: bool = True
     optional: bool = False
 
@@ -175,7 +175,6 @@ class Section:
         endpoints: its rows of the decision matrix.
         headlines: what is shown of the stages at a glance; of a stage without any section, the first metric is.
         of_task: the stages whose headlines depend on the task: for another one, the first metric takes their place.
-        tightest: of the names of several methods, the one whose lines are shown at a glance.
         terms: what its words mean, for the glossary.
         spelled: words of metrics that are written otherwise in running text, such as "nll": "NLL".
         kept: lines of a comparison that it keeps to itself, as a mask over the rows: they are in no count.
@@ -195,7 +194,6 @@ class Section:
     endpoints: tuple[Endpoint, ...] = ()
     headlines: tuple[Headline, ...] = ()
     of_task: tuple[str, ...] = ()
-    tightest: Callable[[set[str]], str] | None = None
     terms: Mapping[str, str] = field(default_factory=dict)
     spelled: Mapping[str, str] = field(default_factory=dict)
     kept: Callable[[pd.DataFrame], pd.Series[bool]] | None = None

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from evalsuite.reluize.report.hardness import ALL, BEYOND, LayerOrder, Relation, learners
-from evalsuite.reluize.report.text import signed
+from evalsuite.reluize.report.text import PLAIN
 from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
 from evalsuite.report.measured import Measured
-from evalsuite.report.numerals import p_text
+from evalsuite.report.numerals import Scale, p_text
+from evalsuite.report.paired import bracket
 from evalsuite.report.statistics import Estimate, mean_interval
 
+_FINE = Scale(1.0, "", "", 3)
 _DRIFT = ("learnt_hardness", "hardness_drift", "hardness_spread")
 ORDER_NOTE = (
     "ρ between the layers' learnt λ of two seeds, the mean over all pairs of seeds. Pairs share seeds, so the 95 % "
@@ -31,26 +33,16 @@ POOLED_NOTE = (
 )
 
 
-def _interval(estimate: Estimate, decimals: int) -> str:
-    if estimate.constant:
-        return f"in all {estimate.n} seeds"
-    if estimate.low is None or estimate.high is None:
-        return "no interval"
-    ends = (signed(each, sign=False, decimals=decimals) for each in (estimate.low, estimate.high))
-    return f"[{', '.join(ends)}]"
-
-
 def rho_text(estimate: Estimate) -> str:
     """ "+0.80 [0.31, 1.00]"; pairs that all agree have no spread to make an interval of."""
-    detail = "in all pairs of seeds" if estimate.constant else _interval(estimate, 2)
-    return f"{signed(estimate.mean)} {detail}"
+    detail = "in all pairs of seeds" if estimate.constant else bracket(estimate, PLAIN)
+    return f"{PLAIN.number(estimate.mean, sign=True)} {detail}"
 
 
-def _cell(estimate: Estimate | None, decimals: int, *, sign: bool) -> GridCell:
+def _cell(estimate: Estimate | None, *, sign: bool = False) -> GridCell:
     if estimate is None:
         return GridCell("")
-    text = signed(estimate.mean, sign=sign, decimals=decimals)
-    return GridCell(text, _interval(estimate, decimals), repr(estimate.mean))
+    return GridCell(_FINE.number(estimate.mean, sign=sign), bracket(estimate, _FINE), repr(estimate.mean))
 
 
 def order_grid(orders: Sequence[LayerOrder]) -> Grid | None:
@@ -84,7 +76,7 @@ def drift_grid(measured: Measured) -> Grid | None:
                       for layer, drift in drifts.items() if layer in learnt]  # fmt: skip
     channels = any(spread for *_, spread in found)
     for layer, variant, workload, value, drift, spread in found:
-        cells = [_cell(value, 3, sign=False), _cell(drift, 3, sign=True), *[_cell(spread, 3, sign=False)] * channels]
+        cells = [_cell(value), _cell(drift, sign=True), *[_cell(spread)] * channels]
         sheet.add(layer, variant, workload, *cells, _count(value.n))
         sheet.lines.append(
             {"workload": workload, "variant": variant, "layer": layer, "seeds": value.n,
@@ -131,7 +123,7 @@ def _relation_cell(relation: Relation | None) -> GridCell:
     found = relation.association
     over = f"n = {found.n}" + (f" in {found.strata} workloads" if found.strata > 1 else "")
     detail = f"p {p_text(found.p)}, Holm {p_text(relation.p_adjusted)}, {over}: {relation.verdict}"
-    return GridCell(signed(found.rho), detail, repr(found.rho))
+    return GridCell(PLAIN.number(found.rho, sign=True), detail, repr(found.rho))
 
 
 def _line(each: Relation) -> dict[str, Any]:

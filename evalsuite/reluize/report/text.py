@@ -7,12 +7,13 @@ from typing import Any
 from evalsuite.contract import Direction
 from evalsuite.reluize.report.before_after import DIRECT, Quality, SwapLine, SwapTable
 from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
-from evalsuite.report.numerals import MINUS, Scale
+from evalsuite.report.numerals import Scale
 from evalsuite.report.paired import bracket, joint_scale
 from evalsuite.report.statistics import Estimate
 
 COLUMNS = ("variant", "before the swap", "after the swap", "change", "after, Δ to {baseline}", "gap closed", "budget",
            "seeds")  # fmt: skip
+PLAIN = Scale(1.0, "", "", 2)
 NOTE = (
     "Mean ± half the 95 % t interval over seeds; change and Δ are paired by seed, with their own 95 % intervals. "
     "Gap closed: the share of the loss of {direct} against {baseline} that a ReLU network does not have, a ratio of "
@@ -31,15 +32,9 @@ def table_scale(table: SwapTable) -> Scale:
 def ratio_text(ratio: Estimate) -> str:
     """ "0.94 [0.88, 1.01]"; where the gap itself is too uncertain to divide by, no number at all."""
     if ratio.low is None or ratio.high is None:
-        return f"{signed(ratio.mean, sign=False)} (one seed)" if ratio.n == 1 else "gap not resolved"
-    mean, low, high = (signed(each, sign=False) for each in (ratio.mean, ratio.low, ratio.high))
+        return f"{PLAIN.number(ratio.mean)} (one seed)" if ratio.n == 1 else "gap not resolved"
+    mean, low, high = (PLAIN.number(each) for each in (ratio.mean, ratio.low, ratio.high))
     return f"{mean} [{low}, {high}]"
-
-
-def signed(value: float, *, sign: bool = True, decimals: int = 2) -> str:
-    """ "+0.94"; what is shown as 0 has no sign."""
-    text = f"{abs(value):.{decimals}f}"
-    return text if float(text) == 0 else (MINUS if value < 0 else "+" if sign else "") + text
 
 
 def swap_grid(table: SwapTable) -> Grid | None:

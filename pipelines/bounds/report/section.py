@@ -28,9 +28,9 @@ from pipelines.bounds.report.tables import (
     LAYER_WIDTH,
     RADIUS,
     STAGE,
+    TIGHTNESS,
     Place,
     bounds_tables,
-    by_tightness,
 )
 from pipelines.bounds.report.text import details, grids
 
@@ -101,10 +101,9 @@ SECTION = Section(
         Endpoint(OVER_RADII, _certified, "fraction", Direction.HIGHER, 0.01, instead=True),
     ),
     headlines=(
-        Headline(STAGE, RADIUS, wanted=("method", "crown")),
-        Headline(STAGE, CERTIFIED, wanted=("method", "alpha-crown")),
+        Headline(STAGE, RADIUS, wanted=("method", TIGHTNESS[::-1])),
+        Headline(STAGE, CERTIFIED, wanted=("method", TIGHTNESS[::-1])),
     ),
-    tightest=lambda methods: by_tightness(methods)[-1],
     terms={
         "certified accuracy": "The share of test samples whose class is proven for every input of a ball around them.",
         "PGD accuracy": "The share of test samples whose class an attack by projected gradient descent did not change: "

@@ -107,7 +107,7 @@ SECTION = Section(
         Headline(STAGE, "runtime_accuracy"),
         Headline(STAGE, "float_islands", figure=False),
         Headline(STAGE, MACS, figure=False),
-        Headline(STAGE, "latency_ratio", wanted=("batch", "1"), figure=False),
+        Headline(STAGE, "latency_ratio", wanted=("batch", ("1",)), figure=False),
     ),
     of_task=(STAGE,),
     terms={

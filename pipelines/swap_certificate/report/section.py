@@ -126,8 +126,8 @@ SECTION = Section(
     stages=(STAGE,),
     part=_part,
     headlines=(
-        Headline(STAGE, "swap_kept", wanted=("eps", "0.01")),
-        Headline(STAGE, "certified_disruption", wanted=("eps", "0.01"), figure=False),
+        Headline(STAGE, "swap_kept", wanted=("eps", ("0.01",))),
+        Headline(STAGE, "certified_disruption", wanted=("eps", ("0.01",)), figure=False),
     ),
     terms={"disruption": "The greatest change of any output when ReLU replaces the activations, in a ball of inputs."},
     unlisted=_swept,
