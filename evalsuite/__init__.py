@@ -129,7 +129,7 @@ if TYPE_CHECKING:
         ends_text,
         interval_text,
         lacking,
-        tally,
+        resolved_text,
         where_text,
     )
     from evalsuite.report.pictures import Picture
@@ -349,6 +349,7 @@ _HOME = {
         "percent_text",
         "power_text",
         "ranges_text",
+        "resolved_text",
         "scale_of",
     ),
     "evalsuite.report.paired": (
@@ -361,7 +362,7 @@ _HOME = {
         "ends_text",
         "interval_text",
         "lacking",
-        "tally",
+        "resolved_text",
         "where_text",
     ),
     "evalsuite.report.pictures": ("Picture",),
@@ -710,6 +711,7 @@ __all__ = [
     "relative_latency",
     "relax",
     "replace",
+    "resolved_text",
     "run_onnx",
     "running",
     "save_module",
@@ -725,7 +727,6 @@ __all__ = [
     "subjects",
     "swap",
     "swap_to_relu",
-    "tally",
     "target_for",
     "target_for_certificate",
     "target_for_distance",

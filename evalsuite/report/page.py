@@ -32,8 +32,7 @@ def content_policy(style: str, script: str) -> str:
     """What the page may load: its own style and script by digest, images that it holds itself, and nothing else."""
     return (
         f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
-        "img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 

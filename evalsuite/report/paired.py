@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, scale_of
-from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
+from evalsuite.report.statistics import Estimate, after_holm, mean_interval, seed_difference
 
 if TYPE_CHECKING:
     from evalsuite.report.measured import Measured
@@ -144,11 +144,8 @@ def joint_scale(unit: str, means: Iterable[Estimate | None], differences: Iterab
 
 
 def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence[str] = (), *,
-                  toned: bool = True, alone: bool = False) -> GridCell:  # fmt: skip
-    """ "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value; `more` ends the detail.
-
-    `toned` is false where a difference says neither better nor worse, `alone` true where none is wanted.
-    """
+                  alone: bool = False) -> GridCell:  # fmt: skip
+    """ "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value; `more` ends the detail, `alone` needs no Δ."""
     if cell.mean is None:
         return GridCell(cell.reason, tone="lack")
     half = cell.mean.half_width
@@ -156,12 +153,12 @@ def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence
     notes = []
     if cell.difference is not None:
         notes.append(f"Δ {scale.number(cell.difference.mean, sign=True)} {bracket(cell.difference, scale)}")
-    elif cell.variant != table.baseline and toned and not alone:
+    elif cell.variant != table.baseline and not alone:
         notes.append(f"no {table.baseline} to compare with")
     elif cell.mean.n == 1:
         notes.append("one seed")
     notes += [*lacking(cell, table), *more]
-    return GridCell(text, ", ".join(notes), repr(cell.mean.mean), cell.tone if toned else "")
+    return GridCell(text, ", ".join(notes), repr(cell.mean.mean), cell.tone)
 
 
 def lacking(cell: Compared, table: StepTable) -> list[str]:
@@ -193,11 +190,13 @@ def bracket(estimate: Estimate, scale: Scale) -> str:
     return f"[{scale.number(estimate.low)}, {scale.number(estimate.high)}]"
 
 
-def tally(cells: Sequence[Compared]) -> str:
-    """How many are resolved: "3 (1 better, 2 worse)" or "none"."""
+def resolved_text(cells: Sequence[Compared], what: str) -> str:
+    """ "3 (1 better, 2 worse) of 81 differences to gelu resolved, none after Holm's adjustment for all 81"."""
     tones = [cell.tone for cell in cells if cell.resolved]
     told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
-    return f"{len(tones)} ({told})" if tones else "none"
+    head = f"{len(tones)} ({told})" if tones else "None"
+    after = f", {after_holm(cell.p for cell in cells)}" if tones else ""
+    return f"{head} of {len(cells)} {what} resolved{after}"
 
 
 def where_text(cells: Sequence[tuple[Kind, Compared]], words: tuple[str, str], scale: Scale,

@@ -381,9 +381,9 @@ def test_cost_splits_what_was_decided(tmp_path: Path) -> None:
     rows += rows_of("nodes", {"gelu": (12.0,)}, eps=0.125)
     (grid,) = [each for each in content_of(tmp_path, rows).parts["exact"].grids if each.name == "exact-cost"]
     assert grid.columns == ("workload", "variant", "decided", "bounds · attack · search", "PAR-2", "median", "nodes")
-    assert marked(grid) == [["w", "gelu", "3 of 5 (60.0 %)", "1 · 1 · 1", "2.17 s", "20.0 ms", "12"]]
+    assert marked(grid) == [["w", "gelu", "3 of 5 (60 %)", "1 · 1 · 1", "2.17 s", "20.0 ms", "12"]]
     sentences = content_of(tmp_path / "told", rows).parts["exact"].findings[-1].sentences
-    assert "Decided of the robustness questions asked: gelu 60.0 % (2 open)." in sentences
+    assert "Decided of the robustness questions asked: gelu 60 % (2 open)." in sentences
     assert "PAR-2 of a question, a clock reading without a verdict: gelu 2.17 s (12 nodes)." in sentences
 
 

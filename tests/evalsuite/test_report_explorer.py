@@ -282,8 +282,8 @@ def test_the_answer_of_a_variant_is_chosen_and_linked_and_links_lead_into_what_i
     enter(browser, "#choose select", "gelu-swap", "change")
     assert shown(browser, "[data-variant]", "data-variant") == ["gelu-swap"]
     assert browser.current_url.endswith("#answer-gelu-swap")
-    look(browser, folder, "#table-Verdicts")
-    assert browser.execute_script("return document.querySelectorAll('#table-Verdicts tbody tr').length") > 10
+    look(browser, folder, "#table-verdicts")
+    assert browser.execute_script("return document.querySelectorAll('#table-verdicts tbody tr').length") > 10
     click(browser, "#section-bounds .words button, #section-quantize .words button")
     assert browser.execute_script("return document.querySelectorAll(':popover-open').length") == 1
 

@@ -121,8 +121,8 @@ def test_treatments_of_the_same_bits_are_told_apart_by_their_options(tmp_path: P
     rows = [row for step in steps for row in rows_of(step, gelu=GELU)]
     labels = {each.step: each.label for each in table_of(tmp_path, rows, steps).treatments}
     assert labels == {
-        "a": "W8A8, PTQ, tuned, post", "b": "W8A8, PTQ, not tuned, post",
-        "c": "W4A4, PTQ, tuned, post", "d": "W4A4, PTQ, not tuned, post",
+        "a": "W8A8, PTQ, tuned, post", "b": "W8A8, PTQ, post",
+        "c": "W4A4, PTQ, tuned, post", "d": "W4A4, PTQ, post",
     }  # fmt: skip
     same = {"one": options(8), "two": options(8)}
     rows = [row for step in same for row in rows_of(step, gelu=GELU)]

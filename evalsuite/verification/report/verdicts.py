@@ -195,7 +195,7 @@ def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mappin
         left = 0.0
         if variant not in rows:
             axes.text(
-                2, i, notes[variant] or "no verdicts", va="center", color=MUTED_COLOUR, fontsize=6.5, style="italic"
+                2, i, notes[variant] or "no verdicts", va="center", color=MUTED_COLOUR, fontsize=7, style="italic"
             )
             continue
         for verdict in VERDICTS:

@@ -11,15 +11,14 @@ from evalsuite import (
     Compared,
     Finding,
     Scale,
-    after_holm,
     area_text,
     common_scale,
     listed,
     mean_interval,
     radius_text,
     ranges_text,
+    resolved_text,
     seed_difference,
-    tally,
     where_text,
 )
 from pipelines.bounds.report.heights import Height, RadiusGap
@@ -117,12 +116,8 @@ def _headline(table: BoundsTable) -> str:
     cells = [cell for name in table.others for _, cell in _cells(table, name, CERTIFIED)]
     if not cells:
         return f"Nothing of {table.tightest} can be compared with {table.baseline} over several seeds."
-    resolved = any(cell.resolved for cell in cells)
-    after = f", {after_holm(cell.p for cell in cells)}" if resolved else ""
-    return (
-        f"{tally(cells).capitalize()} of {len(cells)} testable difference{'s' * (len(cells) != 1)} in certified "
-        f"accuracy to {table.baseline} resolved with {table.tightest}{after}."
-    )
+    what = f"testable difference{'s' * (len(cells) != 1)} to {table.baseline} in certified accuracy ({table.tightest})"
+    return f"{resolved_text(cells, what)}."
 
 
 def _place(table: BoundsTable, metric: str, eps: float) -> Place:

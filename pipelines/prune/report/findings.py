@@ -8,13 +8,12 @@ from evalsuite import (
     Compared,
     Finding,
     Scale,
-    after_holm,
     area_text,
     ends_text,
     interval_text,
     listed,
     ranges_text,
-    tally,
+    resolved_text,
     where_text,
 )
 from pipelines.prune.report.sweep_areas import SweepArea
@@ -57,9 +56,8 @@ def overall(tables: Sequence[PruningTable]) -> Finding | None:
     ]  # fmt: skip
     if len({table.workload for table in tables}) < 2 or not cells:
         return None
-    after = after_holm(cell.p for cell in cells)
-    told = f"{tally(cells).capitalize()} of {len(cells)} differences to {tables[0].baseline} at equal sparsity resolved"
-    return Finding("all workloads", f"{told}; {after}.", ())
+    what = f"differences to {tables[0].baseline} at equal sparsity"
+    return Finding("all workloads", f"{resolved_text(cells, what)}.", ())
 
 
 def _how(tuned: bool) -> str:
@@ -83,10 +81,8 @@ def _headline(table: PruningTable) -> str:
         return "One seed: no interval, so nothing is claimed." if paired else (
             f"No pruned network can be compared with {table.baseline}."
         )  # fmt: skip
-    text = f"{tally(after).capitalize()} of {len(after)} differences to {table.baseline} resolved {_how(tuned)}"
-    text += f", {tally(before)} of {len(before)} before it" if before and tuned else ""
-    p_values = [cell.p for cell in (*after, *(before if tuned else ())) if cell.p is not None]
-    return f"{text}; {after_holm(p_values)}." if p_values else f"{text}."
+    how = f"{_how(tuned)} and before it" if before and tuned else _how(tuned)
+    return f"{resolved_text([*after, *(before if tuned else ())], f'differences to {table.baseline} {how}')}."
 
 
 def _variant_sentence(table: PruningTable, sweep: Sweep, variant: str) -> str:

@@ -19,7 +19,7 @@ from evalsuite import (
     mean_by_seed,
     mean_interval,
     percent_text,
-    tally,
+    resolved_text,
 )
 from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
 from pipelines.quantize.report.text import MACS, table_scale
@@ -38,9 +38,7 @@ def overall(tables: Sequence[QuantizationTable]) -> Finding | None:
     cells = [cell for table in tables for cell in table.cells.values() if cell.p is not None]
     if len({table.workload for table in tables}) < 2 or not cells:
         return None
-    resolved = any(cell.resolved for cell in cells)
-    after = f", {after_holm(cell.p for cell in cells)}" if resolved else ""
-    told = f"{tally(cells).capitalize()} of {len(cells)} differences to {tables[0].baseline} resolved{after}."
+    told = f"{resolved_text(cells, f'differences to {tables[0].baseline}')}."
     sentences = (_pooled(tables, variant) for variant in tables[0].others)
     return Finding("all workloads", told, tuple(filter(None, sentences)))
 

@@ -61,8 +61,10 @@ def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN)
         ]  # fmt: skip
         if table is None or not chosen:
             return None
+        # Steps may differ in other options, or in what they keep in float: the recipe's first of a placement counts.
+        first = {each.placement: each for each in reversed(chosen)}
         tests = []
-        for each in chosen:
+        for each in reversed(first.values()):
             cell = table.cell(each, variant)
             other = f"{table.baseline}: {table.cell(each, table.baseline).reason}"
             if not metric:

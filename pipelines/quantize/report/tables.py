@@ -168,10 +168,8 @@ def _treatments(
         differing = [name for name in names if len({str(known.get(name)) for known in alike}) > 1]
         told.setdefault(each.method, {}).update(dict.fromkeys(differing))
     # What sets two apart is told of all that are trained alike: a curve over widths is of one treatment.
-    apart = [
-        replace(each, more=", ".join(_option_text(name, options[each.step].get(name)) for name in told[each.method]))
-        for each in made
-    ]
+    texts = [[_option_text(name, options[each.step].get(name)) for name in told[each.method]] for each in made]
+    apart = [replace(each, more=", ".join(filter(None, own))) for each, own in zip(made, texts, strict=True)]
     labels = [each.label for each in apart]
     apart = [replace(each, more=each.step) if labels.count(each.label) > 1 else each for each in apart]
     return tuple(sorted(apart, key=lambda each: each.order))
@@ -191,7 +189,6 @@ def _whole(value: object) -> int | None:
 
 
 def _option_text(name: str, value: object) -> str:
+    """An option in words; empty for what is not done."""
     words = name.replace("_", " ")
-    if str(value) in ("True", "False"):
-        return words if str(value) == "True" else f"not {words}"
-    return f"{words} {value}"
+    return {"True": words, "False": ""}.get(str(value), f"{words} {value}")

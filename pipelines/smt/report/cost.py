@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from evalsuite import Grid, GridCell, Sheet, listed, scale_of
+from evalsuite import Grid, GridCell, Sheet, listed, percent_text, scale_of
 from pipelines.smt.report.tables import (
     CALLS,
     NODES,
@@ -106,13 +106,6 @@ def scaled_text(value: float, unit: str) -> str:
     """ "0.21 s", "3.1 ms" or "3.06 kB"."""
     scale = scale_of(unit, [value])
     return f"{scale.number(value)} {scale.unit}"
-
-
-def percent_text(share: float) -> str:
-    """ "83.4 %"; 100 and 0 only where they are exact."""
-    if share in (0.0, 1.0):
-        return f"{100 * share:.0f} %"
-    return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
 
 
 def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:

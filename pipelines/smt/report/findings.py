@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from evalsuite import Compared, Finding, common_scale, listed, mean_interval, scale_of
+from evalsuite import Compared, Finding, common_scale, listed, mean_interval, percent_text, scale_of
 from pipelines.smt.report.brackets import Bracket, adjusted
-from pipelines.smt.report.cost import checked, percent_text, proofs_lack, scaled_text
+from pipelines.smt.report.cost import checked, proofs_lack, scaled_text
 from pipelines.smt.report.tables import (
     BOUNDS,
     DISTANCE,
