@@ -24,9 +24,6 @@ _MARKERS = ("P", "X", "<", ">", "h")
 MOST = 6
 _NAMED = 16  # More layers than that are named in part.
 _LONGEST = 18  # Characters of a layer's name.
-VERDICT_COLOURS = {
-    "holds": "#0072B2", "violated": "#D55E00", "unknown": "#C9CED4", "timeout": "#8A929B", "unsupported": "#F3F4F6",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -108,10 +108,10 @@ def file_name(text: str) -> str:
 
 
 def table_files(content: Run) -> dict[str, str]:
-    """File name -> text, for the folder `tables`: exact numbers as CSV, the wide tables as LaTeX."""
+    """File name -> text, for the folder `tables`: exact numbers as CSV, what is shown as LaTeX."""
     found = {
         "matrix.csv": csv_text(matrix_frame(content.matrices)),
-        "comparison.csv": csv_text(content.compared),
+        "comparison.csv": csv_text(content.whole),
         "failures.csv": csv_text(content.failures),
     }
     tail = f"{content.seeds_text}; mean ± half the 95 % t interval, Δ paired with {content.baseline}."
@@ -122,11 +122,15 @@ def table_files(content: Run) -> dict[str, str]:
         glance = content.glance(workload)
         if glance:
             found[f"{name}-glance.tex"] = latex_table(glance, content.variants, f"{workload}, {tail}")
-    for grid in (grid for part in content.parts.values() for grid in (*part.grids, *part.details)):
+    parts = content.parts.values()
+    shown = [(grid, True) for part in parts for grid in part.grids]
+    for grid, printed in shown + [(grid, False) for part in parts for grid in part.details]:
         name = file_name(grid.name)
-        while f"{name}.tex" in found:
+        while {f"{name}.tex", f"{name}.csv"} & found.keys():
             name += "-table"
-        found[f"{name}.tex"] = latex_grid(grid, f"{content.seeds_text}.")
-        if grid.frame is not None and len(grid.frame.columns):  # no reader takes a file without a column
+        framed = grid.frame is not None and len(grid.frame.columns)  # No reader takes a file without a column.
+        if printed or not framed:  # Nobody prints what is on demand.
+            found[f"{name}.tex"] = latex_grid(grid, f"{content.seeds_text}.")
+        if grid.frame is not None and framed:
             found[f"{name}.csv"] = csv_text(grid.frame)
     return found

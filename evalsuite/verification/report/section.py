@@ -5,7 +5,7 @@ from __future__ import annotations
 from evalsuite.report.grids import Grid
 from evalsuite.report.run import Run
 from evalsuite.report.section import Finding, Part, Section
-from evalsuite.verification.report.verdicts import contradictions, verdict_figures, verdict_table
+from evalsuite.verification.report.verdicts import contradictions, verdict_table
 
 _WRONG = "at least one method is wrong about each of these. Do not trust its other verdicts."
 _NONE = (
@@ -24,12 +24,7 @@ def _part(run: Run) -> Part:
     text = f"{text}: {_WRONG if count else _NONE}"
     clashes = Grid.of("contradictions", "Contradictions: which step and method says what", found.rows)
     counts = Grid.of("verdicts", "Counts of verdicts over all seeds and samples", table)
-    drawings = [
-        drawing
-        for workload in table["workload"].unique()
-        for drawing in verdict_figures(table[table["workload"] == workload], workload, run.variants)
-    ]
-    return Part.of([Finding("all methods", text, ())], [clashes], [counts], drawings, alarm=text if count else "")
+    return Part.of([Finding("all methods", text, ())], [clashes], [counts], alarm=text if count else "")
 
 
 VERDICTS = Section(

@@ -1,16 +1,13 @@
-"""Per-sample verdicts: how many there are of each, drawn as shares, and whether two methods contradict each other."""
+"""Per-sample verdicts: how many there are of each, and whether two methods contradict each other."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalsuite.contract import Verdict
-from evalsuite.report.canvas import MUTED_COLOUR, RULE_COLOUR, VERDICT_COLOURS, Drawing, number_of, panels
 from evalsuite.results import JOB_FAILURES, parse_setting
-from evalsuite.verification.report.radii import radius_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +16,6 @@ VERDICTS = tuple(verdict.value for verdict in Verdict)
 _OPPOSITE = {Verdict.HOLDS.value: Verdict.VIOLATED.value, Verdict.VIOLATED.value: Verdict.HOLDS.value}
 _READ = ("workload", "variant", "seed", "step", "metric", "setting", "sample", "verdict")
 _COUNT_COLUMNS = ("workload", "step", "variant", "eps", "method")
-_MOST_RADII = 4  # Of panels beside one another.
 # What is claimed, by the metric's name, of which inputs and network.
 _PROPERTY = ("workload", "variant", "seed", "sample", "metric", "eps", "norm", "network")
 
@@ -128,78 +124,3 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
     of_property = every.iloc[[place for place, _ in clashes]].to_dict("records")
     found = [{**each, **own} for each, (_, own) in zip(of_property, clashes, strict=True)]
     return Contradictions(pd.DataFrame(found, columns=[*_PROPERTY, *_OPPOSITE]), compared)
-
-
-def verdict_figures(verdicts: pd.DataFrame, workload: str, variants: Sequence[str]) -> list[Drawing]:
-    """Shares of the verdicts: one figure; where there are more radii than it has room for, one of each step."""
-    name, title = f"verdicts-{workload}", f"Verdicts, {workload}"
-    counted = verdicts[verdicts["total"] > 0]
-    steps = list(dict.fromkeys(counted["step"]))
-    if counted["eps"].nunique() <= _MOST_RADII or len(steps) < 2:
-        return [verdict_bars(verdicts, name, title, variants)]
-    return [
-        verdict_bars(verdicts[verdicts["step"] == step], f"{name}-{step}" if i else name, f"{title}, {step}", variants)
-        for i, step in enumerate(steps)
-    ]
-
-
-def verdict_bars(verdicts: pd.DataFrame, name: str, title: str, variants: Sequence[str]) -> Drawing:
-    """Shares of the verdicts: a row of panels per method, a column per eps, a bar per variant."""
-    from matplotlib.patches import Patch
-
-    caption = (
-        "What each method says of the same samples, all seeds together. An attack can only find violations, and bound "
-        "propagation can only find proofs; what neither decides stays unknown."
-    )
-    counted = verdicts[verdicts["total"] > 0]
-    if counted.empty:
-        return Drawing(name, title, caption, reason="no verdicts of single samples")
-    methods = list(dict.fromkeys(zip(counted["step"], counted["method"], strict=True)))
-    every = sorted(counted["eps"].unique(), key=number_of)
-    if len(every) > _MOST_RADII:
-        caption += f" Of {len(every)} radii {_MOST_RADII} are shown; the counts of all are in the table."
-        every = [every[round(i * (len(every) - 1) / (_MOST_RADII - 1))] for i in range(_MOST_RADII)]
-    noted = [row for row in verdicts.to_dict("records") if row["note"]]
-    notes = {(row["step"], row["variant"]): row["note"].split(" (")[0] for row in noted}
-    with panels(
-        len(methods) * len(every), len(every), 0.3 + 0.17 * len(variants), more=0.5, sharex=True, sharey=True
-    ) as figure:
-        for axes_row, (step, method) in zip(figure.grid, methods, strict=True):
-            for axes, eps in zip(axes_row, every, strict=True):
-                panel = counted[(counted["step"] == step) & (counted["method"] == method) & (counted["eps"] == eps)]
-                _bars(axes, panel, variants, {variant: notes.get((step, variant), "") for variant in variants})
-                radius = eps if math.isnan(number_of(eps)) else radius_text(number_of(eps))
-                head = f"{method or step}, ε = {radius}" if eps else method or step
-                axes.set_title(head, fontweight="normal", fontsize=8)
-        handles = [Patch(facecolor=VERDICT_COLOURS[each], edgecolor=RULE_COLOUR, linewidth=0.5, label=each)
-                   for each in VERDICTS]  # fmt: skip
-        figure.figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.4,
-                             handlelength=1.2)  # fmt: skip
-    alt = f"{title}: shares by method and eps; the counts are in the table."
-    return Drawing(name, title, caption, alt, figure.svg)
-
-
-def _bars(axes: Any, panel: pd.DataFrame, variants: Sequence[str], notes: Mapping[str, str]) -> None:
-    axes.set_yticks(range(len(variants)), variants, fontsize=7)
-    axes.tick_params(length=0)
-    axes.set_ylim(len(variants) - 0.5, -0.5)
-    axes.set_xlim(0, 100)
-    axes.set_xticks([0, 50, 100], ["0", "50", "100 %"], fontsize=7)
-    axes.spines["left"].set_visible(False)
-    if panel.empty:
-        middle = (len(variants) - 1) / 2
-        axes.text(50, middle, "not run", ha="center", va="center", color=MUTED_COLOUR, fontsize=7, style="italic")
-        return
-    rows = {row["variant"]: row for row in panel.to_dict("records")}
-    for i, variant in enumerate(variants):
-        left = 0.0
-        if variant not in rows:
-            axes.text(
-                2, i, notes[variant] or "no verdicts", va="center", color=MUTED_COLOUR, fontsize=7, style="italic"
-            )
-            continue
-        for verdict in VERDICTS:
-            share = 100 * rows[variant][verdict] / rows[variant]["total"]
-            if share:
-                axes.barh(i, share, left=left, height=0.72, color=VERDICT_COLOURS[verdict], linewidth=0)
-            left += share
