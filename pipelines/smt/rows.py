@@ -20,8 +20,10 @@ def setting_of(eps: float, method: str) -> Setting:
     return {"eps": eps, "method": method}
 
 
-def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float, setting: Setting) -> list[Metric]:
-    """Verdicts and seconds of each sample, their shares, and the cost. `limit` is that of a query, in seconds.
+def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float | None, setting: Setting) -> list[Metric]:
+    """Verdicts and seconds of each sample, their shares, and the cost.
+
+    `limit` is that of a query, in seconds; None where a count of nodes ends it: it then took what it took.
 
     What rests on a query that the clock ended is marked `timing`: another machine may answer it.
     """
@@ -32,9 +34,8 @@ def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float, setti
             sample=sample, verdict=each.verdict, reason=each.reason, timing=each.clocked,
         )  # fmt: skip
         censored = "" if each.verdict in _DECIDED else f"censored: {each.reason}"
-        seconds = limit if censored else min(each.seconds, limit)
         clock = Metric(
-            "query_seconds", seconds, "s", Direction.LOWER, setting,
+            "query_seconds", _seconds(each, limit), "s", Direction.LOWER, setting,
             sample=sample, timing=True, reason=censored,
         )  # fmt: skip
         found += [about, clock]
@@ -71,11 +72,18 @@ def _shares(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
     return [*shares, Metric("bounds_accuracy", by_bounds, "fraction", Direction.HIGHER, setting)]
 
 
-def _cost(settled: Sequence[Settled], limit: float, setting: Setting) -> list[Metric]:
-    """PAR-2 counts what is undecided as twice the limit."""
+def _seconds(settled: Settled, limit: float | None) -> float:
+    """Of what is decided its own, of the rest the limit."""
+    if limit is None:
+        return settled.seconds
+    return min(settled.seconds, limit) if settled.verdict in _DECIDED else limit
+
+
+def _cost(settled: Sequence[Settled], limit: float | None, setting: Setting) -> list[Metric]:
+    """PAR-2 counts what is undecided twice."""
     nodes = [each.nodes for each in settled if each.nodes is not None]
     clocked = any(each.clocked for each in settled)
-    par2 = statistics.fmean(min(each.seconds, limit) if each.verdict in _DECIDED else 2 * limit for each in settled)
+    par2 = statistics.fmean((1 + (each.verdict not in _DECIDED)) * _seconds(each, limit) for each in settled)
     asked = [each.seconds for each in settled if each.reason != JOB_ENDS]
     late = "" if len(asked) == len(settled) else f"{len(settled) - len(asked)} of {len(settled)} not asked: {JOB_ENDS}"
     time = statistics.fmean(asked) if asked else None

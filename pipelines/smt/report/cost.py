@@ -22,10 +22,10 @@ from pipelines.smt.report.tables import (
 COST_NOTE = (
     "Questions of robustness; all radii, seeds and samples of a variant together. What was decided splits into what "
     "bounds proved, what the attack broke, and what took a search. PAR-2 is the mean of the seconds of a question, an "
-    "undecided one counting twice its limit; where it was not measured, mean time counts it once. The median is of the "
-    "decided ones. These are clock readings of jobs that ran side by side: no verdicts. Nodes and unstable neurons are "
-    "means over the questions; solver calls are all of a network's at one radius. A neuron of a GELU network is curved "
-    "whether it is unstable or not."
+    "undecided one counting twice, at its limit where that is of seconds; where it was not measured, mean time counts "
+    "it once. The median is of the decided ones. These are clock readings of jobs that ran side by side: no verdicts. "
+    "Nodes and unstable neurons are means over the questions; solver calls are all of a network's at one radius. A "
+    "neuron of a GELU network is curved whether it is unstable or not."
 )
 PROOFS_NOTE = (
     "Of the samples that hold, those whose proof was written to a file and checked again by the separate checker, "

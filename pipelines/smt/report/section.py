@@ -121,7 +121,7 @@ SECTION = Section(
     terms={
         "verified accuracy": "The share of samples whose class is proven for every input of a ball around them.",
         "exactness gap": "What a search proves beyond what bounds alone prove.",
-        "PAR-2": "Seconds of a question, where one that ran out of time counts twice its limit.",
+        "PAR-2": "Seconds of a question; one left open counts twice, at its limit where that is of seconds.",
         "counterexample": "An input of a ball that the network gives another class.",
         "both ways": "Open questions answered against a variant and for the baseline, and the reverse.",
     },
