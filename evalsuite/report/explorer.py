@@ -86,9 +86,8 @@ def _verdict(cell: Mapping[str, Any]) -> str:
 
 
 def _step(content: Run, step: Mapping[str, Any]) -> dict[str, str]:
-    options = content.measured.options.get(str(step["name"])) or {}
-    told = ", ".join(f"{key} = {value}" for key, value in options.items() if value is not None)
-    return {"help": str(step.get("help") or ""), "options": told, "after": content.record.after[str(step["name"])]}
+    """What the step does, with its options, and what it follows."""
+    return {"help": str(step.get("help") or ""), "after": content.record.after[str(step["name"])]}
 
 
 def packed(data: Mapping[str, Any]) -> str:

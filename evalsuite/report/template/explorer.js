@@ -178,7 +178,7 @@ const explore = (data) => {
     const heads = ["seed", row.variant, data.baseline, "Δ"].map((name) => make("th", { scope: "col" }, name));
     place("title").textContent = `${row.metric}, ${row.variant} on ${row.workload}`;
     place("told").replaceChildren(make("p", {}, make("a", { href: address(row.id) }, "Link to this line")), make("dl", { class: "facts-list" }, ...listed("Step", row.step + (step.after ? `, after ${step.after}` : "")),
-      ...listed("Stage", [row.stage, step.help].filter(Boolean).join(": ")), ...listed("Options", step.options), ...listed("Setting", row.setting),
+      ...listed("Stage", [row.stage, step.help].filter(Boolean).join(": ")), ...listed("Setting", row.setting),
       ...listed("Unit", `${row.unit}. ${way}`), ...told.flatMap(([word, text]) => listed(word, text)),
       ...listed("Mean", row.mean || "none"), ...listed(`Mean of ${data.baseline}`, row.base.mean || "none"),
       ...listed("Difference", row.difference && `${row.difference} ${row.shown[1]}, ${row.verdict}`),
