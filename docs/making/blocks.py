@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from evalsuite.plugins import load, options_of, texts_of
-from evalsuite.report.matrix import MatrixRow, Reading
+from evalsuite.report.matrix import Matrix, MatrixRow, Reading
 from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.run import Run
 from evalsuite.report.section import sections
@@ -24,6 +25,11 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- (options|answers|terms|rooms|file)(?: ([\w./-]+))? -->\n).*?(<!-- end -->)", re.S)
 STUDIES = {"reluize": "quality", "quantize": "quantize", "prune": "prune", "bounds": "bounds", "smt": "exact"}
 VARIANT = "annealed"
+_UNKNOWN = (
+    "- **Not known**: whether any of this holds for large networks, for language models (the small GPT here is worse "
+    "than counting bytes), or on other splits of the data; [the protocol](reports/PROTOCOL.md) says how that will be "
+    "asked."
+)
 SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
 
 
@@ -48,16 +54,19 @@ def terms(_: str) -> str:
 
 
 def answers(_: str) -> str:
-    """What the decision matrices of the studies say of annealed networks, on all workloads together."""
-    found = []
+    """What the decision matrices of the studies say of annealed networks: a sentence each, then a table."""
+    found, sentences = [], []
     for study, section in STUDIES.items():
-        for row in (each for each in _rows(ROOT / "reports" / study) if each.section == section):
+        matrix = _matrix(ROOT / "reports" / study, section)
+        sentences.append(f"- **{sections()[section].title}**: {matrix.sentence}")
+        for row in matrix.rows:
             told = [cell for cell in row.cells.values() if cell.estimate is not None]
             cell = row.pooled if len(told) != 1 else told[0]
             words = "; ".join([f"**{cell.words}**", *_alone(row)])
             line = (f"{row.endpoint.question} (margin {row.margin})", words, cell.difference(row.scale))
             found.append((*line, f"{len(told)} in [{study}](reports/{study}/report.md)"))
-    return grid(("question", "annealed against GELU", "difference, 95 % interval", "workloads"), *found)
+    table = grid(("question", "annealed against GELU", "difference, 95 % interval", "workloads"), *found)
+    return "\n".join([*sentences, _UNKNOWN, "", table])
 
 
 def _alone(row: MatrixRow) -> list[str]:
@@ -66,13 +75,13 @@ def _alone(row: MatrixRow) -> list[str]:
     return [f"**{each.value}** on {where}" for each, where in names.items() if where and each is not row.pooled.reading]
 
 
-def _rows(folder: Path) -> Iterable[MatrixRow]:
-    """The rows of the annealed networks' matrix."""
+def _matrix(folder: Path, section: str) -> Matrix:
+    """What the annealed networks' matrix says of the questions of one section."""
     record = read_record(folder)
     frame = in_order(read_results(folder), record)
     run = Run(frame, record, baseline_of(frame, record))
     (matrix,) = [each for each in run.matrices if each.variant == VARIANT]
-    return matrix.rows
+    return replace(matrix, rows=tuple(row for row in matrix.rows if row.section == section))
 
 
 def file(path: str) -> str:
