@@ -60,7 +60,7 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
         settled = _settled(method, evidence, network, properties, bench.seed)
         setting = setting_of(eps, method.name)
         asked = [each.sample for each in properties]
-        metrics += rows(asked, settled, None if options.nodes else options.query_time_limit, setting)
+        metrics += rows(asked, settled, options.query_time_limit, setting, counted=bool(options.nodes))
         metrics += effort(settled, setting) if method.counts else []
         if options.proofs:
             metrics += evidence.metrics(setting) if evidence else without_proofs(method.name, setting)

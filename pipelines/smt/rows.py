@@ -20,10 +20,12 @@ def setting_of(eps: float, method: str) -> Setting:
     return {"eps": eps, "method": method}
 
 
-def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float | None, setting: Setting) -> list[Metric]:
+def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float, setting: Setting, *,
+         counted: bool = False) -> list[Metric]:  # fmt: skip
     """Verdicts and seconds of each sample, their shares, and the cost.
 
-    `limit` is that of a query, in seconds; None where a count of nodes ends it: it then took what it took.
+    `limit` is that of a query, in seconds. `counted`: a count of nodes is the limit instead, and a query that it ends
+    has no seconds but its own.
 
     What rests on a query that the clock ended is marked `timing`: another machine may answer it.
     """
@@ -35,11 +37,11 @@ def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float | None
         )  # fmt: skip
         censored = "" if each.verdict in _DECIDED else f"censored: {each.reason}"
         clock = Metric(
-            "query_seconds", _seconds(each, limit), "s", Direction.LOWER, setting,
+            "query_seconds", _seconds(each, limit, counted=counted), "s", Direction.LOWER, setting,
             sample=sample, timing=True, reason=censored,
         )  # fmt: skip
         found += [about, clock]
-    return [*found, *_shares(settled, setting), *_cost(settled, limit, setting)]
+    return [*found, *_shares(settled, setting), *_cost(settled, limit, setting, counted=counted)]
 
 
 def effort(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
@@ -72,18 +74,19 @@ def _shares(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
     return [*shares, Metric("bounds_accuracy", by_bounds, "fraction", Direction.HIGHER, setting)]
 
 
-def _seconds(settled: Settled, limit: float | None) -> float:
-    """Of what is decided its own, of the rest the limit."""
-    if limit is None:
-        return settled.seconds
-    return min(settled.seconds, limit) if settled.verdict in _DECIDED else limit
+def _seconds(settled: Settled, limit: float, *, counted: bool) -> float:
+    """Of what is decided, or ended by a count, its own; of the rest, such as what was not asked, the limit."""
+    ended = counted and settled.verdict is Verdict.TIMEOUT and not settled.clocked
+    return min(settled.seconds, limit) if settled.verdict in _DECIDED or ended else limit
 
 
-def _cost(settled: Sequence[Settled], limit: float | None, setting: Setting) -> list[Metric]:
+def _cost(settled: Sequence[Settled], limit: float, setting: Setting, *, counted: bool) -> list[Metric]:
     """PAR-2 counts what is undecided twice."""
     nodes = [each.nodes for each in settled if each.nodes is not None]
     clocked = any(each.clocked for each in settled)
-    par2 = statistics.fmean((1 + (each.verdict not in _DECIDED)) * _seconds(each, limit) for each in settled)
+    par2 = statistics.fmean(
+        (1 + (each.verdict not in _DECIDED)) * _seconds(each, limit, counted=counted) for each in settled
+    )
     asked = [each.seconds for each in settled if each.reason != JOB_ENDS]
     late = "" if len(asked) == len(settled) else f"{len(settled) - len(asked)} of {len(settled)} not asked: {JOB_ENDS}"
     time = statistics.fmean(asked) if asked else None

@@ -305,9 +305,12 @@ def test_the_cost_of_what_is_undecided_counts_twice() -> None:
     found = Outcome(rows(range(4), given, 5.0, setting_of(0.0625, "search")))
     assert row(found, "par2").value == pytest.approx((1 + 5 + 10 + 2) / 4)
     assert row(found, "solve_time").value == pytest.approx(14.5 / 4)
-    counted = Outcome(rows(range(4), given, None, setting_of(0.0625, "search")))  # No seconds end a question.
-    assert row(counted, "par2").value == pytest.approx((1 + 6 + 2 * 5.5 + 2) / 4)
-    assert row(counted, "query_seconds", sample=2).value == 5.5
+    # A count of nodes ends the third question; the clock, or a refusal, still counts as the limit.
+    given += [replace(settled, verdict=Verdict.TIMEOUT, reason=JOB_ENDS, seconds=0.0, clocked=True),
+              replace(settled, verdict=Verdict.UNSUPPORTED, reason="no", seconds=0.0)]  # fmt: skip
+    counted = Outcome(rows(range(6), given, 50.0, setting_of(0.0625, "search"), counted=True))
+    assert row(counted, "par2").value == pytest.approx((1 + 6 + 2 * 5.5 + 2 + 4 * 50) / 6)
+    assert [row(counted, "query_seconds", sample=i).value for i in (2, 4, 5)] == [5.5, 50.0, 50.0]
     assert [row(found, "query_seconds", sample=i).value for i in range(4)] == [1.0, 5.0, 5.0, 2.0]
     assert [row(found, "query_seconds", sample=i).reason for i in (1, 2)] == ["", "censored: too slow"]
     shares = ("verified_accuracy", "violated_fraction", "undecided_fraction", "bounds_accuracy", "exactness_gap")
