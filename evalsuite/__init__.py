@@ -130,6 +130,7 @@ if TYPE_CHECKING:
         interval_text,
         lacking,
         resolved_text,
+        tally,
         where_text,
     )
     from evalsuite.report.pictures import Picture
@@ -349,7 +350,6 @@ _HOME = {
         "percent_text",
         "power_text",
         "ranges_text",
-        "resolved_text",
         "scale_of",
     ),
     "evalsuite.report.paired": (
@@ -363,6 +363,7 @@ _HOME = {
         "interval_text",
         "lacking",
         "resolved_text",
+        "tally",
         "where_text",
     ),
     "evalsuite.report.pictures": ("Picture",),
@@ -727,6 +728,7 @@ __all__ = [
     "subjects",
     "swap",
     "swap_to_relu",
+    "tally",
     "target_for",
     "target_for_certificate",
     "target_for_distance",

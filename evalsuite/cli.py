@@ -294,11 +294,13 @@ def activations(
     if plot is None:
         print("\n".join(selected.lines()))
         return
+    import matplotlib as mpl
+
     from evalsuite.activations.figure import write_figure
-    from evalsuite.report.canvas import figure_style
+    from evalsuite.report.canvas import FIGURE_STYLE
 
     try:
-        with figure_style():
+        with mpl.rc_context(FIGURE_STYLE):
             write_figure(selected.rows(), plot)
     except ValueError as error:
         stop(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,17 @@ _MARKERS = ("P", "X", "<", ">", "h")
 MOST = 6
 _NAMED = 16  # More layers than that are named in part.
 _LONGEST = 18  # Characters of a layer's name.
+FIGURE_STYLE: Any = {
+    "svg.hashsalt": "evalsuite", "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 8.5,
+    "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 8.5,
+    "axes.edgecolor": MUTED_COLOUR, "axes.labelcolor": INK_COLOUR, "axes.linewidth": 0.6, "axes.spines.top": False,
+    "axes.spines.right": False, "text.color": INK_COLOUR, "xtick.color": MUTED_COLOUR, "ytick.color": MUTED_COLOUR,
+    "xtick.labelcolor": INK_COLOUR, "ytick.labelcolor": INK_COLOUR, "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.frameon": False, "legend.fontsize": 8,
+    "axes.grid": False, "grid.color": RULE_COLOUR, "grid.linewidth": 0.6, "hatch.linewidth": 0.5,
+    "axes.unicode_minus": True, "lines.linewidth": 1.4, "mathtext.default": "regular", "text.parse_math": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,24 +78,6 @@ def groups(variants: Sequence[str]) -> list[list[str]]:
     return [[first, *rest[at : at + size]] for at in range(0, len(rest), size)]
 
 
-def figure_style() -> AbstractContextManager[None]:
-    """Settings for drawing; matplotlib's own are restored afterwards."""
-    import matplotlib as mpl
-
-    settings: Any = {
-        "svg.hashsalt": "evalsuite", "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 8.5,
-        "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 8.5,
-        "axes.edgecolor": MUTED_COLOUR, "axes.labelcolor": INK_COLOUR, "axes.linewidth": 0.6, "axes.spines.top": False,
-        "axes.spines.right": False, "text.color": INK_COLOUR, "xtick.color": MUTED_COLOUR, "ytick.color": MUTED_COLOUR,
-        "xtick.labelcolor": INK_COLOUR, "ytick.labelcolor": INK_COLOUR, "xtick.major.width": 0.6,
-        "ytick.major.width": 0.6,
-        "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.frameon": False, "legend.fontsize": 8,
-        "axes.grid": False, "grid.color": RULE_COLOUR, "grid.linewidth": 0.6, "hatch.linewidth": 0.5,
-        "axes.unicode_minus": True, "lines.linewidth": 1.4, "mathtext.default": "regular", "text.parse_math": False,
-    }  # fmt: skip
-    return mpl.rc_context(settings)
-
-
 Layers = Mapping[str, Mapping[str, Estimate]]  # Variant -> layer -> over seeds.
 
 
@@ -110,12 +103,13 @@ def panels(count: int, columns: int, height: float, variants: Sequence[str] = ()
         more: inches for legends and titles.
         shared: which axes panels share, as matplotlib has it.
     """
+    import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     rows = -(-count // columns)
-    with figure_style():
+    with mpl.rc_context(FIGURE_STYLE):
         # Outside of pyplot's global list of figures.
         figure: Any = Figure((FIGURE_WIDTH, height * rows + more), layout="constrained", facecolor="white")
         FigureCanvasSVG(figure)

@@ -111,7 +111,7 @@ def table_files(content: Run) -> dict[str, str]:
     """File name -> text, for the folder `tables`: exact numbers as CSV, what is shown as LaTeX."""
     found = {
         "matrix.csv": csv_text(matrix_frame(content.matrices)),
-        "comparison.csv": csv_text(content.whole),
+        "comparison.csv": csv_text(content.compared),
         "failures.csv": csv_text(content.failures),
     }
     tail = f"{content.seeds_text}; mean ± half the 95 % t interval, Δ paired with {content.baseline}."

@@ -44,7 +44,11 @@ def explorer_data(content: Run) -> dict[str, Any]:
         "lines": {name: [getattr(line, name) for line in lines] for name in _LINE}
         | {"shown": [[line.scale.divisor, line.scale.difference_unit, line.unit_label] for line in lines]},
         "cells": {name: [cell[name] for cell in cells] for name in cells[0]} if cells else {},
-        "steps": {str(step["name"]): _step(content, step) for step in content.record.steps},
+        "steps": {
+            name: {"help": str(step.get("help") or ""), "after": content.record.after[name]}
+            for step in content.record.steps
+            if (name := str(step["name"]))
+        },
         "terms": content.terms,
         "pictures": shown_pictures(content),
     }
@@ -83,11 +87,6 @@ def _verdict(cell: Mapping[str, Any]) -> str:
     if cell["better"] or not cell["resolved"]:
         return str(cell["better"] or "not resolved")
     return "resolved, no direction" if cell["direction"] == Direction.NEUTRAL.value else "not resolved"
-
-
-def _step(content: Run, step: Mapping[str, Any]) -> dict[str, str]:
-    """What the step does, with its options, and what it follows."""
-    return {"help": str(step.get("help") or ""), "after": content.record.after[str(step["name"])]}
 
 
 def packed(data: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 MARKS = {"better": " ✓ better", "worse": " ✗ worse"}  # What a tone adds to a cell.
+_REMARKS = ("n = ", "no ", "one ")  # How a detail begins that does not go on from the text.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # A spreadsheet would run text that begins so.
 
 
@@ -35,7 +36,8 @@ class GridCell:
     @property
     def plain(self) -> str:
         """The cell in one line."""
-        return (": " if self.tone == "lack" else " ").join(part for part in (self.text, self.detail) if part)
+        joint = ": " if self.tone == "lack" else "; " if self.detail.startswith(_REMARKS) else " "
+        return joint.join(part for part in (self.text, self.detail) if part)
 
     @property
     def marked(self) -> str:

@@ -84,9 +84,6 @@ def render(content: Run) -> str:
         "inline": inline,
         "pack": pack,
         "packed": lambda: packed({**explorer_data(content), "parts": parts, "latex": LATEX}),
-        "optional": [
-            each.metric for section in content.sections.values() for each in section.headlines if each.optional
-        ],
         "jobs_failed": merged(failed[failed["metric"] == ""]),
         "metrics_failed": merged(failed[failed["metric"] != ""]),
         "data": data_lines(content),

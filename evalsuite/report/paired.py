@@ -190,13 +190,17 @@ def bracket(estimate: Estimate, scale: Scale) -> str:
     return f"[{scale.number(estimate.low)}, {scale.number(estimate.high)}]"
 
 
-def resolved_text(cells: Sequence[Compared], what: str) -> str:
-    """ "3 (1 better, 2 worse) of 81 differences to gelu resolved, none after Holm's adjustment for all 81"."""
+def tally(cells: Sequence[Compared]) -> str:
+    """How many are resolved: "3 (1 better, 2 worse) of 27", or "none of 27"."""
     tones = [cell.tone for cell in cells if cell.resolved]
     told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
-    head = f"{len(tones)} ({told})" if tones else "None"
-    after = f", {after_holm(cell.p for cell in cells)}" if tones else ""
-    return f"{head} of {len(cells)} {what} resolved{after}"
+    return f"{f'{len(tones)} ({told})' if tones else 'none'} of {len(cells)}"
+
+
+def resolved_text(cells: Sequence[Compared], what: str) -> str:
+    """ "3 (1 better, 2 worse) of 81 differences to gelu resolved, none after Holm's adjustment for all 81"."""
+    after = f", {after_holm(cell.p for cell in cells)}" if any(cell.resolved for cell in cells) else ""
+    return f"{tally(cells).capitalize()} {what} resolved{after}"
 
 
 def where_text(cells: Sequence[tuple[Kind, Compared]], words: tuple[str, str], scale: Scale,

@@ -153,14 +153,13 @@ class Headline:
     """A metric that is shown at a glance; of its settings, those with the `wanted` key and the first value there is.
 
     `figure` is False where the metric tells nothing of the task: a step with none of the others is of another task, and
-    shows its own metrics. `optional` tells whether a network without a value of it lacks nothing.
+    shows its own metrics.
     """
 
     stage: str
     metric: str
     wanted: tuple[str, tuple[str, ...]] = ("", ())
     figure: bool = True
-    optional: bool = False
 
 
 @dataclass(frozen=True)

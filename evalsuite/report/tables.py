@@ -30,7 +30,7 @@ def difference_text(cell: Mapping[str, Any], scale: Scale) -> str:
 
 
 def notes_text(cell: Mapping[str, Any]) -> str:
-    """What seeds lack a value or a pair: "n = 2 of 3, unsupported (1/3): no erf"."""
+    """What seeds lack a value or a pair: "n = 2 of 3, unsupported (1/3)"."""
     notes = []
     if cell["n"] == 1:
         notes.append("n = 1, no interval")
@@ -47,8 +47,7 @@ def text_cell(cell: Mapping[str, Any], scale: Scale) -> GridCell:
         return GridCell(cell["lack"], cell["reason"], tone="lack")
     half = "" if math.isnan(cell["low"]) else f" ± {scale.number((cell['high'] - cell['low']) / 2)}"
     difference = difference_text(cell, scale)
-    told = (difference and f"Δ {difference}", notes_text(cell))
-    detail = ", ".join(filter(None, told)) + (f": {cell['reason']}" if cell["reason"] else "")
+    detail = ", ".join(filter(None, (difference and f"Δ {difference}", notes_text(cell))))
     return GridCell(scale.number(cell["mean"]) + half, detail, repr(float(cell["mean"])), cell["better"])
 
 

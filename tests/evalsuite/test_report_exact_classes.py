@@ -1,4 +1,4 @@
-"""The report on integer networks' classes, folded tables, answers first, and sizes of proofs, by hand or by scipy."""
+"""The report on integer networks' classes, answers first, and sizes of proofs, by hand or by scipy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from test_report_exact import (
     near,
     rows_of,
     said,
-    table_of,
     verified,
 )
 
@@ -32,7 +31,6 @@ from evalsuite.report.grids import Grid
 from evalsuite.report.run import Run
 from evalsuite.results import Row, row_of
 from pipelines.smt.report.figures import exact_figures
-from pipelines.smt.report.text import verified_grid
 
 FRACTIONS = {"same_class_fraction": Direction.HIGHER, "other_class_fraction": Direction.LOWER,
              "class_undecided_fraction": Direction.LOWER}  # fmt: skip
@@ -125,14 +123,6 @@ def test_classes_are_no_table_of_robustness(tmp_path: Path) -> None:
     assert [each.name for table in section.tables for each in exact_figures(table)] == [
         each.name for table in plain.tables for each in exact_figures(table)
     ]
-
-
-def test_a_difference_in_one_seed_or_a_missing_seed_folds_nothing(tmp_path: Path) -> None:
-    for name, other in (("moved", (*BASE[:2], 0.64)), ("missing", (*BASE[:2], None)), ("alone", None)):
-        values = {"gelu": BASE} if other is None else {"gelu": BASE, "relu": other}
-        grid = verified_grid(table_of(tmp_path / name, verified(values)))
-        assert grid is not None
-        assert grid.columns == ("ε", "samples", *values)
 
 
 def test_the_headline_begins_with_the_answer(tmp_path: Path) -> None:

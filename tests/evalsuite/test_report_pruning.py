@@ -293,7 +293,7 @@ def test_the_finding_says_where_and_what_is_not_resolved(tmp_path: Path) -> None
     ]  # fmt: skip
     found = finding_of(tmp_path, rows, {"a": options(0.25), "b": options(0.5)})
     assert found.headline == (
-        "2 (1 better, 1 worse) of 8 differences to gelu after fine-tuning and before it resolved, 2 after Holm's "
+        "1 (1 worse) of 4 differences to gelu resolved after fine-tuning, 1 (1 better) of 4 before it; 2 after Holm's "
         "adjustment for all 8."
     )
     # The gaps, -0.030, -0.031 and -0.029, less 0.001, -0.001 and 0: -0.031, -0.030 and -0.029: as wide an interval.
@@ -449,7 +449,7 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     content = content_of(tmp_path, rows, {"a": options(0.25), "b": options(0.5)})
     assert content.parts["prune"].findings[0].headline == "One seed: no interval, so nothing is claimed."
     assert [each.marked for each in content.parts["prune"].grids[0].rows[0]] == [
-        "25 %", "90.0 one seed", "80.0 Δ −10.0 (one seed, no interval)",
+        "25 %", "90.0; one seed", "80.0 Δ −10.0 (one seed, no interval)",
     ]  # fmt: skip
     area = next(each for each in areas(content.parts["prune"].tables) if each.axis == MACS)
     assert (area.p, area.tone) == (None, "")

@@ -253,7 +253,7 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     assert content.parts["quantize"].findings[0].headline == "One seed: no interval, so nothing is claimed."
     row = content.parts["quantize"].grids[0].rows[0]
     assert [each.marked for each in row] == [
-        "W8A8, PTQ, post", "90.0 one seed", "95.0 Δ +5.0 (one seed, no interval)",
+        "W8A8, PTQ, post", "90.0; one seed", "95.0 Δ +5.0 (one seed, no interval)",
     ]  # fmt: skip
 
 

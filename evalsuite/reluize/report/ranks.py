@@ -65,7 +65,7 @@ def agreement(profiles: Mapping[int, Sequence[float]]) -> Estimate | None:
     pairs = {pair: rho for pair, rho in found.items() if rho is not None}
     if len(pairs) < len(found):
         return None
-    mean, n = math.fsum(pairs.values()) / len(pairs), len(seeds)
+    mean, n = _clipped(math.fsum(pairs.values()) / len(pairs)), len(seeds)
     if n == 2:
         return Estimate(mean, None, None, n)
     if max(pairs.values()) - min(pairs.values()) <= _TIE:
@@ -119,4 +119,5 @@ def _standard(values: Sequence[float]) -> list[float] | None:
 
 
 def _clipped(rho: float) -> float:
-    return min(1.0, max(-1.0, rho))
+    """Within its range; what is left of a sum of products that cancel is 0."""
+    return 0.0 if abs(rho) <= _TIE else min(1.0, max(-1.0, rho))

@@ -8,6 +8,7 @@ from evalsuite.report.section import Finding, Part, Section
 from evalsuite.verification.report.verdicts import contradictions, verdict_table
 
 _WRONG = "at least one method is wrong about each of these. Do not trust its other verdicts."
+_UNCHECKED = "No two methods could contradict each other here, so nothing was checked."
 _NONE = (
     "verdicts of two methods on the same network, sample and ε, where one decided and the other could have said the "
     "opposite."
@@ -20,8 +21,10 @@ def _part(run: Run) -> Part:
     if table.empty:
         return Part()
     count = len(found.rows)
-    text = f"{count} contradiction{'s' * (count != 1)} in {found.comparisons:,} comparisons"
-    text = f"{text}: {_WRONG if count else _NONE}"
+    text = (
+        f"{count} contradiction{'s' * (count != 1)} in {found.comparisons:,} comparisons: {_WRONG if count else _NONE}"
+    )
+    text = text if found.comparisons else _UNCHECKED
     clashes = Grid.of("contradictions", "Contradictions: which step and method says what", found.rows)
     counts = Grid.of("verdicts", "Counts of verdicts over all seeds and samples", table)
     return Part.of([Finding("all methods", text, ())], [clashes], [counts], alarm=text if count else "")

@@ -26,7 +26,6 @@ SECTION = Section(
         Headline(STAGE, "bits_per_byte"),
         Headline(STAGE, "bits_per_token"),
         Headline(STAGE, "accuracy"),
-        Headline(STAGE, "swap_drop", figure=False, optional=True),
     ),
     of_task=(STAGE,),
     terms={"accuracy": "The share of test samples whose class is right."},

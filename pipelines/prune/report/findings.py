@@ -8,12 +8,14 @@ from evalsuite import (
     Compared,
     Finding,
     Scale,
+    after_holm,
     area_text,
     ends_text,
     interval_text,
     listed,
     ranges_text,
     resolved_text,
+    tally,
     where_text,
 )
 from pipelines.prune.report.sweep_areas import SweepArea
@@ -81,8 +83,10 @@ def _headline(table: PruningTable) -> str:
         return "One seed: no interval, so nothing is claimed." if paired else (
             f"No pruned network can be compared with {table.baseline}."
         )  # fmt: skip
-    how = f"{_how(tuned)} and before it" if before and tuned else _how(tuned)
-    return f"{resolved_text([*after, *(before if tuned else ())], f'differences to {table.baseline} {how}')}."
+    every = [*after, *(before if tuned else ())]
+    text = f"{tally(after).capitalize()} differences to {table.baseline} resolved {_how(tuned)}"
+    text += f", {tally(before)} before it" if before and tuned else ""
+    return f"{text}; {after_holm(cell.p for cell in every)}."
 
 
 def _variant_sentence(table: PruningTable, sweep: Sweep, variant: str) -> str:

@@ -61,10 +61,8 @@ def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN)
         ]  # fmt: skip
         if table is None or not chosen:
             return None
-        # Steps may differ in other options, or in what they keep in float: the recipe's first of a placement counts.
-        first = {each.placement: each for each in reversed(chosen)}
         tests = []
-        for each in reversed(first.values()):
+        for each in chosen:
             cell = table.cell(each, variant)
             other = f"{table.baseline}: {table.cell(each, table.baseline).reason}"
             if not metric:

@@ -22,7 +22,7 @@ from pipelines.smt.report.tables import (
     ExactTable,
     mean_of,
 )
-from pipelines.smt.report.text import agreement_of, alike, counted_text, resolved_text, tested
+from pipelines.smt.report.text import agreement_of, alike, asked_text, counted_text, tested
 
 
 def completeness_sentence(table: ExactTable) -> str:
@@ -122,7 +122,7 @@ def agreement_sentence(table: ExactTable | None) -> str:
             parts.append(f"{name} {count.holds} of {count.total}" + (f" ({', '.join(notes)})" if notes else ""))
     if not parts:
         return ""
-    told = f"; of {resolved}" if (resolved := resolved_text(table, SAME)) else ""
+    told = f"; of {resolved}" if (resolved := asked_text(table, SAME)) else ""
     return f"Same class as the float network for every real input of the box: {', '.join(parts)}{told}."
 
 
@@ -219,7 +219,7 @@ def _gap_sentence(table: ExactTable) -> str:
             none = none and not means[at]
     if none:
         return f"Left on the table by bounds alone: nothing of {listed(table.variants)}." if parts else ""
-    told = resolved_text(table, GAP, "gap", ("larger", "smaller"))
+    told = asked_text(table, GAP, "gap", ("larger", "smaller"))
     return f"Left on the table by bounds alone, at most: {', '.join(parts)}" + (f"; of {told}" if told else "") + "."
 
 

@@ -85,7 +85,7 @@ def counted_text(brackets: Sequence[Bracket], words: tuple[str, str] = ("higher"
     return f"{more + less} ({more} {words[0]} and {less} {words[1]}) resolved, {adjusted}"
 
 
-def resolved_text(
+def asked_text(
     table: ExactTable, metric: str, what: str = "share", words: tuple[str, str] = ("higher", "lower")
 ) -> str:
     """ "3 testable differences to gelu's share, ...": see `counted_text`; empty where none can be tested."""
