@@ -413,6 +413,8 @@ def test_the_cactus_is_of_decided_questions_in_the_order_of_their_seconds(tmp_pa
     assert [list(each) for each in lines[0].get_data()] == [[1, 2, 3, 4], [0.01, 0.02, 0.02, 0.7]]
     assert list(lines[2].get_xdata()) == [6, 6]  # All asked.
     assert list(lines[3].get_ydata()) == [5.0, 5.0]  # The limit.
+    counted = {"smt": {"query_time_limit": 5.0, "nodes": 200}}
+    assert table_of(tmp_path / "counted", rows, options=counted).limit is None
     (drawing,) = exact_figures(table)
     assert "no verdicts" in drawing.caption
     assert "dashed" not in drawing.caption

@@ -244,7 +244,8 @@ def exact_tables(run: Run) -> list[ExactTable]:
             limits = measured.options.get(step, {})
             for method in list(dict.fromkeys(method for method, _, _, _ in found)) or [""]:
                 values = {key[1:]: each for key, each in found.items() if key[0] == method}
-                limit = number_of(str(limits.get("integer_time_limit" if method in STEPPED else "query_time_limit")))
+                named = "integer_time_limit" if method in STEPPED else "" if limits.get("nodes") else "query_time_limit"
+                limit = number_of(str(limits.get(named)))  # None where a count of nodes ends a question.
                 rows = own[own["method"] == method]
                 made.append(ExactTable(
                     measured=measured, workload=workload, baseline=run.baseline, step=step, method=method,
