@@ -128,10 +128,12 @@ def test_it_is_the_network_from_the_embedding_on(name: str) -> None:
 @pytest.mark.parametrize(
     ("made_", "given"),
     [
-        (lambda: Masked(), masked(4)), (lambda: Masked(added=torch.finfo(torch.float32).min), masked(4)),
+        pytest.param(lambda: Masked(), masked(4), marks=pytest.mark.slow),
+        pytest.param(lambda: Masked(added=torch.finfo(torch.float32).min), masked(4), marks=pytest.mark.slow),
         (lambda: Masked(causal=True), tokens_of(2)), (lambda: Masked(causal=True, each=True), tokens_of(2)),
-        (lambda: Masked(token=True), tokens_of(2)), (lambda: Masked(left=True), masked(4, left=True)),
-        (lambda: Pooled(), masked(4)),
+        (lambda: Masked(token=True), tokens_of(2)),
+        pytest.param(lambda: Masked(left=True), masked(4, left=True), marks=pytest.mark.slow),
+        pytest.param(lambda: Pooled(), masked(4), marks=pytest.mark.slow),
     ],
     ids=["mask", "added", "causal", "each", "token", "left", "pooled"],
 )  # fmt: skip

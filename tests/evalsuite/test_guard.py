@@ -144,7 +144,11 @@ def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
 # Of the third, the last job to take its times would be over its limit if that counted its wait.
 @pytest.mark.parametrize(
     ("seconds", "limit", "locks"),
-    [(0.2, 60, True), (0.2, 60, False), pytest.param(1.5, 5, True, marks=pytest.mark.slow)],
+    [
+        pytest.param(0.2, 60, True, marks=pytest.mark.slow),
+        (0.2, 60, False),
+        pytest.param(1.5, 5, True, marks=pytest.mark.slow),
+    ],
 )
 def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, locks: bool, workshop: Workshop) -> None:
     file = workshop.folder / "clocks"

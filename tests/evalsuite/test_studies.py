@@ -54,6 +54,7 @@ def in_one_order(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns="run").sort_values(KEY, kind="stable", na_position="first").reset_index(drop=True)
 
 
+@pytest.mark.slow
 def test_runs_with_other_seeds_unite_to_the_run_that_has_them_all(tmp_path: Path) -> None:
     """Seed 1 is in both, and counts once."""
     out = tmp_path / "whole"

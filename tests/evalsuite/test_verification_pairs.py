@@ -213,7 +213,9 @@ def pair(folder: Path, kind: str, seed: int, sizes: Sequence[int] = (3, 12, 12, 
 KINDS = ("pruned", "swapped", "rounded", "smooth", "quantized", "smooth-quantized", "narrow")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=pytest.mark.slow if "quantized" in each else ()) for each in KINDS]
+)
 def test_no_answer_contradicts_sampled_points(kind: str, tmp_path: Path) -> None:
     answers = []
     for seed in range(3):

@@ -242,6 +242,7 @@ def test_rows_that_only_together_cannot_hold(tmp_path: Path) -> None:
         assert answer_of(PhaseSearch, model, graph, Specification(1, 2, (case,))) is answer
 
 
+@pytest.mark.slow
 def test_neurons_settle_in_few_parts_what_inputs_do_not(tmp_path: Path) -> None:
     module = module_of(3, 20, 24, 24, 1)
     model, graph = file_of(module, 20, tmp_path / "m.onnx")
@@ -295,7 +296,7 @@ def test_engines_say_the_same_and_what_they_cannot_do(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*asked, "neurons"]).exit_code == 0
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_phases_of_two_networks_at_once(seed: int, tmp_path: Path) -> None:
     first = module_of(seed, 2, 4, 4, 1)
     second = copy.deepcopy(first)

@@ -208,6 +208,7 @@ def test_a_mask_is_each_samples_own() -> None:
     assert Verdict.HOLDS in said.values()
 
 
+@pytest.mark.slow
 def test_a_gpt_is_bounded_as_long_as_there_is_time() -> None:
     if not LEGACY:
         pytest.skip("this release of auto_LiRPA has a LayerNorm")

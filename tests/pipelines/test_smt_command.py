@@ -201,6 +201,7 @@ def test_commands_of_plugins(installed: Path) -> None:
     assert "RECIPE.yaml" in run("run", "--help", path=installed).stdout  # which no plugin replaces
 
 
+@pytest.mark.slow
 def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
     model = absolute(tmp_path / "m.onnx", 0.25)
     file = property_of(tmp_path / "p.vnnlib", [("-1", "0.5")], 1, "(<= Y_0 0)")

@@ -337,6 +337,7 @@ def test_numbers_beyond_what_ascents_take_are_left_to_programs(few_programs: Non
     assert decide_exactly(network, around(network, 2.0, 4), nodes=500).verdict is Verdict.HOLDS
 
 
+@pytest.mark.slow
 def test_ascents_decide_what_programs_leave_open(few_programs: None) -> None:
     """Their bounds are exact, so that the proof of many of them is accepted."""
     network = chain([8, 32, 32, 3], 0)

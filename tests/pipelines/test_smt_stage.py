@@ -405,6 +405,7 @@ def test_options_that_are_refused(options: dict[str, object], message: str) -> N
         Smt(**options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_curved_digits(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
     trained, place = network("digits-mlp", "gelu"), bench("digits-mlp")
     outcome = Smt(eps=(0.015625,), samples=6).run(trained, place)

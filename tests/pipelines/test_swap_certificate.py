@@ -30,6 +30,7 @@ def value(metrics: list[Metric], name: str, **setting: float) -> float:
     return found.value
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract() -> None:
     check_stage(QUICK)
 

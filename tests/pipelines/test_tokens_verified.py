@@ -47,6 +47,7 @@ def tagged(folder: Path) -> tuple[Network, Bench]:
     return Network("tagger", module, (4,), 3, vocabulary=9), bench
 
 
+@pytest.mark.slow
 def test_of_tokens_what_follows_their_embedding_is_certified(tmp_path: Path) -> None:
     made, given = tagged(tmp_path)
     module, tokens = made.module, given.data.test.inputs

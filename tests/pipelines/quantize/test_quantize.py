@@ -473,6 +473,7 @@ def test_every_option_has_its_rows(network: MakeNetwork, bench: MakeBench) -> No
     assert sorted(outcome.artefacts) == ["execution", "integer", "qonnx", "quantized"]
 
 
+@pytest.mark.slow
 def test_some_samples_are_enough_to_compare_networks(network: MakeNetwork, bench: MakeBench) -> None:
     made, given = network("digits-mlp", "gelu"), bench("digits-mlp")
     part = given.data.test
