@@ -340,7 +340,7 @@ def test_print_has_the_answer_and_the_sections_and_without_script_the_page_says_
     assert "answer" in found
     assert any(each.startswith("section-") for each in found)
     assert not {"explorer", "provenance", "terms"} & {*found}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen"})
     browser.get("about:blank")
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     browser.get((folder / "report.html").as_uri())

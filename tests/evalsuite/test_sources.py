@@ -69,6 +69,7 @@ CHANGES = {
     "pipelines/accuracy/report/section.py": set(),
     "pipelines/bounds/report/section.py": set(),
     "evalsuite/reluize/report/section.py": set(),
+    "evalsuite/verification/report/section.py": set(),
     "pipelines/quantize/placement.py": {"quantize"},
     "pipelines/prune/selection.py": {"prune", "exact-prune"},
     "pipelines/bounds/propagation.py": {"bounds"},
