@@ -17,9 +17,10 @@ _NONE = (
 
 def _part(run: Run) -> Part:
     """Of every method of every step; empty where there are no verdicts of single samples."""
-    table, found = verdict_table(run.frame), contradictions(run.frame, run.record.after)
+    table = verdict_table(run.frame)
     if table.empty:
         return Part()
+    found = contradictions(run.frame, run.record.after)
     count = len(found.rows)
     text = (
         f"{count} contradiction{'s' * (count != 1)} in {found.comparisons:,} comparisons: {_WRONG if count else _NONE}"

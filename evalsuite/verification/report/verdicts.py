@@ -27,12 +27,16 @@ class Contradictions(NamedTuple):
     comparisons: int
 
 
-def _with_settings(frame: pd.DataFrame) -> pd.DataFrame:
-    """The per-sample verdict rows, with what their settings say as columns of text; empty where they say nothing.
+def _said(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are verdicts of single samples."""
+    return frame.loc[frame["sample"].notna() & (frame["verdict"] != ""), list(_READ)]
+
+
+def _with_settings(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with what their settings say as columns of text; empty where they say nothing.
 
     `radius` is ε, or the steps of the input's grid where the setting has them: each network's ε of these is its own.
     """
-    rows = frame.loc[frame["sample"].notna() & (frame["verdict"] != ""), list(_READ)]
     settings = {text: parse_setting(text) for text in rows["setting"].unique()}
     for keys in settings.values():
         keys["radius"] = f"{keys['steps']} grid steps" if "steps" in keys else keys.get("eps", "")
@@ -51,12 +55,13 @@ def verdict_table(frame: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = _with_settings(frame)
+    alike = ["workload", "step", "variant", "seed", "setting", "verdict"]  # Samples together: a few hundred lines.
+    rows = _with_settings(_said(frame).groupby(alike, sort=False).size().rename("count").reset_index())
     rows = rows.assign(eps=rows["radius"])
     lines: list[dict[str, Any]] = []
     for key, group in rows.groupby(list(_COUNT_COLUMNS), sort=False):
-        counts = group["verdict"].value_counts().reindex(VERDICTS, fill_value=0)
-        lines.append({**dict(zip(_COUNT_COLUMNS, key, strict=True)), **counts, "total": len(group),
+        counts = group.groupby("verdict")["count"].sum().reindex(VERDICTS, fill_value=0)
+        lines.append({**dict(zip(_COUNT_COLUMNS, key, strict=True)), **counts, "total": group["count"].sum(),
                       "seeds": group["seed"].nunique(), "note": ""})  # fmt: skip
     failed = frame[
         (frame["metric"] == "") & frame["status"].isin(JOB_FAILURES) & frame["step"].isin(rows["step"].unique())
@@ -99,7 +104,7 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
     import numpy as np
     import pandas as pd
 
-    rows = _with_settings(frame)
+    rows = _with_settings(_said(frame))
     rows = rows.assign(
         eps=pd.to_numeric(rows["eps"], errors="coerce"),
         network=rows["step"].map({step: (after or {}).get(step, "") for step in rows["step"].unique()}).astype(object),
