@@ -27,7 +27,7 @@ STUDIES = {"reluize": "quality", "quantize": "quantize", "prune": "prune", "boun
 VARIANT = "annealed"
 _UNKNOWN = (
     "- **Not known**: whether any of this holds for large networks, for language models (the small GPT here is worse "
-    "than counting bytes), or on other splits of the data; [the protocol](reports/PROTOCOL.md) says how that will be "
+    "than an n-gram model), or on other splits of the data; [the protocol](reports/PROTOCOL.md) says how that will be "
     "asked."
 )
 SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)

@@ -43,9 +43,6 @@ def write_content(content: Run, folder: Path) -> list[Path]:
     texts = {"report.html": render(content), "report.md": markdown(content)}
     texts |= {f"tables/{name}": text for name, text in table_files(content).items()}
     (folder / "tables").mkdir(exist_ok=True)
-    for old in (folder / "tables").iterdir():
-        if f"tables/{old.name}" not in texts and old.suffix in (".csv", ".tex"):
-            old.unlink()  # Of rows that were there when the report was written before.
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
     return [folder / name for name in texts]

@@ -60,11 +60,11 @@ class Grid:
     frame: pd.DataFrame | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, name: str, caption: str, frame: pd.DataFrame) -> Grid | None:
-        """A frame as it is; None without any row."""
+    def of(cls, name: str, caption: str, frame: pd.DataFrame) -> Grid:
+        """A frame as it is."""
         rows = [tuple(GridCell(str(each), sort=repr(each) if isinstance(each, int | float) else "") for each in row)
                 for row in frame.itertuples(index=False, name=None)]  # fmt: skip
-        return cls(name, caption, tuple(map(str, frame.columns)), tuple(rows), frame=frame) if rows else None
+        return cls(name, caption, tuple(map(str, frame.columns)), tuple(rows), frame=frame)
 
 
 class Sheet:

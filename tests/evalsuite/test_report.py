@@ -294,6 +294,10 @@ def test_contradictions_are_at_the_top(tmp_path: Path) -> None:
     page = small(tmp_path / "run", rows, sample_record())
     assert re.search(r"[1-9]\d* contradictions in [\d,]+ comparisons: at least one method is wrong", page.text)
     assert page.text.index("contradictions in") < page.text.index("At a glance")
+    file = tmp_path / "run" / "tables" / "contradictions.csv"
+    assert "digits-mlp,gelu," in file.read_text(encoding="utf-8")
+    small(tmp_path / "run", sample_rows(workloads=("digits-mlp",), variants=("gelu",)), sample_record())
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 1  # Those of the rows before are gone.
 
 
 @pytest.mark.slow

@@ -116,7 +116,7 @@ def test_verdicts_are_counted_over_seeds_and_radii(tmp_path: Path) -> None:
     table = table_of(tmp_path, rows)
     assert table.counted("gelu", 0.125) == Counted(4, 2, 1, 1, {"bounds": 2, "falsifier": 2, "search": 2})
     assert table.counted("gelu") == Counted(4, 3, 2, 2, {"bounds": 2, "falsifier": 3, "search": 2})
-    (counts,) = content_of(tmp_path / "told", rows).parts["verdicts"].details
+    _, counts = content_of(tmp_path / "told", rows).parts["verdicts"].details
     assert [row[2:] for row in marked(counts)] == [
         ["gelu", "0.125", "search", "4", "2", "1", "1", "0", "8", "2", ""],
         ["gelu", "0.25", "search", "0", "1", "1", "1", "0", "3", "1", ""],
@@ -341,7 +341,7 @@ def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> N
     assert [row[1] for row in marked(verified_grid(table))] == ["correct", "verified"]
     # A line of one network's own radius compares with nothing.
     assert set(content.compared["setting"]) > set(content.whole["setting"]) == {"", "method=integer"} - {""}
-    (counts,) = content.parts["verdicts"].details
+    _, counts = content.parts["verdicts"].details
     assert counts.frame is not None
     assert list(counts.frame["eps"]) == ["2 grid steps"] * 2
 

@@ -201,5 +201,5 @@ def test_single_questions_that_cannot_be_asked_are_open(tmp_path: Path) -> None:
     rows = [*verified({"gelu": (0.5,)}), *said("gelu", 0, [(HOLDS, "", None), (Verdict.UNSUPPORTED, "no", None)])]
     found = finding_of(tmp_path, rows)
     assert "Decided of the robustness questions asked: gelu 50 % (1 open)." in found.sentences
-    (counts,) = content_of(tmp_path / "x", rows).parts["verdicts"].details
+    _, counts = content_of(tmp_path / "x", rows).parts["verdicts"].details
     assert marked(counts)[0][5:11] == ["1", "0", "0", "0", "1", "2"]

@@ -137,8 +137,9 @@ def _draw(axes: Any, panel: _Panel, known: Mapping[str, Look]) -> None:
         axes.plot([each.x for each in own], heights, color=look.colour, linewidth=0.8, alpha=0.75)
         for filled in (False, True):
             shown = [each for each in own if (id(each) in best) is filled]
-            mean_marks(axes, [(each.x, each.accuracy) for each in shown], look, linestyle="none", markersize=4.6,
-                  elinewidth=0.7, markeredgewidth=0.9, markerfacecolor=look.colour if filled else "white")  # fmt: skip
+            points, face = [(each.x, each.accuracy) for each in shown], look.colour if filled else "white"
+            mean_marks(axes, points, look, linestyle="none", markersize=4.6, elinewidth=0.7, markeredgewidth=0.9,
+                       markerfacecolor=face)  # fmt: skip
         dashes = [each for each in panel.unpruned if each.variant == variant]
         axes.plot([each.x for each in dashes], [100 * each.accuracy.mean for each in dashes], color=look.colour,
                   linestyle="none", marker="_", markersize=13, markeredgewidth=1.4, zorder=4)  # fmt: skip
