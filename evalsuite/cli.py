@@ -146,6 +146,41 @@ def run(
 
 
 @app.command()
+def tune(
+    recipe: RecipeFile,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where it trains [runs/NAME-rates].")] = None,
+    cache: CacheFolder = None,
+    jobs: Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")] = 0,
+    rates: Annotated[str, typer.Option(metavar="RATES", help="To choose from.")] = "0.001,0.003,0.01",
+    seeds: Annotated[str, typer.Option(metavar="SEEDS", help="Seeds that the recipe does not use.")] = "100-102",
+    progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
+) -> None:
+    """Choose a learning rate for each workload and variant by its validation loss, and print it for the recipe."""
+    from evalsuite.recipe import RecipeError
+    from evalsuite.results import read_results
+    from evalsuite.run.choice import Choice, seeds_of
+    from evalsuite.run.tuning import block, rates_of, tuned, tuning_recipe, write_losses
+
+    read = _recipe(recipe)
+    try:
+        tried, used = rates_of(rates), seeds_of(seeds)
+        trained = tuning_recipe(read, tried, used, str(recipe))
+    except (ValueError, RecipeError) as error:
+        stop(error)
+    folder = out or Path("runs") / trained.name
+    execute(
+        trained, folder, cache_in(cache), jobs=jobs, choice=Choice(("*/train",)), progress=progress,
+        command=f"evalsuite tune {recipe}",
+    )  # fmt: skip
+    found = list(tuned(read_results(folder), read, tried, used))
+    write_losses(found, folder / "learning-rates.csv")
+    print(*(each.line for each in found), f"The losses: {folder / 'learning-rates.csv'}. For {recipe}:", sep="\n")
+    print(f"\n{block(found)}", end="")
+    if any(each.chosen is None for each in found):
+        raise typer.Exit(1)
+
+
+@app.command()
 def worker(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder, on a disk that is shared.")],
     jobs: Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")] = 1,

@@ -83,15 +83,19 @@ class Job:
 def jobs_of(recipe: Recipe) -> list[Job]:
     """The jobs in the order of rows: by workload, variant and seed; each job after the one it needs."""
     jobs: list[Job] = []
-    hidden = _hidden_bases(recipe)
+    hidden = recipe.hidden
+    treated = _Treated(recipe)
     bases = [recipe.base_of(variant) for variant in recipe.variants]
     for workload in recipe.workloads:
         for each in hidden:
             start = recipe.base_of(each)
-            jobs += [_making(recipe, workload, each, start, seed, shown=False) for seed in recipe.seeds]
+            jobs += [
+                _making(recipe, treated(workload, each, seed), each, start, seed, shown=False) for seed in recipe.seeds
+            ]
         for variant, base in zip(recipe.variants, bases, strict=True):
             for seed in recipe.seeds:
-                jobs += [_making(recipe, workload, variant, base, seed), *_steps(recipe, workload, variant, seed)]
+                own = treated(workload, variant, seed)
+                jobs += [_making(recipe, own, variant, base, seed), *_steps(recipe, own, variant, seed)]
     ordered: dict[str, Job] = {}
     while len(ordered) < len(jobs):  # a variant may stand before its base in the recipe
         before = len(ordered)
@@ -103,16 +107,34 @@ def jobs_of(recipe: Recipe) -> list[Job]:
     return list(ordered.values())
 
 
-def _hidden_bases(recipe: Recipe) -> list[Part]:
-    """The networks that variants start from, and bases of these, which are no variants of the recipe."""
-    found: list[Part] = []
-    waiting = list(recipe.variants)
-    while waiting:
-        base = recipe.base_of(waiting.pop())
-        if base is not None and base not in (*recipe.variants, *found):
-            found.append(base)
-            waiting.append(base)
-    return found
+class _Treated:
+    """A recipe's workloads as its variants and seeds meet them: with the learning rate of the one, the other's split.
+
+    A network that is made from another's has that one's rate, so that a fine-tuning takes its share of it. Equal ones
+    are one object, since what is described of a part is kept by its identity.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._made: dict[tuple[str, float | None, int | None], Part] = {}
+        self._trainers: dict[str, str] = {}
+
+    def __call__(self, workload: Part, variant: Part, seed: int) -> Part:
+        rate = self._recipe.learning_rates.get(workload.name, {}).get(self._trainer(variant))
+        cut = seed if self._recipe.split_by_seed and "split" in option_names(workload.target) else None
+        options = {"learning_rate": rate, "split": cut}
+        changed = {option: value for option, value in options.items() if value is not None}
+        if not changed:
+            return workload
+        place = (workload.name, rate, cut)
+        return self._made.get(place) or self._made.setdefault(place, workload.having(changed))
+
+    def _trainer(self, variant: Part) -> str:
+        """The name of the variant that trained the network which this one starts from, or its own."""
+        if variant.name not in self._trainers:
+            base = self._recipe.base_of(variant)
+            self._trainers[variant.name] = variant.name if base is None else self._trainer(base)
+        return self._trainers[variant.name]
 
 
 def _making(recipe: Recipe, workload: Part, variant: Part, base: Part | None, seed: int, *, shown: bool = True) -> Job:

@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +27,7 @@ TRAIN = "train"  # The name of the making of a network, in rows and in job ids.
 LONGEST = 1e7  # seconds
 _GENERAL = ("trained", "swapped")  # Variants whose names say nothing of an activation.
 _ACTIVATIONS = {"activation", "base", "to"}
+_OPTIONAL = ("memory_limit", "learning_rates", "split_by_seed")  # of a recipe; older ones have none of them
 _STEP_KEYS = ("use", "name", "after", "time_limit")
 Place = tuple[str | int, ...]
 
@@ -63,6 +64,16 @@ class Part:
     origin: str = "evalsuite"
     plugin_version: str = ""
 
+    def having(self, options: Mapping[str, Any]) -> Part:
+        """The same with other values of some options.
+
+        Raises:
+            ValueError: the class refuses one.
+        """
+        names = option_names(self.target)
+        target = replace(self.target, **{names[option]: value for option, value in options.items()})
+        return replace(self, options={**self.options, **options}, target=target)
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -85,7 +96,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """workloads x variants x seeds x steps, validated."""
+    """workloads x variants x seeds x steps, validated.
+
+    `learning_rates` are peak learning rates by the names of a workload and of a variant that trains; where there is
+    none it is the workload's own. With `split_by_seed` each seed has a split of its own, of the workloads that cut
+    their data themselves. `memory_limit` is in GiB that a job may hold; 0 is what the machine allows.
+    """
 
     name: str
     baseline: str
@@ -95,7 +111,9 @@ class Recipe:
     steps: tuple[Step, ...]
     time_limit: float
     text: str = field(repr=False)
-    memory_limit: float = 0.0  # GiB that a job may hold; 0 is what the machine allows
+    memory_limit: float = 0.0
+    learning_rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    split_by_seed: bool = False
 
     def base_of(self, variant: Part) -> Part | None:
         """Whose network the variant starts from; one that is not among the variants is made, but not shown.
@@ -113,6 +131,23 @@ class Recipe:
         return next((part for part in self.variants if part.target == hidden.target), hidden)
 
     @property
+    def hidden(self) -> list[Part]:
+        """The networks that variants start from, and bases of these, which are no variants of the recipe."""
+        found: list[Part] = []
+        waiting = list(self.variants)
+        while waiting:
+            base = self.base_of(waiting.pop())
+            if base is not None and base not in (*self.variants, *found):
+                found.append(base)
+                waiting.append(base)
+        return found
+
+    @property
+    def trained(self) -> list[Part]:
+        """The variants that train a network of their own, those of hidden networks among them."""
+        return [part for part in (*self.variants, *self.hidden) if not part.target.base]
+
+    @property
     def digest(self) -> str:
         """What makes two recipes the same: all but comments and layout."""
         described = {
@@ -124,7 +159,7 @@ class Recipe:
                 (step.name, step.part.use, step.part.options, step.after, step.time_limit) for step in self.steps
             ],
             "time_limit": self.time_limit,
-            **({"memory_limit": self.memory_limit} if self.memory_limit else {}),
+            **{key: value for key in _OPTIONAL if (value := getattr(self, key))},
         }
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
@@ -158,6 +193,8 @@ class _Document(BaseModel):
     steps: list[str | dict[str, Any]] = Field(min_length=1)
     time_limit: float = Field(default=120.0, gt=0, le=LONGEST)
     memory_limit: float = Field(default=0.0, ge=0, le=1e6)
+    learning_rates: dict[str, dict[str, float]] = Field(default_factory=dict)
+    split_by_seed: bool = False
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -256,10 +293,12 @@ class _Reader:
         recipe = Recipe(
             document.name, document.baseline, tuple(p for p in workloads if p), tuple(p for p in variants if p),
             tuple(document.seeds), tuple(s for s in steps if s), document.time_limit, self._text,
-            document.memory_limit,
+            document.memory_limit, document.learning_rates, document.split_by_seed,
         )  # fmt: skip
         if None not in variants:
             self._bases(recipe)
+        if not self._problems:
+            self._training(recipe)
         if self._problems:
             raise RecipeError(self._file, self._problems)
         return recipe
@@ -278,6 +317,39 @@ class _Reader:
                 continue
             if each is not None:
                 self._problem(("variants", index), f"starts from itself: {' <- '.join([*chain, each.name])}")
+
+    def _training(self, recipe: Recipe) -> None:
+        """Rates are of workloads and variants that there are, and that train; some workload has a split to choose."""
+        workloads = {part.name: part for part in recipe.workloads}
+        trained = {part.name for part in recipe.trained}
+        for name, rates in recipe.learning_rates.items():
+            place: Place = ("learning_rates", name)
+            if name not in workloads:
+                self._problem(place, f"no workload is called {name!r}{did_you_mean(name, workloads)}")
+                continue
+            for variant, rate in rates.items():
+                if variant not in trained:
+                    self._problem((*place, variant), self._untrained(recipe, variant, trained))
+                    continue
+                self._with((*place, variant), workloads[name], "learning_rate", rate)
+        if recipe.split_by_seed and not any("split" in option_names(part.target) for part in recipe.workloads):
+            text = "no workload here has the option `split`: their data come cut; leave this out"
+            self._problem(("split_by_seed",), text)
+
+    def _untrained(self, recipe: Recipe, variant: str, trained: set[str]) -> str:
+        part = next((each for each in recipe.variants if each.name == variant), None)
+        if part is None:
+            return f"no variant that trains is called {variant!r}{did_you_mean(variant, sorted(trained))}"
+        return f"{variant!r} starts from the network of {part.target.base!r}, and takes the rate of that"
+
+    def _with(self, place: Place, workload: Part, option: str, value: object) -> None:
+        if option not in option_names(workload.target):
+            self._problem(place, f"workload {workload.use!r} has no option {option!r}")
+            return
+        try:
+            workload.having({option: value})
+        except ValueError as error:
+            self._problem(place, str(error))
 
     def _document(self) -> _Document | None:
         given = plain(self._tree)

@@ -38,10 +38,9 @@ def test_the_shipped_recipes_are_valid() -> None:
     quantize = read_recipe(RECIPES / "quantize.yaml")
     assert (len(quantize.workloads), len(quantize.variants), len(quantize.seeds)) == (3, 4, 5)
     assert len(quantize.steps) == 22
-    ablations = sorted(file.stem for file in (RECIPES / "ablations").glob("*.yaml"))
-    assert ablations == ["freeze", "learning-rate", "optimizer", "schedule", "switch-point", "target"]
-    for name in ablations:
-        assert len(read_recipe(RECIPES / "ablations" / f"{name}.yaml").seeds) == 5
+    for name in ("adamw", "sgd"):
+        ablations = read_recipe(RECIPES / "ablations" / f"{name}.yaml")
+        assert (len(ablations.variants), len(ablations.seeds), ablations.split_by_seed) == (30, 10, True)
 
 
 def run(recipe: str, tmp_path: Path) -> pd.DataFrame:

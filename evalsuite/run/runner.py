@@ -189,7 +189,7 @@ class _Run:
         """Let workloads that can look whether model and data go together before one of their networks is made."""
         for part in self._recipe.workloads:
             check = getattr(part.target, "check", None)
-            first = [each for each in self._state.jobs if each.workload == part and not each.needs]
+            first = [each for each in self._state.jobs if each.workload.name == part.name and not each.needs]
             if check is None or all(self._state.settle(each, self._state.inputs(each)) for each in first):
                 continue
             try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Data
 from evalsuite.workloads.layers import convolution, mlp
-from evalsuite.workloads.options import Budget
+from evalsuite.workloads.options import SplitBudget
 from evalsuite.workloads.workload import packaged_file, sha256, split
 
 if TYPE_CHECKING:
@@ -22,16 +22,17 @@ def digits_fingerprint() -> str:
     return sha256(packaged_file("sklearn", "datasets/data/digits.csv.gz"))
 
 
-def digits_data(shape: tuple[int, ...]) -> Data:
-    """The digits as inputs of the given shape, 64 pixels each, in [0, 1]."""
+def digits_data(shape: tuple[int, ...], number: int = 0) -> Data:
+    """The digits as inputs of the given shape, 64 pixels each, in [0, 1], cut by the shuffle of that number."""
     from evalsuite.workloads.scans import CLASSES, IMAGES
 
-    data = split(IMAGES.reshape(-1, *shape) / 16, CLASSES, _SIZES, fingerprint=digits_fingerprint())
+    pixels = IMAGES.reshape(-1, *shape) / 16
+    data = split(pixels, CLASSES, _SIZES, fingerprint=digits_fingerprint(), number=number)
     return replace(data, picture=(1, 8, 8))
 
 
 @dataclass(frozen=True)
-class DigitsMLP(Budget):
+class DigitsMLP(SplitBudget):
     """Digits, fully connected 64-32-32-10: small enough for exact verification."""
 
     version: ClassVar[str] = "1"
@@ -43,7 +44,7 @@ class DigitsMLP(Budget):
 
     def data(self) -> Data:
         """Inputs of shape (64,)."""
-        return digits_data((64,))
+        return digits_data((64,), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""
@@ -51,7 +52,7 @@ class DigitsMLP(Budget):
 
 
 @dataclass(frozen=True)
-class DigitsCNN(Budget):
+class DigitsCNN(SplitBudget):
     """Digits, three convolutions with BatchNorm and a hidden linear layer."""
 
     version: ClassVar[str] = "1"
@@ -63,7 +64,7 @@ class DigitsCNN(Budget):
 
     def data(self) -> Data:
         """Inputs of shape (1, 8, 8)."""
-        return digits_data((1, 8, 8))
+        return digits_data((1, 8, 8), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""
@@ -81,7 +82,7 @@ class DigitsCNN(Budget):
 
 
 @dataclass(frozen=True)
-class DigitsResNet(Budget):
+class DigitsResNet(SplitBudget):
     """Digits, a convolution and two residual blocks with BatchNorm, the second with a strided projection."""
 
     version: ClassVar[str] = "1"
@@ -93,7 +94,7 @@ class DigitsResNet(Budget):
 
     def data(self) -> Data:
         """Inputs of shape (1, 8, 8)."""
-        return digits_data((1, 8, 8))
+        return digits_data((1, 8, 8), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

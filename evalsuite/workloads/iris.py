@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Data
 from evalsuite.workloads.layers import mlp
-from evalsuite.workloads.options import Budget
+from evalsuite.workloads.options import SplitBudget
 from evalsuite.workloads.workload import packaged_file, sha256, split
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _SIZES = (15, 15, 60)
 
 
 @dataclass(frozen=True)
-class IrisMLP(Budget):
+class IrisMLP(SplitBudget):
     """Iris, fully connected 4-16-16-3. A step of 0.01 is one percent of a length's range in training."""
 
     version: ClassVar[str] = "1"
@@ -35,7 +35,7 @@ class IrisMLP(Budget):
         from sklearn.datasets import load_iris
 
         inputs, targets = load_iris(return_X_y=True)
-        return split(inputs, targets, _SIZES, fingerprint=self.fingerprint(), rescale=True)
+        return split(inputs, targets, _SIZES, fingerprint=self.fingerprint(), rescale=True, number=self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from evalsuite.contract import Data
 from evalsuite.workloads.idx import idx_files, read_idx
 from evalsuite.workloads.layers import convolution
-from evalsuite.workloads.options import Budget
+from evalsuite.workloads.options import SplitBudget
 from evalsuite.workloads.workload import packaged_file, sha256, split
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["MnistCNN", "read_idx"]
 
 
 @dataclass(frozen=True)
-class MnistCNN(Budget):
+class MnistCNN(SplitBudget):
     """MNIST, two strided convolutions with BatchNorm and a hidden linear layer."""
 
     version: ClassVar[str] = "1"
@@ -57,7 +57,7 @@ class MnistCNN(Budget):
             images, labels = np.concatenate(arrays[0::2]), np.concatenate(arrays[1::2])
             sizes = (1000, 5000, 10000)
         pixels = images.reshape(-1, 1, 28, 28) / np.float32(255)
-        return split(pixels, labels, sizes, fingerprint=self.fingerprint())
+        return split(pixels, labels, sizes, fingerprint=self.fingerprint(), number=self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Data
 from evalsuite.workloads.layers import mlp
-from evalsuite.workloads.options import Budget
+from evalsuite.workloads.options import SplitBudget
 from evalsuite.workloads.workload import split
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _points() -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class MoonsMLP(Budget):
+class MoonsMLP(SplitBudget):
     """Two moons, fully connected 2-16-16-2: small enough to look at."""
 
     version: ClassVar[str] = "1"
@@ -57,7 +57,7 @@ class MoonsMLP(Budget):
         digest = hashlib.sha256(written).hexdigest()
         if digest != _DIGEST:
             raise ValueError(f"make_moons of this scikit-learn gives other points: SHA-256 {digest}, not {_DIGEST}")
-        return split(points, targets, _SIZES, fingerprint=_DIGEST)
+        return split(points, targets, _SIZES, fingerprint=_DIGEST, number=self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`. The first layer starts as for inputs in [-2, 2]: of [0, 1] most kinks would lie outside."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 OPTIMIZERS = ("adamw", "sgd")
 PRECISIONS = ("float32", "bfloat16")
+MOST_SPLITS = 2**31
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,22 @@ class Budget:
             raise ValueError(f"warm_up must be in [0, 1), got {self.warm_up}")
         if not 0 <= self.weight_decay < 1:
             raise ValueError(f"weight_decay must be in [0, 1), got {self.weight_decay}")
+
+
+@dataclass(frozen=True)
+class SplitBudget(Budget):
+    """A budget for data that come without a test part, and how they are cut.
+
+    Args:
+        split: the number of the fixed shuffle that cuts the data into training, calibration, validation and test.
+    """
+
+    split: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.split < MOST_SPLITS:
+            raise ValueError(f"split must be in [0, 2^31), got {self.split}")
 
 
 def check_heads(width: int, heads: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from evalsuite.contract import Data
 from evalsuite.workloads.digits import digits_data, digits_fingerprint
 from evalsuite.workloads.layers import mlp
-from evalsuite.workloads.options import Budget
+from evalsuite.workloads.options import SplitBudget
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,7 +19,7 @@ _WIDEST = 1024
 
 
 @dataclass(frozen=True)
-class DigitsTinyMLP(Budget):
+class DigitsTinyMLP(SplitBudget):
     """Digits, fully connected 64-16-16-10, or with other hidden layers.
 
     Args:
@@ -44,7 +44,7 @@ class DigitsTinyMLP(Budget):
 
     def data(self) -> Data:
         """Inputs of shape (64,)."""
-        return digits_data((64,))
+        return digits_data((64,), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

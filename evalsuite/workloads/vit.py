@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Data
 from evalsuite.workloads.digits import digits_data, digits_fingerprint
-from evalsuite.workloads.options import Budget
+from evalsuite.workloads.options import SplitBudget
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,7 +17,7 @@ _WIDTH, _HIDDEN, _HEADS, _BLOCKS = 48, 96, 4, 2
 
 
 @dataclass(frozen=True)
-class DigitsViT(Budget):
+class DigitsViT(SplitBudget):
     """Digits, two pre-norm transformer blocks of width 48 on the 16 patches of 2 x 2 pixels."""
 
     version: ClassVar[str] = "1"
@@ -31,7 +31,7 @@ class DigitsViT(Budget):
 
     def data(self) -> Data:
         """Inputs of shape (1, 8, 8)."""
-        return digits_data((1, 8, 8))
+        return digits_data((1, 8, 8), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

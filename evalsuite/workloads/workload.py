@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-SPLIT_SEED = 20260321  # One split for all seeds: an interval then speaks of training, not of the choice of test data.
+SPLIT_SEED = 20260321  # Of split 0, which all seeds share: an interval then speaks of training, not of the test data.
 
 
 class Workload(Protocol):
@@ -101,20 +101,22 @@ def sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def partition(targets: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+def partition(targets: np.ndarray, sizes: Sequence[int], number: int = 0) -> list[np.ndarray]:
     """Disjoint index arrays, stratified by class: one of each size, then one of all that is left.
 
     Args:
         targets: (samples,) class indices.
         sizes: their numbers of samples.
+        number: of the fixed shuffle that chooses them.
     """
     import numpy as np
     from sklearn.model_selection import train_test_split
 
     rest = np.arange(len(targets))
+    seed = SPLIT_SEED + number
     parts = []
     for size in sizes:
-        rest, part = train_test_split(rest, test_size=size, random_state=SPLIT_SEED, stratify=targets[rest])
+        rest, part = train_test_split(rest, test_size=size, random_state=seed, stratify=targets[rest])
         parts.append(part)
     return [*parts, rest]
 
@@ -127,7 +129,13 @@ def labelled(inputs: np.ndarray, targets: np.ndarray) -> Split:
 
 
 def split(
-    inputs: np.ndarray, targets: np.ndarray, sizes: tuple[int, int, int], *, fingerprint: str, rescale: bool = False
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    sizes: tuple[int, int, int],
+    *,
+    fingerprint: str,
+    rescale: bool = False,
+    number: int = 0,
 ) -> Data:
     """Train / calibration / validation / test, disjoint and stratified by class.
 
@@ -137,10 +145,11 @@ def split(
         sizes: of calibration, validation and test; the rest is for training.
         fingerprint: the digest of the raw data.
         rescale: each feature by its range in the training part; what lies outside of it is clipped to [0, 1].
+        number: of the fixed shuffle that cuts them, see `partition`.
     """
     import numpy as np
 
-    parts = partition(targets, sizes)
+    parts = partition(targets, sizes, number)
     if rescale:
         train = inputs[parts[-1]]
         lowest, widths = train.min(0), np.ptp(train, 0)

@@ -1,0 +1,166 @@
+"""The choice of a learning rate for each workload and variant, by the loss on validation data: the same for all arms.
+
+Every variant that trains is trained at each rate, with seeds that no comparison uses; test data are not touched.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from evalsuite.contract import Direction
+from evalsuite.document import plain, read_tree, written
+from evalsuite.recipe import TRAIN, Recipe, parse_recipe
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PREFIX = "validation_"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The validation losses of one arm, rate -> loss by seed, and the rate that they choose.
+
+    It is the one of the least mean loss over seeds; of those that are not worse than it by more than one standard error
+    of the paired difference, the smallest. A rate at which a seed has no loss, or one that is not finite, is not
+    chosen; `chosen` is None where no rate is left.
+    """
+
+    workload: str
+    variant: str
+    metric: str
+    losses: dict[float, dict[int, float]]
+    seeds: tuple[int, ...]
+
+    @property
+    def means(self) -> dict[float, float]:
+        """Of the rates that may be chosen."""
+        whole = {rate: [by.get(seed, math.nan) for seed in self.seeds] for rate, by in self.losses.items()}
+        return {rate: fmean(values) for rate, values in whole.items() if all(map(math.isfinite, values))}
+
+    @property
+    def chosen(self) -> float | None:
+        """See above."""
+        means = self.means
+        if not means:
+            return None
+        best = min(means, key=lambda rate: (means[rate], rate))
+        return min(rate for rate in means if means[rate] - means[best] <= self._error(rate, best))
+
+    def _error(self, rate: float, best: float) -> float:
+        gaps = [self.losses[rate][seed] - self.losses[best][seed] for seed in self.seeds]
+        return stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+
+    @property
+    def line(self) -> str:
+        """ "digits-mlp gelu: validation nll 0.21 at 0.001, 0.18 at 0.003; chosen 0.003"."""
+        means = self.means
+        told = ", ".join(
+            f"{means[rate]:.4g} at {rate:g}" if rate in means else f"none at {rate:g}" for rate in sorted(self.losses)
+        )
+        chosen, ends = self.chosen, (min(self.losses), max(self.losses))
+        if chosen is None:
+            return f"{self.workload} {self.variant}: no rate gave every seed a finite loss"
+        edge = ", an end of the range" if chosen in ends and ends[0] != ends[1] else ""
+        return f"{self.workload} {self.variant}: validation {self.metric} {told}; chosen {chosen:g}{edge}"
+
+
+def tuning_recipe(recipe: Recipe, rates: Sequence[float], seeds: Sequence[int], file: str) -> Recipe:
+    """The recipe whose workloads are the given one's, once at each rate, and whose variants are those that train.
+
+    Raises:
+        RecipeError: a workload has no such option, or refuses a rate.
+        ValueError: a seed, or a rate, is given twice, or is one of the recipe's own seeds.
+    """
+    for name, values in (("seed", seeds), ("rate", rates)):
+        if len(set(values)) < len(values):
+            raise ValueError(f"a {name} is given twice: {', '.join(f'{each:g}' for each in values)}")
+    if shared := sorted(set(seeds) & set(recipe.seeds)):
+        raise ValueError(f"seed {shared[0]} is one that {file} compares by: choose others with --seeds")
+    tree = plain(read_tree(recipe.text))
+    workloads = [
+        {**_entry(given), "name": _named(part.name, rate), "learning_rate": float(rate)}
+        for given, part in zip(tree["workloads"], recipe.workloads, strict=True)
+        for rate in rates
+    ]
+    entries = {part.name: given for part, given in zip(recipe.variants, tree["variants"], strict=True)}
+    variants = [entries.get(part.name, part.name) for part in recipe.trained]
+    made: dict[str, Any] = {
+        "name": f"{recipe.name[:50]}-rates", "baseline": recipe.trained[0].name, "workloads": workloads,
+        "variants": variants, "seeds": list(seeds), "time_limit": recipe.time_limit, "steps": ["accuracy"],
+        "memory_limit": recipe.memory_limit, "split_by_seed": recipe.split_by_seed,
+    }  # fmt: skip
+    return parse_recipe(written(made), file)
+
+
+def rates_of(text: str) -> list[float]:
+    """The rates of `0.001,0.003`.
+
+    Raises:
+        ValueError: it is no list of numbers in (0, 1).
+    """
+    try:
+        rates = [float(part) for part in text.split(",")]
+    except ValueError:
+        rates = []
+    if not rates or not all(0 < rate < 1 for rate in rates):
+        raise ValueError(f"--rates takes numbers in (0, 1), as 0.001,0.003,0.01; got {text!r}")
+    return rates
+
+
+def _entry(given: Any) -> dict[str, Any]:
+    return {"use": given} if isinstance(given, str) else dict(given)
+
+
+def _named(workload: str, rate: float) -> str:
+    return f"{workload}-at-{rate:g}"
+
+
+def tuned(frame: pd.DataFrame, recipe: Recipe, rates: Sequence[float], seeds: Sequence[int]) -> Iterator[Tuned]:
+    """The choice for each workload and variant that trains, from the rows of the run of `tuning_recipe`."""
+    rows = frame[(frame["step"] == TRAIN) & frame["metric"].str.startswith(_PREFIX)]
+    for workload in recipe.workloads:
+        for variant in recipe.trained:
+            own = {
+                rate: rows[(rows["workload"] == _named(workload.name, rate)) & (rows["variant"] == variant.name)]
+                for rate in rates
+            }
+            metric = next((name for part in own.values() if (name := _loss(part))), "")
+            losses = {
+                rate: {int(row["seed"]): float(row["value"]) for _, row in part[part["metric"] == metric].iterrows()}
+                for rate, part in own.items()
+            }
+            yield Tuned(workload.name, variant.name, metric.removeprefix(_PREFIX), losses, tuple(seeds))
+
+
+def _loss(rows: pd.DataFrame) -> str:
+    """The first metric that is better lower: the loss, of every task here."""
+    lower = rows[rows["direction"] == Direction.LOWER.value]
+    return str(lower["metric"].iloc[0]) if len(lower) else ""
+
+
+def block(found: Sequence[Tuned]) -> str:
+    """The choices as `learning_rates` of a recipe."""
+    rates: dict[str, dict[str, float]] = {}
+    for each in found:
+        if each.chosen is not None:
+            rates.setdefault(each.workload, {})[each.variant] = float(each.chosen)
+    return str(written({"learning_rates": rates}))
+
+
+def write_losses(found: Sequence[Tuned], file: Path) -> None:
+    """Every loss as a line of a table, so that the choice can be made again from it."""
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        table = csv.writer(opened, lineterminator="\n")
+        table.writerow(["workload", "variant", "learning_rate", "seed", "metric", "loss", "chosen"])
+        for each in found:
+            for rate, seed in ((rate, seed) for rate in each.losses for seed in each.seeds):
+                loss = each.losses[rate].get(seed, "")
+                place = [each.workload, each.variant, f"{rate:g}", seed]
+                table.writerow([*place, each.metric, loss, f"{each.chosen:g}" if each.chosen else ""])
