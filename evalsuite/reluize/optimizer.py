@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from evalsuite.activations.census import census
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.plugins import did_you_mean
 
@@ -61,15 +62,17 @@ def parameter_groups(
     """Groups for torch.optim's SGD, Adam or AdamW: the raw hardness of every Hardenable apart, all else first.
 
     The groups of s have the learning rate of `hardness_rate` and no weight decay, which would pull lambda towards that
-    of s = 0; temperatures that differ have groups of their own. Parameters that are frozen or shared are left out or
-    counted once. For SGD each group carries `momentum`.
+    of s = 0; temperatures that differ have groups of their own. What other activations learn, such as PReLU's slope or
+    xIELU's raw p and n, has the learning rate of the rest and no weight decay, which would pull an activation towards
+    the form that its raw zeros happen to have. Parameters that are frozen or shared are left out or counted once. For
+    SGD each group carries `momentum`.
 
     Args:
         module: the network, or any part of it.
         learning_rate: of all other parameters.
         optimizer: "sgd", "adam" or "adamw".
         momentum: of SGD, in [0, 1); the others take no notice of it.
-        weight_decay: of all other parameters, at least 0.
+        weight_decay: of all parameters that are no activation's, at least 0.
         step: c, lambda's effective step relative to the other parameters'.
 
     Raises:
@@ -81,16 +84,20 @@ def parameter_groups(
         raise ValueError(f"weight_decay must be >= 0 and finite, got {weight_decay}")
     hardness_rate(1.0, learning_rate=learning_rate, optimizer=optimizer, step=step)  # validates before any module
     raw = {id(layer.s): layer for layer in _hardenables(module)}
-    others = [each for each in module.parameters() if each.requires_grad and id(each) not in raw]
+    shapes = {id(each) for each in _learnt_by_activations(module)}
+    taught = [each for each in module.parameters() if each.requires_grad and id(each) not in raw]
+    others, learnt = ([each for each in taught if (id(each) in shapes) is own] for own in (False, True))
     by_temperature: dict[float, list[nn.Parameter]] = {}
     for layer in raw.values():
         if layer.s.requires_grad:
             by_temperature.setdefault(layer.temperature, []).append(layer.s)
-    if not others and not by_temperature:
+    if not taught and not by_temperature:
         raise ValueError(f"nothing to train: {type(module).__name__} has no parameter that requires a gradient")
     groups: list[dict[str, Any]] = []
     if others:
         groups.append({"params": others, "lr": learning_rate, "weight_decay": weight_decay})
+    if learnt:
+        groups.append({"params": learnt, "lr": learning_rate, "weight_decay": 0.0})
     for temperature, parameters in by_temperature.items():
         rate = hardness_rate(temperature, learning_rate=learning_rate, optimizer=optimizer, step=step)
         groups.append({"params": parameters, "lr": rate, "weight_decay": 0.0})
@@ -120,6 +127,10 @@ def predicted_lambda_step(
     if not steps:
         raise ValueError(f"no learnable hardness in {type(module).__name__} has a gradient: call backward() first")
     return steps
+
+
+def _learnt_by_activations(module: nn.Module) -> list[nn.Parameter]:
+    return [getattr(each.module, name) for each in census(module) for name in each.traits.parameters]
 
 
 def _hardenables(module: nn.Module) -> list[Hardenable]:

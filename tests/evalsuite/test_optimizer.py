@@ -14,7 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from evalsuite import LambdaGELU, Split
+from evalsuite.activations.expanded import XSiLU
 from evalsuite.activations.hardenable import Hardenable
+from evalsuite.activations.integrated import XIELU, XIPReLU
 from evalsuite.reluize.optimizer import hardness_rate, parameter_groups, predicted_lambda_step
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
@@ -145,6 +147,15 @@ def test_no_decay_on_s_and_decay_on_the_rest() -> None:
     torch.optim.AdamW(groups).step()
     torch.testing.assert_close(module[0].weight.detach(), weight * (1 - 0.1 * 0.3))
     assert module[1].hardness.item() == hardness
+
+
+@pytest.mark.parametrize("layer", [nn.PReLU(), XIELU(), XIPReLU(), XSiLU()])
+def test_no_decay_on_what_an_activation_learns(layer: nn.Module) -> None:
+    module = nn.Sequential(nn.Linear(2, 2), layer)
+    groups = parameter_groups(module, learning_rate=0.1, weight_decay=0.3)
+    learnt = {id(each) for each in layer.parameters()}
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [(0.1, 0.3), (0.1, 0.0)]
+    assert {id(each) for each in groups[1]["params"]} == learnt
 
 
 def test_every_parameter_once_frozen_ones_never() -> None:

@@ -68,6 +68,25 @@ def test_one_network_has_one_key_under_every_name() -> None:
     assert inputs_of(first, "") == inputs_of(second, "")
 
 
+def test_rates_and_splits_are_of_the_network_that_is_trained_and_of_all_that_is_made_from_it() -> None:
+    head = "learning_rates: {digits-mlp: {gelu: 0.02, relu: 0.03}}\nsplit_by_seed: true\nname: tiny"
+    recipe = parse_recipe(
+        GOOD.replace("name: tiny", head)
+        .replace("epochs: 2}]", "epochs: 2}, text-gpt]")
+        .replace("[gelu, ", "[gelu, gelu-swap, {use: post-hoc, name: twice, base: gelu-swap},"
+                            " {use: swapped, name: hidden, base: relu, to: gelu}, ")
+    )  # fmt: skip
+    met = {(job.workload.name, job.variant.name, job.seed): job.workload.target for job in jobs_of(recipe)}
+    rates = {variant: target.learning_rate for (name, variant, seed), target in met.items() if name == "digits-mlp"}
+    assert rates == {"gelu": 0.02, "gelu-swap": 0.02, "twice": 0.02, "relu": 0.03, "hidden": 0.03, "late": 0.003}
+    assert {(seed, target.split) for (name, _, seed), target in met.items() if name == "digits-mlp"} == {(0, 0), (1, 1)}
+    assert {target for (name, *_), target in met.items() if name == "text-gpt"} == {recipe.workloads[1].target}
+    assert {target.epochs for (name, *_), target in met.items() if name == "digits-mlp"} == {2}
+    jobs = [job for job in jobs_of(recipe) if job.step is None and job.workload.name == "digits-mlp"]
+    assert len({frozenset(inputs_of(job, "").items()) for job in jobs}) == len(jobs)
+    assert recipe.digest != parse_recipe(recipe.text.replace("0.02", "0.01")).digest
+
+
 def test_comments_and_layout_do_not_make_another_recipe() -> None:
     assert parse_recipe(GOOD).digest == parse_recipe("# said\n" + GOOD.replace("[0, 1]", "\n  - 0\n  - 1")).digest
     assert parse_recipe(GOOD).digest != parse_recipe(GOOD.replace("0.25", "0.3")).digest
@@ -100,9 +119,16 @@ def test_comments_and_layout_do_not_make_another_recipe() -> None:
         ("[0, 1]", "[-1]", "r.yaml:4:9 seeds[0]: a seed is in [0, 2^31), got -1"),
         ("name: late", f"name: {'a' * 65}", "r.yaml:3:34 variants[1].name: a name has at most 64 characters, got 65; give this one a shorter `name`"),
         ("name: tiny", f"name: {'a' * 65}", f"r.yaml:1:1 name: a name has at most 64 characters, got '{'a' * 65}'"),
-        ("name: tiny", 'name: tiny\n"\\e[31m": 3', "r.yaml:2:1 \\x1b[31m: unknown key; known: baseline, memory_limit, name, seeds, steps, time_limit, variants, workloads"),
+        ("name: tiny", 'name: tiny\n"\\e[31m": 3', "r.yaml:2:1 \\x1b[31m: unknown key; known: baseline, learning_rates, memory_limit, name, seeds, split_by_seed, steps, time_limit, variants, workloads"),
         ("name: tiny", 'name: "\\ud800"', "r.yaml:1:1 name: a name is letters, digits, '.', '_' and '-', got '?'"),
         ("name: tiny", "name: tiny\nmemory_limit: -1", "r.yaml:2:1 memory_limit: input should be greater than or equal to 0, got -1"),
+        ("name: tiny", "name: tiny\nlearning_rates: {digits-mpl: {gelu: 0.1}}", "r.yaml:2:18 learning_rates.digits-mpl: no workload is called 'digits-mpl'; did you mean 'digits-mlp'?"),
+        ("name: tiny", "name: tiny\nlearning_rates: {digits-mlp: {glu: 0.1}}", "r.yaml:2:31 learning_rates.digits-mlp.glu: no variant that trains is called 'glu'; did you mean 'gelu'?"),
+        ("name: tiny", "name: tiny\nlearning_rates: {digits-mlp: {gelu: 2}}", "r.yaml:2:31 learning_rates.digits-mlp.gelu: learning_rate must be in (0, 1), got 2.0"),
+        ("name: tiny", "name: tiny\nlearning_rates: {digits-mlp: {gelu: fast}}", "r.yaml:2:31 learning_rates.digits-mlp.gelu: must be a number, got 'fast'"),
+        ("name: late, start: 0.5}]", "name: late}, gelu-swap]\nlearning_rates: {digits-mlp: {gelu-swap: 0.1}}", "r.yaml:4:31 learning_rates.digits-mlp.gelu-swap: 'gelu-swap' starts from the network of 'gelu', and takes the rate of that"),
+        ("{use: digits-mlp, epochs: 2}]", "text-gpt]\nsplit_by_seed: true", "r.yaml:3:1 split_by_seed: no workload here has the option `split`: their data come cut; leave this out"),
+        ("epochs: 2", "split: -1", "r.yaml:2:13 workloads[0]: split must be in [0, 2^31), got -1"),
         ("[0, 1]", "[true]", "r.yaml:4:9 seeds[0]: must be a whole number, got True"),
         ("- accuracy", "- acuracy", "r.yaml:6:5 steps[0].use: unknown stage 'acuracy'; did you mean 'accuracy'?"),
         ("sparsity: 0.25", "sparsty: 0.25", "r.yaml:8:5 steps[1].sparsty: unknown option of stage 'prune'; did you mean 'sparsity'?"),

@@ -18,6 +18,7 @@ from evalsuite.plugins import load
 from evalsuite.reluize.folding import fold_hardness
 from evalsuite.reluize.repair import refit_bias
 from evalsuite.reluize.swap import swap_to_relu
+from evalsuite.run.disjoint import check_disjoint
 from evalsuite.workloads.digits import DigitsResNet
 from evalsuite.workloads.mnist import MnistCNN, read_idx
 from evalsuite.workloads.options import Budget
@@ -67,6 +68,21 @@ def test_parts_are_disjoint_complete_stratified_and_repeatable(name: str) -> Non
         assert (part.inputs.min().item(), part.inputs.max().item()) == (0.0, 1.0)
     assert (data.train.inputs.min().item(), data.train.inputs.max().item()) == (0.0, 1.0)
     assert data.input_shape == tuple(data.test.inputs.shape[1:])
+
+
+@pytest.mark.parametrize("name", ["digits-mlp", "digits-tiny-mlp", "digits-vit", "iris-mlp", "moons-mlp", "mnist-cnn"])
+def test_each_split_cuts_the_same_samples_another_way(name: str) -> None:
+    kind = load("workloads", name).target
+    cut = [kind(split=number).data() for number in (0, 1, 2)]
+    assert torch.equal(cut[0].test.inputs, data_of(name).test.inputs)
+    tests = [{row.tobytes() for row in data.test.inputs.flatten(1).numpy()} for data in cut]
+    assert all(len(one - other) > len(one) // 3 for one, other in zip(tests, tests[1:] + tests[:1], strict=True))
+    for data in cut:
+        check_disjoint(data)
+        assert [len(part) for part in (data.train, data.validation, data.test)] == [
+            len(part) for part in (cut[0].train, cut[0].validation, cut[0].test)
+        ]
+    assert len({kind(split=number).fingerprint() for number in (0, 1)}) == 1
 
 
 @pytest.mark.parametrize("name", [*SIZES, *LANGUAGE])
