@@ -22,7 +22,7 @@ from evalsuite.references import OwnError, declared, is_reference
 from evalsuite.variants import load_variant, options_for, standing, variant_names
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-_NAME_LENGTH = 64  # names become names of files
+NAME_LENGTH = 64  # names become names of files
 TRAIN = "train"  # The name of the making of a network, in rows and in job ids.
 LONGEST = 1e7  # seconds
 _GENERAL = ("trained", "swapped")  # Variants whose names say nothing of an activation.
@@ -173,7 +173,7 @@ _SAID = {
     "list_type": "must be a list, as in [a, b]",
     "tuple_type": "must be a list, as in [a, b]",
     "too_short": "must not be empty",
-    "string_too_long": f"a name has at most {_NAME_LENGTH} characters",
+    "string_too_long": f"a name has at most {NAME_LENGTH} characters",
     "string_pattern_mismatch": "a name is letters, digits, '.', '_' and '-'",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
@@ -185,7 +185,7 @@ _SAID = {
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    name: str = Field(pattern=_NAME, max_length=_NAME_LENGTH)
+    name: str = Field(pattern=_NAME, max_length=NAME_LENGTH)
     baseline: str = "gelu"
     workloads: list[str | dict[str, Any]] = Field(min_length=1)
     variants: list[str | dict[str, Any]] = Field(min_length=1)
@@ -405,8 +405,8 @@ class _Reader:
         if not (isinstance(name, str) and re.fullmatch(_NAME, name)):
             self._problem((*place, "name"), f"a name is letters, digits, '.', '_' and '-', got {name!r}")
             return None
-        if len(name) > _NAME_LENGTH:
-            text = f"a name has at most {_NAME_LENGTH} characters, got {len(name)}; give this one a shorter `name`"
+        if len(name) > NAME_LENGTH:
+            text = f"a name has at most {NAME_LENGTH} characters, got {len(name)}; give this one a shorter `name`"
             self._problem((*place, "name"), text)
             return None
         options = {key: value for key, value in entry.items() if key not in reserved}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.document import plain, read_tree, written
-from evalsuite.recipe import TRAIN, Recipe, parse_recipe
+from evalsuite.recipe import NAME_LENGTH, TRAIN, Part, Recipe, option_names, parse_recipe
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,9 +75,14 @@ def tuning_recipe(recipe: Recipe, rates: Sequence[float], seeds: Sequence[int], 
     """The recipe whose workloads are the given one's, once at each rate, and whose variants are those that train.
 
     Raises:
-        RecipeError: a workload has no such option, or refuses a rate.
-        ValueError: a seed, or a rate, is given twice, or is one of the recipe's own seeds.
+        RecipeError: a workload refuses a rate.
+        ValueError: a workload has no such option; a seed, or a rate, is given twice; or a seed is the recipe's own.
     """
+    for part in recipe.workloads:
+        if "learning_rate" not in option_names(part.target):
+            raise ValueError(
+                f"{file}: workload {part.name!r} has no option `learning_rate`, so there is none to choose"
+            )
     for name, values in (("seed", seeds), ("rate", rates)):
         if len(set(values)) < len(values):
             raise ValueError(f"a {name} is given twice: {', '.join(f'{each:g}' for each in values)}")
@@ -85,7 +90,7 @@ def tuning_recipe(recipe: Recipe, rates: Sequence[float], seeds: Sequence[int], 
         raise ValueError(f"seed {shared[0]} is one that {file} compares by: choose others with --seeds")
     tree = plain(read_tree(recipe.text))
     workloads = [
-        {**_entry(given), "name": _named(part.name, rate), "learning_rate": float(rate)}
+        {**_entry(given), "name": _named(recipe, part, rate), "learning_rate": rate}
         for given, part in zip(tree["workloads"], recipe.workloads, strict=True)
         for rate in rates
     ]
@@ -118,25 +123,38 @@ def _entry(given: Any) -> dict[str, Any]:
     return {"use": given} if isinstance(given, str) else dict(given)
 
 
-def _named(workload: str, rate: float) -> str:
-    return f"{workload}-at-{rate:g}"
+def _named(recipe: Recipe, workload: Part, rate: float) -> str:
+    """ "digits-mlp-at-0.003"; by its number where the name is too long for more."""
+    name = f"{workload.name}-at-{rate!r}"
+    return name if len(name) <= NAME_LENGTH else f"workload-{recipe.workloads.index(workload) + 1}-at-{rate!r}"
 
 
 def tuned(frame: pd.DataFrame, recipe: Recipe, rates: Sequence[float], seeds: Sequence[int]) -> Iterator[Tuned]:
-    """The choice for each workload and variant that trains, from the rows of the run of `tuning_recipe`."""
-    rows = frame[(frame["step"] == TRAIN) & frame["metric"].str.startswith(_PREFIX)]
+    """The choice for each workload and variant that trains, from the rows of the run of `tuning_recipe`.
+
+    One that trains nothing after all, such as a user's model as it is, is left out.
+    """
+    rows = frame[frame["step"] == TRAIN]
     for workload in recipe.workloads:
         for variant in recipe.trained:
             own = {
-                rate: rows[(rows["workload"] == _named(workload.name, rate)) & (rows["variant"] == variant.name)]
+                rate: rows[(rows["workload"] == _named(recipe, workload, rate)) & (rows["variant"] == variant.name)]
                 for rate in rates
             }
+            if all(_untrained(part) for part in own.values()):
+                continue
+            own = {rate: part[part["metric"].str.startswith(_PREFIX)] for rate, part in own.items()}
             metric = next((name for part in own.values() if (name := _loss(part))), "")
             losses = {
                 rate: {int(row["seed"]): float(row["value"]) for _, row in part[part["metric"] == metric].iterrows()}
                 for rate, part in own.items()
             }
             yield Tuned(workload.name, variant.name, metric.removeprefix(_PREFIX), losses, tuple(seeds))
+
+
+def _untrained(rows: pd.DataFrame) -> bool:
+    told = rows[rows["metric"] == "train_loss"]
+    return len(told) > 0 and bool(told["reason"].str.startswith("not trained").all())
 
 
 def _loss(rows: pd.DataFrame) -> str:
