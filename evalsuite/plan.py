@@ -121,7 +121,7 @@ class _Treated:
 
     def __call__(self, workload: Part, variant: Part, seed: int) -> Part:
         rate = self._recipe.learning_rates.get(workload.name, {}).get(self._trainer(variant))
-        cut = seed if self._recipe.split_by_seed and "split" in option_names(workload.target) else None
+        cut = seed if self._recipe.split_by_seed and workload.cut else None
         options = {"learning_rate": rate, "split": cut}
         changed = {option: value for option, value in options.items() if value is not None}
         if not changed:

@@ -20,6 +20,7 @@ from evalsuite.document import DocumentError, plain, position, printable, read_t
 from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
 from evalsuite.references import OwnError, declared, is_reference
 from evalsuite.variants import load_variant, options_for, standing, variant_names
+from evalsuite.workloads.options import SplitBudget
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 NAME_LENGTH = 64  # names become names of files
@@ -68,11 +69,15 @@ class Part:
         """The same with other values of some options.
 
         Raises:
-            ValueError: the class refuses one.
+            ValidationError: an option has another type, or the class refuses it.
         """
-        names = option_names(self.target)
-        target = replace(self.target, **{names[option]: value for option, value in options.items()})
-        return replace(self, options={**self.options, **options}, target=target)
+        made = {**self.options, **options}
+        return replace(self, options=made, target=construct(type(self.target), made))
+
+    @property
+    def cut(self) -> bool:
+        """Whether it is a workload that cuts its data itself, by the number of a shuffle."""
+        return isinstance(self.target, SplitBudget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +337,15 @@ class _Reader:
                     self._problem((*place, variant), self._untrained(recipe, variant, trained))
                     continue
                 self._with((*place, variant), workloads[name], "learning_rate", rate)
-        if recipe.split_by_seed and not any("split" in option_names(part.target) for part in recipe.workloads):
+        if not recipe.split_by_seed:
+            return
+        if not any(part.cut for part in recipe.workloads):
             text = "no workload here has the option `split`: their data come cut; leave this out"
             self._problem(("split_by_seed",), text)
+        for index, part in enumerate(recipe.workloads):
+            if part.cut and "split" in part.options:
+                text = "by `split_by_seed` each seed has a split of its own; leave one of the two out"
+                self._problem(("workloads", index, "split"), text)
 
     def _untrained(self, recipe: Recipe, variant: str, trained: set[str]) -> str:
         part = next((each for each in recipe.variants if each.name == variant), None)
@@ -346,10 +357,8 @@ class _Reader:
         if option not in option_names(workload.target):
             self._problem(place, f"workload {workload.use!r} has no option {option!r}")
             return
-        try:
-            workload.having({option: value})
-        except ValueError as error:
-            self._problem(place, str(error))
+        given = {"name": workload.name, "use": workload.use, "options": {**workload.options, option: value}}
+        self._build(place, type(workload.target), "workload", given)
 
     def _document(self) -> _Document | None:
         given = plain(self._tree)

@@ -67,7 +67,8 @@ class XIELU(_Integrated):
         """f(x), of the shape of x."""
         # Clamped, not chosen by `where`: a branch not taken would send 0 * inf into the gradient for large inputs.
         left = x.clamp(max=0)
-        return self.p * x.clamp(min=0).square() + self.n * (torch.expm1(left) - left) + BETA * x
+        # ELU is exp(y) - 1 there, to the same bits; ONNX has no operator expm1.
+        return self.p * x.clamp(min=0).square() + self.n * (functional.elu(left) - left) + BETA * x
 
 
 class XIPReLU(_Integrated):

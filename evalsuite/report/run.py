@@ -159,6 +159,27 @@ class Run:
         return f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)} ({', '.join(map(str, self.seeds))})"
 
     @property
+    def replicates(self) -> str:
+        """What the intervals speak of: of other trainings alone, or of other splits of the same data too."""
+        splits = self._splits
+        by_seed = [name for name, cuts in splits.items() if cuts > 1]
+        if not by_seed:
+            return "Seeds are the only replicates; the test samples are the same for all of them."
+        alone = [name for name in splits if name not in by_seed]
+        told = (
+            "Each seed is another training on another split of the same data: the intervals speak of both. "
+            "The splits overlap."
+        )
+        return f"{told} On {', '.join(alone)} all seeds have the same test samples." if alone else told
+
+    @property
+    def _splits(self) -> dict[str, int]:
+        """How many splits of its data each workload has."""
+        given = self.frame.drop_duplicates(["workload", "seed"])[["workload", "workload_options"]]
+        cuts = given["workload_options"].map(lambda options: options.get("split"))
+        return {str(name): int(own.nunique()) for name, own in cuts.groupby(given["workload"], sort=False)}
+
+    @property
     def tested(self) -> int:
         """How many differences have an interval of some width."""
         clock = self.whole["timing"].astype(bool) & (self.whole["unit"] != "ratio")

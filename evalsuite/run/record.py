@@ -9,10 +9,11 @@ import platform
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -80,7 +81,8 @@ class RunRecord:
             ],
             recipe_text=recipe.text,
             data={
-                part.name: {"fingerprint": part.target.fingerprint(), "help": _help(part)} for part in recipe.workloads
+                part.name: {"fingerprint": part.target.fingerprint(), "help": _help(part, _treated(part, jobs))}
+                for part in recipe.workloads
             },
             variants_help={part.name: _help(part) for part in recipe.variants},
             versions={"python": platform.python_version(), **{name: _version(name) for name in sorted(libraries)}},
@@ -138,10 +140,17 @@ def commit_of(commits: Iterable[str]) -> dict[str, Any]:
     return {"commit": ", ".join(names), "dirty": any(each.endswith("-dirty") for each in every)}
 
 
-def _help(part: Part) -> str:
+def _help(part: Part, treated: Mapping[str, str] = MappingProxyType({})) -> str:
     said = (type(part.target).__doc__ or "").strip().split("\n")[0]
-    options = ", ".join(f"{name}={value}" for name, value in options_of(part).items())
+    options = ", ".join(f"{name}={treated.get(name, value)}" for name, value in options_of(part).items())
     return f"{said} [{options}]" if options else said
+
+
+def _treated(workload: Part, jobs: Iterable[Job]) -> dict[str, str]:
+    """The options whose values are not the same in all of its jobs, and what they go by."""
+    met = [options_of(job.workload) for job in jobs if job.workload.name == workload.name]
+    by = {"learning_rate": "by variant", "split": "by seed"}
+    return {name: text for name, text in by.items() if len({each.get(name) for each in met}) > 1}
 
 
 def now() -> str:

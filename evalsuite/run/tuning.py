@@ -29,7 +29,7 @@ class Tuned:
 
     It is the one of the least mean loss over seeds; of those that are not worse than it by more than one standard error
     of the paired difference, the smallest. A rate at which a seed has no loss, or one that is not finite, is not
-    chosen; `chosen` is None where no rate is left.
+    chosen; `chosen` is None where no rate is left, and where a training `failed`, since its loss is not known.
     """
 
     workload: str
@@ -37,6 +37,7 @@ class Tuned:
     metric: str
     losses: dict[float, dict[int, float]]
     seeds: tuple[int, ...]
+    failed: str = ""
 
     @property
     def means(self) -> dict[float, float]:
@@ -48,7 +49,7 @@ class Tuned:
     def chosen(self) -> float | None:
         """See above."""
         means = self.means
-        if not means:
+        if self.failed or not means:
             return None
         best = min(means, key=lambda rate: (means[rate], rate))
         return min(rate for rate in means if means[rate] - means[best] <= self._error(rate, best))
@@ -61,6 +62,10 @@ class Tuned:
     def line(self) -> str:
         """ "digits-mlp gelu: validation nll 0.21 at 0.001, 0.18 at 0.003; chosen 0.003"."""
         means = self.means
+        if self.failed:
+            return (
+                f"{self.workload} {self.variant}: nothing chosen, since {self.failed}; tune again, or without that rate"
+            )
         told = ", ".join(
             f"{means[rate]:.4g} at {rate:g}" if rate in means else f"none at {rate:g}" for rate in sorted(self.losses)
         )
@@ -143,13 +148,14 @@ def tuned(frame: pd.DataFrame, recipe: Recipe, rates: Sequence[float], seeds: Se
             }
             if all(_untrained(part) for part in own.values()):
                 continue
+            failed = next((text for part in own.values() if (text := _failure(part))), "")
             own = {rate: part[part["metric"].str.startswith(_PREFIX)] for rate, part in own.items()}
             metric = next((name for part in own.values() if (name := _loss(part))), "")
             losses = {
                 rate: {int(row["seed"]): float(row["value"]) for _, row in part[part["metric"] == metric].iterrows()}
                 for rate, part in own.items()
             }
-            yield Tuned(workload.name, variant.name, metric.removeprefix(_PREFIX), losses, tuple(seeds))
+            yield Tuned(workload.name, variant.name, metric.removeprefix(_PREFIX), losses, tuple(seeds), failed)
 
 
 def _untrained(rows: pd.DataFrame) -> bool:
@@ -157,9 +163,16 @@ def _untrained(rows: pd.DataFrame) -> bool:
     return len(told) > 0 and bool(told["reason"].str.startswith("not trained").all())
 
 
+def _failure(rows: pd.DataFrame) -> str:
+    """What became of the first training that did not end; empty where all have."""
+    for _, row in rows[rows["metric"] == ""].iterrows():
+        return f"{row['workload']}/{row['variant']}/{row['seed']} is {row['status']}: {row['reason']}"
+    return ""
+
+
 def _loss(rows: pd.DataFrame) -> str:
-    """The first metric that is better lower: the loss, of every task here."""
-    lower = rows[rows["direction"] == Direction.LOWER.value]
+    """The first metric that is better lower and no share of samples: the loss of every task, or a function of it."""
+    lower = rows[(rows["direction"] == Direction.LOWER.value) & (rows["unit"] != "fraction")]
     return str(lower["metric"].iloc[0]) if len(lower) else ""
 
 

@@ -73,7 +73,7 @@ def _check_alike(folders: Sequence[Path], records: Sequence[RunRecord], frames: 
             if one[name] != other[name]:
                 stages = f"{one[name][0]} and {other[name][0]}"
                 raise Refused(f"{both}: the step {name} is {stages}, or follows other steps; give them different names")
-        if differing := differing_options([frames[0], frame]):
+        if differing := differing_options([frames[0], frame], ["workload", "variant"]):
             raise Refused(f"{both}: {'; '.join(differing)}; give them different names")
 
 

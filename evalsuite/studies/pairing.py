@@ -5,7 +5,7 @@ So all that a report says of variants and a baseline it says of a run and the on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,29 +132,45 @@ def _differing(records: Sequence[Record], frames: Sequence[pd.DataFrame], labels
     for name in records[0].table("data").keys() & records[1].table("data").keys():
         own, now = (each.text("data", name, "fingerprint") for each in records)
         found += [f"the data of {name} differ: fingerprint {own[:12]} against {now[:12]}"] if own != now else []
-    return [*found, *differing_options(frames), *_differing_seeds(frames, labels)]
+    return [*found, *differing_options(frames, ["workload"]), *_differing_seeds(frames, labels)]
 
 
-def differing_options(frames: Sequence[pd.DataFrame]) -> list[str]:
-    """Of each step, each variant and each workload, as the rows carry them."""
-    found: dict[str, None] = {}
+def differing_options(frames: Sequence[pd.DataFrame], network: Sequence[str]) -> list[str]:
+    """Of each step, and of the variant and the workload of each network, as the rows carry them.
+
+    Args:
+        network: the columns that name one. The splits of its seeds are compared seed by seed.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
     for column in OPTIONS:
-        key = ["workload", "step"] if column == "options" else ["workload"]
-        one, other = (
-            {
-                tuple(place): given
-                for *place, given in frame.drop_duplicates(key)[[*key, column]].itertuples(index=False)
-            }
-            for frame in frames
-        )
-        for place in one.keys() & other.keys():
-            own, now = one[place], other[place]
-            names = sorted(name for name in own | now if own.get(name) != now.get(name))
-            told = ", ".join(f"{name} {own.get(name)!r} against {now.get(name)!r}" for name in names)
-            where = place[1] if column == "options" else f"{column.removesuffix('_options')} of {place[0]}"
-            if told:
-                found[f"the options of {where} differ: {told}"] = None
-    return sorted(found)
+        key = ["workload", "step"] if column == "options" else [*network]
+        for names, options in ((key, _told), ([*key, "seed"], _split)):
+            one, other = ({place: options(given) for place, given in _placed(frame, names, column)} for frame in frames)
+            for place in one.keys() & other.keys():
+                own, now = one[place], other[place]
+                differ = sorted(name for name in own | now if own.get(name) != now.get(name))
+                told = ", ".join(f"{name} {own.get(name)!r} against {now.get(name)!r}" for name in differ)
+                where = place[1] if column == "options" else f"{column.removesuffix('_options')} of {'/'.join(place)}"
+                if told:
+                    found.setdefault((column, told), []).append(where)
+    return sorted(
+        f"the options of {min(where)}{f' and {more} more' if (more := len({*where}) - 1) else ''} differ: {told}"
+        for (_, told), where in found.items()
+    )
+
+
+def _placed(frame: pd.DataFrame, names: list[str], column: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    for *place, given in frame.drop_duplicates(names)[[*names, column]].itertuples(index=False):
+        yield tuple(map(str, place)), given
+
+
+def _told(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are the same for all seeds."""
+    return {name: value for name, value in given.items() if name != "split"}
+
+
+def _split(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name == "split"}
 
 
 def _differing_seeds(frames: Sequence[pd.DataFrame], labels: Sequence[str]) -> list[str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import io
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import mpmath
+import onnxruntime
 import pytest
 import torch
 from mpmath import mpf
@@ -354,6 +357,17 @@ def test_what_hardens_to_relu_does_so_uniformly(case: Case) -> None:
 def test_every_registered_row_passes_the_kit(plugin) -> None:
     assert plugin.target.name == plugin.name
     assert check_activation(plugin.target)[0] == "make"
+
+
+@pytest.mark.parametrize("plugin", load_all("activations"), ids=lambda plugin: plugin.name)
+def test_every_activation_has_an_onnx_form(plugin) -> None:
+    module, x = plugin.target.make(4), torch.linspace(-6, 6, 24).reshape(6, 4)
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the exporter that Brevitas has
+        torch.onnx.export(module, (x,), file, input_names=["x"], opset_version=20, dynamo=False)
+    (made,) = onnxruntime.InferenceSession(file.getvalue()).run(None, {"x": x.numpy()})
+    assert torch.allclose(torch.from_numpy(made), module(x).detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_modules_start_at_the_published_parameters() -> None:

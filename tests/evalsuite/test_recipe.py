@@ -82,8 +82,16 @@ def test_rates_and_splits_are_of_the_network_that_is_trained_and_of_all_that_is_
     assert {(seed, target.split) for (name, _, seed), target in met.items() if name == "digits-mlp"} == {(0, 0), (1, 1)}
     assert {target for (name, *_), target in met.items() if name == "text-gpt"} == {recipe.workloads[1].target}
     assert {target.epochs for (name, *_), target in met.items() if name == "digits-mlp"} == {2}
-    jobs = [job for job in jobs_of(recipe) if job.step is None and job.workload.name == "digits-mlp"]
-    assert len({frozenset(inputs_of(job, "").items()) for job in jobs}) == len(jobs)
+    plain = {
+        job.id: inputs_of(job, "") for job in jobs_of(parse_recipe(recipe.text.replace("split_by_seed: true", "")))
+    }
+    for job in jobs_of(recipe):
+        own = inputs_of(job, "")
+        changed = {name for name in own if own[name] != plain[job.id][name]}
+        # A first seed's split is the default; text comes cut.
+        assert changed == ({"workload option split"} if job.workload.name == "digits-mlp" and job.seed else set()), (
+            job.id
+        )
     assert recipe.digest != parse_recipe(recipe.text.replace("0.02", "0.01")).digest
 
 
@@ -129,6 +137,7 @@ def test_comments_and_layout_do_not_make_another_recipe() -> None:
         ("name: late, start: 0.5}]", "name: late}, gelu-swap]\nlearning_rates: {digits-mlp: {gelu-swap: 0.1}}", "r.yaml:4:31 learning_rates.digits-mlp.gelu-swap: 'gelu-swap' starts from the network of 'gelu', and takes the rate of that"),
         ("{use: digits-mlp, epochs: 2}]", "text-gpt]\nsplit_by_seed: true", "r.yaml:3:1 split_by_seed: no workload here has the option `split`: their data come cut; leave this out"),
         ("epochs: 2", "split: -1", "r.yaml:2:13 workloads[0]: split must be in [0, 2^31), got -1"),
+        ("epochs: 2}]", "split: 3}]\nsplit_by_seed: true", "r.yaml:2:31 workloads[0].split: by `split_by_seed` each seed has a split of its own; leave one of the two out"),
         ("[0, 1]", "[true]", "r.yaml:4:9 seeds[0]: must be a whole number, got True"),
         ("- accuracy", "- acuracy", "r.yaml:6:5 steps[0].use: unknown stage 'acuracy'; did you mean 'accuracy'?"),
         ("sparsity: 0.25", "sparsty: 0.25", "r.yaml:8:5 steps[1].sparsty: unknown option of stage 'prune'; did you mean 'sparsity'?"),

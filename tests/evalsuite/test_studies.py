@@ -28,6 +28,7 @@ from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.run import Run
 from evalsuite.results import as_table, read_results
 from evalsuite.run.record import read_record as read_run_record
+from evalsuite.studies.pairing import differing_options
 
 REPORTS = Path(evalsuite.__file__).parent.parent / "reports"
 SAMPLE = REPORTS / "sample"
@@ -146,6 +147,29 @@ def test_runs_that_mean_different_things_by_a_name_are_refused(
     assert done.exit_code == 2
     assert told in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def _optioned(rates: dict[str, float], seeds: range, split: Callable[[int], int]) -> pd.DataFrame:
+    """Rows of an arm each, with its learning rate, and a split of each seed."""
+    return pd.DataFrame(
+        {"workload": "w", "variant": arm, "step": "train", "seed": seed, "options": {}, "variant_options": {},
+         "workload_options": {"learning_rate": rate, "split": split(seed)}}
+        for arm, rate in rates.items() for seed in seeds
+    )  # fmt: skip
+
+
+def test_rates_are_compared_by_arm_and_splits_by_seed() -> None:
+    network = ["workload", "variant"]
+    rates = {"gelu": 0.01, "relu": 0.003}
+    first, rest = _optioned(rates, range(3), int), _optioned(rates, range(3, 6), int)
+    assert differing_options([first, rest], network) == []
+    told = "the options of workload of w/relu differ: learning_rate 0.003 against 0.01"
+    assert differing_options([first, _optioned({"gelu": 0.01, "relu": 0.01}, range(3, 6), int)], network) == [told]
+    told = "the options of workload of w/gelu/2 and 1 more differ: split 2 against 0"
+    assert told in differing_options([first, _optioned(rates, range(3), lambda seed: 0)], network)
+    told = "the options of workload of w/gelu and 1 more differ: learning_rate 0.1 against 0.2"
+    both = [_optioned(dict.fromkeys(rates, rate), range(1), int) for rate in (0.1, 0.2)]
+    assert differing_options(both, network) == [told]
 
 
 def test_a_job_with_two_outcomes_is_refused(tmp_path: Path) -> None:

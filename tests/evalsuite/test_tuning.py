@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import math
 
+import pandas as pd
 import pytest
 from workshop import Workshop
 
 from evalsuite.plan import jobs_of
 from evalsuite.recipe import parse_recipe, read_recipe
-from evalsuite.run.tuning import Tuned, rates_of, tuning_recipe
+from evalsuite.run.tuning import Tuned, rates_of, tuned, tuning_recipe
 
 HEAD = """\
 name: test
@@ -41,6 +42,47 @@ def test_a_rate_without_a_finite_loss_of_every_seed_is_not_chosen() -> None:
     assert chosen([math.nan] * 3, []) is None
     told = Tuned("w", "v", "nll", {0.1: {0: math.nan}}, (0,)).line
     assert told == "w v: no rate gave every seed a finite loss"
+
+
+def test_where_a_training_failed_nothing_is_chosen_and_it_is_named() -> None:
+    recipe = parse_recipe(HEAD + "steps: [accuracy]\n")
+    place = {"workload": "digits-mlp-at-0.1", "variant": "gelu", "step": "train"}
+    ended = {"metric": "validation_nll", "value": 0.5, "status": "ok", "direction": "lower", "unit": "nats"}
+    killed = {
+        "metric": "",
+        "value": math.nan,
+        "status": "timeout",
+        "reason": "ran past 9 s",
+        "direction": "",
+        "unit": "",
+    }
+    frame = pd.DataFrame([{**place, "seed": 7, **ended}, {**place, "seed": 8, **killed}])
+    (found, _) = tuned(frame, recipe, [0.1], [7, 8])
+    assert found.chosen is None
+    assert found.line == (
+        "digits-mlp gelu: nothing chosen, since digits-mlp-at-0.1/gelu/8 is timeout: ran past 9 s; "
+        "tune again, or without that rate"
+    )
+
+
+def test_the_loss_is_no_share_of_samples() -> None:
+    recipe = parse_recipe(HEAD + "steps: [accuracy]\n")
+    place = {
+        "workload": "digits-mlp-at-0.1",
+        "variant": "gelu",
+        "step": "train",
+        "seed": 7,
+        "status": "ok",
+        "reason": "",
+    }
+    metrics = (("cosine", 0.9, "cosine", "higher"), ("cosine_under_95", 0.2, "fraction", "lower"),
+               ("squared_distance", 0.3, "squared distance", "lower"))  # fmt: skip
+    frame = pd.DataFrame(
+        [{**place, "metric": f"validation_{name}", "value": value, "unit": unit, "direction": direction}
+         for name, value, unit, direction in metrics]
+    )  # fmt: skip
+    found = next(tuned(frame, recipe, [0.1], [7]))
+    assert (found.metric, found.losses) == ("squared_distance", {0.1: {7: 0.3}})
 
 
 def test_the_end_of_the_range_is_told() -> None:
@@ -79,8 +121,11 @@ def test_the_command_prints_what_the_recipe_takes_and_keeps_every_loss(workshop:
     table = list(csv.DictReader((workshop.out / "learning-rates.csv").read_text().splitlines()))
     rows = workshop.rows()
     kept = rows[(rows["metric"] == "validation_nll") & rows["value"].notna()]
-    assert sorted(float(line["loss"]) for line in table) == sorted(kept["value"])
-    assert len(table) == 8
+    lines = {(f"{line['workload']}-at-{line['learning_rate']}", line["variant"], int(line["seed"])): float(line["loss"])
+             for line in table}  # fmt: skip
+    places = kept[["workload", "variant", "seed"]].itertuples(index=False, name=None)
+    assert lines == dict(zip(places, kept["value"], strict=True))
+    assert len(table) == len(lines) == 8
     assert not set(rows["metric"]) & {"accuracy", "nll"}  # of the test part
     for wrong, said in (("0", "seed 0 is one that"), ("7,7", "a seed is given twice: 7, 7")):
         refused = workshop.call("tune", recipe, *words, "--seeds", wrong)
