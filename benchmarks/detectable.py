@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ class Asked:
     shown: float = 1.0
     settings: tuple[str, ...] = ("",)
     without: tuple[str, ...] = ()  # Workloads that another endpoint is of.
+    less: tuple[str, str] | None = None  # The step and the metric that are taken from it, of the same network.
 
 
 def _points(
@@ -81,20 +82,40 @@ def detectable(deviation: float, seeds: int, level: float = LEVEL, wanted: float
     return deviation * float(brentq(lambda size: power(size, 1.0, seeds, level) - wanted, high / 1024, high))
 
 
-def gaps(frame: pd.DataFrame, asked: Asked) -> dict[str, list[float]]:
-    """Workload -> the contrast of each seed; of the workloads in which every part of the endpoint has a value."""
-    own = frame[frame["step"].isin(asked.steps) & (frame["metric"] == asked.metric) & frame["sample"].isna()]
-    own = own[~own["workload"].isin(asked.without) & own["setting"].isin(asked.settings)]
-    own = own[own["variant"].isin(CONTRAST) & own["value"].notna()]
+def values(frame: pd.DataFrame, asked: Asked) -> dict[str, dict[tuple[str, int], float]]:
+    """Workload -> (variant, seed) -> the endpoint, of the networks in which every part of it has a value."""
+    found = _means(frame, asked.steps, asked.metric, asked.settings, asked.without)
+    if asked.less is None:
+        return found
+    less = _means(frame, asked.less[:1], asked.less[1], ("",), asked.without)
+    return {
+        workload: {place: own[place] - less[workload][place] for place in own if place in less[workload]}
+        for workload, own in found.items()
+    }
+
+
+def _means(
+    frame: pd.DataFrame, steps: tuple[str, ...], metric: str, settings: tuple[str, ...], without: tuple[str, ...]
+) -> dict[str, dict[tuple[str, int], float]]:
+    own = frame[frame["step"].isin(steps) & (frame["metric"] == metric) & frame["sample"].isna()]
+    own = own[~own["workload"].isin(without) & own["setting"].isin(settings) & own["value"].notna()]
     found: dict[str, dict[tuple[str, int], list[float]]] = {}
     for workload, variant, seed, value in own[["workload", "variant", "seed", "value"]].itertuples(index=False):
         found.setdefault(str(workload), {}).setdefault((str(variant), int(seed)), []).append(float(value))
-    parts = len(asked.steps) * len(asked.settings)
-    return {workload: _paired(values, parts) for workload, values in found.items() if _paired(values, parts)}
+    parts = len(steps) * len(settings)
+    return {
+        workload: {place: math.fsum(every) / parts for place, every in given.items() if len(every) == parts}
+        for workload, given in found.items()
+    }
 
 
-def _paired(values: Mapping[tuple[str, int], Sequence[float]], parts: int) -> list[float]:
-    means = {place: math.fsum(every) / parts for place, every in values.items() if len(every) == parts}
+def gaps(frame: pd.DataFrame, asked: Asked) -> dict[str, list[float]]:
+    """Workload -> the contrast of each seed; of the workloads in which both arms have a value."""
+    found = {workload: _paired(own) for workload, own in values(frame, asked).items()}
+    return {workload: own for workload, own in found.items() if own}
+
+
+def _paired(means: Mapping[tuple[str, int], float]) -> list[float]:
     seeds = sorted({seed for _, seed in means})
     return [means[CONTRAST[0], seed] - means[CONTRAST[1], seed] for seed in seeds
             if all((arm, seed) in means for arm in CONTRAST)]  # fmt: skip

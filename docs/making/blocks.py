@@ -13,17 +13,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.contrasts import drift
+from benchmarks.contrasts import table as answered
 from evalsuite.plugins import load, options_of, texts_of
-from evalsuite.report.matrix import LEVEL, Matrix, MatrixRow, Reading
+from evalsuite.report.matrix import Matrix, MatrixRow, Reading
 from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.run import Run
 from evalsuite.report.section import sections
-from evalsuite.report.statistics import Estimate, holm, seed_difference
 from evalsuite.results import read_results
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"(<!-- (options|answers|contrasts|terms|rooms|file)(?: ([\w./-]+))? -->\n).*?(<!-- end -->)", re.S)
+BLOCK = re.compile(
+    r"(<!-- (options|answers|contrasts|correlations|terms|rooms|file)(?: ([\w./-]+))? -->\n).*?(<!-- end -->)", re.S
+)
 STUDIES = {"reluize": "quality", "quantize": "quantize", "prune": "prune", "bounds": "bounds", "smt": "exact"}
 VARIANT = "annealed"
 _UNKNOWN = (
@@ -31,13 +34,6 @@ _UNKNOWN = (
     "than an n-gram model), or on other splits of the data; [the protocol](reports/PROTOCOL.md) says how that will be "
     "asked."
 )
-# What the protocol asks of a study by itself, each a family of Holm's with its workloads; all other arms are one more.
-FAMILIES = {
-    "ablations": (("gelu",), ("lambda-gelu",), ("hard-switch",)),
-    "learnt-activations": (),
-}
-SHOWN = ("relu",)  # Concluded from nowhere.
-MARGIN = 0.005
 SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
 
 
@@ -120,46 +116,18 @@ def _purpose(room: str) -> str:
 
 
 def contrasts(study: str) -> str:
-    """Each arm of a study less its baseline in test accuracy, with Holm's p in the family that the protocol names."""
-    folder, families = ROOT / "reports" / study, FAMILIES[study]
-    record = read_record(folder)
-    frame = in_order(read_results(folder), record)
-    baseline = baseline_of(frame, record)
-    rows = frame[(frame["step"] == "accuracy") & (frame["metric"] == "accuracy") & frame["value"].notna()]
-    by = {
-        (variant, workload): dict(zip(own["seed"], own["value"], strict=True))
-        for (variant, workload), own in rows.groupby(["variant", "workload"], sort=False)
-    }
-    workloads, arms = rows["workload"].unique(), [each for each in rows["variant"].unique() if each != baseline]
-    found = {(arm, name): seed_difference(by[arm, name], by[baseline, name]) for arm in arms for name in workloads}
-    adjusted: dict[tuple[str, str], float | None] = {}
-    for family in [*families, tuple(arm for arm in arms if not any(arm in own for own in (*families, SHOWN)))]:
-        places = [(arm, name) for arm in family for name in workloads if (arm, name) in found]
-        adjusted |= zip(places, holm(each.p if (each := found[place]) else None for place in places), strict=True)
-    lines = []
-    for arm in arms:
-        cells = [_contrast(found[arm, name], adjusted.get((arm, name)), arm in SHOWN) for name in workloads]
-        lines.append((f"`{arm}`", *(part for cell in cells for part in cell)))
-    head = [part for name in workloads for part in (f"`{name}`, points", "p after Holm", "")]
-    return grid((f"less `{baseline}`", *head), *lines)
+    """What the protocol asks of a study, with Holm's p in the families that it names."""
+    return grid(*answered(study))
 
 
-def _contrast(found: Estimate | None, adjusted: float | None, shown: bool) -> tuple[str, str, str]:
-    """The difference in points with its interval, Holm's p, and what it is called."""
-    if found is None or found.low is None or found.high is None:
-        return "not measured", "", ""
-    mean, low, high = (f"{100 * value:+.2f}" for value in (found.mean, found.low, found.high))
-    text = f"{mean} [{low}, {high}]".replace("-", "−")
-    if adjusted is None:
-        return text, "not tested" if shown else "", ""
-    inside = found.low > -MARGIN and found.high < MARGIN
-    resolved = "better" if found.mean > 0 else "worse"
-    called = resolved if adjusted <= LEVEL else "equivalent" if inside else "no worse" if found.low > -MARGIN else ""
-    return text, f"{adjusted:.2g}", called or "not resolved"
+def correlations(study: str) -> str:
+    """How the drift of λ goes with what deployment comes to."""
+    return grid(*drift(study))
 
 
 MADE: dict[str, Callable[[str], str]] = {
-    "options": options, "answers": answers, "contrasts": contrasts, "terms": terms, "rooms": rooms, "file": file,
+    "options": options, "answers": answers, "contrasts": contrasts, "correlations": correlations,
+    "terms": terms, "rooms": rooms, "file": file,
 }  # fmt: skip
 
 
