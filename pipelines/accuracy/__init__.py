@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from evalsuite import Bench, Classification, Direction, Metric, Network, Outcome, Score, Split
+from evalsuite import Bench, Classification, Direction, Metric, Network, Outcome, Score, Split, Unsupported
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,8 @@ class Accuracy:
         near_zero: an activation's output counts as near zero where its magnitude is at most this share of the
             greatest one of its layer on the training inputs. A unit, or channel, that is near zero on every training
             input is dead. Being relative, the rule is the same for ReLU, GELU and any scale of the weights.
+        partial: whether to measure the network with ReLU in some of its layers: which to replace first, by learnt
+            hardness, by sensitivity on validation data, or at random.
     """
 
     version: ClassVar[str] = "2"
@@ -43,6 +45,7 @@ class Accuracy:
     takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True
     near_zero: float = 1e-3
+    partial: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.near_zero < 1:
@@ -66,7 +69,18 @@ class Accuracy:
             *_swap(before, after, test),
             *(idle.metrics() if idle else _no_idle(_OF_A_FILE)),
         ]
+        if self.partial:
+            metrics += _partial(network, bench)
         return Outcome(metrics)
+
+
+def _partial(network: Network, bench: Bench) -> list[Metric]:
+    from evalsuite import is_file
+    from pipelines.accuracy.partial import partial_swaps
+
+    if network.deployed is not None or is_file(network):
+        raise Unsupported("partial: layers are replaced in a torch module, and this network is a file")
+    return partial_swaps(network.module, bench, _batch(bench.data.test))
 
 
 def _batch(split: Split) -> int:

@@ -1,0 +1,97 @@
+"""Networks of which some layers have ReLU: each order against networks that are swapped by hand."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, Data, LambdaGELU, Network, Split, mean_loss, score, swap_to_relu
+from pipelines.accuracy import Accuracy
+
+HARDNESS = (1.2, 4.0, 2.0)
+PLACES = ("1", "3", "5")
+
+
+def network(hardness: tuple[float, ...] = HARDNESS) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for place, value in enumerate(hardness):
+        layers += [nn.Linear(6 if place else 4, 6), LambdaGELU(hardness=value)]
+    return nn.Sequential(*layers, nn.Linear(6, 3)).eval()
+
+
+def bench(folder: Path, module: nn.Module) -> Bench:
+    """The targets of the test part are what the network says of most samples; those of the others are drawn."""
+    torch.manual_seed(1)
+    inputs = 3 * torch.randn(200, 4)
+    with torch.no_grad():
+        targets = module(inputs).argmax(1)
+    targets[::3] = torch.randint(3, (len(targets[::3]),))
+    part, other = Split(inputs[:150], targets[:150]), Split(inputs[150:], targets[150:])
+    return Bench(Data(part, part, other, part, (-9.0, 9.0), 3, "by hand"), 0, folder, 60.0, lambda module, epochs: None)
+
+
+def measured(module: nn.Module, there: Bench) -> dict[tuple[str, str, int], float | None]:
+    """Name, order and number of layers -> value; -1 layers: the mean."""
+    outcome = Accuracy(partial=True).run(Network("hand", module, (4,), 3), there)
+    return {
+        (each.name, str(each.setting["order"]), int(each.setting.get("layers", -1))): each.value  # type: ignore[call-overload]
+        for each in outcome.metrics if "partial" in each.name
+    }  # fmt: skip
+
+
+def test_every_order_is_of_the_networks_that_it_names(tmp_path: Path) -> None:
+    module = network()
+    there = bench(tmp_path, module)
+
+    def swapped(*places: str) -> nn.Module:
+        return swap_to_relu(module, keep=[each for each in PLACES if each not in places]) if places else module
+
+    def accuracy(*places: str) -> float | None:
+        return score(swapped(*places), there.data.test).headline.value
+
+    found = measured(module, there)
+    alone = sorted(PLACES, key=lambda place: mean_loss(swapped(place), there.data.validation))
+    for order, places in (("hardness", ["3", "5", "1"]), ("sensitivity", alone)):
+        values = [accuracy(*places[:size]) for size in range(4)]
+        assert [found["accuracy_of_partial_swap", order, size] for size in range(4)] == values
+        assert found["accuracy_over_partial_swaps", order, -1] == pytest.approx(fmean(filter(None, values[1:3])))
+    for size in range(4):
+        every = [accuracy(*each) for each in combinations(PLACES, size)]
+        assert found["accuracy_of_partial_swap", "random", size] == pytest.approx(fmean(filter(None, every)))
+    # Else every order would be as good.
+    assert len({found["accuracy_of_partial_swap", order, 1] for order in ("hardness", "sensitivity", "random")}) > 1
+    assert all(isinstance(layer, LambdaGELU) for layer in module[1::2])
+
+
+@pytest.mark.parametrize(
+    ("module", "reasons"),
+    [
+        (network((1.5,)), ["an order takes two activations that ReLU can replace, and the network has 1"] * 3),
+        (swap_to_relu(network()), ["an order takes two activations that ReLU can replace, and the network has 0"] * 3),
+        (nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 3)).eval(),
+         ["no layer has a learnt hardness, so there is no order by it"]),
+    ],
+    ids=["one layer", "swapped already", "GELU"],
+)  # fmt: skip
+def test_where_there_is_no_order_the_row_says_why(tmp_path: Path, module: nn.Module, reasons: list[str]) -> None:
+    outcome = Accuracy(partial=True).run(Network("hand", module, (4,), 3), bench(tmp_path, module))
+    lacking = [each for each in outcome.metrics if "partial" in each.name and each.value is None]
+    assert [each.reason for each in lacking] == reasons
+
+
+def test_many_layers_are_drawn_by_the_seed_alone(tmp_path: Path) -> None:
+    module = network((1.2, 4.0, 2.0, 1.7, 3.0, 1.1, 2.5))
+    there = bench(tmp_path, module)
+    assert measured(module, there) == measured(module, there)
+
+
+def test_it_is_asked_for(tmp_path: Path) -> None:
+    module = network()
+    outcome = Accuracy().run(Network("hand", module, (4,), 3), bench(tmp_path, module))
+    assert not [each.name for each in outcome.metrics if "partial" in each.name]
