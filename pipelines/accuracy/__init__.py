@@ -34,7 +34,7 @@ class Accuracy:
         near_zero: an activation's output counts as near zero where its magnitude is at most this share of the
             greatest one of its layer on the training inputs. A unit, or channel, that is near zero on every training
             input is dead. Being relative, the rule is the same for ReLU, GELU and any scale of the weights.
-        partial: whether to measure the network with ReLU in some of its layers: which to replace first, by learnt
+        partial_swaps: whether to measure the network with ReLU in some of its layers: which to replace first, by learnt
             hardness, by sensitivity on validation data, or at random.
     """
 
@@ -45,7 +45,7 @@ class Accuracy:
     takes_any_task: ClassVar[bool] = True
     takes_deployed: ClassVar[bool] = True
     near_zero: float = 1e-3
-    partial: bool = False
+    partial_swaps: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.near_zero < 1:
@@ -69,7 +69,7 @@ class Accuracy:
             *_swap(before, after, test),
             *(idle.metrics() if idle else _no_idle(_OF_A_FILE)),
         ]
-        if self.partial:
+        if self.partial_swaps:
             metrics += _partial(network, bench)
         return Outcome(metrics)
 
@@ -79,7 +79,7 @@ def _partial(network: Network, bench: Bench) -> list[Metric]:
     from pipelines.accuracy.partial import partial_swaps
 
     if network.deployed is not None or is_file(network):
-        raise Unsupported("partial: layers are replaced in a torch module, and this network is a file")
+        raise Unsupported("partial_swaps: layers are replaced in a torch module, and this network is a file")
     return partial_swaps(network.module, bench, _batch(bench.data.test))
 
 

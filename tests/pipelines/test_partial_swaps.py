@@ -38,7 +38,7 @@ def bench(folder: Path, module: nn.Module) -> Bench:
 
 def measured(module: nn.Module, there: Bench) -> dict[tuple[str, str, int], float | None]:
     """Name, order and number of layers -> value; -1 layers: the mean."""
-    outcome = Accuracy(partial=True).run(Network("hand", module, (4,), 3), there)
+    outcome = Accuracy(partial_swaps=True).run(Network("hand", module, (4,), 3), there)
     return {
         (each.name, str(each.setting["order"]), int(each.setting.get("layers", -1))): each.value  # type: ignore[call-overload]
         for each in outcome.metrics if "partial" in each.name
@@ -80,7 +80,7 @@ def test_every_order_is_of_the_networks_that_it_names(tmp_path: Path) -> None:
     ids=["one layer", "swapped already", "GELU"],
 )  # fmt: skip
 def test_where_there_is_no_order_the_row_says_why(tmp_path: Path, module: nn.Module, reasons: list[str]) -> None:
-    outcome = Accuracy(partial=True).run(Network("hand", module, (4,), 3), bench(tmp_path, module))
+    outcome = Accuracy(partial_swaps=True).run(Network("hand", module, (4,), 3), bench(tmp_path, module))
     lacking = [each for each in outcome.metrics if "partial" in each.name and each.value is None]
     assert [each.reason for each in lacking] == reasons
 
