@@ -84,11 +84,12 @@ class Contrast:
         assert found.low is not None
         assert found.high is not None
         margin = self.question.margin
-        bounded = "equivalent" if max(-found.low, found.high) < margin else "no worse" if found.low > -margin else ""
         if self.adjusted is None:
             return ""
-        resolved = ("better" if found.mean > 0 else "worse") if self.adjusted <= LEVEL else ""
-        return ", ".join(filter(None, (resolved, bounded))) or "not resolved"
+        equivalent = max(-found.low, found.high) < margin
+        if self.adjusted <= LEVEL:
+            return ("better" if found.mean > 0 else "worse") + (", within the margin" if equivalent else "")
+        return "equivalent" if equivalent else "no worse" if found.low > -margin else "not resolved"
 
 
 def contrasts(study: str) -> Iterator[Contrast]:

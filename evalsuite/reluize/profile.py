@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from evalsuite.activations.census import census
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.contract import Direction, Metric
 
@@ -41,6 +42,21 @@ class LayerHardness:
             yield Metric("hardness_spread", self.spread, "lambda", Direction.NEUTRAL, where)
         for progress, value in self.course:
             yield Metric("hardness_profile", value, "lambda", Direction.NEUTRAL, {**where, "progress": progress})
+
+
+def learnt_parameters(module: nn.Module) -> Iterator[Metric]:
+    """What activations other than those with a hardness have learnt: the mean over a layer's channels.
+
+    A parameter `raw_p` that stands for a p > 0 is told as p.
+    """
+    for found in census(module):
+        if isinstance(found.module, Hardenable):
+            continue
+        for name in found.traits.parameters:
+            told = name.removeprefix("raw_")
+            value = float(getattr(found.module, told).detach().double().mean())
+            setting = {"layer": found.path, "parameter": told}
+            yield Metric("learnt_parameter", value, "coefficient", Direction.NEUTRAL, setting)
 
 
 class HardnessProfile:

@@ -176,6 +176,7 @@ def _describe(error: BaseException) -> str:
 def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     from evalsuite.exporting import keep_exported
     from evalsuite.networks import load_network, save_network
+    from evalsuite.reluize.profile import learnt_parameters
     from evalsuite.run.making import data_of, make_network
 
     job = assignment.job
@@ -192,7 +193,8 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     save_network(network, folder, workload)
     if job.exported:
         keep_exported(load_network(folder, workload, data), folder)
-    rows = _rows([*_validation(network, data), *_training(made, seconds, workload, data.task)], labels)
+    found = [*_training(made, seconds, workload, data.task), *learnt_parameters(network.module)]
+    rows = _rows([*_validation(network, data), *found], labels)
     parts = ("train", "calibration", "validation", "test")
     samples = {part: len(getattr(data, part)) for part in parts}
     return Found(Status.OK, rows, network=digest_network(folder), samples=samples)

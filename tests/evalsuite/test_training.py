@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from evalsuite.activations import LambdaGELU
+from evalsuite.activations.integrated import XIELU
 from evalsuite.contract import Split
+from evalsuite.reluize.profile import learnt_parameters
 from evalsuite.reluize.training import fit
 from evalsuite.workloads.layers import convolution
 from evalsuite.workloads.options import Budget
@@ -84,3 +87,19 @@ def test_bfloat16_is_of_the_passes_alone() -> None:
     with torch.no_grad():
         apart = (module(SPLIT.inputs) - exact(SPLIT.inputs)).abs().max()
     assert 0 < apart < 0.5
+
+
+def test_what_activations_learnt_is_told_by_layer_and_a_raw_parameter_as_what_it_stands_for() -> None:
+    first, second = XIELU(), nn.PReLU(3)
+    with torch.no_grad():
+        first.raw_p.fill_(1.0)
+        first.raw_n.fill_(-2.0)
+        second.weight.copy_(torch.tensor([0.1, 0.2, 0.6]))
+    module = nn.Sequential(nn.Linear(2, 3), first, nn.Linear(3, 3), second, LambdaGELU(), nn.ReLU(), nn.GELU())
+    told = {(each.setting["layer"], each.setting["parameter"]): each.value for each in learnt_parameters(module)}
+    softplus = {value: math.log1p(math.exp(value)) for value in (1.0, -2.0)}
+    assert told == {
+        ("1", "p"): pytest.approx(softplus[1.0]),
+        ("1", "n"): pytest.approx(0.5 + softplus[-2.0]),
+        ("3", "weight"): pytest.approx(0.3),
+    }
