@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.detectable import REPORTS, Asked, values
-from evalsuite.report.matrix import LEVEL
+from evalsuite.report.matrix import FEWEST, LEVEL
 from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.statistics import Estimate, holm, seed_difference
 from evalsuite.results import read_results
@@ -29,6 +29,8 @@ FOUR_BITS = replace(
     ACCURACY, name="4-bit integers", steps=("w4", "w4-both-sides"), metric="integer_accuracy", less=FLOAT
 )
 HALF = replace(ACCURACY, name="half of the channels", steps=("prune-50",), less=FLOAT)
+PARTIAL = replace(ACCURACY, name="partial swaps", metric="accuracy_over_partial_swaps")
+ORDERS = ("hardness", "sensitivity", "random")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Study:
         treated: whether the baseline is the treatment, so that those are told as it less the arm.
         together: whether all other arms are one family; else they are shown and not tested.
         shown: arms that are not tested in any case.
+        pairs: the differences that are told, of a study without a family; else all arms less the baseline.
     """
 
     questions: tuple[Asked, ...] = (ACCURACY,)
@@ -48,70 +51,101 @@ class Study:
     treated: bool = False
     together: bool = False
     shown: tuple[str, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def told(self, baseline: str, arms: Sequence[str]) -> list[tuple[str, str]]:
+        """The pairs of arms, the first less the second."""
+        turned = self.alone if self.treated else ()
+        return [*self.pairs] or [(baseline, arm) if arm in turned else (arm, baseline) for arm in arms]
+
+    def families(self, baseline: str, arms: Sequence[str]) -> list[list[tuple[str, str]]]:
+        """The pairs of each family of Holm's."""
+        rest = [arm for arm in arms if arm not in (*self.alone, *self.shown)] if self.together else []
+        return [self.told(baseline, family) for family in (*((arm,) for arm in self.alone), rest) if family]
 
 
 _ABLATIONS = Study(alone=("gelu", "lambda-gelu", "hard-switch"), treated=True, together=True, shown=("relu",))
+_LEARNT = ("relu2", "xielu", "xiprelu", "xsilu", "prelu", "gelu")
 STUDIES = {
     "ablations": _ABLATIONS,
     "ablations-sgd": _ABLATIONS,
     "learnt-activations": Study(together=True),
     "downstream": Study(questions=(FOUR_BITS, HALF, RADIUS), alone=("annealed",)),
-    "same-rates": Study(),
+    "same-rates": Study(
+        pairs=(
+            *(("annealed", arm) for arm in ("gelu", "hard-switch", "lambda-gelu")),
+            *((arm, "relu") for arm in _LEARNT),
+        )
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A difference of two arms on one workload; `adjusted` is Holm's p, None where it is not tested."""
+    """A difference of two arms on one workload; `adjusted` is Holm's p, None where it is not tested.
+
+    `asked` is how many seeds the study has: of fewer than four fifths of them nothing is concluded.
+    """
 
     question: Asked
     text: str
     workload: str
     found: Estimate | None
     adjusted: float | None
+    asked: int
 
     @property
     def cells(self) -> tuple[str, str, str]:
         """The difference with its interval, Holm's p, and what it is called."""
-        if self.found is None or self.found.low is None or self.found.high is None:
+        found = self.found
+        if found is None:
             return "not measured", "", ""
-        shown = [f"{self.question.shown * each:+.2f}" for each in (self.found.mean, self.found.low, self.found.high)]
-        mean, low, high = (each.replace("-", "−") for each in shown)
-        text = "0 in every seed" if self.found.constant and not self.found.mean else f"{mean} [{low}, {high}]"
-        return text, f"{self.adjusted:.2g}" if self.adjusted is not None else "", self._called(self.found)
-
-    def _called(self, found: Estimate) -> str:
-        assert found.low is not None
-        assert found.high is not None
-        margin = self.question.margin
+        shown = [
+            f"{self.question.shown * each:+.2f}" for each in (found.mean, found.low, found.high) if each is not None
+        ]
+        mean, *ends = (each.replace("-", "−") for each in shown)
+        text = f"{mean} [{', '.join(ends)}]" if ends else mean
+        if found.constant:
+            text = f"{mean if found.mean else '0'} in every seed"
+        if found.n < self.asked:
+            text += f", n = {found.n} of {self.asked}"
         if self.adjusted is None:
-            return ""
-        equivalent = max(-found.low, found.high) < margin
+            return text, "", ""
+        if found.low is None or found.high is None or found.n < FEWEST * self.asked:
+            return text, "", "not concluded from"
+        return text, f"{self.adjusted:.2g}", self._called(found.mean, found.low, found.high)
+
+    def _called(self, mean: float, low: float, high: float) -> str:
+        assert self.adjusted is not None
+        if low == high:
+            return ""  # which the first cell says
+        margin = self.question.margin
+        equivalent = max(-low, high) < margin
         if self.adjusted <= LEVEL:
-            return ("better" if found.mean > 0 else "worse") + (", within the margin" if equivalent else "")
-        return "equivalent" if equivalent else "no worse" if found.low > -margin else "not resolved"
+            return ("better" if mean > 0 else "worse") + (", within the margin" if equivalent else "")
+        return "equivalent" if equivalent else "no worse" if low > -margin else "not resolved"
 
 
 def contrasts(study: str) -> Iterator[Contrast]:
-    """Those of a committed study, in the order of its questions, arms and workloads."""
+    """Those of a committed study, in the order of its questions, arms and workloads.
+
+    A family has a test for each of its arms and each workload of the study, whether it could be made or not.
+    """
     frame, baseline = _read(study)
     asked = STUDIES[study]
     arms = [each for each in frame["variant"].unique() if each != baseline]
-    rest = tuple(each for each in arms if each not in (*asked.alone, *asked.shown))
+    workloads, seeds = list(frame["workload"].unique()), frame["seed"].nunique()
     for question in asked.questions:
-        found = {
-            (arm, workload): _difference(own, baseline, arm, turned=asked.treated and arm in asked.alone)
-            for arm in arms
-            for workload, own in values(frame, question).items()
-        }
-        adjusted: dict[tuple[str, str], float | None] = {}
-        for family in [*((arm,) for arm in asked.alone), *([rest] if asked.together else [])]:
-            places = [place for place in found if place[0] in family]
-            adjusted |= zip(places, holm(_p(found[place]) for place in places), strict=True)
-        for (arm, workload), each in found.items():
-            pair = (baseline, arm) if asked.treated and arm in asked.alone else (arm, baseline)
+        own = values(frame, question)
+        pairs = asked.told(baseline, arms)
+        found = {(pair, name): _difference(own.get(name, {}), *pair) for pair in pairs for name in workloads}
+        adjusted: dict[tuple[tuple[str, str], str], float | None] = {}
+        for family in asked.families(baseline, arms):
+            places = [(pair, name) for pair in family for name in workloads]
+            adjusted |= zip(places, holm(_p(found[place], seeds) for place in places), strict=True)
+        for (pair, name), each in found.items():
             text = f"`{pair[0]}` − `{pair[1]}`"
-            yield Contrast(question, text, workload, each, adjusted.get((arm, workload)))
+            yield Contrast(question, text, name, each, adjusted.get((pair, name)), seeds)
 
 
 def _read(study: str) -> tuple[pd.DataFrame, str]:
@@ -120,16 +154,14 @@ def _read(study: str) -> tuple[pd.DataFrame, str]:
     return frame, baseline_of(frame, record)
 
 
-def _difference(own: Mapping[tuple[str, int], float], baseline: str, arm: str, *, turned: bool) -> Estimate | None:
-    of, less = ({seed: value for (name, seed), value in own.items() if name == each} for each in (arm, baseline))
-    return seed_difference(less, of) if turned else seed_difference(of, less)
+def _difference(own: Mapping[tuple[str, int], float], arm: str, other: str) -> Estimate | None:
+    of, less = ({seed: value for (name, seed), value in own.items() if name == each} for each in (arm, other))
+    return seed_difference(of, less)
 
 
-def _p(found: Estimate | None) -> float | None:
-    """Of a difference that is 0 in every seed it is 1: such a test counts in its family too."""
-    if found is not None and found.constant and not found.mean:
-        return 1.0
-    return found.p if found else None
+def _p(found: Estimate | None, seeds: int) -> float:
+    """1 for what is no test, since its family is as large as it was declared."""
+    return found.p if found is not None and found.p is not None and found.n >= FEWEST * seeds else 1.0
 
 
 def table(study: str) -> list[tuple[str, ...]]:
@@ -137,16 +169,44 @@ def table(study: str) -> list[tuple[str, ...]]:
     every = list(contrasts(study))
     workloads = list(dict.fromkeys(each.workload for each in every))
     tested, several = any(each.adjusted is not None for each in every), len(STUDIES[study].questions) > 1
-    lines: dict[tuple[str, str], dict[str, Contrast]] = {}
+    lines: dict[tuple[str, str], list[Contrast]] = {}
     for each in every:
-        lines.setdefault((f"{each.question.name}, {each.question.unit}", each.text), {})[each.workload] = each
+        lines.setdefault((_named(each.question), each.text), []).append(each)
     unit = "" if several else f", {every[0].question.unit}"
     head = [part for name in workloads for part in (f"`{name}`{unit}", *(("p after Holm", "") if tested else ()))]
     rows = [
-        (*names[0 if several else 1 :], *(part for name in workloads for part in own[name].cells[: 3 if tested else 1]))
+        (*names[0 if several else 1 :], *(part for each in own for part in each.cells[: 3 if tested else 1]))
         for names, own in lines.items()
     ]
     return [(*(("question",) if several else ()), "difference", *head), *rows]
+
+
+def orders(study: str = "partial") -> list[tuple[str, ...]]:
+    """Which layers to give ReLU first: each order less the random one, on the same networks; the first is tested."""
+    frame, arm = _read(study)
+    workloads, seeds = list(frame["workload"].unique()), frame["seed"].nunique()
+    by = {order: values(frame, replace(PARTIAL, settings=(f"order={order}",))) for order in ORDERS}
+    of = {(order, name): {seed: value for (variant, seed), value in own.get(name, {}).items() if variant == arm}
+          for order, own in by.items() for name in workloads}  # fmt: skip
+    found = {place: seed_difference(own, of["random", place[1]]) for place, own in of.items() if place[0] != "random"}
+    adjusted = holm(_p(found["hardness", name], seeds) for name in workloads)
+    lines = []
+    for name, p in zip(workloads, adjusted, strict=True):
+        tested, shown = (
+            Contrast(PARTIAL, "", name, found[order, name], held, seeds).cells
+            for order, held in (("hardness", p), ("sensitivity", None))
+        )
+        layers = _layers(frame, name)
+        lines.append((f"`{name}`", str(layers), *tested, shown[0]))
+    return [
+        ("workload", "layers", "hardness − random, points", "p after Holm", "", "sensitivity − random, points"),
+        *lines,
+    ]
+
+
+def _layers(frame: pd.DataFrame, workload: str) -> int:
+    own = frame[(frame["workload"] == workload) & (frame["metric"] == "learnt_hardness")]
+    return int(own["setting"].nunique())
 
 
 def drift(study: str = "drift") -> list[tuple[str, ...]]:
@@ -156,13 +216,19 @@ def drift(study: str = "drift") -> list[tuple[str, ...]]:
     frame, arm = _read(study)
     rows = frame[(frame["metric"] == "hardness_drift") & frame["value"].notna()]
     moved = {int(seed): float(own.mean()) for seed, own in rows.groupby("seed")["value"]}
-    four = (ACCURACY, replace(FOUR_BITS, steps=("w4",)), HALF, RADIUS)
-    found: list[tuple[Asked, Sequence[float], float, float]] = []
-    for question in four:
-        (own,) = values(frame, question).values()
-        pairs = [(moved[seed], value) for (name, seed), value in own.items() if name == arm]
-        rho, p = spearmanr(*zip(*pairs, strict=True))
-        found.append((question, [value for _, value in pairs], float(rho), float(p)))
+    found: list[tuple[Asked, list[float], float, float]] = []
+    for question in (ACCURACY, replace(FOUR_BITS, steps=("w4",)), HALF, RADIUS):
+        own = {
+            seed: value
+            for each in values(frame, question).values()
+            for (name, seed), value in each.items()
+            if name == arm
+        }
+        seeds = sorted(own.keys() & moved.keys())
+        if len(seeds) < FEWEST * frame["seed"].nunique():
+            raise ValueError(f"{study}: {question.name} has a value of {len(seeds)} networks: too few to conclude from")
+        rho, p = spearmanr([moved[seed] for seed in seeds], [own[seed] for seed in seeds])
+        found.append((question, [own[seed] for seed in seeds], float(rho), float(p)))
     head = ("metric", "networks", "mean and deviation", "Spearman's ρ with drift", "p", "p after Holm")
     return [head, *(
         (_named(question), str(len(given)), _spread(given, question), f"{rho:+.2f}".replace("-", "−"),
@@ -183,4 +249,5 @@ def _spread(given: Sequence[float], question: Asked) -> str:
 
 
 if __name__ == "__main__":
-    print(*(" | ".join(line) for line in (drift() if sys.argv[1] == "drift" else table(sys.argv[1]))), sep="\n")
+    made = {"drift": drift, "partial": orders}.get(sys.argv[1], table)
+    print(*(" | ".join(line) for line in made(sys.argv[1])), sep="\n")

@@ -47,8 +47,14 @@ ENDPOINTS = (
     replace(_points("accuracy in float", "reluize", ("accuracy",), "accuracy", 0.005), without=("text-gpt",)),
     Asked("bits per byte in float", "reluize", ("accuracy",), "bits_per_byte", 0.01, "bits"),
     _points("accuracy, 8-bit integers", "quantize", ("w8", "w8-both-sides"), "integer_accuracy", 0.005),
-    _points("accuracy, 4-bit integers", "quantize", ("w4", "w4-both-sides"), "integer_accuracy", 0.005),
-    _points("accuracy, half of the channels", "prune", ("prune-50",), "accuracy", 0.005),
+    replace(
+        _points("4-bit integers less float", "quantize", ("w4", "w4-both-sides"), "integer_accuracy", 0.005),
+        less=("accuracy", "accuracy"),
+    ),
+    replace(
+        _points("half of the channels less float", "prune", ("prune-50",), "accuracy", 0.005),
+        less=("accuracy", "accuracy"),
+    ),
     Asked("mean certified radius", "bounds", ("bounds",), "certified_radius", 1 / 255, "inputs", 1, ("method=crown",)),
     _points("verified accuracy", "smt", ("smt",), "verified_accuracy", 0.01,
             tuple(f"eps={2.0**-k}, method=search" for k in range(6, 2, -1))),

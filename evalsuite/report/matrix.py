@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from evalsuite.report.run import Run
 
 LEVEL = 0.05
+FEWEST = 0.8  # of the seeds that were asked for, or of the workloads: of fewer nothing is concluded
 ALL = "all workloads"
 
 
@@ -347,6 +348,8 @@ def _reading(cell: MatrixCell, endpoint: Endpoint) -> Reading:
     estimate = cell.estimate
     if estimate is None:
         return Reading.UNMEASURED
+    if estimate.n < FEWEST * cell.asked:
+        return Reading.UNRESOLVED
     way = 1 if endpoint.direction is Direction.HIGHER else -1
     if cell.p_adjusted is not None and cell.p_adjusted <= LEVEL:
         if cell.against:

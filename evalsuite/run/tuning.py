@@ -27,9 +27,10 @@ _PREFIX = "validation_"
 class Tuned:
     """The validation losses of one arm, rate -> loss by seed, and the rate that they choose.
 
-    It is the one of the least mean loss over seeds; of those that are not worse than it by more than one standard error
-    of the paired difference, the smallest. A rate at which a seed has no loss, or one that is not finite, is not
-    chosen; `chosen` is None where no rate is left, and where a training `failed`, since its loss is not known.
+    It is the one of the least mean loss over seeds; or the smallest one below it, without a worse one between them,
+    that is not worse by more than one standard error of the paired difference. A rate at which a seed has no loss, or
+    one that is not finite, is not chosen; `chosen` is None where no rate is left, and where a training `failed`, since
+    its loss is not known.
     """
 
     workload: str
@@ -51,8 +52,12 @@ class Tuned:
         means = self.means
         if self.failed or not means:
             return None
-        best = min(means, key=lambda rate: (means[rate], rate))
-        return min(rate for rate in means if means[rate] - means[best] <= self._error(rate, best))
+        best = found = min(means, key=lambda rate: (means[rate], rate))
+        for rate in sorted((rate for rate in means if rate < best), reverse=True):
+            if means[rate] - means[best] > self._error(rate, best):
+                break
+            found = rate
+        return found
 
     def _error(self, rate: float, best: float) -> float:
         gaps = [self.losses[rate][seed] - self.losses[best][seed] for seed in self.seeds]

@@ -143,14 +143,15 @@ def differing_options(frames: Sequence[pd.DataFrame], network: Sequence[str]) ->
     """
     found: dict[tuple[str, str], list[str]] = {}
     for column in OPTIONS:
-        key = ["workload", "step"] if column == "options" else [*network]
+        key = [*network, "step"] if column == "options" else [*network]
         for names, options in ((key, _told), ([*key, "seed"], _split)):
             one, other = ({place: options(given) for place, given in _placed(frame, names, column)} for frame in frames)
             for place in one.keys() & other.keys():
                 own, now = one[place], other[place]
                 differ = sorted(name for name in own | now if own.get(name) != now.get(name))
                 told = ", ".join(f"{name} {own.get(name)!r} against {now.get(name)!r}" for name in differ)
-                where = place[1] if column == "options" else f"{column.removesuffix('_options')} of {'/'.join(place)}"
+                of = "/".join(place)
+                where = place[len(network)] if column == "options" else f"{column.removesuffix('_options')} of {of}"
                 if told:
                     found.setdefault((column, told), []).append(where)
     return sorted(

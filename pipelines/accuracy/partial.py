@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from evalsuite import Bench, Metric
+from evalsuite import Bench, Found, Metric
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,10 +30,11 @@ def partial_swaps(module: nn.Module, bench: Bench, batch: int) -> list[Metric]:
 
     All orders begin with the network as it is and end with all of it replaced, so that these two say nothing of them.
     """
-    from evalsuite import census
+    from evalsuite import expose
 
-    layers = {each.path: each for each in census(module) if each.traits.swaps and each.traits.name != "relu"}
-    measured = _Measured(module, bench, batch)
+    exposed = expose(module, bench.data.calibration.first(2)).eval()  # functions become layers, as the swap has them
+    layers = _layers(exposed)
+    measured = _Measured(exposed, bench, batch)
     if len(layers) < 2:
         reason = _FEW.format(len(layers))
         return [measured.metric(OVER, None, reason, order=order) for order in _ORDERS]
@@ -56,6 +57,17 @@ def partial_swaps(module: nn.Module, bench: Bench, batch: int) -> list[Metric]:
         found += [measured.metric(AT, value, order=order, layers=size) for size, value in enumerate(values)]
         found.append(measured.metric(OVER, math.fsum(values[1:-1]) / len(values[1:-1]), order=order))
     return found
+
+
+def _layers(module: nn.Module) -> dict[str, Found]:
+    """The activations in whose place the swap puts ReLU, by their paths."""
+    from evalsuite import census, swap_to_relu
+
+    try:
+        replaced = {each.path for each in census(swap_to_relu(module)) if each.traits.name == "relu"}
+    except ValueError:  # there is none
+        return {}
+    return {each.path: each for each in census(module) if each.path in replaced and each.traits.name != "relu"}
 
 
 def _drawn(paths: Sequence[str], size: int, seed: int) -> list[tuple[str, ...]]:

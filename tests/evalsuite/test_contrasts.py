@@ -10,6 +10,7 @@ from test_report_sample import write_run
 from benchmarks import contrasts
 from benchmarks.contrasts import Study, table
 from evalsuite.contract import Direction, Metric
+from evalsuite.recipe import read_recipe
 from evalsuite.results import Row, row_of
 
 NOISE = (0.001, -0.002, 0.0015, -0.001, 0.0005)  # its mean is 0, and its 95 % interval ±0.0018
@@ -46,7 +47,7 @@ def test_signs_families_and_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     # The baseline is the treatment: less an arm that is asked for by itself it is lower where that is higher.
     assert found["`base` − `before`"][0] == "−2.00 [−2.18, −1.82]"
     assert found["`base` − `before`"][2] == "worse"
-    assert found["`same` − `base`"] == ("0 in every seed", "1", "equivalent")
+    assert found["`same` − `base`"] == ("0 in every seed", "1", "")
     assert found["`near` − `base`"][2] == "equivalent"
     assert found["`far` − `base`"][2] == "worse"
     assert found["`wide` − `base`"][2] == "not resolved"
@@ -65,8 +66,92 @@ def test_what_is_asked_less_float_of_each_network(monkeypatch: pytest.MonkeyPatc
     assert line[1].startswith("−1.00 ")  # 1 point more with half of the channels, 2 in float
 
 
-def test_an_arm_without_values_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    rows = [*_rows("base", 0), *_rows("arm", 0.02, workload="other"), *_rows("base", 0, STILL, workload="other")]
-    _, line = _told(monkeypatch, tmp_path, Study(together=True), rows)
-    assert line[1] == "not measured"
-    assert line[4].startswith("+2.00 ")
+def test_what_is_lacking_is_told_and_makes_no_family_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = [*_rows("base", 0, STILL), *_rows("base", 0, STILL, workload="other"), *_rows("arm", 0.003)]
+    study = Study(questions=(contrasts.ACCURACY, contrasts.HALF), alone=("arm",))
+    rows = {line[0]: line for line in _told(monkeypatch, tmp_path / "a", study, whole)[1:]}
+    assert rows["accuracy in float, points"][5:] == ("not measured", "", "")
+    p = float(rows["accuracy in float, points"][3])
+    assert rows["half of the channels less float, points"][2:] == ("not measured", "", "") * 2
+    both = [*whole, *_rows("arm", 0, STILL, workload="other")]
+    (line,) = _told(monkeypatch, tmp_path / "b", Study(alone=("arm",)), both)[1:]
+    assert float(line[2]) == p
+
+
+def test_of_fewer_than_four_fifths_of_the_seeds_nothing_is_concluded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = [*_rows("base", 0, STILL), *_rows("three", 0.02)[:3], *_rows("four", 0.02)[:4], *_rows("off", 0.02, STILL)]
+    _, three, four, off = _told(monkeypatch, tmp_path, Study(together=True), rows)
+    assert three[1].endswith("n = 3 of 5")
+    assert three[2:] == ("", "not concluded from")
+    assert four[1].endswith("n = 4 of 5")
+    assert four[3] == "better"
+    assert off[1:] == ("+2.00 in every seed", "1", "")
+
+
+def test_the_families_of_the_committed_recipes_are_the_protocols() -> None:
+    recipes = Path(contrasts.REPORTS).parent / "pipelines" / "recipes"
+    committed = {
+        "ablations": ("ablations/adamw", [1, 1, 1, 25]), "ablations-sgd": ("ablations/sgd", [1, 1, 1, 25]),
+        "learnt-activations": ("learnt-activations", [6]), "downstream": ("downstream", [1]),
+    }  # fmt: skip
+    for name, (file, sizes) in committed.items():
+        recipe = read_recipe(recipes / f"{file}.yaml")
+        study = contrasts.STUDIES[name]
+        arms = [part.name for part in recipe.variants if part.name != recipe.baseline]
+        assert [len(family) for family in study.families(recipe.baseline, arms)] == sizes, name
+    (first, *_) = contrasts.STUDIES["ablations"].families("annealed", ["gelu", "start-0.1"])
+    assert first == [("annealed", "gelu")]
+
+
+def test_drift_is_correlated_with_what_is_less_float(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def row(seed: int, step: str, metric: str, value: float, **setting: str) -> Row:
+        place = {"workload": "w", "variant": "annealed", "seed": seed, "step": step, "stage": step, "key": ""}
+        return row_of(Metric(metric, value, "fraction", Direction.HIGHER, setting), place)
+
+    rows = []
+    for seed, drifted in enumerate((0.1, 0.4, 0.2, 0.3, 0.5)):
+        rows += [row(seed, "train", "hardness_drift", drifted + sign, layer=str(sign)) for sign in (-0.05, 0.05)]
+        quality = 0.5 + 0.01 * seed
+        rows += [
+            row(seed, "accuracy", "accuracy", quality), row(seed, "w4", "integer_accuracy", quality - drifted),
+            row(seed, "prune-50", "accuracy", quality + drifted),
+            row(seed, "bounds", "certified_radius", 0.02 * seed, method="crown"),
+        ]  # fmt: skip
+    write_run(tmp_path / "it", rows, {"baseline": "annealed"})
+    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
+    _, accuracy, four_bits, half, _ = contrasts.drift("it")
+    assert four_bits[3] == "−1.00"
+    assert half[3] == "+1.00"
+    assert accuracy[3] == "+0.70"
+    assert [line[1] for line in (accuracy, four_bits, half)] == ["5"] * 3
+
+
+def test_orders_are_compared_with_the_random_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = []
+    for seed, noise in enumerate(NOISE):
+        place = {
+            "workload": "w",
+            "variant": "lambda-gelu",
+            "seed": seed,
+            "step": "accuracy",
+            "stage": "accuracy",
+            "key": "",
+        }
+        for order, gain in (("hardness", -0.01 + noise), ("sensitivity", 0.02 + noise), ("random", 0.0)):
+            value = 0.9 + 0.01 * seed + gain
+            rows.append(
+                row_of(
+                    Metric("accuracy_over_partial_swaps", value, "fraction", Direction.HIGHER, {"order": order}), place
+                )
+            )
+        rows += [
+            row_of(Metric("learnt_hardness", 2.0, "lambda", Direction.NEUTRAL, {"layer": each}), place) for each in "ab"
+        ]
+    write_run(tmp_path / "it", rows, {"baseline": "lambda-gelu"})
+    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
+    _, line = contrasts.orders("it")
+    assert line[:3] == ("`w`", "2", "−1.00 [−1.18, −0.82]")
+    assert line[4] == "worse"
+    assert line[5] == "+2.00 [+1.82, +2.18]"

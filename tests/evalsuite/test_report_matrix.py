@@ -128,6 +128,14 @@ def test_values_that_are_no_numbers_are_no_seeds() -> None:
     assert found.estimate.n == 3
 
 
+def test_of_fewer_than_four_fifths_of_the_seeds_nothing_is_concluded() -> None:
+    pair = contrast(0.05)
+    for lost, reading in ((1, Reading.HELPS), (2, Reading.UNRESOLVED)):
+        found = Evidence(Contrast("w", {**pair.own, **dict.fromkeys(range(lost), math.nan)}, pair.other))
+        (row,) = read_rows([matrix_row("demo", endpoint(), {"w": found}, {"w": 5})])
+        assert row.cells["w"].reading is reading
+
+
 def test_the_same_in_every_seed_resolves_a_property_of_the_network_and_no_share_of_samples() -> None:
     same = Evidence(contrast(0.05, (0.0,) * 5))
     assert cell(same).words == "not resolved: the same in every seed"

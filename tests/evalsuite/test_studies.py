@@ -152,7 +152,7 @@ def test_runs_that_mean_different_things_by_a_name_are_refused(
 def _optioned(rates: dict[str, float], seeds: range, split: Callable[[int], int]) -> pd.DataFrame:
     """Rows of an arm each, with its learning rate, and a split of each seed."""
     return pd.DataFrame(
-        {"workload": "w", "variant": arm, "step": "train", "seed": seed, "options": {}, "variant_options": {},
+        {"workload": "w", "variant": arm, "step": "train", "seed": seed, "options": {"of": arm}, "variant_options": {},
          "workload_options": {"learning_rate": rate, "split": split(seed)}}
         for arm, rate in rates.items() for seed in seeds
     )  # fmt: skip
@@ -163,6 +163,8 @@ def test_rates_are_compared_by_arm_and_splits_by_seed() -> None:
     rates = {"gelu": 0.01, "relu": 0.003}
     first, rest = _optioned(rates, range(3), int), _optioned(rates, range(3, 6), int)
     assert differing_options([first, rest], network) == []
+    arms = [_optioned({arm: rate}, range(3), int) for arm, rate in rates.items()]
+    assert differing_options(arms, network) == []  # what training took of each arm is that arm's
     told = "the options of workload of w/relu differ: learning_rate 0.003 against 0.01"
     assert differing_options([first, _optioned({"gelu": 0.01, "relu": 0.01}, range(3, 6), int)], network) == [told]
     told = "the options of workload of w/gelu/2 and 1 more differ: split 2 against 0"

@@ -9,9 +9,12 @@ from statistics import fmean
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from evalsuite import Bench, Data, LambdaGELU, Network, Split, mean_loss, score, swap_to_relu
+from evalsuite.activations.census import let_stay
 from pipelines.accuracy import Accuracy
+from pipelines.accuracy.partial import _drawn
 
 HARDNESS = (1.2, 4.0, 2.0)
 PLACES = ("1", "3", "5")
@@ -52,18 +55,20 @@ def test_every_order_is_of_the_networks_that_it_names(tmp_path: Path) -> None:
     def swapped(*places: str) -> nn.Module:
         return swap_to_relu(module, keep=[each for each in PLACES if each not in places]) if places else module
 
-    def accuracy(*places: str) -> float | None:
-        return score(swapped(*places), there.data.test).headline.value
+    def accuracy(*places: str) -> float:
+        value = score(swapped(*places), there.data.test).headline.value
+        assert value is not None
+        return value
 
     found = measured(module, there)
     alone = sorted(PLACES, key=lambda place: mean_loss(swapped(place), there.data.validation))
     for order, places in (("hardness", ["3", "5", "1"]), ("sensitivity", alone)):
         values = [accuracy(*places[:size]) for size in range(4)]
         assert [found["accuracy_of_partial_swap", order, size] for size in range(4)] == values
-        assert found["accuracy_over_partial_swaps", order, -1] == pytest.approx(fmean(filter(None, values[1:3])))
+        assert found["accuracy_over_partial_swaps", order, -1] == pytest.approx(fmean(values[1:3]))
     for size in range(4):
         every = [accuracy(*each) for each in combinations(PLACES, size)]
-        assert found["accuracy_of_partial_swap", "random", size] == pytest.approx(fmean(filter(None, every)))
+        assert found["accuracy_of_partial_swap", "random", size] == pytest.approx(fmean(every))
     # Else every order would be as good.
     assert len({found["accuracy_of_partial_swap", order, 1] for order in ("hardness", "sensitivity", "random")}) > 1
     assert all(isinstance(layer, LambdaGELU) for layer in module[1::2])
@@ -85,10 +90,36 @@ def test_where_there_is_no_order_the_row_says_why(tmp_path: Path, module: nn.Mod
     assert [each.reason for each in lacking] == reasons
 
 
-def test_many_layers_are_drawn_by_the_seed_alone(tmp_path: Path) -> None:
-    module = network((1.2, 4.0, 2.0, 1.7, 3.0, 1.1, 2.5))
+def test_sets_of_many_layers_are_drawn_by_the_seed() -> None:
+    paths = [str(place) for place in range(7)]
+    assert len(_drawn(paths, 1, 0)) == 7
+    first, second = (_drawn(paths, 3, seed) for seed in (0, 1))
+    assert first != second
+    assert first == _drawn(paths, 3, 0)
+    assert {(len(first), len(each), len({*each})) for each in first} == {(20, 3, 3)}
+
+
+class Called(nn.Module):
+    """A layer that is a module, one that is a function, and one that is to stay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.third = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.act, self.last = nn.GELU(), nn.GELU()
+        let_stay(self.last)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.third(self.last(self.second(functional.silu(self.first(self.act(x))))))
+
+
+def test_what_the_swap_replaces_is_counted_and_nothing_else_is_replaced(tmp_path: Path) -> None:
+    module = Called().eval()
     there = bench(tmp_path, module)
-    assert measured(module, there) == measured(module, there)
+    found = measured(module, there)
+    assert {size for name, order, size in found if order == "random" and size >= 0} == {0, 1, 2}
+    whole = score(swap_to_relu(module, there.data.calibration.first(2)), there.data.test).headline.value
+    assert found["accuracy_of_partial_swap", "random", 2] == whole
 
 
 def test_it_is_asked_for(tmp_path: Path) -> None:
