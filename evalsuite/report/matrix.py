@@ -346,10 +346,8 @@ def _said(cell: MatrixCell, endpoint: Endpoint, p_adjusted: float | None, level:
 
 def _reading(cell: MatrixCell, endpoint: Endpoint) -> Reading:
     estimate = cell.estimate
-    if estimate is None:
-        return Reading.UNMEASURED
-    if estimate.n < FEWEST * cell.asked:
-        return Reading.UNRESOLVED
+    if estimate is None or estimate.n < FEWEST * cell.asked:
+        return Reading.UNMEASURED if estimate is None else Reading.UNRESOLVED
     way = 1 if endpoint.direction is Direction.HIGHER else -1
     if cell.p_adjusted is not None and cell.p_adjusted <= LEVEL:
         if cell.against:
