@@ -32,8 +32,8 @@ STUDIES = {"reluize": "quality", "quantize": "quantize", "prune": "prune", "boun
 VARIANT = "annealed"
 _UNKNOWN = (
     "- **Not known**: whether any of this holds for large networks, for language models (the small GPT here is worse "
-    "than an n-gram model), or on other splits of the data; [the protocol](reports/PROTOCOL.md) says how that will be "
-    "asked."
+    "than an n-gram model), or at other learning rates, which move some differences more than the activation does "
+    "([the same arms at three rates](docs/studies.md#the-same-arms-at-the-same-learning-rates))."
 )
 SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
 

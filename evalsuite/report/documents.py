@@ -110,7 +110,8 @@ def file_name(text: str) -> str:
 def table_files(content: Run) -> dict[str, str]:
     """File name -> text, for the folder `tables`: exact numbers as CSV, what is shown as LaTeX."""
     found = {
-        "matrix.csv": csv_text(matrix_frame(content.matrices)),
+        # A run of one variant compares nothing.
+        **({"matrix.csv": csv_text(matrix_frame(content.matrices))} if content.matrices else {}),
         "comparison.csv": csv_text(content.compared),
         "failures.csv": csv_text(content.failures),
     }

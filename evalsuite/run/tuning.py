@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
@@ -27,8 +27,7 @@ _PREFIX = "validation_"
 class Tuned:
     """The validation losses of one arm, rate -> loss by seed, and the rate that they choose.
 
-    It is the one of the least mean loss over seeds; or the smallest one below it, without a worse one between them,
-    that is not worse by more than one standard error of the paired difference. A rate at which a seed has no loss, or
+    It is the one of the least mean loss over seeds, of equal ones the smallest. A rate at which a seed has no loss, or
     one that is not finite, is not chosen; `chosen` is None where no rate is left, and where a training `failed`, since
     its loss is not known.
     """
@@ -52,16 +51,7 @@ class Tuned:
         means = self.means
         if self.failed or not means:
             return None
-        best = found = min(means, key=lambda rate: (means[rate], rate))
-        for rate in sorted((rate for rate in means if rate < best), reverse=True):
-            if means[rate] - means[best] > self._error(rate, best):
-                break
-            found = rate
-        return found
-
-    def _error(self, rate: float, best: float) -> float:
-        gaps = [self.losses[rate][seed] - self.losses[best][seed] for seed in self.seeds]
-        return stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+        return min(means, key=lambda rate: (means[rate], rate))
 
     @property
     def line(self) -> str:

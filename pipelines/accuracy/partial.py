@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AT, OVER = "{}_of_partial_swap", "{}_over_partial_swaps"
 _SETS = 20  # of layers, of each size, for the random order
-_ORDERS = ("hardness", "sensitivity", "random")
+ORDERS = ("hardness", "sensitivity", "random")
 _FEW = "an order takes two activations that ReLU can replace, and the network has {}"
 _UNLEARNT = "no layer has a learnt hardness, so there is no order by it"
 
@@ -37,7 +37,7 @@ def partial_swaps(module: nn.Module, bench: Bench, batch: int) -> list[Metric]:
     measured = _Measured(exposed, bench, batch)
     if len(layers) < 2:
         reason = _FEW.format(len(layers))
-        return [measured.metric(OVER, None, reason, order=order) for order in _ORDERS]
+        return [measured.metric(OVER, None, reason, order=order) for order in ORDERS]
     hardness = {path: float(each.traits.hardness(each.module).mean()) for path, each in layers.items()}
     losses = {path: measured.loss([path]) for path in layers}
     orders = {
@@ -45,7 +45,7 @@ def partial_swaps(module: nn.Module, bench: Bench, batch: int) -> list[Metric]:
         "sensitivity": sorted(layers, key=losses.__getitem__),
     }
     found = []
-    for order in _ORDERS:
+    for order in ORDERS:
         if order == "hardness" and len({*hardness.values()}) == 1:
             found.append(measured.metric(OVER, None, _UNLEARNT, order=order))
             continue

@@ -13,8 +13,12 @@ from torch.nn import functional
 
 from evalsuite import Bench, Data, LambdaGELU, Network, Split, mean_loss, score, swap_to_relu
 from evalsuite.activations.census import let_stay
+from evalsuite.report.record import in_order, read_record
+from evalsuite.report.run import Run
+from evalsuite.results import read_results
 from pipelines.accuracy import Accuracy
-from pipelines.accuracy.partial import _drawn
+from pipelines.accuracy.partial import ORDERS, _drawn
+from pipelines.accuracy.report.orders import order_grids
 
 HARDNESS = (1.2, 4.0, 2.0)
 PLACES = ("1", "3", "5")
@@ -126,3 +130,19 @@ def test_it_is_asked_for(tmp_path: Path) -> None:
     module = network()
     outcome = Accuracy().run(Network("hand", module, (4,), 3), bench(tmp_path, module))
     assert not [each.name for each in outcome.metrics if "partial" in each.name]
+
+
+def test_the_report_tells_every_order_by_the_number_of_layers() -> None:
+    folder = Path(__file__).parents[2] / "reports" / "partial"
+    record = read_record(folder)
+    frame = in_order(read_results(folder), record)
+    grids = {
+        grid.caption.partition(",")[0]: grid for grid in order_grids(Run(frame, record, "lambda-gelu"), "accuracy")
+    }
+    assert [*grids] == list(frame["workload"].unique())
+    assert [bool(grid.note) for grid in grids.values()] == [False] * 5 + [True]
+    rows = frame[(frame["workload"] == "mnist-cnn") & (frame["metric"] == "accuracy_of_partial_swap")]
+    for layers, row in enumerate(grids["mnist-cnn"].rows):
+        wanted = [rows[rows["setting"] == f"layers={layers}, order={order}"]["value"].mean() for order in ORDERS]
+        assert row[1].text == str(layers)
+        assert [cell.text.partition(" ")[0] for cell in row[2:]] == [f"{100 * each:.2f}" for each in wanted]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from evalsuite import Direction, Endpoint, Headline, Section, first_step
+from evalsuite import Direction, Endpoint, Headline, Part, Section, first_step
+from pipelines.accuracy.report.orders import order_grids
 
 STAGE = "accuracy"
 
@@ -10,6 +11,7 @@ SECTION = Section(
     title="Quality in float",
     question="Is a network of another activation as good as the baseline's, before any toolchain touches it?",
     stages=(STAGE, "export"),
+    part=lambda run: Part(grids=order_grids(run, STAGE)),
     endpoints=(
         Endpoint("accuracy in float", first_step(STAGE, ("accuracy",)), "fraction", Direction.HIGHER, 0.005),
         Endpoint("bits per byte in float", first_step(STAGE, ("bits_per_byte",)), "bits", Direction.LOWER, 0.01),
