@@ -113,7 +113,7 @@ def test_rows_stand_alone(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - {use: accuracy, near_zero: 0.5}\n  - declines\n", head)
     assert workshop.run(recipe).returncode == 0
     rows, commit, refit = workshop.rows(), checkout(), {"base": "gelu", "to": "relu", "scale": True}
-    for step, options in (("accuracy", {"near_zero": 0.5}), ("declines", {}), ("train", refit)):
+    for step, options in (("accuracy", {"near_zero": 0.5, "partial_swaps": False}), ("declines", {}), ("train", refit)):
         own = rows[(rows["variant"] == "refit") & (rows["step"] == step)]
         assert own["options"].map(lambda each, told=options: each == told).all()
         assert own["variant_options"].map(lambda each: each == refit).all()
