@@ -7,8 +7,8 @@ excludes a loss of the margin.
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -248,6 +248,11 @@ def _spread(given: Sequence[float], question: Asked) -> str:
     return f"{question.shown * mean:.2f} ± {question.shown * deviation:.2f}".replace("-", "−")
 
 
+_OTHERS = {"drift": drift, "partial": orders}
+
+
 if __name__ == "__main__":
-    made = {"drift": drift, "partial": orders}.get(sys.argv[1], table)
-    print(*(" | ".join(line) for line in made(sys.argv[1])), sep="\n")
+    parser = argparse.ArgumentParser(description="The table of a committed study.")
+    parser.add_argument("study", choices=sorted(each for each in (*STUDIES, *_OTHERS) if (REPORTS / each).is_dir()))
+    chosen = parser.parse_args().study
+    print(*(" | ".join(line) for line in _OTHERS.get(chosen, table)(chosen)), sep="\n")

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from evalsuite import Bench, Classification, Direction, Metric, Network, Outcome, Score, Split, Unsupported
+from evalsuite import Bench, Classification, Direction, Metric, Network, Outcome, Score, Split
 
 if TYPE_CHECKING:
     import torch
@@ -70,17 +70,16 @@ class Accuracy:
             *(idle.metrics() if idle else _no_idle(_OF_A_FILE)),
         ]
         if self.partial_swaps:
-            metrics += _partial(network, bench)
+            metrics += _partial(network, bench, after.headline, of_layers=of_layers)
         return Outcome(metrics)
 
 
-def _partial(network: Network, bench: Bench) -> list[Metric]:
-    from evalsuite import is_file
-    from pipelines.accuracy.partial import partial_swaps
+def _partial(network: Network, bench: Bench, headline: Metric, *, of_layers: bool) -> list[Metric]:
+    from pipelines.accuracy.partial import partial_swaps, without_orders
 
-    if network.deployed is not None or is_file(network):
-        raise Unsupported("partial_swaps: layers are replaced in a torch module, and this network is a file")
-    return partial_swaps(network.module, bench, _batch(bench.data.test))
+    if not of_layers:
+        return without_orders(headline, "layers are replaced in a torch module, and this network is a file")
+    return partial_swaps(network.module, bench, headline, _batch(bench.data.test))
 
 
 def _batch(split: Split) -> int:

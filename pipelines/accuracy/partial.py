@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -25,19 +26,37 @@ _FEW = "an order takes two activations that ReLU can replace, and the network ha
 _UNLEARNT = "no layer has a learnt hardness, so there is no order by it"
 
 
-def partial_swaps(module: nn.Module, bench: Bench, batch: int) -> list[Metric]:
+def without_orders(headline: Metric, reason: str) -> list[Metric]:
+    """The rows of a network whose layers are not replaced one after the other."""
+    return [
+        replace(headline, name=OVER.format(headline.name), value=None, setting={"order": order}, reason=reason)
+        for order in ORDERS
+    ]
+
+
+def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int) -> list[Metric]:
     """The task's first metric on the test data with k of n layers replaced, and its mean over k = 1, ..., n - 1.
 
     All orders begin with the network as it is and end with all of it replaced, so that these two say nothing of them.
+
+    Args:
+        module: any network.
+        bench: its test data measure, its validation data order by sensitivity.
+        headline: the metric of the network as it is.
+        batch: samples at a time.
     """
     from evalsuite import expose
 
-    exposed = expose(module, bench.data.calibration.first(2)).eval()  # functions become layers, as the swap has them
+    try:
+        exposed = expose(
+            module, bench.data.calibration.first(2)
+        ).eval()  # functions become layers, as the swap has them
+    except ValueError as error:
+        return without_orders(headline, str(error))
     layers = _layers(exposed)
-    measured = _Measured(exposed, bench, batch)
     if len(layers) < 2:
-        reason = _FEW.format(len(layers))
-        return [measured.metric(OVER, None, reason, order=order) for order in ORDERS]
+        return without_orders(headline, _FEW.format(len(layers)))
+    measured = _Measured(exposed, bench, headline, batch)
     hardness = {path: float(each.traits.hardness(each.module).mean()) for path, each in layers.items()}
     losses = {path: measured.loss([path]) for path in layers}
     orders = {
@@ -81,12 +100,9 @@ def _drawn(paths: Sequence[str], size: int, seed: int) -> list[tuple[str, ...]]:
 class _Measured:
     """Networks of which some layers have ReLU, each measured once."""
 
-    def __init__(self, module: nn.Module, bench: Bench, batch: int) -> None:
-        from evalsuite import score
-
-        self._module, self._bench, self._batch = module, bench, batch
+    def __init__(self, module: nn.Module, bench: Bench, headline: Metric, batch: int) -> None:
+        self._module, self._bench, self._batch, self._headline = module, bench, batch, headline
         self._known: dict[frozenset[str], float] = {}
-        self._headline = score(module, bench.data.test, batch=batch).headline
 
     def quality(self, replaced: Collection[str]) -> float:
         """The task's first metric on the test data."""
@@ -106,8 +122,6 @@ class _Measured:
 
     def metric(self, name: str, value: float | None, reason: str = "", **setting: str | int) -> Metric:
         """One of the rows."""
-        from dataclasses import replace
-
         if value is not None and not math.isfinite(value):
             value, reason = None, "a network with some layers replaced has no value"
         own = self._headline

@@ -7,6 +7,7 @@ import pytest
 
 from evalsuite.plan import inputs_of, jobs_of
 from evalsuite.recipe import RecipeError, parse_recipe, read_recipe
+from evalsuite.run.record import RunRecord
 
 GOOD = """\
 name: tiny
@@ -228,3 +229,15 @@ def test_unreadable_files(tmp_path: Path) -> None:
     ):
         with pytest.raises(RecipeError, match=f":1:1 cannot read the recipe: {reason}"):
             read_recipe(path)
+
+
+def test_the_record_says_which_options_go_by_variant_and_by_seed() -> None:
+    head = "learning_rates: {digits-mlp: {gelu: 0.02}}\nsplit_by_seed: true\nname: tiny"
+    recipe = parse_recipe(GOOD.replace("name: tiny", head))
+    told = RunRecord.begin(recipe, jobs_of(recipe), 1, "").data["digits-mlp"]["help"]
+    assert "learning_rate=by variant" in told
+    assert "split=by seed" in told
+    plain = parse_recipe(GOOD)
+    told = RunRecord.begin(plain, jobs_of(plain), 1, "").data["digits-mlp"]["help"]
+    assert "learning_rate=0.003" in told
+    assert "split=0" in told

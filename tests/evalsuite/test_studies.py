@@ -317,3 +317,17 @@ def test_the_version_is_that_of_the_package() -> None:
 
     done = call("--version")
     assert (done.exit_code, done.stdout) == (0, f"evalsuite {version('evalsuite')}\n")
+
+
+@pytest.mark.parametrize(
+    ("study", "told"),
+    [
+        ("sample", "the test samples are the same for all of them"),
+        ("ablations", "another split of the same data: the intervals speak of both. The splits overlap."),
+        ("partial", "The splits overlap. On fashion-mlp, adult-mlp all seeds have the same test samples."),
+    ],
+)
+def test_a_page_says_what_its_seeds_replicate(study: str, told: str) -> None:
+    record = read_record(REPORTS / study)
+    frame = in_order(read_results(REPORTS / study), record)
+    assert Run(frame, record, baseline_of(frame, record)).replicates.endswith(f"{told}.".replace("..", "."))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import Bench, Data, LambdaGELU, Network, Split, mean_loss, score, swap_to_relu
+from evalsuite import Bench, Data, LambdaGELU, Network, Split, export_network, mean_loss, score, swap_to_relu
 from evalsuite.activations.census import let_stay
 from evalsuite.report.record import in_order, read_record
 from evalsuite.report.run import Run
@@ -124,6 +125,17 @@ def test_what_the_swap_replaces_is_counted_and_nothing_else_is_replaced(tmp_path
     assert {size for name, order, size in found if order == "random" and size >= 0} == {0, 1, 2}
     whole = score(swap_to_relu(module, there.data.calibration.first(2)), there.data.test).headline.value
     assert found["accuracy_of_partial_swap", "random", 2] == whole
+
+
+def test_a_file_keeps_its_accuracy_and_says_why_it_has_no_order(tmp_path: Path) -> None:
+    module = network()
+    there = bench(tmp_path, module)
+    plain = Network("hand", swap_to_relu(module), (4,), 3)
+    export_network(plain, tmp_path / "it.onnx")
+    shipped = replace(plain, deployed=tmp_path / "it.onnx")
+    found = {each.name: each for each in Accuracy(partial_swaps=True).run(shipped, there).metrics}
+    assert found["accuracy"].value == score(plain.module, there.data.test).headline.value
+    assert found["accuracy_over_partial_swaps"].reason.endswith("and this network is a file")
 
 
 def test_it_is_asked_for(tmp_path: Path) -> None:
