@@ -1,15 +1,20 @@
-"""What a count of bytes reaches where the GPT is tested: n-grams with Witten and Bell's back-off, on the same windows.
+"""What n-grams and xz reach where a GPT is tested: counts with Witten and Bell's back-off, on the same windows.
 
-`python -m benchmarks.ngram` takes some ten seconds. The GPT sees 64 bytes at most and starts each window without any;
-so does the count: a byte's context is what stands before it in its own window.
+`python -m benchmarks.ngram [WORKLOAD]` takes from ten seconds to some minutes. A GPT starts each window without what
+stands before it; so does the count: a byte's context is what stands before it in its own window. xz has the whole text
+of training before it, and the test text up to the byte.
 """
 
 from __future__ import annotations
 
+import argparse
+import lzma
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
+Parts = tuple[bytes, list[bytes], list[list[tuple[bytes, int]]]]  # training, texts, and their windows
 BYTES = 256
 
 
@@ -40,39 +45,70 @@ class Ngrams:
             found = (counts.get(byte, 0) + kinds * found) / (total + kinds)
         return found
 
-    def bits(self, pairs: Iterable[tuple[bytes, bytes]]) -> float:
-        """Mean bits of a target, over windows of inputs and targets of equal length.
+    def bits(self, windows: Iterable[tuple[bytes, int]]) -> float:
+        """Mean bits of a byte, over windows: the bytes of each, and how many of them at its start are given.
 
         Raises:
-            ValueError: there is no target.
+            ValueError: there is no byte that is not given.
         """
         lost = [
-            -math.log2(self.probability(inputs[: place + 1], byte))
-            for inputs, targets in pairs
-            for place, byte in enumerate(targets)
+            -math.log2(self.probability(window[:place], window[place]))
+            for window, given in windows
+            for place in range(given, len(window))
         ]
         if not lost:
             raise ValueError("bits of no byte")
         return math.fsum(lost) / len(lost)
 
 
-def windows(text: bytes, context: int) -> list[tuple[bytes, bytes]]:
-    """Inputs and targets as `evalsuite.workloads.text.windows` cuts them."""
+def byte_windows(text: bytes, context: int) -> list[tuple[bytes, int]]:
+    """The windows of `evalsuite.workloads.text.windows`, of which the first byte is given."""
     ends = range(context, len(text), context)
-    return [(text[end - context : end], text[end - context + 1 : end + 1]) for end in ends]
+    return [(text[end - context : end + 1], 1) for end in ends]
 
 
-def main() -> None:
-    """Bits per byte by order, on the validation text, by which an order is chosen, and on the test text."""
+def token_windows(text: bytes, lengths: Sequence[int], context: int) -> list[tuple[bytes, int]]:
+    """The bytes behind the windows of tokens, of which the first token is given; `lengths` are those of the tokens."""
+    starts = [0, *accumulate(lengths)]
+    ends = range(context, len(lengths), context)
+    return [(text[starts[end - context] : starts[end + 1]], lengths[end - context]) for end in ends]
+
+
+def compressed(train: bytes, text: bytes) -> float:
+    """Bits per byte that `xz -9e` needs for a text behind the text of training."""
+    sizes = [len(lzma.compress(each, preset=9 | lzma.PRESET_EXTREME)) for each in (train, train + text)]
+    return 8 * (sizes[1] - sizes[0]) / len(text)
+
+
+def _of_text() -> Parts:
     from evalsuite.workloads.text import CONTEXT, corpus
 
-    train, _, validation, test = corpus()
-    print("order  validation  test  (bits per byte)")
+    train, _, *parts = corpus()
+    return train, parts, [byte_windows(part, CONTEXT) for part in parts]
+
+
+def _of_pydoc() -> Parts:
+    from evalsuite.workloads.pydoc import PydocGPT, corpus, encoded
+
+    train, _, *parts = corpus()
+    own = PydocGPT()
+    return train, parts, [token_windows(part, encoded(part, own.vocabulary)[1].tolist(), own.context) for part in parts]
+
+
+_PARTS = {"text-gpt": _of_text, "pydoc-gpt": _of_pydoc}
+
+
+def main(workload: str) -> None:
+    """Bits per byte by order, on the validation text, by which an order is chosen, and on the test text; then xz's."""
+    train, texts, windows = _PARTS[workload]()
+    print("baseline,validation,test")
     for order in range(1, 8):
         model = Ngrams(train, order)
-        found = [model.bits(windows(text, CONTEXT)) for text in (validation, test)]
-        print(f"{order:5}  {found[0]:10.3f}  {found[1]:.3f}", flush=True)
+        print(f"{order}-grams,{','.join(f'{model.bits(each):.4f}' for each in windows)}", flush=True)
+    print(f"xz -9e,{','.join(f'{compressed(train, each):.4f}' for each in texts)}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description="Bits per byte of n-grams and xz where a GPT is tested.")
+    parser.add_argument("workload", choices=sorted(_PARTS), nargs="?", default="text-gpt")
+    main(parser.parse_args().workload)

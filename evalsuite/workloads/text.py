@@ -33,7 +33,7 @@ _BLOCK_BYTES = 2048  # consecutive paragraphs stay together, so that a window's 
 _SIZES = (12_288, 12_288, 61_440)  # bytes for calibration, validation and test, at least
 
 
-def _topics() -> list[str]:
+def topics() -> list[str]:
     """The help topics, read without running the file."""
     spec = importlib.util.find_spec("pydoc_data")
     places = spec.submodule_search_locations if spec else None
@@ -63,22 +63,27 @@ def distinct_paragraphs(texts: Iterable[str], run: int = _RUN) -> list[str]:
     return kept
 
 
-@cache
-def corpus() -> tuple[bytes, ...]:
-    """The text of training, calibration, validation and test: blocks of whole paragraphs, no paragraph in two."""
+def cut(paragraphs: Iterable[str], sizes: Iterable[int]) -> tuple[bytes, ...]:
+    """The text of training, and a part of at least each size in bytes; no paragraph stands in two."""
     blocks = [b""]
-    for paragraph in distinct_paragraphs(_topics()):
+    for paragraph in paragraphs:
         if len(blocks[-1]) >= _BLOCK_BYTES:
             blocks.append(b"")
         blocks[-1] += paragraph.encode() + b"\n\n"
     random.Random(SPLIT_SEED).shuffle(blocks)
     parts = []
-    for size in _SIZES:
+    for size in sizes:
         part = b""
         while len(part) < size:
             part += blocks.pop()
         parts.append(part)
     return (b"".join(blocks), *parts)
+
+
+@cache
+def corpus() -> tuple[bytes, ...]:
+    """The text of training, calibration, validation and test."""
+    return cut(distinct_paragraphs(topics()), _SIZES)
 
 
 def windows(text: bytes, context: int) -> Split:

@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from scipy.stats import chi, norm, t
 
 from benchmarks.detectable import ENDPOINTS, REPORTS, Asked, detectable, gaps, table
-from benchmarks.ngram import Ngrams, windows
+from benchmarks.ngram import Ngrams, byte_windows, compressed, token_windows
 from evalsuite.workloads.text import windows as tensor_windows
 
 
@@ -24,7 +24,7 @@ def test_ngrams_by_hand() -> None:
     assert model.probability(b"xb", ord("a")) == pytest.approx((1 + unigram) / 2)
     assert model.probability(b"z", ord("a")) == pytest.approx(unigram)  # Never seen: the shorter context.
     first, second = model.probability(b"a", ord("b")), model.probability(b"ab", ord("z"))
-    assert model.bits([(b"ab", b"bz")]) == pytest.approx(-(math.log2(first) + math.log2(second)) / 2)
+    assert model.bits([(b"abz", 1)]) == pytest.approx(-(math.log2(first) + math.log2(second)) / 2)
     with pytest.raises(ValueError, match="order must be >= 1"):
         Ngrams(b"abab", 0)
     with pytest.raises(ValueError, match="bits of no byte"):
@@ -42,7 +42,19 @@ def test_windows_are_those_that_the_network_is_tested_on(length: int) -> None:
     text = bytes(range(length))
     split = tensor_windows(text, 4)
     wanted = [(bytes(a.tolist()), bytes(b.tolist())) for a, b in zip(split.inputs, split.targets, strict=True)]
-    assert windows(text, 4) == wanted
+    assert [(window[:-1], window[given:]) for window, given in byte_windows(text, 4)] == wanted
+    assert token_windows(text, [1] * length, 4) == byte_windows(text, 4)
+
+
+def test_windows_of_tokens_are_the_bytes_behind_them() -> None:
+    """Tokens "ab", "c", "def", "g", "hi": two windows of two, and the token after each."""
+    assert token_windows(b"abcdefghi", [2, 1, 3, 1, 2], 2) == [(b"abcdef", 2), (b"defghi", 3)]
+
+
+def test_xz_knows_the_text_of_training() -> None:
+    text = bytes(np.random.default_rng(0).integers(0, 256, 4096, dtype=np.uint8))
+    assert compressed(b"-", text) > 8
+    assert compressed(text, text) < 0.2
 
 
 @pytest.mark.parametrize(("seeds", "level"), [(5, 0.05), (5, 0.05 / 7), (10, 0.05), (3, 0.05)])
