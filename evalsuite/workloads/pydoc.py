@@ -104,7 +104,7 @@ class PydocGPT(Budget):
     """
 
     version: ClassVar[str] = "1"
-    epochs: int = 4
+    epochs: int = 5
     batch_size: int = 8
     learning_rate: float = 1e-3
     vocabulary: int = 2048
