@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from evalsuite.counterexamples import write_counterexamples
     from evalsuite.deployment import Latency, compare_latency, export_onnx, feed, input_names, run_onnx
     from evalsuite.exporting import export_network
+    from evalsuite.graph.from_onnx import from_onnx
     from evalsuite.graph.layers import in_layers
     from evalsuite.graph.modules import in_modules
     from evalsuite.onnx_network import OnnxNetwork, copy_onnx, is_file, open_onnx, output_of, parameters_of, running
@@ -405,6 +406,7 @@ _HOME = {
         "TokenClassification",
         "score",
     ),
+    "evalsuite.graph.from_onnx": ("from_onnx",),
     "evalsuite.graph.layers": ("in_layers",),
     "evalsuite.graph.modules": ("in_modules",),
     "evalsuite.onnx_network": (
@@ -648,6 +650,7 @@ __all__ = [
     "first_step",
     "float32_box",
     "fold_hardness",
+    "from_onnx",
     "gated",
     "graph_of_network",
     "harden",

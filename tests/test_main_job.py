@@ -38,6 +38,8 @@ def test_the_shipped_recipes_are_valid() -> None:
     quantize = read_recipe(RECIPES / "quantize.yaml")
     assert (len(quantize.workloads), len(quantize.variants), len(quantize.seeds)) == (3, 4, 5)
     assert len(quantize.steps) == 22
+    language = read_recipe(RECIPES / "language.yaml")
+    assert ([each.name for each in language.workloads], len(language.variants)) == (["pydoc-gpt"], 9)
     for name in ("adamw", "sgd"):
         ablations = read_recipe(RECIPES / "ablations" / f"{name}.yaml")
         assert (len(ablations.variants), len(ablations.seeds), ablations.split_by_seed) == (30, 10, True)

@@ -74,7 +74,11 @@ def in_modules(module: nn.Module, example: Inputs, *, exact: bool = False) -> fx
     Raises:
         Unsupported: whatever `evalsuite.graph.read` refuses, or `exact` does, by the path.
     """
-    graph = read(module, example)
+    return written(read(module, example), example, exact=exact)
+
+
+def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphModule:
+    """A graph that was read, as `in_modules` writes it."""
     writer = _Writer(graph, example)
     made = writer.module()
     buffers = [str(each.target) for each in made.graph.nodes if each.op == "get_attr"]

@@ -54,40 +54,43 @@ class OwnActivations:
     example: tuple[Inputs] | None
 
     @classmethod
-    def of(cls, module: nn.Module, example: Inputs, key: Hashable = None) -> OwnActivations:
+    def of(cls, module: nn.Module, example: Inputs, key: Hashable = None, chosen: str = "") -> OwnActivations:
         """Those of `module`, a network that takes one batch, found by running it on the example.
 
         Args:
             module: freshly built; it is not changed.
             example: a batch.
             key: what the architecture is known by in this process, which is then looked at only once.
+            chosen: the registered name of the activation that is replaced where there are several; the others stay.
 
         Raises:
             OwnError: it has none that can be replaced, or what replaces them would compute something else.
         """
         if key is None:
-            return cls._found(module, example)
-        if key not in _KNOWN:
-            _KNOWN[key] = cls._found(module, example)
-        return _KNOWN[key]
+            return cls._found(module, example, chosen)
+        if (key, chosen) not in _KNOWN:
+            _KNOWN[key, chosen] = cls._found(module, example, chosen)
+        return _KNOWN[key, chosen]
 
     @classmethod
-    def _found(cls, module: nn.Module, example: Inputs) -> OwnActivations:
+    def _found(cls, module: nn.Module, example: Inputs, chosen: str) -> OwnActivations:
         exposed, needed = _exposed(module, example)
         counts, sites = _places(exposed, example)
         if not counts:
             raise OwnError(_none(module, census_of_run(module, example)))
-        if len(counts) > 1:
-            said = " and ".join(f"{name} x {counts[name]}" for name in sorted(counts))
+        said = " and ".join(f"{name} x {counts[name]}" for name in sorted(counts))
+        if chosen and chosen not in counts:
+            raise OwnError(f"activation: {chosen!r}, but {type(module).__name__} executes {said}; name one of these")
+        if len(counts) > 1 and not chosen:
             raise OwnError(
-                f"the model: {type(module).__name__} executes {said}: variants put one activation in the place of"
-                " one, so that a ReLU network would keep the other; write all of them as one"
+                f"the model: {type(module).__name__} executes {said}: variants put one activation in the place of one;"
+                " name by the option `activation` which, and the others stay, or write all of them as one"
             )
-        (name,) = counts
-        chosen = tuple(sites[name].values())
-        paths = {place.path for place in chosen}
+        name = chosen or next(iter(counts))
+        places = tuple(sites[name].values())
+        paths = {place.path for place in places}
         stay = tuple(each.path for each in census(exposed, gates=True) if each.path not in paths)
-        made = cls(name, chosen, stay, needed)
+        made = cls(name, places, stay, needed)
         made._check(module, example)
         return made
 
@@ -129,7 +132,7 @@ class OwnActivations:
             )
 
 
-_KNOWN: dict[Hashable, OwnActivations] = {}
+_KNOWN: dict[tuple[Hashable, str], OwnActivations] = {}
 
 
 def is_replaceable(row: Activation) -> bool:

@@ -136,7 +136,8 @@ _REPEATED: set[Model] = set()  # what was shown to make the same twice, in this 
 def _from_onnx(model: Model) -> nn.Module:
     """An ONNX file, which is no module that could be trained or changed."""
     raise OwnError(
-        f"the model: {model.path} is an ONNX file, which cannot be trained or changed; give what made it, as my.py:make"
+        f"the model: {model.path} is an ONNX file, which cannot be trained or changed as it is; give what made it, as"
+        " my.py:make, or a function that returns evalsuite.from_onnx(file, example)"
     )
 
 

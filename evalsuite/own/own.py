@@ -47,6 +47,8 @@ class Own(Budget):
             `my.py:MyTask`; with options {use, ...}.
         inputs: which named inputs the model is given; all by default.
         output: which of several outputs is measured, by its name or number.
+        activation: the registered name of the activation that variants replace, where the model has several smooth
+            ones; the others stay.
         loss: `my.py:loss`, a function of (outputs, targets), instead of the task's.
         metrics: which of the task's are measured, the headline first, or `my.py:metric`, a function of (outputs,
             targets) that gives a value for each sample; all of the task's by default.
@@ -65,6 +67,7 @@ class Own(Budget):
     task: str | dict[str, Any] = "classification"
     inputs: tuple[str, ...] = ()
     output: str = ""
+    activation: str = ""
     loss: str = ""
     metrics: tuple[str, ...] = ()
     start: str = "scratch"
@@ -249,7 +252,7 @@ def _places(own: Own) -> OwnActivations:
     from evalsuite.own.activations import OwnActivations
 
     with torch.random.fork_rng(devices=[]):  # the first look must not move the weights that are drawn next
-        return OwnActivations.of(own.given(), _data(own).train.first(2))
+        return OwnActivations.of(own.given(), _data(own).train.first(2), chosen=own.activation)
 
 
 def _tokenizer(model: Model) -> str | None:

@@ -123,6 +123,17 @@ def test_a_lambda_per_channel_learns_in_the_dimension_of_the_channels() -> None:
         assert all(each.s.grad is not None and bool(each.s.grad.abs().sum() > 0) for each in found)
 
 
+def test_of_several_activations_the_chosen_one_is_replaced() -> None:
+    network = nn.Sequential(nn.Linear(6, 4), nn.SiLU(), nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), nn.SiLU())
+    own = OwnActivations.of(network, images(6), chosen="gelu")
+    assert (own.name, [each.path for each in own.places], own.stay) == ("gelu", ["3"], ("1", "5"))
+    relu = swapped(Made(own.replaced(network, maker("gelu")))).module
+    assert [type(each).__name__ for each in relu if not isinstance(each, nn.Linear)] == ["SiLU", "ReLU", "SiLU"]
+    check_executes(relu, "relu", (images(6),))
+    with pytest.raises(OwnError, match="activation: 'mish', but Sequential executes gelu x 1 and silu x 2"):
+        OwnActivations.of(network, images(6), chosen="mish")
+
+
 def test_a_network_is_looked_at_once_for_each_key() -> None:
     first = OwnActivations.of(mixed(), images(6), key="mixed")
     assert OwnActivations.of(ByHand(), images(6), key="mixed") is first
@@ -191,8 +202,8 @@ class Swish3(nn.Module):
         ),
         (
             nn.Sequential(nn.Linear(6, 4), nn.SiLU(), nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), nn.SiLU()),
-            "the model: Sequential executes gelu x 1 and silu x 2: variants put one activation in the place of one, so"
-            " that a ReLU network would keep the other; write all of them as one",
+            "the model: Sequential executes gelu x 1 and silu x 2: variants put one activation in the place of"
+            " one; name by the option `activation` which, and the others stay, or write all of them as one",
         ),
         (
             ByHand(drops=True),

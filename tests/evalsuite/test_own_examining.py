@@ -45,7 +45,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "NaN": (layers(more=", nn.Threshold(1e9, float('nan'))"), {}, "the model: Sequential gives NaN on a batch of the data; look at its weights, and at the inputs' scale"),
     "infinite loss": (forward("return self.b(F.gelu(self.a(x))) / (0 if self.training else 1)"), {}, "the loss of the first 8 training samples is nan: scale the inputs"),
     "ReLU already": (layers().replace("GELU", "ReLU"), {}, "the model: Sequential executes ReLU already (relu at 1), and no smooth activation to replace; bring the network with its smooth activation, such as GELU, or measure this one by the stages of a workload plugin"),
-    "two activations": (layers(more=", nn.SiLU()"), {}, "the model: Sequential executes gelu x 1 and silu x 1: variants put one activation in the place of one, so that a ReLU network would keep the other; write all of them as one"),
+    "two activations": (layers(more=", nn.SiLU()"), {}, "the model: Sequential executes gelu x 1 and silu x 1: variants put one activation in the place of one; name by the option `activation` which, and the others stay, or write all of them as one"),
     "no model": ("net = 3", {}, "the model: my.py:net is a int; name a function that returns an nn.Module, or its class"),
     "the same data in all parts": (layers(), SAME, "the data: the parts train and validation share 54 of 54 samples: what is trained on or chosen by must not be measured on: give each sample to one part alone, and drop equal samples before the data are split"),
     "another number of values": (layers(), {"y": X, "task": "regression"}, "the model gives outputs of shape (2,) for a sample, but its targets have shape (3,): as many values are needed"),

@@ -175,7 +175,8 @@ def test_what_makes_no_model_is_said_with_the_cure(here: Path) -> None:
     )
     assert (
         refusal("net.onnx")
-        == "the model: net.onnx is an ONNX file, which cannot be trained or changed; give what made it, as my.py:make"
+        == "the model: net.onnx is an ONNX file, which cannot be trained or changed as it is; give what made it, as my.py:make,"
+        " or a function that returns evalsuite.from_onnx(file, example)"
     )
     assert refusal("my.py:make", weights="w.pt", start="scratch") == (
         "weights: w.pt is given, but `start: scratch` uses none; write `start: trained` or `start: pretrained`, or leave the weights out"

@@ -76,6 +76,7 @@ CHANGES = {
     "pipelines/smt/search/decision.py": {"smt"},
     "pipelines/__init__.py": STAGES,
     "pipelines/recipes/minilm.py": set(),
+    "pipelines/recipes/ocr.py": set(),
     "pipelines/prune/exact/surgery.py": {"exact-prune"},
     "pipelines/prune/report/text.py": set(),
     "pipelines/quantize/integer/kernels.py": {"quantize"},

@@ -82,6 +82,17 @@ def test_classes_and_tokens() -> None:
     found = scored(LanguageModel(per="byte"), outputs, targets, batch=1)
     assert found == pytest.approx({"bits_per_byte": nats / math.log(2), **expected, "perplexity": math.exp(nats)})
     assert next(iter(found)) == "bits_per_byte"
+    # Two tokens for five bytes: the same loss is spread over more of them, and nothing else changes.
+    spread = scored(LanguageModel(per="byte", tokens_per_byte=0.4), outputs, targets, batch=1)
+    assert spread == pytest.approx(
+        found | {"bits_per_byte": 0.4 * nats / math.log(2), "perplexity": math.exp(0.4 * nats)}
+    )
+    for wrong_use, said in (
+        ({"per": "byte", "tokens_per_byte": 0.0}, r"tokens_per_byte must be in \(0, 1\], got 0.0"),
+        ({"tokens_per_byte": 0.5}, "tokens_per_byte belongs to per='byte', got 0.5 with per='token'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            LanguageModel(**wrong_use)
 
 
 def test_embeddings_are_compared_by_their_direction() -> None:

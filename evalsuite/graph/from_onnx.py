@@ -1,0 +1,51 @@
+"""A PyTorch network made of an ONNX file: layers of torch with the file's weights, which can be trained and changed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from evalsuite.graph.graph import Graph
+from evalsuite.graph.modules import written
+from evalsuite.graph.reading import read_onnx
+from evalsuite.samples import Inputs
+
+
+def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -> nn.Module:
+    """The network of an ONNX file as a PyTorch module, in evaluation mode.
+
+    Linear and convolutional layers, norms, pools and activations are torch's modules, named after the file's nodes, so
+    that what works on a PyTorch network works on it: an activation that the file writes as a formula, such as GELU by
+    Erf or Tanh, is the module again. Weights, biases and other constants of more than one number are parameters.
+
+    Args:
+        path: the file.
+        example: a batch of real inputs, (samples, ...): a tensor, a tuple, or tensors by the file's names.
+        output: which of the file's outputs; needed where there are several.
+
+    Raises:
+        Unsupported: an operator has no reader, or what was read computes something else than ONNX Runtime; the text
+            names the node.
+        OwnError: it is no ONNX file, or not one that ONNX Runtime runs.
+    """
+    module = written(_named(read_onnx(Path(path), example, output=output)), example)
+    for name, each in list(module.named_buffers(recurse=False)):
+        # A mask has entries that no training may move, and a single number is a constant of a formula.
+        if each.is_floating_point() and each.numel() > 1 and bool(each.isfinite().all()):
+            delattr(module, name)
+            module.register_parameter(name, nn.Parameter(torch.Tensor(each)))
+    return module
+
+
+def _named(graph: Graph) -> Graph:
+    """The graph with names that modules may have."""
+    return replace(graph, nodes=tuple(replace(each, name=_identifier(each.name)) for each in graph.nodes))
+
+
+def _identifier(name: str) -> str:
+    made = re.sub(r"\W+", "_", name).strip("_")
+    return made if made.isidentifier() else f"node_{made}"

@@ -1,0 +1,112 @@
+"""Networks made of ONNX files: the same function, with parameters that train and activations that can be replaced."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from evalsuite import OwnError, Unsupported, census, export_onnx, from_onnx
+from evalsuite.references import resolve
+from evalsuite.reluize.swap import swap_to_relu
+
+RECIPES = Path(__file__).parents[2] / "pipelines" / "recipes"
+
+
+class Mixed(nn.Module):
+    """A convolution with BatchNorm, GELU by Erf, LayerNorm, GELU by Tanh, and a mask that no training may move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.scale = nn.Parameter(torch.rand(4, 1, 1) + 0.5)
+        self.layer_norm, self.head = nn.LayerNorm(16), nn.Linear(16, 3)
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.gelu(self.norm(self.conv(x))) * self.scale
+        x = functional.gelu(self.layer_norm(x.mean((2, 3)).repeat(1, 4)), approximate="tanh")
+        return (self.head(x) + self.mask).softmax(-1)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path, torch.Tensor]:
+    torch.manual_seed(0)
+    module, x = Mixed(), torch.randn(4, 1, 6, 6)
+    module(x)  # statistics of BatchNorm that are no zeros and ones
+    file = tmp_path_factory.mktemp("onnx") / "net.onnx"
+    export_onnx(module.eval(), tuple(x.shape[1:]), file)
+    return module, file, x
+
+
+@torch.no_grad()
+def test_a_file_becomes_the_network_that_it_was(written: tuple[nn.Module, Path, torch.Tensor]) -> None:
+    module, file, x = written
+    made = from_onnx(file, x)
+    torch.testing.assert_close(made(x), module(x), rtol=1e-5, atol=1e-6)
+    assert sorted(each.traits.name for each in census(made)) == ["gelu", "gelu-tanh"]
+    kinds = {type(each) for each in made.modules()}
+    assert {nn.Conv2d, nn.LayerNorm, nn.Linear} <= kinds
+    assert torch.isinf(torch.cat([each.flatten() for each in made.buffers()])).any()
+    assert all(bool(each.isfinite().all()) for each in made.parameters())
+    relu = swap_to_relu(made)
+    torch.testing.assert_close(relu(x), swap_to_relu(module, (x,))(x), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(relu(x), made(x), atol=1e-4)
+
+
+def test_what_was_read_trains(written: tuple[nn.Module, Path, torch.Tensor]) -> None:
+    _, file, x = written
+    made = from_onnx(file, x)
+    before = copy.deepcopy(made)
+    optimizer = torch.optim.SGD(made.parameters(), lr=1.0)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = -made.train()(x)[:, 2].log().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    moved = [name for name, each in made.named_parameters() if not torch.equal(each, before.get_parameter(name))]
+    assert len(moved) >= 5
+
+
+def test_what_cannot_be_read_says_why(written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path) -> None:
+    _, _, x = written
+
+    class Ranked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1).sort(-1).values
+
+    export_onnx(Ranked(), tuple(x.shape[1:]), tmp_path / "ranked.onnx")
+    with pytest.raises(Unsupported, match="no reader for this operator"):
+        from_onnx(tmp_path / "ranked.onnx", x)
+    (tmp_path / "no.onnx").write_bytes(b"no")
+    with pytest.raises(OwnError, match=r"no\.onnx"):
+        from_onnx(tmp_path / "no.onnx", x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "source", "package", "activations"),
+    [("file_types", "examples", "magika", 2), ("ocr", "words", "rapidocr", 13)],
+)
+def test_the_pretrained_networks_are_what_their_files_are(
+    file: str, source: str, package: str, activations: int
+) -> None:
+    """Each does well at its task, on a part of the test data."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs the package {package}")
+    make, load = (resolve(f"{RECIPES / file}.py:{name}", what="the recipe") for name in ("network", source))
+    data, network = load(), make()
+    assert sum(each.traits.name == "gelu" for each in census(network)) == activations
+    with torch.no_grad():
+        outputs = network(data.test.inputs[:64])
+    task = data.test.task
+    found = {each.name: each.value for each in task.metrics(task.tally(outputs, data.test.targets[:64]))}
+    assert found.get("accuracy", found.get("letter_accuracy")) > 0.6
