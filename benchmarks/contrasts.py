@@ -8,6 +8,7 @@ excludes a loss of the margin.
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ FOUR_BITS = replace(
     ACCURACY, name="4-bit integers", steps=("w4", "w4-both-sides"), metric="integer_accuracy", less=FLOAT
 )
 HALF = replace(ACCURACY, name="half of the channels", steps=("prune-50",), less=FLOAT)
+BITS = Asked("bits per byte in float", "", ("accuracy",), "bits_per_byte", 0.01, "bits", falls=True, digits=4)
 PARTIAL = replace(ACCURACY, name="partial swaps", metric="accuracy_over_partial_swaps")
 ORDERS = ("hardness", "sensitivity", "random")
 
@@ -40,6 +42,7 @@ class Study:
     Args:
         questions: the endpoints.
         alone: arms that are a family of Holm's each, with the workloads of a question.
+        baseline: what differences are told to, where it is not the run's baseline.
         treated: whether the baseline is the treatment, so that those are told as it less the arm.
         together: whether all other arms are one family; else they are shown and not tested.
         shown: arms that are not tested in any case.
@@ -48,6 +51,7 @@ class Study:
 
     questions: tuple[Asked, ...] = (ACCURACY,)
     alone: tuple[str, ...] = ()
+    baseline: str = ""
     treated: bool = False
     together: bool = False
     shown: tuple[str, ...] = ()
@@ -69,6 +73,9 @@ _LEARNT = ("relu2", "xielu", "xiprelu", "xsilu", "prelu", "gelu")
 STUDIES = {
     "ablations": _ABLATIONS,
     "ablations-sgd": _ABLATIONS,
+    "language": Study(
+        questions=(BITS,), alone=("gelu", "lambda-gelu", "hard-switch"), baseline="annealed", treated=True
+    ),
     "learnt-activations": Study(together=True),
     "downstream": Study(questions=(FOUR_BITS, HALF, RADIUS), alone=("annealed",)),
     "same-rates": Study(
@@ -101,7 +108,9 @@ class Contrast:
         if found is None:
             return "not measured", "", ""
         shown = [
-            f"{self.question.shown * each:+.2f}" for each in (found.mean, found.low, found.high) if each is not None
+            f"{self.question.shown * each:+.{self.question.digits}f}"
+            for each in (found.mean, found.low, found.high)
+            if each is not None
         ]
         mean, *ends = (each.replace("-", "−") for each in shown)
         text = f"{mean} [{', '.join(ends)}]" if ends else mean
@@ -122,8 +131,10 @@ class Contrast:
         margin = self.question.margin
         equivalent = max(-low, high) < margin
         if self.adjusted <= LEVEL:
-            return ("better" if mean > 0 else "worse") + (", within the margin" if equivalent else "")
-        return "equivalent" if equivalent else "no worse" if low > -margin else "not resolved"
+            better = (mean < 0) == self.question.falls
+            return ("better" if better else "worse") + (", within the margin" if equivalent else "")
+        loss = high if self.question.falls else -low
+        return "equivalent" if equivalent else "no worse" if loss < margin else "not resolved"
 
 
 def contrasts(study: str) -> Iterator[Contrast]:
@@ -133,6 +144,7 @@ def contrasts(study: str) -> Iterator[Contrast]:
     """
     frame, baseline = _read(study)
     asked = STUDIES[study]
+    baseline = asked.baseline or baseline
     arms = [each for each in frame["variant"].unique() if each != baseline]
     workloads, seeds = list(frame["workload"].unique()), frame["seed"].nunique()
     for question in asked.questions:
@@ -179,6 +191,21 @@ def table(study: str) -> list[tuple[str, ...]]:
         for names, own in lines.items()
     ]
     return [(*(("question",) if several else ()), "difference", *head), *rows]
+
+
+def levels(study: str = "language") -> list[tuple[str, ...]]:
+    """Bits per byte of each arm on the test text, and of xz and n-grams, whose order was the validation text's best."""
+    frame, _ = _read(study)
+    ((workload, own),) = values(frame, BITS).items()
+    lines = []
+    for arm in frame["variant"].unique():
+        given = [value for (name, _), value in own.items() if name == arm]
+        lines.append((f"`{arm}`", str(len(given)), _spread(given, BITS)))
+    with (REPORTS / study / "baselines.csv").open(encoding="utf-8", newline="") as file:
+        *counted, compressed = csv.DictReader(file)
+    best = min(counted, key=lambda each: float(each["validation"]))
+    lines += [(each["baseline"], "", f"{float(each['test']):.4f}") for each in (best, compressed)]
+    return [(f"on `{workload}`", "seeds", "bits per byte"), *lines]
 
 
 def orders(study: str = "partial") -> list[tuple[str, ...]]:
@@ -245,7 +272,8 @@ def _named(question: Asked) -> str:
 def _spread(given: Sequence[float], question: Asked) -> str:
     mean = math.fsum(given) / len(given)
     deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in given) / (len(given) - 1))
-    return f"{question.shown * mean:.2f} ± {question.shown * deviation:.2f}".replace("-", "−")
+    shown, digits = question.shown, question.digits
+    return f"{shown * mean:.{digits}f} ± {shown * deviation:.{digits}f}".replace("-", "−")
 
 
 _OTHERS = {"drift": drift, "partial": orders}

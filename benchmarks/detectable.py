@@ -35,6 +35,8 @@ class Asked:
     settings: tuple[str, ...] = ("",)
     without: tuple[str, ...] = ()  # Workloads that another endpoint is of.
     less: tuple[str, str] | None = None  # The step and the metric that are taken from it, of the same network.
+    falls: bool = False  # Whether less is better.
+    digits: int = 2  # Behind the point, of what is shown.
 
 
 def _points(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.contrasts import drift, orders
+from benchmarks.contrasts import drift, levels, orders
 from benchmarks.contrasts import table as answered
 from evalsuite.plugins import load, options_of, texts_of
 from evalsuite.report.matrix import Matrix, MatrixRow, Reading
@@ -25,7 +25,8 @@ from evalsuite.results import read_results
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
-    r"(<!-- (options|answers|contrasts|correlations|orders|terms|rooms|file)(?: ([\w./-]+))? -->\n).*?(<!-- end -->)",
+    r"(<!-- (options|answers|contrasts|correlations|levels|orders|terms|rooms|file)(?: ([\w./-]+))? -->\n)"
+    r".*?(<!-- end -->)",
     re.S,
 )
 STUDIES = {"reluize": "quality", "quantize": "quantize", "prune": "prune", "bounds": "bounds", "smt": "exact"}
@@ -126,6 +127,11 @@ def correlations(study: str) -> str:
     return grid(*drift(study))
 
 
+def reached(study: str) -> str:
+    """How well each arm predicts the text, and what counts and xz do."""
+    return grid(*levels(study))
+
+
 def compared(study: str) -> str:
     """What each order of the layers gains over a random one."""
     return grid(*orders(study))
@@ -133,6 +139,7 @@ def compared(study: str) -> str:
 
 MADE: dict[str, Callable[[str], str]] = {
     "options": options, "answers": answers, "contrasts": contrasts, "correlations": correlations, "orders": compared,
+    "levels": reached,
     "terms": terms, "rooms": rooms, "file": file,
 }  # fmt: skip
 

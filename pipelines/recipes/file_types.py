@@ -63,7 +63,9 @@ def examples() -> Data:
         digest.update(inputs.tobytes() + targets.tobytes())
         splits[part] = Split(torch.from_numpy(inputs), torch.from_numpy(targets))
     types, none = len(_settings()["target_labels_space"]), _settings()["padding_token"]
-    return Data(**splits, domain=(0.0, float(none)), classes=types, fingerprint=digest.hexdigest(), vocabulary=none + 1)
+    train, calibration, validation, test = (splits[part] for part in ("train", "calibration", "validation", "test"))
+    domain = (0.0, float(none))
+    return Data(train, calibration, validation, test, domain, types, digest.hexdigest(), vocabulary=none + 1)
 
 
 @cache

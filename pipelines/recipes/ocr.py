@@ -32,7 +32,7 @@ from evalsuite import IGNORED, Data, Direction, Metric, Split, from_onnx
 
 HEIGHT, WIDTH = 48, 160  # as the network takes a line, and as much of it as a word needs
 LETTERS = 3, 9  # of a word
-PARTS = {"train": 256, "calibration": 32, "validation": 64, "test": 256}  # words of each
+PARTS = 256, 32, 64, 256  # words to train on, to calibrate and to validate by, and to test on
 NOISE = 90.0  # the greatest deviation, in grey levels
 
 
@@ -91,17 +91,18 @@ def words() -> Data:
     known = {letter: number for number, letter in enumerate(_letters(), start=1)}
     chance = np.random.default_rng(0)
     found = [each for each in _vocabulary() if known.keys() >= set(each)]
-    chosen = [found[place] for place in chance.permutation(len(found))[: sum(PARTS.values())]]
+    chosen = [found[place] for place in chance.permutation(len(found))[: sum(PARTS)]]
     pictures = np.stack([_printed(each, chance) for each in chosen])
     letters = np.full((len(chosen), LETTERS[1]), IGNORED, dtype=np.int64)
     for row, word in zip(letters, chosen, strict=True):
         row[: len(word)] = [known[letter] for letter in word]
     digest = hashlib.sha256(pictures.tobytes() + letters.tobytes()).hexdigest()
-    splits, start = {}, 0
-    for part, count in PARTS.items():
+    splits, start = [], 0
+    for count in PARTS:
         own = slice(start, start := start + count)
-        splits[part] = Split(torch.from_numpy(pictures[own]), torch.from_numpy(letters[own]), Words())
-    return Data(**splits, domain=(-1.0, 1.0), classes=len(known) + 1, fingerprint=digest)
+        splits.append(Split(torch.from_numpy(pictures[own]), torch.from_numpy(letters[own]), Words()))
+    train, calibration, validation, test = splits
+    return Data(train, calibration, validation, test, (-1.0, 1.0), len(known) + 1, digest)
 
 
 @cache

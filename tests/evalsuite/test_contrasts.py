@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,42 @@ def test_signs_families_and_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert together == pytest.approx(4 * alone, rel=0.05)
 
 
+def test_less_is_better_of_bits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = [
+        replace(each, metric="bits_per_byte", direction="lower")
+        for arm, shift, noise in (
+            ("base", 0.0, STILL),
+            ("few", -0.02, NOISE[::-1]),
+            ("many", 0.02, NOISE),
+            ("near", 0.0001, NOISE),
+            ("wide", 0.006, tuple(5 * part for part in NOISE)),
+        )
+        for each in _rows(arm, shift, noise)
+    ]
+    study = Study(questions=(contrasts.BITS,), baseline="few", together=True)
+    head, *lines = _told(monkeypatch, tmp_path, study, rows)
+    assert head[1] == "`w`, bits"
+    found = {line[0]: line[1:] for line in lines}
+    assert found["`many` − `few`"][0].startswith("+0.0400 ")
+    assert found["`many` − `few`"][2] == "worse"
+    found = {line[0]: line[1:] for line in _told(monkeypatch, tmp_path, replace(study, baseline=""), rows)[1:]}
+    assert found["`few` − `base`"][2] == "better"
+    assert found["`near` − `base`"][2] == "equivalent"
+    assert found["`wide` − `base`"][2] == "not resolved"
+
+
+def test_what_a_language_model_is_held_against(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The order of n-grams is the one with the fewest bits on the validation text, whatever it has on the test text."""
+    rows = [replace(each, metric="bits_per_byte", direction="lower") for each in _rows("base", 0.0, STILL)]
+    write_run(tmp_path / "it", rows, {"baseline": "base"})
+    lines = ("baseline,validation,test", "2-grams,2.5,2.0", "3-grams,2.4,2.1", "xz -9e,2.2,1.9")
+    (tmp_path / "it" / "baselines.csv").write_text("\n".join(lines))
+    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
+    head, *found = contrasts.levels("it")
+    assert head == ("on `w`", "seeds", "bits per byte")
+    assert found == [("`base`", "5", "0.9200 ± 0.0158"), ("3-grams", "", "2.1000"), ("xz -9e", "", "1.9000")]
+
+
 def test_what_is_asked_less_float_of_each_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = [
         *_rows("base", 0.01), *_rows("arm", 0.03), *_rows("base", 0.0, step="prune-50"),
@@ -101,6 +138,9 @@ def test_the_families_of_the_committed_recipes_are_the_protocols() -> None:
         study = contrasts.STUDIES[name]
         arms = [part.name for part in recipe.variants if part.name != recipe.baseline]
         assert [len(family) for family in study.families(recipe.baseline, arms)] == sizes, name
+    language = contrasts.STUDIES["language"]
+    arms = [part.name for part in read_recipe(recipes / "language.yaml").variants if part.name != language.baseline]
+    assert [len(family) for family in language.families(language.baseline, arms)] == [1, 1, 1]
     (first, *_) = contrasts.STUDIES["ablations"].families("annealed", ["gelu", "start-0.1"])
     assert first == [("annealed", "gelu")]
 
