@@ -32,6 +32,8 @@ FOUR_BITS = replace(
 HALF = replace(ACCURACY, name="half of the channels", steps=("prune-50",), less=FLOAT)
 BITS = Asked("bits per byte in float", "", ("accuracy",), "bits_per_byte", 0.01, "bits", falls=True, digits=4)
 PARTIAL = replace(ACCURACY, name="partial swaps", metric="accuracy_over_partial_swaps")
+HEADLINES = (replace(ACCURACY, metric="letter_accuracy"), ACCURACY)
+CHOSEN = "the best on the validation data"
 ORDERS = ("hardness", "sensitivity", "random")
 
 
@@ -231,6 +233,44 @@ def orders(study: str = "partial") -> list[tuple[str, ...]]:
     ]
 
 
+def treatments(study: str = "pretrained") -> list[tuple[str, ...]]:
+    """What each treatment costs a pretrained network, and what the one that the validation data choose, which is tested.
+
+    The first treatment, which puts ReLU in directly, is none to choose from.
+    """
+    frame, original = _read(study)
+    workloads, seeds = list(frame["workload"].unique()), frame["seed"].nunique()
+    arms = [each for each in frame["variant"].unique() if each != original]
+    told = [_treated(frame, name, original, arms) for name in workloads]
+    adjusted = holm(_p(found[CHOSEN], seeds) for _, found in told)
+    levels = [part for level, _ in told for part in (level, "", "")]
+    lines: list[tuple[str, ...]] = [(f"the original, `{original}`, itself", *levels)]
+    for arm in (*arms, CHOSEN):
+        cells: list[str] = []
+        for name, (_, found), held in zip(workloads, told, adjusted, strict=True):
+            cells += Contrast(ACCURACY, "", name, found[arm], held if arm == CHOSEN else None, seeds).cells
+        lines.append((arm if arm == CHOSEN else f"`{arm}`", *cells))
+    head = [part for name in workloads for part in (f"`{name}`, points", "p after Holm", "")]
+    return [("treatment, less the original", *head), *lines]
+
+
+def _treated(
+    frame: pd.DataFrame, workload: str, original: str, arms: Sequence[str]
+) -> tuple[str, dict[str, Estimate | None]]:
+    """The original's level; each arm less it, and the arm that the validation data choose seed by seed."""
+    asked = next(each for each in HEADLINES if workload in values(frame, each))
+    validated = values(frame, replace(asked, steps=("train",), metric=f"validation_{asked.metric}"))[workload]
+    of: dict[str, dict[int, float]] = {arm: {} for arm in (original, *arms, CHOSEN)}
+    for (arm, seed), value in values(frame, asked)[workload].items():
+        of[arm][seed] = value
+    for seed in of[original]:
+        best = max(arms[1:], key=lambda arm, at=seed: validated.get((arm, at), -math.inf))  # type: ignore[misc]
+        if seed in of[best]:
+            of[CHOSEN][seed] = of[best][seed]
+    level = _spread(list(of[original].values()), asked)
+    return level, {arm: seed_difference(of[arm], of[original]) for arm in (*arms, CHOSEN)}
+
+
 def _layers(frame: pd.DataFrame, workload: str) -> int:
     own = frame[(frame["workload"] == workload) & (frame["metric"] == "learnt_hardness")]
     return int(own["setting"].nunique())
@@ -276,7 +316,7 @@ def _spread(given: Sequence[float], question: Asked) -> str:
     return f"{shown * mean:.{digits}f} ± {shown * deviation:.{digits}f}".replace("-", "−")
 
 
-_OTHERS = {"drift": drift, "partial": orders}
+_OTHERS = {"drift": drift, "partial": orders, "pretrained": treatments}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.contrasts import drift, levels, orders
+from benchmarks.contrasts import drift, levels, orders, treatments
 from benchmarks.contrasts import table as answered
 from evalsuite.plugins import load, options_of, texts_of
 from evalsuite.report.matrix import Matrix, MatrixRow, Reading
@@ -25,7 +25,7 @@ from evalsuite.results import read_results
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
-    r"(<!-- (options|answers|contrasts|correlations|levels|orders|terms|rooms|file)(?: ([\w./-]+))? -->\n)"
+    r"(<!-- (options|answers|contrasts|correlations|levels|orders|treatments|terms|rooms|file)(?: ([\w./-]+))? -->\n)"
     r".*?(<!-- end -->)",
     re.S,
 )
@@ -132,6 +132,11 @@ def reached(study: str) -> str:
     return grid(*levels(study))
 
 
+def treated(study: str) -> str:
+    """What each treatment costs a pretrained network."""
+    return grid(*treatments(study))
+
+
 def compared(study: str) -> str:
     """What each order of the layers gains over a random one."""
     return grid(*orders(study))
@@ -139,7 +144,7 @@ def compared(study: str) -> str:
 
 MADE: dict[str, Callable[[str], str]] = {
     "options": options, "answers": answers, "contrasts": contrasts, "correlations": correlations, "orders": compared,
-    "levels": reached,
+    "levels": reached, "treatments": treated,
     "terms": terms, "rooms": rooms, "file": file,
 }  # fmt: skip
 

@@ -13,6 +13,8 @@ from evalsuite.graph.moving import Concat, Expand, Gather, Reshape, Slice, Trans
 from evalsuite.graph.operations import Cast, Linear, MatMul, Operation, Sum
 from evalsuite.graph.sizes import Shape
 
+_END = 10**8  # what exporters write for the end of an axis is at least this, and no batch is
+
 
 class Value(int):
     """A value of the graph, by its number."""
@@ -131,7 +133,7 @@ class Call:
             stop = None
         if isinstance(start, Times) or isinstance(stop, Times) or step < 1:
             self.refuse(f"takes {start}:{stop}:{step} of axis {axis}; only fixed ends and positive steps are read")
-        start, stop = start or 0, None if stop is not None and stop >= 2**31 else stop
+        start, stop = start or 0, None if stop is not None and stop >= _END else stop
         if size >= 0:
             start, stop, step = slice(start, stop, step).indices(size)
         if start == 0 and step == 1 and stop in (None, size):

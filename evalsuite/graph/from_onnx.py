@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from evalsuite.graph.graph import Graph
@@ -14,13 +13,16 @@ from evalsuite.graph.modules import written
 from evalsuite.graph.reading import read_onnx
 from evalsuite.samples import Inputs
 
+_MASKED = 1e3
+
 
 def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -> nn.Module:
     """The network of an ONNX file as a PyTorch module, in evaluation mode.
 
     Linear and convolutional layers, norms, pools and activations are torch's modules, named after the file's nodes, so
     that what works on a PyTorch network works on it: an activation that the file writes as a formula, such as GELU by
-    Erf or Tanh, is the module again. Weights, biases and other constants of more than one number are parameters.
+    Erf or Tanh, is the module again. Weights, biases and other constants of more than one number are parameters, but
+    for those with an entry of 1000 or more, which are masks.
 
     Args:
         path: the file.
@@ -34,10 +36,10 @@ def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -
     """
     module = written(_named(read_onnx(Path(path), example, output=output)), example)
     for name, each in list(module.named_buffers(recurse=False)):
-        # A mask has entries that no training may move, and a single number is a constant of a formula.
-        if each.is_floating_point() and each.numel() > 1 and bool(each.isfinite().all()):
+        # A single number is a constant of a formula, and a mask has entries, often finite, that no training may move.
+        if each.is_floating_point() and each.numel() > 1 and bool((each.abs() < _MASKED).all()):
             delattr(module, name)
-            module.register_parameter(name, nn.Parameter(torch.Tensor(each)))
+            module.register_parameter(name, nn.Parameter(each.clone()))
     return module
 
 

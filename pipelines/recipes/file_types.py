@@ -29,7 +29,7 @@ from torch import nn
 from evalsuite import Data, Split, from_onnx
 
 MODEL = "models/standard_v3_3"
-OF_A_LABEL = 150  # files at most
+OF_A_LABEL = 60  # files at most
 PARTS = {"train": 100, "test": 50, "validation": 10, "calibration": 5}  # up to which of a hundred packages
 
 

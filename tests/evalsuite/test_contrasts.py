@@ -94,6 +94,29 @@ def test_what_a_language_model_is_held_against(monkeypatch: pytest.MonkeyPatch, 
     assert found == [("`base`", "5", "0.9200 ± 0.0158"), ("3-grams", "", "2.1000"), ("xz -9e", "", "1.9000")]
 
 
+def test_the_treatment_that_the_validation_data_choose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Chosen seed by seed, by the validation data alone, and never the direct swap, however good it is."""
+    rows = []
+    for arm, shift, validated in (
+        ("base", 0.0, STILL),
+        ("swap", 0.05, (0.09,) * 5),
+        ("one", -0.02, (0.0, 0.02, 0.0, 0.02, 0.0)),
+        ("two", 0.01, (0.01,) * 5),
+    ):
+        rows += _rows(arm, shift, STILL)
+        rows += [replace(each, metric="validation_accuracy") for each in _rows(arm, 0.0, validated, step="train")]
+    write_run(tmp_path / "it", rows, {"baseline": "base"})
+    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
+    head, original, *lines = contrasts.treatments("it")
+    assert head[1:] == ("`w`, points", "p after Holm", "")
+    assert original[1] == "92.00 ± 1.58"
+    found = {line[0]: line[1:] for line in lines}
+    assert found["`swap`"][0] == "+5.00 in every seed"
+    assert found["`one`"] == ("-2.00 in every seed".replace("-", "−"), "", "")
+    # Two of five seeds take "one", three "two": the mean of -2, -2, 1, 1 and 1.
+    assert found[contrasts.CHOSEN][0].startswith("−0.20 [")
+
+
 def test_what_is_asked_less_float_of_each_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = [
         *_rows("base", 0.01), *_rows("arm", 0.03), *_rows("base", 0.0, step="prune-50"),
