@@ -234,7 +234,7 @@ def orders(study: str = "partial") -> list[tuple[str, ...]]:
 
 
 def treatments(study: str = "pretrained") -> list[tuple[str, ...]]:
-    """What each treatment costs a pretrained network, and what the one that the validation data choose, which is tested.
+    """What each treatment costs a pretrained network, and what the one costs that the validation data choose.
 
     The first treatment, which puts ReLU in directly, is none to choose from.
     """

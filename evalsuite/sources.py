@@ -45,7 +45,7 @@ def closure(*modules: str) -> dict[str, Path]:
     """The modules reached from these by `import` statements anywhere in their source, with their files.
 
     Statements for type checkers alone (`if TYPE_CHECKING:`) are not followed. A public name that a package loads on
-    first use (`_MODULE_OF`, as evalsuite has it) leads to its module. A module whose name is only known when it is
+    first use, by the library lazy_loader, leads to its module. A module whose name is only known when it is
     imported is not found here, see `evalsuite.reading`.
     """
     tops = {*OURS, *(name.partition(".")[0] for name in modules)}
@@ -140,9 +140,20 @@ def _behind(source: str, name: str) -> set[str]:
     return {f"{source}.{name}", *(home for each, home in lazy.items() if name in (each, "*"))}
 
 
+@cache
 def _lazy(package: str) -> Mapping[str, str]:
-    found: Mapping[str, str] = getattr(sys.modules.get(package), "_MODULE_OF", {})
-    return found
+    """The modules of the names that a package loads on first use, as lazy_loader has them from its __init__.pyi."""
+    file = source_file(package)
+    if file is None or file.name != "__init__.py" or (package.partition(".")[0] not in OURS and is_installed(file)):
+        return {}
+    stub = file.with_suffix(".pyi")
+    nodes = ast.parse(stub.read_bytes(), stub).body if stub.is_file() else []
+    return {
+        alias.name: f"{package}.{node.module}"
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module
+        for alias in node.names
+    }
 
 
 def _with_parents(name: str) -> Iterator[str]:

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
@@ -190,13 +189,11 @@ def test_nothing_heavy_is_imported_before_it_is_needed(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_public_name_loads_and_is_declared_twice_alike() -> None:
-    assert sorted(evalsuite.__all__) == sorted(evalsuite._MODULE_OF)
+def test_every_public_name_loads() -> None:
+    assert len(evalsuite.__all__) == len(set(evalsuite.__all__)) > 200
     for name in evalsuite.__all__:
         assert getattr(evalsuite, name) is not None
-    homes = [(module, name) for module, names in evalsuite._HOME.items() for name in names]
-    assert [each for each in homes if not hasattr(import_module(each[0]), each[1])] == []
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+    with pytest.raises(AttributeError, match="No evalsuite attribute nonsense"):
         evalsuite.nonsense  # noqa: B018
 
 
