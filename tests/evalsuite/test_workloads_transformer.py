@@ -125,8 +125,8 @@ def test_the_parts_of_the_text_share_none_of_it() -> None:
 
 
 def test_without_the_removal_of_repeats_test_text_would_be_in_training() -> None:
-    whole = [paragraph for topic in text._topics() for paragraph in topic.split("\n\n")]
-    kept = distinct_paragraphs(text._topics())
+    whole = [paragraph for topic in text.topics() for paragraph in topic.split("\n\n")]
+    kept = distinct_paragraphs(text.topics())
     assert len(kept) < 0.9 * len(whole)
     assert sum(map(len, kept)) > 0.6 * sum(map(len, whole))
 
