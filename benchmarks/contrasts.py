@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -120,8 +122,8 @@ class Contrast:
             text = f"{mean if found.mean else '0'} in every seed"
         if found.n < self.asked:
             text += f", n = {found.n} of {self.asked}"
-        if self.adjusted is None:
-            return text, "", ""
+        if self.adjusted is None or (found.constant and found.mean):
+            return text, "", ""  # of what is the same in every seed, and is not 0, there is no test
         if found.low is None or found.high is None or found.n < FEWEST * self.asked:
             return text, "", "not concluded from"
         return text, f"{self.adjusted:.2g}", self._called(found.mean, found.low, found.high)
@@ -205,6 +207,9 @@ def levels(study: str = "language") -> list[tuple[str, ...]]:
         lines.append((f"`{arm}`", str(len(given)), _spread(given, BITS)))
     with (REPORTS / study / "baselines.csv").open(encoding="utf-8", newline="") as file:
         *counted, compressed = csv.DictReader(file)
+    text = json.loads((REPORTS / study / "run.json").read_text(encoding="utf-8"))["data"][workload]["fingerprint"]
+    if {each["fingerprint"] for each in (*counted, compressed)} != {text}:
+        raise ValueError(f"{study}: baselines.csv is of another text than the rows: run benchmarks.ngram {workload}")
     best = min(counted, key=lambda each: float(each["validation"]))
     lines += [(each["baseline"], "", f"{float(each['test']):.4f}") for each in (best, compressed)]
     return [(f"on `{workload}`", "seeds", "bits per byte"), *lines]
@@ -242,13 +247,14 @@ def treatments(study: str = "pretrained") -> list[tuple[str, ...]]:
     workloads, seeds = list(frame["workload"].unique()), frame["seed"].nunique()
     arms = [each for each in frame["variant"].unique() if each != original]
     told = [_treated(frame, name, original, arms) for name in workloads]
-    adjusted = holm(_p(found[CHOSEN], seeds) for _, found in told)
-    levels = [part for level, _ in told for part in (level, "", "")]
+    adjusted = holm(_p(found[CHOSEN], seeds) for _, found, _ in told)
+    levels = [part for level, *_ in told for part in (level, "", "")]
     lines: list[tuple[str, ...]] = [(f"the original, `{original}`, itself", *levels)]
     for arm in (*arms, CHOSEN):
         cells: list[str] = []
-        for name, (_, found), held in zip(workloads, told, adjusted, strict=True):
-            cells += Contrast(ACCURACY, "", name, found[arm], held if arm == CHOSEN else None, seeds).cells
+        for name, (_, found, taken), held in zip(workloads, told, adjusted, strict=True):
+            text, *more = Contrast(ACCURACY, "", name, found[arm], held if arm == CHOSEN else None, seeds).cells
+            cells += [f"{text} ({taken})" if arm == CHOSEN else text, *more]
         lines.append((arm if arm == CHOSEN else f"`{arm}`", *cells))
     head = [part for name in workloads for part in (f"`{name}`, points", "p after Holm", "")]
     return [("treatment, less the original", *head), *lines]
@@ -256,19 +262,22 @@ def treatments(study: str = "pretrained") -> list[tuple[str, ...]]:
 
 def _treated(
     frame: pd.DataFrame, workload: str, original: str, arms: Sequence[str]
-) -> tuple[str, dict[str, Estimate | None]]:
-    """The original's level; each arm less it, and the arm that the validation data choose seed by seed."""
+) -> tuple[str, dict[str, Estimate | None], str]:
+    """The original's level; each arm less it, and what the validation data choose seed by seed; how often they did."""
     asked = next(each for each in HEADLINES if workload in values(frame, each))
     validated = values(frame, replace(asked, steps=("train",), metric=f"validation_{asked.metric}"))[workload]
     of: dict[str, dict[int, float]] = {arm: {} for arm in (original, *arms, CHOSEN)}
     for (arm, seed), value in values(frame, asked)[workload].items():
         of[arm][seed] = value
+    taken: Counter[str] = Counter()
     for seed in of[original]:
         best = max(arms[1:], key=lambda arm, at=seed: validated.get((arm, at), -math.inf))  # type: ignore[misc]
+        taken[best] += 1
         if seed in of[best]:
             of[CHOSEN][seed] = of[best][seed]
     level = _spread(list(of[original].values()), asked)
-    return level, {arm: seed_difference(of[arm], of[original]) for arm in (*arms, CHOSEN)}
+    often = ", ".join(f"{count} × `{arm}`" for arm, count in taken.most_common())
+    return level, {arm: seed_difference(of[arm], of[original]) for arm in (*arms, CHOSEN)}, often
 
 
 def _layers(frame: pd.DataFrame, workload: str) -> int:
@@ -310,6 +319,8 @@ def _named(question: Asked) -> str:
 
 
 def _spread(given: Sequence[float], question: Asked) -> str:
+    if len(given) < 2:
+        return "not measured in two networks"
     mean = math.fsum(given) / len(given)
     deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in given) / (len(given) - 1))
     shown, digits = question.shown, question.digits

@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-Parts = tuple[bytes, list[bytes], list[list[tuple[bytes, int]]]]  # training, texts, and their windows
+# The text of training; the texts of validation and test, and their windows; the workload's fingerprint.
+Parts = tuple[bytes, list[bytes], list[list[tuple[bytes, int]]], str]
 BYTES = 256
 
 
@@ -81,10 +82,10 @@ def compressed(train: bytes, text: bytes) -> float:
 
 
 def _of_text() -> Parts:
-    from evalsuite.workloads.text import CONTEXT, corpus
+    from evalsuite.workloads.text import CONTEXT, TextGPT, corpus
 
     train, _, *parts = corpus()
-    return train, parts, [byte_windows(part, CONTEXT) for part in parts]
+    return train, parts, [byte_windows(part, CONTEXT) for part in parts], TextGPT().fingerprint()
 
 
 def _of_pydoc() -> Parts:
@@ -92,7 +93,9 @@ def _of_pydoc() -> Parts:
 
     train, _, *parts = corpus()
     own = PydocGPT()
-    return train, parts, [token_windows(part, encoded(part, own.vocabulary)[1].tolist(), own.context) for part in parts]
+    lengths = [encoded(part, own.vocabulary)[1].tolist() for part in parts]
+    windows = [token_windows(part, each, own.context) for part, each in zip(parts, lengths, strict=True)]
+    return train, parts, windows, own.fingerprint()
 
 
 _PARTS = {"text-gpt": _of_text, "pydoc-gpt": _of_pydoc}
@@ -100,12 +103,12 @@ _PARTS = {"text-gpt": _of_text, "pydoc-gpt": _of_pydoc}
 
 def main(workload: str) -> None:
     """Bits per byte by order, on the validation text, by which an order is chosen, and on the test text; then xz's."""
-    train, texts, windows = _PARTS[workload]()
-    print("baseline,validation,test")
+    train, texts, windows, fingerprint = _PARTS[workload]()
+    print("baseline,validation,test,fingerprint")
     for order in range(1, 8):
         model = Ngrams(train, order)
-        print(f"{order}-grams,{','.join(f'{model.bits(each):.4f}' for each in windows)}", flush=True)
-    print(f"xz -9e,{','.join(f'{compressed(train, each):.4f}' for each in texts)}")
+        print(f"{order}-grams,{','.join(f'{model.bits(each):.4f}' for each in windows)},{fingerprint}", flush=True)
+    print(f"xz -9e,{','.join(f'{compressed(train, each):.4f}' for each in texts)},{fingerprint}")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ def closure(*modules: str) -> dict[str, Path]:
         file = None if name in found else source_file(name)
         if file is not None and (name.partition(".")[0] in tops or not is_installed(file)):
             found[name] = file
+            if _lazy(name):  # what its names lead to is in the stub
+                found[f"{name} by name"] = file.with_suffix(".pyi")
             waiting += _imported(name, file)
     return found
 

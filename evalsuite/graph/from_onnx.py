@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from dataclasses import replace
 from pathlib import Path
 
-from torch import nn
+from torch import fx, nn
 
+from evalsuite.contract import Unsupported
 from evalsuite.graph.graph import Graph
 from evalsuite.graph.modules import written
 from evalsuite.graph.reading import read_onnx
+from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.samples import Inputs
 
 _MASKED = 1e3
@@ -22,7 +25,7 @@ def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -
     Linear and convolutional layers, norms, pools and activations are torch's modules, named after the file's nodes, so
     that what works on a PyTorch network works on it: an activation that the file writes as a formula, such as GELU by
     Erf or Tanh, is the module again. Weights, biases and other constants of more than one number are parameters, but
-    for those with an entry of 1000 or more, which are masks.
+    for those with an entry of 1000 or more, which are masks. What several nodes share is a parameter of each of them.
 
     Args:
         path: the file.
@@ -30,10 +33,15 @@ def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -
         output: which of the file's outputs; needed where there are several.
 
     Raises:
-        Unsupported: an operator has no reader, or what was read computes something else than ONNX Runtime; the text
-            names the node.
-        OwnError: it is no ONNX file, or not one that ONNX Runtime runs.
+        Unsupported: its batch is fixed; an operator has no reader, or what was read computes something else than ONNX
+            Runtime; the text names the node.
+        OwnError: it is no ONNX file, or not one that ONNX Runtime runs; the example's names are not the file's.
     """
+    file = OnnxNetwork(Path(path), output)
+    if file.batch is not None:
+        raise Unsupported(f"{path}: its batch is fixed to {file.batch}: export it with a dynamic one")
+    if isinstance(example, dict):
+        example = {name: example[name] for name in file.named(example)}
     module = written(_named(read_onnx(Path(path), example, output=output)), example)
     for name, each in list(module.named_buffers(recurse=False)):
         # A single number is a constant of a formula, and a mask has entries, often finite, that no training may move.
@@ -50,4 +58,5 @@ def _named(graph: Graph) -> Graph:
 
 def _identifier(name: str) -> str:
     made = re.sub(r"\W+", "_", name).strip("_")
-    return made if made.isidentifier() else f"node_{made}"
+    taken = keyword.iskeyword(made) or hasattr(fx.GraphModule, made) or made in ("graph", "training")
+    return f"node_{made}" if taken or not made.isidentifier() else made

@@ -78,7 +78,7 @@ def in_modules(module: nn.Module, example: Inputs, *, exact: bool = False) -> fx
 
 
 def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphModule:
-    """A graph that was read, as `in_modules` writes it."""
+    """A graph that was read, as `in_modules` writes it; several inputs of the example are in the graph's order."""
     writer = _Writer(graph, example)
     made = writer.module()
     buffers = [str(each.target) for each in made.graph.nodes if each.op == "get_attr"]

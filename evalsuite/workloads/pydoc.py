@@ -146,5 +146,7 @@ class PydocGPT(Budget):
     def _windows(self, text: bytes) -> Split:
         tokens, lengths = encoded(text, self.vocabulary)
         count = (len(tokens) - 1) // self.context * self.context  # targets
+        if not count:
+            raise ValueError(f"context must be less than the {len(tokens)} tokens of a part, got {self.context}")
         per_byte = count / int(lengths[1 : count + 1].sum())
         return token_windows(tokens, self.context, LanguageModel(per="byte", tokens_per_byte=per_byte))

@@ -85,13 +85,16 @@ def test_less_is_better_of_bits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_what_a_language_model_is_held_against(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The order of n-grams is the one with the fewest bits on the validation text, whatever it has on the test text."""
     rows = [replace(each, metric="bits_per_byte", direction="lower") for each in _rows("base", 0.0, STILL)]
-    write_run(tmp_path / "it", rows, {"baseline": "base"})
-    lines = ("baseline,validation,test", "2-grams,2.5,2.0", "3-grams,2.4,2.1", "xz -9e,2.2,1.9")
+    write_run(tmp_path / "it", rows, {"baseline": "base", "data": {"w": {"fingerprint": "f"}}})
+    lines = ("baseline,validation,test,fingerprint", "2-grams,2.5,2.0,f", "3-grams,2.4,2.1,f", "xz -9e,2.2,1.9,f")
     (tmp_path / "it" / "baselines.csv").write_text("\n".join(lines))
     monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
     head, *found = contrasts.levels("it")
     assert head == ("on `w`", "seeds", "bits per byte")
     assert found == [("`base`", "5", "0.9200 ± 0.0158"), ("3-grams", "", "2.1000"), ("xz -9e", "", "1.9000")]
+    (tmp_path / "it" / "baselines.csv").write_text("\n".join(lines).replace("1.9,f", "1.9,g"))
+    with pytest.raises(ValueError, match=r"baselines\.csv is of another text than the rows"):
+        contrasts.levels("it")
 
 
 def test_the_treatment_that_the_validation_data_choose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -115,6 +118,7 @@ def test_the_treatment_that_the_validation_data_choose(monkeypatch: pytest.Monke
     assert found["`one`"] == ("-2.00 in every seed".replace("-", "−"), "", "")
     # Two of five seeds take "one", three "two": the mean of -2, -2, 1, 1 and 1.
     assert found[contrasts.CHOSEN][0].startswith("−0.20 [")
+    assert found[contrasts.CHOSEN][0].endswith(" (3 × `two`, 2 × `one`)")
 
 
 def test_what_is_asked_less_float_of_each_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -147,7 +151,7 @@ def test_of_fewer_than_four_fifths_of_the_seeds_nothing_is_concluded(
     assert three[2:] == ("", "not concluded from")
     assert four[1].endswith("n = 4 of 5")
     assert four[3] == "better"
-    assert off[1:] == ("+2.00 in every seed", "1", "")
+    assert off[1:] == ("+2.00 in every seed", "", "")
 
 
 def test_the_families_of_the_committed_recipes_are_the_protocols() -> None:

@@ -80,6 +80,43 @@ def test_what_was_read_trains(written: tuple[nn.Module, Path, torch.Tensor]) -> 
     assert len(moved) >= 5
 
 
+class Less(nn.Module):
+    """The first input less the second, which is bent."""
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return batch["a"] - functional.gelu(batch["b"])
+
+
+@torch.no_grad()
+def test_inputs_are_taken_by_their_names_in_any_order(tmp_path: Path) -> None:
+    batch = {name: torch.randn(4, 3) for name in ("a", "b")}
+    export_onnx(Less(), (3,), tmp_path / "less.onnx", example=batch)
+    turned = {name: batch[name] for name in ("b", "a")}
+    torch.testing.assert_close(from_onnx(tmp_path / "less.onnx", turned)(turned), Less()(batch))
+    with pytest.raises(OwnError, match="'b' is missing"):
+        from_onnx(tmp_path / "less.onnx", {"a": batch["a"]})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["lambda", "graph", "train", "forward", "code", "/a/b.1", "7"])
+def test_nodes_may_have_any_name(written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path, name: str) -> None:
+    _, file, x = written
+    model = onnx.load(str(file))
+    node = next(each for each in model.graph.node if each.op_type == "Conv")
+    node.name = name
+    onnx.save(model, str(tmp_path / "named.onnx"))
+    torch.testing.assert_close(from_onnx(tmp_path / "named.onnx", x)(x), from_onnx(file, x)(x))
+
+
+def test_a_fixed_batch_is_refused(written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path) -> None:
+    _, file, x = written
+    model = onnx.load(str(file))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    onnx.save(model, str(tmp_path / "fixed.onnx"))
+    with pytest.raises(Unsupported, match="its batch is fixed to 4: export it with a dynamic one"):
+        from_onnx(tmp_path / "fixed.onnx", x)
+
+
 def test_what_cannot_be_read_says_why(written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path) -> None:
     _, _, x = written
 

@@ -87,6 +87,12 @@ def test_sizes_that_cannot_be_are_refused(options: dict[str, int], said: str) ->
         PydocGPT(**options)
 
 
+@pytest.mark.usefixtures("short")
+def test_a_window_that_no_part_fills_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"context must be less than the \d+ tokens of a part, got 5000"):
+        PydocGPT(vocabulary=280, context=5000).data()
+
+
 @pytest.mark.slow
 def test_the_text_of_this_python_is_large_and_the_same_at_every_call() -> None:
     first = PydocGPT().fingerprint()

@@ -35,6 +35,7 @@ ALL = TRAINED | STAGES
 # A file, and the jobs that a changed line in it invalidates.
 CHANGES = {
     "evalsuite/__init__.py": ALL,
+    "evalsuite/__init__.pyi": ALL,
     "evalsuite/contract.py": ALL,
     "evalsuite/networks.py": ALL,
     "evalsuite/resizing/fitting.py": ALL,
