@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -207,7 +206,7 @@ def levels(study: str = "language") -> list[tuple[str, ...]]:
         lines.append((f"`{arm}`", str(len(given)), _spread(given, BITS)))
     with (REPORTS / study / "baselines.csv").open(encoding="utf-8", newline="") as file:
         *counted, compressed = csv.DictReader(file)
-    text = json.loads((REPORTS / study / "run.json").read_text(encoding="utf-8"))["data"][workload]["fingerprint"]
+    text = read_record(REPORTS / study).text("data", workload, "fingerprint")
     if {each["fingerprint"] for each in (*counted, compressed)} != {text}:
         raise ValueError(f"{study}: baselines.csv is of another text than the rows: run benchmarks.ngram {workload}")
     best = min(counted, key=lambda each: float(each["validation"]))
