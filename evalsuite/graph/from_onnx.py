@@ -48,6 +48,8 @@ def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -
         if each.is_floating_point() and each.numel() > 1 and bool((each.abs() < _MASKED).all()):
             delattr(module, name)
             module.register_parameter(name, nn.Parameter(each.clone()))
+    for weight in module.parameters():  # a transposed view would be rounded otherwise than the same weight loaded anew
+        weight.data = weight.data.contiguous()
     return module
 
 

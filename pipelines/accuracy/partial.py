@@ -48,9 +48,8 @@ def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int)
     from evalsuite import expose
 
     try:
-        exposed = expose(
-            module, bench.data.calibration.first(2)
-        ).eval()  # functions become layers, as the swap has them
+        # Functions become layers, as the swap has them.
+        exposed = expose(module, bench.data.calibration.first(2)).eval()
     except ValueError as error:
         return without_orders(headline, str(error))
     layers = _layers(exposed)
