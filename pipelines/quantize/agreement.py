@@ -14,10 +14,11 @@ from torch import fx
 from evalsuite import Direction, Metric, Samples, leaves, mapped, open_onnx, pieces, run_onnx
 from pipelines.quantize.processor import saturation
 from pipelines.quantize.readout import InRuntime, Rounded, in_brevitas, quantizers
+from pipelines.quantize.tracing import at_a_time
 
 TIE = 1e-4
 """Steps: so far float32's rounding may move a value that lies on a rounding tie."""
-_CHUNK = 500  # samples at a time: bounds the memory of all layers' tensors
+_CHUNK = 500  # samples at a time, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def compare_layers(
     plain = open_onnx(path)
     fused, unfused = (InRuntime(path, names, fused=each) for each in (True, False))
     tally = _Tally(names, by_position)
-    for piece in pieces(inputs, _CHUNK):
+    for piece in pieces(inputs, at_a_time(quantized, _CHUNK)):
         chunk = mapped(piece, lambda each: each.float() if each.is_floating_point() else each)
         logits, integers = fused.run(chunk)
         tally.faithful &= np.array_equal(logits, run_onnx(plain, chunk).numpy())

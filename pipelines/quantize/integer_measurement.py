@@ -36,11 +36,12 @@ from pipelines.quantize.integer.network import IntegerNetwork, Integers, Roundin
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.quantize.integer.operations import count_operations
 from pipelines.quantize.part_errors import part_errors
+from pipelines.quantize.tracing import at_a_time
 
-_OBSERVED = 100  # samples whose accumulators are looked at: every tensor is kept
+_OBSERVED = 100  # samples whose accumulators are looked at, at most: every tensor is kept
 _LATENCY_BATCH = 64
 _LONGEST = 200  # letters of the names of inserted grids
-_CHUNK = 256  # samples at a time: bounds ONNX Runtime's memory
+_CHUNK = 256  # samples at a time, at most
 _NO_SMOOTH = "no activation needs a table or a polynomial: the same network"
 # What two roundings in a row come to may lie a step from the nearest integer, far from a tie.
 _TWICE = {Rounding.GEMMLOWP: "; gemmlowp rounds twice, the simulation once"}
@@ -82,7 +83,7 @@ class IntegerStudy:
         except (Unsupported, OverflowError) as error:
             return [self._scored("integer", None, {}, reason=str(error))]
         logits = self._run(executor, self.test.inputs)
-        observed = executor.quantize(torch.as_tensor(self.test.first(_OBSERVED)).numpy())
+        observed = executor.quantize(torch.as_tensor(self.test.first(at_a_time(self.quantized, _OBSERVED))).numpy())
         return [
             self._scored("integer", executor.dequantize(logits), {}),
             *self._of_agreement(network),
@@ -101,7 +102,7 @@ class IntegerStudy:
 
     def _run(self, executor: Executor, inputs: torch.Tensor | Samples) -> Integers:
         """The integer logits, (samples, ...)."""
-        return np.concatenate([executor(each.numpy()) for each in pieces(inputs, _CHUNK)])
+        return np.concatenate([executor(each.numpy()) for each in pieces(inputs, at_a_time(self.quantized, _CHUNK))])
 
     def _scored(
         self, of: str, outputs: npt.NDArray[np.float64] | None, setting: Settings, reason: str = "", **changes: Any
@@ -161,7 +162,9 @@ class IntegerStudy:
         write_integer_onnx(network, self.path)
         session = open_onnx(self.path)
         given = session.get_inputs()[0].name
-        chunks = (executor.quantize(each.numpy()) for each in pieces(self.test.inputs, _CHUNK))
+        chunks = (
+            executor.quantize(each.numpy()) for each in pieces(self.test.inputs, at_a_time(self.quantized, _CHUNK))
+        )
         found = np.concatenate([session.run(None, {given: chunk})[0] for chunk in chunks])
         equal = (found.astype(np.int64) == logits).reshape(len(logits), -1).all(1)
         return [

@@ -16,7 +16,6 @@ from evalsuite import (
     Classification,
     Direction,
     Inputs,
-    LanguageModel,
     Metric,
     Network,
     Outcome,
@@ -45,7 +44,7 @@ from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.qcdq import check_exportable, export_qcdq
 from pipelines.quantize.qonnx import export_qonnx
 from pipelines.quantize.sensitivity import metrics_of_sensitivity, sensitivity
-from pipelines.quantize.tracing import trace
+from pipelines.quantize.tracing import at_a_time, trace
 from pipelines.quantize.training import least_bits, metrics_of_training, train, train_scales
 from pipelines.quantize.treatment import Treated, Treatment, treat
 from pipelines.quantize.tuning import tune
@@ -54,7 +53,7 @@ from pipelines.quantize.yardstick import relative_metrics
 if TYPE_CHECKING:
     from pipelines.quantize import Quantize
 
-_CHUNK = 1000  # samples at a time: bounds the memory of the largest test set
+_CHUNK = 1000  # samples at a time, at most
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
 
@@ -77,9 +76,12 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     # Of real numbers random ones would do, and zeros.
     example = network.example(2) if network.several or network.vocabulary is not None else None
     shape = tuple(folded(network.example(1)).shape)
-    texts = isinstance(bench.data.task, LanguageModel)
-    if shape != (1, network.classes) and not (texts and len(shape) == 3):
-        raise Unsupported(f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per sample")
+    by_position = len(shape) == 3  # of a text, or of places of a picture
+    if shape != (1, network.classes) and not by_position:
+        raise Unsupported(
+            f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per sample, and those "
+            "with a row for each position of a sample, (1, positions, classes)"
+        )
     inputs = bench.data.calibration.first(options.calibration_samples)
     made = quantize(folded, network.input_shape, inputs, bench, options, example)
     quantized, test = made.network, bench.data.test
@@ -108,7 +110,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL),
         *made.metrics,
         *found,
-        *agreement_metrics(compare_layers(quantized, path, some, by_position=texts), classes=classes),
+        *agreement_metrics(compare_layers(quantized, path, some, by_position=by_position), classes=classes),
         *study.metrics(Rounding(options.rounding)),
         executed,
         *deployment_metrics(float_file, path, test),
@@ -231,7 +233,7 @@ def _equalized(treated: Treated) -> Metric:
     return Metric("equalized_pairs", len(treated.equalized), "count", NEUTRAL, reason="; ".join(pairs + notes))
 
 
-def _scores(original: nn.Module, quantized: nn.Module, path: Path, test: Split) -> list[Metric]:
+def _scores(original: nn.Module, quantized: fx.GraphModule, path: Path, test: Split) -> list[Metric]:
     """The task's headline in Brevitas and in ONNX Runtime, and what it lost against float."""
     session, differences = open_onnx(path), []
 
@@ -241,7 +243,8 @@ def _scores(original: nn.Module, quantized: nn.Module, path: Path, test: Split) 
     def in_session(inputs: Inputs) -> torch.Tensor:
         return run_onnx(session, inputs)
 
-    in_float, in_brevitas, in_runtime = scores([original, quantized, in_session], test, batch=_CHUNK, seen=seen)
+    runs, batch = (original, quantized, in_session), at_a_time(quantized, _CHUNK)
+    in_float, in_brevitas, in_runtime = scores(runs, test, batch=batch, seen=seen)
     classes, own = isinstance(test.task, Classification), f"from this network's own float {in_float.headline.name}"
     difference = torch.stack(differences).max().item()
     return [

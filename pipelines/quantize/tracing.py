@@ -25,6 +25,7 @@ _RECTIFIERS = (torch.relu, functional.relu, torch.relu_, "relu", "relu_")
 _MEANS = (torch.mean, "mean")
 _IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
 _RESERVED = ("quantize_", "value_")  # how the quantizers of a network are named
+_VALUES = 2**28  # of all tensors of a batch: 1 GiB of float32
 _NEAR = 1e-3  # of the greatest output: far above what folding a norm rounds, far below another computation's error
 
 
@@ -105,6 +106,12 @@ def trace(module: nn.Module, input_shape: tuple[int, ...], example: Inputs | Non
     random = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0))
     _check_same(copied, normalised, random if example is None else example)
     return normalised
+
+
+def at_a_time(traced: fx.GraphModule, most: int) -> int:
+    """How many samples to run at a time: `most`, or fewer where the tensors are large: some callers keep all."""
+    values = sum(math.prod(node.meta.get("shape", ())) for node in traced.graph.nodes)
+    return max(1, min(most, _VALUES // values))
 
 
 def _rows(inputs: Inputs, batch: int) -> Inputs:

@@ -16,10 +16,11 @@ from pipelines.quantize.calibration import check_grid, check_ranges
 from pipelines.quantize.quantizers import COMPUTE
 from pipelines.quantize.scale_learning import ScaleLearning
 from pipelines.quantize.threads import one_thread
+from pipelines.quantize.tracing import at_a_time
 
 # Octaves a step, the same for every network. Of equally good ones the first is taken: 0 keeps calibration's scales.
 RATES = (0.0, 0.003, 0.01)
-_CHUNK = 1000  # samples at a time: bounds the memory
+_CHUNK = 1000  # samples at a time, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def train_scales(quantized: fx.GraphModule, bench: Bench, epochs: int, rates: Se
         except Unsupported as error:
             attempts.append(Attempt(rate, None, str(error)))
             continue
-        loss = mean_loss(network, bench.data.validation, batch=_CHUNK)
+        loss = mean_loss(network, bench.data.validation, batch=at_a_time(network, _CHUNK))
         if not math.isfinite(loss):
             attempts.append(Attempt(rate, None, f"the validation loss is {loss}"))
             continue

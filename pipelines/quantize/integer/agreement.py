@@ -17,6 +17,7 @@ from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.islands import quantize
 from pipelines.quantize.integer.network import INPUT, IntegerNetwork, Integers
 from pipelines.quantize.integer.oracle import apply
+from pipelines.quantize.tracing import at_a_time
 
 TIE = 1e-4
 """Closer to a tie than this, in steps of the grid, float32 arithmetic may round either way."""
@@ -96,7 +97,7 @@ def compare(
             there comes of factors that `Dyadic` rounds: behind an average over 6 places a tie is none for the integers.
         diagnose: whether to look for the quantizers at which they differ. A sample whose logits agree is not looked
             at: an integer inside that differs without a trace in them is not found.
-        chunk: samples at a time.
+        chunk: samples at a time, at most.
 
     Raises:
         ValueError: there is no input, one is not finite, or the shape is wrong.
@@ -105,7 +106,7 @@ def compare(
     exact = None if precision == torch.float32 else in_float64(quantized, network)
     same = logits = differing = 0
     found: dict[str, Disagreement] = {}
-    for part in pieces(inputs, chunk):
+    for part in pieces(inputs, at_a_time(quantized, chunk)):
         integer = executor(part.numpy())  # first: it says what is wrong with the inputs
         made = recorded_integers(quantized, part) if exact is None else _exact_integers(exact, network, part)
         fake = _integers_of(network.operations[-1].name, network, made)
@@ -129,7 +130,9 @@ def _integers_of(name: str, network: IntegerNetwork, made: dict[str, Integers]) 
 
 
 def _exact_integers(exact: fx.GraphModule, network: IntegerNetwork, inputs: torch.Tensor) -> dict[str, Integers]:
-    """The input, which is float32, is quantized in float32, as both networks do."""
+    """The input, which is float32, is quantized in float32, as both networks do; tokens stay what they are."""
+    if network.tokens:
+        return recorded_integers(exact, inputs)
     first = quantize(inputs.numpy(), network.input, "the inputs")
     return recorded_integers(exact, torch.from_numpy(network.input.scale * (first - network.input.zero_point)))
 
@@ -156,7 +159,7 @@ def _local_differences(
     quantized: fx.GraphModule, network: IntegerNetwork, inputs: torch.Tensor, made: dict[str, Integers]
 ) -> list[Disagreement]:
     steps = Exactly(quantized, network, made).steps(inputs)
-    tensors = {INPUT: made[INPUT]}
+    tensors = {INPUT: inputs.numpy() if network.tokens else made[INPUT]}
     found = []
     for operation in network.operations:
         local = apply(operation, [tensors[name] for name in operation.inputs], network.rounding)

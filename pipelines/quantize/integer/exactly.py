@@ -141,6 +141,7 @@ class Exactly:
     """
 
     def __init__(self, quantized: fx.GraphModule, network: IntegerNetwork, integers: dict[str, Integers]) -> None:
+        self._tokens = network.tokens
         self._steps = {name: _Step(grid_of(layer), integers[name]) for name, layer in quantizers_of(quantized)}
         self._module = copy.deepcopy(quantized).double()
         for name, step in self._steps.items():
@@ -152,5 +153,5 @@ class Exactly:
 
     def steps(self, inputs: torch.Tensor) -> dict[str, npt.NDArray[np.float64]]:
         """What each quantizer rounds, in steps of its grid."""
-        self._module(inputs.double())
+        self._module(inputs if self._tokens else inputs.double())
         return {name: step.steps for name, step in self._steps.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,27 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, Data, Inputs, LanguageModel, Network, Outcome, Split, open_onnx, run_onnx
+from evalsuite import Bench, Data, Inputs, LanguageModel, Network, Outcome, Split, Unsupported, open_onnx, run_onnx
 from evalsuite.own.adapter import adapted
 from evalsuite.samples import Several
 from pipelines.quantize import Quantize
-from pipelines.quantize.tracing import Add, trace
+from pipelines.quantize.integer.agreement import compare
+from pipelines.quantize.integer.lowering import lower
+from pipelines.quantize.integer.network import Linear
+from pipelines.quantize.placement import Bits, Scheme
+from pipelines.quantize.tracing import Add, at_a_time, trace
+from pipelines.quantize.treatment import Treatment, treat
 
 pytestmark = pytest.mark.filterwarnings("ignore:Computing zero point of output accumulator")
 _CLASSES, _SIZES = 3, {"num_hidden_layers": 1, "num_attention_heads": 2}
 _WIDTHS = {"hidden_size": 16, "intermediate_size": 32}
+
+
+class Positions(nn.Module):
+    """From channels first to channels last."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2)
 
 
 def images(count: int) -> torch.Tensor:
@@ -133,6 +146,57 @@ def test_a_gpt_is_quantized_and_each_position_counts(tmp_path: Path) -> None:
     session = open_onnx(outcome.artefacts["integer"])
     assert session.get_inputs()[0].type == "tensor(uint8)"
     assert session.run(None, {"input": tokens[3].numpy().astype("uint8")})[0].shape == (32, 8, 50)
+
+
+def _classifier_of_tokens() -> nn.Module:
+    return nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(64, 16), nn.GELU(), nn.Linear(16, _CLASSES))
+
+
+def test_a_classifier_of_tokens_is_quantized(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    parts = [torch.randint(50, (each, 8)) for each in (4, 40, 4, 200)]
+    own = spread(_classifier_of_tokens())
+    with torch.no_grad():
+        splits = [Split(each, own(each).argmax(-1)) for each in parts]
+    bench = Bench(Data(*splits, (0.0, 49.0), _CLASSES, "", 50), 0, tmp_path, 60.0, lambda *_, **__: None)
+    outcome = Quantize().run(Network("made", own, (8,), _CLASSES, vocabulary=50), bench)
+    found = values(outcome)
+    assert (found["integer_islands"], found["integer_onnx_agreement"]) == (0, 1.0)
+    assert found["integer_accuracy"] >= 0.9
+
+
+def test_differences_behind_tokens_are_found() -> None:
+    torch.manual_seed(0)
+    tokens = torch.randint(50, (40, 8))
+    traced = trace(spread(_classifier_of_tokens()), (8,), tokens)
+    quantized = treat(traced, Scheme(Bits(8, 8)), tokens, Treatment()).network
+    network = lower(quantized, (8,), tokens=50)
+    *before, last, rounding = network.operations
+    assert isinstance(last, Linear)
+    off = replace(network, operations=(*before, replace(last, bias=last.bias + 10_000), rounding))
+    for precision in (torch.float32, torch.float64):
+        found = compare(quantized, off, tokens, precision=precision)
+        assert found.differing > 0
+        assert found.unexplained > 0
+
+
+def test_a_row_of_classes_for_each_position_needs_no_text(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = spread(nn.Sequential(nn.Conv1d(2, 8, 3, padding=1), nn.GELU(), Positions(), nn.Linear(8, _CLASSES)))
+    with torch.no_grad():
+        splits = [Split(each, module(each).argmax(-1)) for each in (torch.rand(n, 2, 6) for n in (4, 40, 4, 32))]
+    bench = Bench(Data(*splits, (0.0, 1.0), _CLASSES, ""), 0, tmp_path, 60.0, lambda *_, **__: None)
+    found = values(Quantize().run(Network("made", module, (2, 6), _CLASSES), bench))
+    assert found["accuracy"] >= 0.9
+    assert (found["runtime_agreement"] * 32 * 6) % 1 == pytest.approx(0, abs=1e-9)
+    with pytest.raises(Unsupported, match=r"logits of shape \(1, 2, 1, 6\) are not measured"):
+        Quantize().run(Network("made", nn.Unflatten(1, (2, 1)), (2, 6), _CLASSES), bench)
+
+
+def test_few_samples_at_a_time_where_a_network_makes_large_tensors() -> None:
+    wide = trace(nn.Sequential(nn.Linear(4, 2**20), nn.ReLU(), nn.Linear(2**20, 1)), (4,))
+    assert at_a_time(wide, 500) == 127  # of 2^28 values
+    assert at_a_time(trace(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), (4,)), 500) == 500
 
 
 def test_layers_that_flatten_positions_into_the_batch_are_given_them_apart() -> None:
