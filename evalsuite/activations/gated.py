@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from evalsuite.activations.gates import LinearGate
 from evalsuite.activations.gelu import LambdaGELU
 from evalsuite.activations.hardenable import Hardenable
 
@@ -91,7 +92,7 @@ GATED: dict[str, Gated] = {
     each.name: each
     for each in (
         Gated("glu", "gated by the sigmoid", "sigmoid(G x) * U x", "arXiv 1612.08083", lambda _: nn.Sigmoid()),
-        Gated("bilinear", "gated by a linear function", "G x * U x", _SOURCE, lambda _: nn.Identity()),
+        Gated("bilinear", "gated by a linear function", "G x * U x", _SOURCE, lambda _: LinearGate()),
         Gated("reglu", "gated by ReLU", "max(G x, 0) * U x", _SOURCE, lambda _: nn.ReLU()),
         Gated("geglu", "gated by GELU", "gelu(G x) * U x", _SOURCE, lambda _: nn.GELU()),
         Gated("swiglu", "gated by SiLU", "silu(G x) * U x", _SOURCE, lambda _: nn.SiLU()),

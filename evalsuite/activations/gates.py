@@ -1,4 +1,4 @@
-"""Bounded or positive functions: sigmoid, its piecewise-linear form, tanh and softplus.
+"""Functions that are gates more often than activations: sigmoid, its piecewise-linear form, tanh, softplus, and none.
 
 As activations they can be chosen by name. But most that a network contains are gates, poolers, probabilities or scales,
 whose range others rely on: so a census counts them on request alone (`Activation.gate`).
@@ -101,5 +101,28 @@ SOFTPLUS = Activation(
     hardness=unit_hardness,
     onnx="Softplus",
     hardens_to="relu",
+    gate=True,
+)
+
+
+class LinearGate(nn.Identity):
+    """The gate of a bilinear unit. It is a class of its own since networks have nn.Identity for what they leave out."""
+
+
+IDENTITY = Activation(
+    name="identity",
+    help="x, the gate of a bilinear unit",
+    source="arXiv 2002.05202, eq. 5",
+    formula="x",
+    value=lambda z: z,
+    slope=torch.ones_like,
+    inflections=(),
+    shape="",
+    relu_distance=math.inf,
+    make=lambda _: LinearGate(),
+    matches=lambda module: isinstance(module, LinearGate),
+    hardness=unit_hardness,
+    onnx="Identity",
+    limits=(1.0, 1.0),
     gate=True,
 )

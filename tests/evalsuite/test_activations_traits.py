@@ -146,6 +146,7 @@ CASES = [
     Case("gelu-tanh", _made("gelu-tanh"), lambda: _gelu_tanh),
     Case("hard-sigmoid", _made("hard-sigmoid"), lambda: lambda x: min(max(x + 3, mpf(0)), mpf(6)) / 6),
     Case("hard-swish", _made("hard-swish"), lambda: _hard_swish),
+    Case("identity", _made("identity"), lambda: lambda x: x),
     Case("lambda-gelu", _made("lambda-gelu"), lambda h: _hardened(_gelu, h), ("hardness",)),
     Case("lambda-gelu(hard)", _with(_made("lambda-gelu"), s=0.9), lambda h: _hardened(_gelu, h), ("hardness",)),
     Case("lambda-elu", _made("lambda-elu"), lambda h: _hardened(_elu(1), h), ("hardness",)),

@@ -18,7 +18,7 @@ from torch import nn
 from evalsuite import GELU, RELU, Activation
 from evalsuite.activations.elu import ELU
 from evalsuite.activations.expanded import XSILU, XSiLU
-from evalsuite.activations.gates import HARD_SIGMOID
+from evalsuite.activations.gates import HARD_SIGMOID, IDENTITY
 from evalsuite.activations.gelu_tanh import GELU_TANH
 from evalsuite.activations.hard_swish import HARD_SWISH
 from evalsuite.activations.integrated import RELU2, XIELU_ROW, XIPRELU_ROW
@@ -140,6 +140,7 @@ CASES = {
     "xsilu": _expanded_case(0.0),
     "xsilu 0.25": _expanded_case(0.25),
     "xsilu -1": _expanded_case(-1.0),
+    "identity": Case(IDENTITY, lambda z: z, lambda z: z),
     "sigmoid": Case(SIGMOID, special.expit, _logistic),
     "tanh": Case(TANH, np.tanh, mpmath.tanh),
     "softplus": Case(SOFTPLUS, lambda z: np.logaddexp(0, z), lambda z: mpmath.log1p(mpmath.exp(z))),
