@@ -35,6 +35,8 @@ BITS = Asked("bits per byte in float", "", ("accuracy",), "bits_per_byte", 0.01,
 PARTIAL = replace(ACCURACY, name="partial swaps", metric="accuracy_over_partial_swaps")
 HEADLINES = (replace(ACCURACY, metric="letter_accuracy"), ACCURACY)
 CHOSEN = "the best on the validation data"
+_SWAPS = ("gelu-swap", "swap-refit", "annealed")  # of which the first is the contrast of part D
+_GATES = ("gelu", "relu")
 ORDERS = ("hardness", "sensitivity", "random")
 
 
@@ -79,6 +81,7 @@ STUDIES = {
     "language": Study(
         questions=(BITS,), alone=("gelu", "lambda-gelu", "hard-switch"), baseline="annealed", treated=True
     ),
+    "gated": Study(questions=(BITS,), together=True, shown=("annealed", "gelu-swap", "swap-refit")),
     "learnt-activations": Study(together=True),
     "downstream": Study(questions=(FOUR_BITS, HALF, RADIUS), alone=("annealed",)),
     "same-rates": Study(
@@ -212,6 +215,36 @@ def levels(study: str = "language") -> list[tuple[str, ...]]:
     best = min(counted, key=lambda each: float(each["validation"]))
     lines += [(each["baseline"], "", f"{float(each['test']):.4f}") for each in (best, compressed)]
     return [(f"on `{workload}`", "seeds", "bits per byte"), *lines]
+
+
+def gates(study: str = "gated", plain: str = "language") -> list[tuple[str, ...]]:
+    """What gates change, gated less plain networks by seed: the swap's cost, which is the contrast, then each alone."""
+    sides, seeds = [], 0
+    for name in (study, plain):
+        frame, original = _read(name)
+        ((_, known),) = values(frame, BITS).items()
+        side: dict[str, dict[int, float]] = {}
+        for (arm, seed), value in known.items():
+            side.setdefault(arm, {})[seed] = value
+        sides.append(side)
+        seeds = frame["seed"].nunique()
+    differences = [
+        ({arm: {seed: own[seed] - side[original][seed] for seed in own.keys() & side[original].keys()}
+          for arm, own in side.items()}, side)
+        for side in sides
+    ]  # fmt: skip
+    (costs, levels), (plain_costs, plain_levels) = differences
+    found = [
+        (f"what `{arm}` costs `{original}`", seed_difference(costs[arm], plain_costs[arm])) for arm in _SWAPS
+    ] + [(f"`{arm}`", seed_difference(levels[arm], plain_levels[arm])) for arm in _GATES]
+    contrast, shown, units = found[:1], found[1 : len(_SWAPS)], found[len(_SWAPS) :]
+    adjusted = [*holm(_p(each, seeds) for _, each in contrast), *(None for _ in shown)]
+    adjusted += holm(_p(each, seeds) for _, each in units)
+    lines = [
+        (text, *Contrast(BITS, text, study, each, held, seeds).cells)
+        for (text, each), held in zip(found, adjusted, strict=True)
+    ]
+    return [("gated less plain", f"{BITS.name}, {BITS.unit}", "p after Holm", ""), *lines]
 
 
 def orders(study: str = "partial") -> list[tuple[str, ...]]:
