@@ -234,9 +234,9 @@ def gates(study: str = "gated", plain: str = "language") -> list[tuple[str, ...]
         for side in sides
     ]  # fmt: skip
     (costs, levels), (plain_costs, plain_levels) = differences
-    found = [
-        (f"what `{arm}` costs `{original}`", seed_difference(costs[arm], plain_costs[arm])) for arm in _SWAPS
-    ] + [(f"`{arm}`", seed_difference(levels[arm], plain_levels[arm])) for arm in _GATES]
+    found = [(f"what `{arm}` costs `{original}`", seed_difference(costs[arm], plain_costs[arm])) for arm in _SWAPS] + [
+        (f"`{arm}`", seed_difference(levels[arm], plain_levels[arm])) for arm in _GATES
+    ]
     contrast, shown, units = found[:1], found[1 : len(_SWAPS)], found[len(_SWAPS) :]
     adjusted = [*holm(_p(each, seeds) for _, each in contrast), *(None for _ in shown)]
     adjusted += holm(_p(each, seeds) for _, each in units)

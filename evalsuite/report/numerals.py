@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -71,7 +72,7 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
     Args:
         unit: the metric's unit; "fraction" and "share" become percent, with differences in percentage points.
         values: the line's means.
-        spreads: the line's differences and half widths.
+        spreads: the line's differences and half widths; where most would round to nothing, there are more decimals.
     """
     means, rest = [abs(value) for value in values], [abs(value) for value in spreads if value != 0]
     if unit in ("fraction", "share"):
@@ -87,6 +88,9 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
     if unit == "bytes" and divisor == 1:
         return Scale(divisor, label, label, 0)
     decimals = 2 if largest == 0 else min(max(2 - math.floor(math.log10(largest)), 0), 4)
+    if rest and (middle := statistics.median(rest) / divisor) < 10**-decimals:
+        # 1.89 ± 0.00 says nothing of how sure it is: most spreads have two digits, as far as four decimals go.
+        decimals = min(1 - math.floor(math.log10(middle)), 4)
     return Scale(divisor, label, label, decimals, powers=0 < largest < 1e-3)
 
 

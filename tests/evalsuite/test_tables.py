@@ -182,6 +182,14 @@ def test_numbers(unit: str, values: list[float], number: float, text: str, label
     assert (scale.number(number), scale.unit) == (text, label)
 
 
+@pytest.mark.parametrize(
+    ("spreads", "text"),
+    [([0.0083, 0.0007, 1.29], "1.8880"), ([0.013, 0.02], "1.89"), ([1e-6], "1.8880"), ([0.0, 0.0], "1.89")],
+)
+def test_decimals_follow_small_differences(spreads: list[float], text: str) -> None:
+    assert scale_of("bits", [1.888], spreads).number(1.888) == text
+
+
 def test_no_number_is_written_for_nan() -> None:
     with pytest.raises(ValueError, match="nan is not a number"):
         scale_of("fraction", [0.5]).number(math.nan)
