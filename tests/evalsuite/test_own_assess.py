@@ -171,8 +171,37 @@ def embedding_of_minilm(folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
+def _onnx(path: Path, middle: str, seed: int) -> None:
+    """Two layers with `middle` between them, the second's weight transposed, in a file that torch did not write."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    draw = np.random.default_rng(seed)
+    sizes = {"a": (16, 8), "b": (16,), "c": (16, 2), "d": (2,)}
+    weights = [numpy_helper.from_array(draw.normal(0, 0.5, size).astype("f"), name) for name, size in sizes.items()]
+    nodes = [
+        helper.make_node("Gemm", ["x", "a", "b"], ["before"], transB=1),
+        helper.make_node(middle, ["before"], ["after"]),
+        helper.make_node("Gemm", ["after", "c", "d"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", 8), ("y", 2))]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
+
+
+def file_of_another_tool(folder: Path) -> list[str]:
+    """An ONNX file that is trained and treated as a module."""
+    _vectors(folder)
+    _onnx(folder / "net.onnx", "Gelu", seed=0)
+    (folder / "my.py").write_text(
+        "import evalsuite, torch\ndef net(): return evalsuite.from_onnx('net.onnx', torch.zeros(2, 8))\n"
+    )
+    return ["my.py:net", "--data", "data.npz", "--start", "trained"]
+
+
 CASES: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (functional_gelu, "gelu", "accuracy"),
+    (file_of_another_tool, "gelu", "accuracy"),
     (hugging_face_vit, "gelu", "accuracy"),
     (bert_classifier, "gelu", "accuracy"),
     (gpt2_language_model, "gelu-tanh", "bits_per_byte"),
@@ -207,24 +236,6 @@ def test_one_command_ends_in_a_report(
     assert (nodes[[each for each in nodes.index if each != baseline]] == 0).all()
     if baseline == "gelu" and case is not embedding_of_minilm:
         assert nodes[baseline] > 0
-
-
-def _onnx(path: Path, middle: str, seed: int) -> None:
-    """Two layers with `middle` between them, in a file that torch did not write."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    draw = np.random.default_rng(seed)
-    sizes = {"a": (16, 8), "b": (16,), "c": (2, 16), "d": (2,)}
-    weights = [numpy_helper.from_array(draw.normal(0, 0.5, size).astype("f"), name) for name, size in sizes.items()]
-    nodes = [
-        helper.make_node("Gemm", ["x", "a", "b"], ["before"], transB=1),
-        helper.make_node(middle, ["before"], ["after"]),
-        helper.make_node("Gemm", ["after", "c", "d"], ["y"], transB=1),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", 8), ("y", 2))]
-    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
 
 
 @pytest.mark.slow
