@@ -218,33 +218,30 @@ def levels(study: str = "language") -> list[tuple[str, ...]]:
 
 
 def gates(study: str = "gated", plain: str = "language") -> list[tuple[str, ...]]:
-    """What gates change, gated less plain networks by seed: the swap's cost, which is the contrast, then each alone."""
-    sides, seeds = [], 0
-    for name in (study, plain):
-        frame, original = _read(name)
-        ((_, known),) = values(frame, BITS).items()
-        side: dict[str, dict[int, float]] = {}
-        for (arm, seed), value in known.items():
-            side.setdefault(arm, {})[seed] = value
-        sides.append(side)
-        seeds = frame["seed"].nunique()
-    differences = [
-        ({arm: {seed: own[seed] - side[original][seed] for seed in own.keys() & side[original].keys()}
-          for arm, own in side.items()}, side)
-        for side in sides
-    ]  # fmt: skip
-    (costs, levels), (plain_costs, plain_levels) = differences
-    found = [(f"what `{arm}` costs `{original}`", seed_difference(costs[arm], plain_costs[arm])) for arm in _SWAPS] + [
-        (f"`{arm}`", seed_difference(levels[arm], plain_levels[arm])) for arm in _GATES
-    ]
-    contrast, shown, units = found[:1], found[1 : len(_SWAPS)], found[len(_SWAPS) :]
-    adjusted = [*holm(_p(each, seeds) for _, each in contrast), *(None for _ in shown)]
-    adjusted += holm(_p(each, seeds) for _, each in units)
+    """What gates change, gated less plain networks of a seed: the cost of swaps, of which the first is tested."""
+    (own, original, seeds), (other, _, _) = (_by_arm(each) for each in (study, plain))
+
+    def cost(side: dict[str, dict[int, float]], arm: str) -> dict[int, float]:
+        return {seed: side[arm][seed] - side[original][seed] for seed in side[arm].keys() & side[original].keys()}
+
+    costs = [(f"what `{arm}` costs `{original}`", seed_difference(cost(own, arm), cost(other, arm))) for arm in _SWAPS]
+    alone = [(f"`{arm}`", seed_difference(own[arm], other[arm])) for arm in _GATES]
+    adjusted = [*holm([_p(costs[0][1], seeds)]), *[None] * len(costs[1:]), *holm(_p(each, seeds) for _, each in alone)]
     lines = [
-        (text, *Contrast(BITS, text, study, each, held, seeds).cells)
-        for (text, each), held in zip(found, adjusted, strict=True)
+        (text, *Contrast(BITS, text, study, found, held, seeds).cells)
+        for (text, found), held in zip([*costs, *alone], adjusted, strict=True)
     ]
     return [("gated less plain", f"{BITS.name}, {BITS.unit}", "p after Holm", ""), *lines]
+
+
+def _by_arm(study: str) -> tuple[dict[str, dict[int, float]], str, int]:
+    """Bits per byte by arm and seed, of a study of one workload; its baseline; and how many seeds it has."""
+    frame, original = _read(study)
+    ((_, known),) = values(frame, BITS).items()
+    found: dict[str, dict[int, float]] = {}
+    for (arm, seed), value in known.items():
+        found.setdefault(arm, {})[seed] = value
+    return found, original, frame["seed"].nunique()
 
 
 def orders(study: str = "partial") -> list[tuple[str, ...]]:

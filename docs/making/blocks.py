@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.contrasts import drift, levels, orders, treatments
-from benchmarks.contrasts import table as answered
+from benchmarks.contrasts import drift, gates, levels, orders, table, treatments
 from evalsuite.plugins import load, options_of, texts_of
 from evalsuite.report.matrix import Matrix, MatrixRow, Reading
 from evalsuite.report.record import baseline_of, in_order, read_record
@@ -25,8 +24,8 @@ from evalsuite.results import read_results
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
-    r"(<!-- (options|answers|contrasts|correlations|levels|orders|treatments|terms|rooms|file)(?: ([\w./-]+))? -->\n)"
-    r".*?(<!-- end -->)",
+    r"(<!-- (options|answers|contrasts|correlations|levels|orders|gates|treatments|terms|rooms|file)"
+    r"(?: ([\w./-]+))? -->\n).*?(<!-- end -->)",
     re.S,
 )
 STUDIES = {"reluize": "quality", "quantize": "quantize", "prune": "prune", "bounds": "bounds", "smt": "exact"}
@@ -118,35 +117,15 @@ def _purpose(room: str) -> str:
     return " ".join(told.split("\n\n")[0].split())
 
 
-def contrasts(study: str) -> str:
-    """What the protocol asks of a study, with Holm's p in the families that it names."""
-    return grid(*answered(study))
-
-
-def correlations(study: str) -> str:
-    """How the drift of λ goes with what deployment comes to."""
-    return grid(*drift(study))
-
-
-def reached(study: str) -> str:
-    """How well each arm predicts the text, and what counts and xz do."""
-    return grid(*levels(study))
-
-
-def treated(study: str) -> str:
-    """What each treatment costs a pretrained network."""
-    return grid(*treatments(study))
-
-
-def compared(study: str) -> str:
-    """What each order of the layers gains over a random one."""
-    return grid(*orders(study))
+def told(table: Callable[[str], list[tuple[str, ...]]]) -> Callable[[str], str]:
+    """What a table of `benchmarks.contrasts` says of a study."""
+    return lambda study: grid(*table(study))
 
 
 MADE: dict[str, Callable[[str], str]] = {
-    "options": options, "answers": answers, "contrasts": contrasts, "correlations": correlations, "orders": compared,
-    "levels": reached, "treatments": treated,
-    "terms": terms, "rooms": rooms, "file": file,
+    "options": options, "answers": answers, "terms": terms, "rooms": rooms, "file": file, "contrasts": told(table),
+    "correlations": told(drift), "levels": told(levels), "orders": told(orders), "gates": told(gates),
+    "treatments": told(treatments),
 }  # fmt: skip
 
 

@@ -110,7 +110,7 @@ def trace(module: nn.Module, input_shape: tuple[int, ...], example: Inputs | Non
 
 def at_a_time(traced: fx.GraphModule, most: int) -> int:
     """How many samples to run at a time: `most`, or fewer where the tensors are large: some callers keep all."""
-    values = sum(math.prod(node.meta.get("shape", ())) for node in traced.graph.nodes)
+    values: int = sum(math.prod(node.meta.get("shape", ())) for node in traced.graph.nodes)
     return max(1, min(most, _VALUES // values))
 
 
