@@ -242,8 +242,11 @@ def first_step(stage: str, metrics: Sequence[str]) -> Measure:
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
         step, rows = run.measured.step(workload, stage), run.measured.frame
-        # Where no network of the run has a row of one of the metrics, nobody asked for it.
-        if not step or not ((rows["stage"] == stage) & rows["metric"].isin(metrics)).any():
+        # Where no network of the run has a row of one of the metrics, nobody asked for it; nor of a workload whose
+        # networks were measured by others.
+        there = (rows["stage"] == stage) & rows["metric"].isin(metrics)
+        here = (rows["workload"] == workload) & (rows["step"] == step)
+        if not step or not there.any() or not (here & (there | (rows["metric"] == ""))).any():
             return None
         own = (run.measured.settings(workload, run.baseline, step, metric) for metric in metrics)
         setting = next((text for found in own for text in found), "")

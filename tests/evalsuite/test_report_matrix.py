@@ -339,6 +339,21 @@ def test_rows_of_a_failed_job_leave_their_reason_in_the_matrix(tmp_path: Path) -
     assert row.cells["w"].words == "not measured: relu: crashed: signal 11"
 
 
+def test_a_task_that_no_question_knows_is_answered_by_its_own_share(tmp_path: Path) -> None:
+    better = [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]
+    rows = rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": BASE})
+    for metric in ("letter_accuracy", "word_accuracy"):
+        own = rows_of(metric, "accuracy", {"gelu": BASE, "relu": better})
+        rows += [replace(each, workload="letters") for each in own]
+    (matrix,) = Run(read_results(write_run(tmp_path, rows)), Record({}), "gelu").matrices
+    told = {row.endpoint.question: row for row in matrix.rows}
+    assert list(told) == ["accuracy in float", "the task's own share in float"]
+    assert told["accuracy in float"].cells["letters"].words == "not measured: not asked"
+    own = told["the task's own share in float"]
+    assert own.cells["w"].words == "not measured: not asked"
+    assert (own.cells["letters"].reading, own.measured) == (Reading.HELPS, "letter accuracy")
+
+
 def test_a_strangers_section_is_on_the_page_with_its_figure_term_and_row(
     tmp_path: Path, demo_site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
