@@ -17,10 +17,11 @@ _BATCH, _TEXT_BATCH = 512, 64
 _POSITIONS = 2**15  # of a text, on which dead units are looked for
 _READ = 4096  # samples that are read as they are asked for, likewise
 _NO_ACTIVATION = "no known activation module; activations called as functions are not seen"
+_NEGATIVE = "negative_output"
 _OF_A_FILE = "the network is an ONNX file, whose activations are not looked into"
 # What the swap changed of classifiers' metrics: the row's name, and whether it is a fall.
 _CHANGES = {"accuracy": ("swap_drop", True), "nll": ("nll_swap_increase", False)}
-_Seen = Callable[[int, "torch.Tensor"], None]
+_Seen = Callable[[int, str, "torch.Tensor"], None]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Accuracy:
             hardness, by sensitivity on validation data, or at random.
     """
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnxruntime")
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True
@@ -129,7 +130,7 @@ def _change(after: Metric, before: Metric | None, *, known: bool) -> list[Metric
 
 @contextmanager
 def _watched(module: nn.Module, seen: _Seen) -> Iterator[None]:
-    """While it lasts, each call of an activation module is seen: its place among those of its batch, and its output.
+    """While it lasts, each call of an activation module is seen: its place among those of its batch, path and output.
 
     `module` keeps no hook afterwards.
     """
@@ -141,14 +142,17 @@ def _watched(module: nn.Module, seen: _Seen) -> Iterator[None]:
         nonlocal calls
         calls = 0
 
-    def record(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
-        nonlocal calls
-        # At once, because a later in-place layer may overwrite what an activation returned.
-        seen(calls, output)
-        calls += 1
+    def record(path: str) -> Callable[..., None]:
+        def see(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+            nonlocal calls
+            # At once, because a later in-place layer may overwrite what an activation returned.
+            seen(calls, path, output)
+            calls += 1
+
+        return see
 
     handles: list[Any] = [module.register_forward_pre_hook(begin)]
-    handles += [found.module.register_forward_hook(record) for found in census(module)]
+    handles += [found.module.register_forward_hook(record(found.path)) for found in census(module)]
     try:
         yield
     finally:
@@ -183,7 +187,7 @@ def _unit_peaks(module: nn.Module, train: Split) -> list[torch.Tensor]:
     features_last = not any(isinstance(layer, nn.Conv1d) for layer in module.modules())
     peaks: list[torch.Tensor] = []
 
-    def seen(place: int, output: torch.Tensor) -> None:
+    def seen(place: int, _path: str, output: torch.Tensor) -> None:
         units = -1 if output.ndim == 3 and features_last else 1
         peak = output.abs().transpose(units, -1).flatten(0, -2).amax(0)
         peaks[place : place + 1] = [torch.maximum(peaks[place], peak) if place < len(peaks) else peak]
@@ -203,15 +207,19 @@ class _Idle:
         self._thresholds = [near_zero * peak.max() for peak in peaks]
         self._dead = sum(int((peak <= limit).sum()) for peak, limit in zip(peaks, self._thresholds, strict=True))
         self._total = self._zero = self._near = 0
+        self._squares: dict[str, tuple[float, float]] = {}  # by path: of what is negative, and of all
 
     def watched(self) -> AbstractContextManager[None]:
         """While it lasts, what the module computes is counted."""
         return _watched(self._module, self._count)
 
-    def _count(self, place: int, output: torch.Tensor) -> None:
+    def _count(self, place: int, path: str, output: torch.Tensor) -> None:
         self._total += output.numel()
         self._zero += int((output == 0).sum())
         self._near += int((output.abs() <= self._thresholds[place]).sum())
+        negative, every = (float(each.double().square().sum()) for each in (output.clamp(max=0), output))
+        before = self._squares.get(path, (0.0, 0.0))
+        self._squares[path] = (before[0] + negative, before[1] + every)
 
     def metrics(self) -> list[Metric]:
         """Shares of all outputs counted, and the dead units."""
@@ -221,9 +229,22 @@ class _Idle:
             Metric("zero_activations", self._zero / self._total, "fraction", Direction.NEUTRAL),
             Metric("near_zero_activations", self._near / self._total, "fraction", Direction.NEUTRAL),
             Metric("dead_units", self._dead, "count", Direction.NEUTRAL),
+            *self._negative(),
+        ]
+
+    def _negative(self) -> list[Metric]:
+        """How much of what each layer puts out, in squares, is negative; first the most of all layers."""
+        shares = {path: below / every for path, (below, every) in self._squares.items() if every > 0}
+        if not shares:
+            return [Metric(_NEGATIVE, None, "share", Direction.NEUTRAL, reason="the activations put out nothing but 0")]
+        most = max(shares, key=shares.__getitem__)
+        return [
+            Metric(_NEGATIVE, shares[most], "share", Direction.NEUTRAL, reason=f"the most of all layers, {most}"),
+            *(Metric(_NEGATIVE, share, "share", Direction.NEUTRAL, {"layer": path}) for path, share in shares.items()),
         ]
 
 
 def _no_idle(reason: str) -> list[Metric]:
-    names = {"zero_activations": "fraction", "near_zero_activations": "fraction", "dead_units": "count"}
+    names = {"zero_activations": "fraction", "near_zero_activations": "fraction", "dead_units": "count",
+             _NEGATIVE: "share"}  # fmt: skip
     return [Metric(name, None, unit, Direction.NEUTRAL, reason=reason) for name, unit in names.items()]

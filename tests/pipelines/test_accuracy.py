@@ -216,6 +216,24 @@ def test_idle_activations_by_hand(activation: nn.Module, zeros: float, tmp_path:
     assert found["near_zero_activations"] == 6 / 8
 
 
+def test_negative_outputs_by_hand(tmp_path: Path) -> None:
+    module = nn.Sequential(linear([[1.0], [-1.0]]), nn.GELU(), linear([[1.0, 1.0]]), nn.ReLU(), linear([[1.0], [0.0]]))
+    outcome = Accuracy().run(
+        Network("hand", module, (1,), 2), small_bench(torch.tensor([[1.0], [-1.0]]), [0, 0], tmp_path)
+    )
+    found = [(each.setting, each.value) for each in outcome.metrics if each.name == "negative_output"]
+    below, above = (float(nn.functional.gelu(torch.tensor(x))) for x in (-1.0, 1.0))
+    share = below**2 / (below**2 + above**2)
+    assert found == [({}, pytest.approx(share)), ({"layer": "1"}, pytest.approx(share)), ({"layer": "3"}, 0.0)]
+
+
+def test_a_layer_that_puts_out_nothing_has_no_share_of_it(tmp_path: Path) -> None:
+    module = nn.Sequential(linear([[-1.0]]), nn.ReLU(), linear([[1.0], [0.0]]))
+    outcome = Accuracy().run(Network("hand", module, (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path))
+    (row,) = (each for each in outcome.metrics if each.name == "negative_output")
+    assert (row.value, row.reason) == (None, "the activations put out nothing but 0")
+
+
 def test_dead_units_do_not_depend_on_the_scale_of_the_weights(tmp_path: Path) -> None:
     bench = small_bench(torch.tensor([[1.0], [-1.0]]), [0, 0], tmp_path)
     counts = []
