@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import fx
+from torch import nn
 
 from evalsuite import Inputs, leaves, mapped
-from pipelines.quantize.tracing import at_a_time
 
-_CHUNK = 1000  # samples at a time, at most
+_CHUNK = 1000  # samples at a time: bounds the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Loss:
 class Reference:
     """The float network's class probabilities for some inputs, to compare quantized networks with."""
 
-    def __init__(self, traced: fx.GraphModule, inputs: Inputs) -> None:
+    def __init__(self, traced: nn.Module, inputs: Inputs) -> None:
         """Run `traced` on `inputs`, a batch.
 
         Raises:
@@ -39,7 +38,7 @@ class Reference:
             raise ValueError(f"{bad} of {logits.numel()} logits of the float network are NaN or infinite")
         self._logs = logits.log_softmax(-1)
 
-    def loss(self, quantized: fx.GraphModule) -> Loss:
+    def loss(self, quantized: nn.Module) -> Loss:
         """Of `quantized` on the same inputs: the mean over samples of sum over classes p log(p / q), in float64.
 
         p are the float network's probabilities, q the quantized one's.
@@ -54,8 +53,7 @@ class Reference:
 
 
 @torch.no_grad()
-def _logits(network: fx.GraphModule, inputs: Inputs) -> torch.Tensor:
-    size = at_a_time(network, _CHUNK)
-    starts = range(0, len(leaves(inputs)[0]), size)
-    chunks = (mapped(inputs, lambda each, at=start: each[at : at + size]) for start in starts)  # type: ignore[misc]
+def _logits(network: nn.Module, inputs: Inputs) -> torch.Tensor:
+    starts = range(0, len(leaves(inputs)[0]), _CHUNK)
+    chunks = (mapped(inputs, lambda each, at=start: each[at : at + _CHUNK]) for start in starts)  # type: ignore[misc]
     return torch.cat([network(chunk) for chunk in chunks]).double()
