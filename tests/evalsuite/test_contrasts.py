@@ -159,6 +159,7 @@ def test_the_families_of_the_committed_recipes_are_the_protocols() -> None:
     committed = {
         "ablations": ("ablations/adamw", [1, 1, 1, 25]), "ablations-sgd": ("ablations/sgd", [1, 1, 1, 25]),
         "learnt-activations": ("learnt-activations", [6]), "downstream": ("downstream", [1]),
+        "gated": ("gated", [4]),
     }  # fmt: skip
     for name, (file, sizes) in committed.items():
         recipe = read_recipe(recipes / f"{file}.yaml")
@@ -222,3 +223,31 @@ def test_orders_are_compared_with_the_random_one(monkeypatch: pytest.MonkeyPatch
     assert line[:3] == ("`w`", "2", "−1.00 [−1.18, −0.82]")
     assert line[4] == "worse"
     assert line[5] == "+2.00 [+1.82, +2.18]"
+
+
+def test_gated_networks_are_told_less_the_plain_ones_of_their_seed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    costs = {
+        "gated": {"gelu": 0.02, "relu": 0.01, "gelu-swap": 0.05, "swap-refit": 0.03, "annealed": 0.02},
+        "plain": {"gelu": 0.0, "relu": 0.01, "gelu-swap": 0.53, "swap-refit": 0.0, "annealed": 0.0},
+    }
+    for name, arms in costs.items():
+        rows = []
+        for arm, cost in arms.items():
+            for seed, noise in enumerate(NOISE if arm == "gelu-swap" and name == "gated" else STILL):
+                place = {"workload": name, "variant": arm, "seed": seed, "step": "accuracy", "stage": "accuracy",
+                         "key": ""}  # fmt: skip
+                bits = Metric("bits_per_byte", 2 + 0.1 * seed + cost + noise, "bits", Direction.LOWER)
+                rows.append(row_of(bits, place))
+        write_run(tmp_path / name, rows, {"baseline": "gelu"})
+    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
+    found = {line[0]: line[1:] for line in contrasts.gates("gated", "plain")}
+    # 0.05 less 0.02 in a gate, 0.53 plain: half a bit less, which is better.
+    text, p, word = found["what `gelu-swap` costs `gelu`"]
+    assert text == "−0.5000 [−0.5018, −0.4982]"
+    assert float(p) < 1e-6
+    assert word == "better"
+    assert found["what `swap-refit` costs `gelu`"] == ("+0.0100 in every seed", "", "")
+    assert found["`gelu`"][0] == "+0.0200 in every seed"
+    assert found["`relu`"][0] == "0 in every seed"
