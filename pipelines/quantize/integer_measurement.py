@@ -242,7 +242,7 @@ class IntegerStudy:
 def _agreement(found: IntegerAgreement, setting: Settings) -> list[Metric]:
     first = found.disagreements[0].describe() if found.disagreements else ""
     return [
-        Metric("integer_agreement", found.same_class / found.samples, "fraction", HIGHER, setting,
+        Metric("integer_agreement", found.same_class / found.predictions, "fraction", HIGHER, setting,
                reason="same class as the fake-quantized network"),
         Metric("differing_logits", found.differing / found.logits, "share", LOWER, setting, reason=first),
     ]  # fmt: skip

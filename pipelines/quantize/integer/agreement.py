@@ -54,10 +54,11 @@ class Disagreement:
 class IntegerAgreement:
     """Of the integer logits with those of the fake-quantized network, as integers on the same grid.
 
-    `disagreements` are of the samples whose logits differ, in the network's order.
+    `predictions` are one of each sample, or of each of its positions. `disagreements` are of the samples whose logits
+    differ, in the network's order.
     """
 
-    samples: int
+    predictions: int
     same_class: int
     logits: int
     differing: int
@@ -104,13 +105,15 @@ def compare(
     """
     executor = Executor(network)
     exact = None if precision == torch.float32 else in_float64(quantized, network)
-    same = logits = differing = 0
+    predictions = same = logits = differing = 0
     found: dict[str, Disagreement] = {}
     for part in pieces(inputs, at_a_time(quantized, chunk)):
         integer = executor(part.numpy())  # first: it says what is wrong with the inputs
         made = recorded_integers(quantized, part) if exact is None else _exact_integers(exact, network, part)
         fake = _integers_of(network.operations[-1].name, network, made)
-        same += int((fake.argmax(-1) == integer.argmax(-1)).sum())
+        alike = fake.argmax(-1) == integer.argmax(-1)
+        predictions += alike.size
+        same += int(alike.sum())
         logits += integer.size
         unequal = fake != integer
         differing += int(unequal.sum())
@@ -118,7 +121,7 @@ def compare(
         if diagnose and len(samples):
             chosen = {name: integers[samples] for name, integers in made.items()}
             _merge(found, _local_differences(quantized, network, part[samples], chosen))
-    return IntegerAgreement(len(inputs), same, logits, differing, list(found.values()))
+    return IntegerAgreement(predictions, same, logits, differing, list(found.values()))
 
 
 def _integers_of(name: str, network: IntegerNetwork, made: dict[str, Integers]) -> Integers:

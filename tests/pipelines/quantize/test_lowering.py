@@ -113,7 +113,7 @@ def test_relu_networks_agree_with_brevitas(
     for both in (False, True):
         quantized = of_network(made, data.calibration.inputs, bits, both, "float")
         found = compare(quantized, lower(quantized, made.input_shape), data.test.inputs)
-        assert found.same_class == found.samples == 450
+        assert found.same_class == found.predictions == 450
         # float32 rounds some ties the other way; each costs one logit or two.
         assert found.differing <= 0.01 * found.logits
         assert found.unexplained == 0
@@ -236,7 +236,7 @@ def test_activations_without_islands(activation: Callable[[], nn.Module]) -> Non
         if both:
             assert found.differing == 0
         else:  # the table's input has a grid that the other network has not: within the steps of 8 bits
-            assert found.same_class >= 0.95 * found.samples
+            assert found.same_class >= 0.95 * found.predictions
 
 
 def test_the_operations_are_what_the_layers_say() -> None:
@@ -300,7 +300,7 @@ def test_gelu_without_a_grid_of_its_own_gets_one(network: MakeNetwork, bench: Ma
     kind = Table if smooth == "table" else Polynomial
     assert sum(isinstance(each, kind) for each in lowered.operations) == 4
     found = compare(quantized, lowered, data.test.inputs, diagnose=False)
-    assert found.same_class >= 0.99 * found.samples
+    assert found.same_class >= 0.99 * found.predictions
     both = of_network(made, data.calibration.inputs, 8, True, "float")
     assert lower(both, made.input_shape).inserted == ()
 
@@ -313,7 +313,7 @@ def test_the_table_agrees_with_brevitas_and_the_polynomial_nearly(network: MakeN
     assert table.unexplained == 0
     polynomial = compare(quantized, lower(quantized, made.input_shape, smooth="polynomial"), data.test.inputs)
     assert polynomial.unexplained > 0  # another function: the differences are no ties
-    assert polynomial.same_class >= 0.99 * polynomial.samples
+    assert polynomial.same_class >= 0.99 * polynomial.predictions
 
 
 def test_a_wrong_integer_is_found_where_it_is(network: MakeNetwork, bench: MakeBench) -> None:

@@ -132,7 +132,7 @@ def test_the_integer_network_reads_what_was_learnt(
     assert not any(each.requires_grad for name, each in trained.named_parameters() if name.endswith("_impl.value"))
     inputs = room.data.test.inputs
     agreement = compare(trained, lower(trained, made.input_shape), inputs)
-    assert agreement.same_class == agreement.samples == len(inputs)
+    assert agreement.same_class == agreement.predictions == len(inputs)
     assert agreement.unexplained == 0
     assert agreement.differing <= (0 if scales == "power-of-two" else 0.01 * agreement.logits)
     # With calibration's scales under the same weights it would be another network.
