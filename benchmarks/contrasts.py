@@ -32,11 +32,18 @@ FOUR_BITS = replace(
 )
 HALF = replace(ACCURACY, name="half of the channels", steps=("prune-50",), less=FLOAT)
 BITS = Asked("bits per byte in float", "", ("accuracy",), "bits_per_byte", 0.01, "bits", falls=True, digits=4)
-PARTIAL = replace(ACCURACY, name="partial swaps", metric="accuracy_over_partial_swaps")
+FOUR_BITS_OF_TEXT = replace(
+    BITS, name="4-bit integers", steps=FOUR_BITS.steps, metric="integer_bits_per_byte", less=("accuracy", BITS.metric)
+)
+HALF_OF_TEXT = replace(BITS, name="half of the features", steps=HALF.steps, less=("accuracy", BITS.metric))
+PARTIAL = tuple(
+    replace(each, name="partial swaps", metric=f"{each.metric}_over_partial_swaps") for each in (ACCURACY, BITS)
+)
 HEADLINES = (replace(ACCURACY, metric="letter_accuracy"), ACCURACY)
 CHOSEN = "the best on the validation data"
 _SWAPS = ("gelu-swap", "swap-refit", "annealed")  # of which the first is the contrast of part D
-_GATES = ("gelu", "relu")
+_GATES = ("gelu", "relu")  # that are tested
+_SWISH = "silu"  # which is shown
 ORDERS = ("hardness", "sensitivity", "random")
 
 
@@ -78,12 +85,14 @@ _LEARNT = ("relu2", "xielu", "xiprelu", "xsilu", "prelu", "gelu")
 STUDIES = {
     "ablations": _ABLATIONS,
     "ablations-sgd": _ABLATIONS,
+    "ablations-fashion": _ABLATIONS,
     "language": Study(
         questions=(BITS,), alone=("gelu", "lambda-gelu", "hard-switch"), baseline="annealed", treated=True
     ),
     "gated": Study(questions=(BITS,), together=True, shown=("annealed", "gelu-swap", "swap-refit")),
     "learnt-activations": Study(together=True),
     "downstream": Study(questions=(FOUR_BITS, HALF, RADIUS), alone=("annealed",)),
+    "language-downstream": Study(questions=(FOUR_BITS_OF_TEXT, HALF_OF_TEXT), alone=("annealed",)),
     "same-rates": Study(
         pairs=(
             *(("annealed", arm) for arm in ("gelu", "hard-switch", "lambda-gelu")),
@@ -217,16 +226,18 @@ def levels(study: str = "language") -> list[tuple[str, ...]]:
     return [(f"on `{workload}`", "seeds", "bits per byte"), *lines]
 
 
-def gates(study: str = "gated", plain: str = "language") -> list[tuple[str, ...]]:
+def gates(study: str = "gated", plain: str = "language", swish: str = "language-swish") -> list[tuple[str, ...]]:
     """What gates change, gated less plain networks of a seed: the cost of swaps, of which the first is tested."""
-    (own, original, seeds), (other, _, _) = (_by_arm(each) for each in (study, plain))
+    own, original, seeds = _by_arm(study)
+    other = _by_arm(plain)[0] | _by_arm(swish)[0]
 
     def cost(side: dict[str, dict[int, float]], arm: str) -> dict[int, float]:
         return {seed: side[arm][seed] - side[original][seed] for seed in side[arm].keys() & side[original].keys()}
 
     costs = [(f"what `{arm}` costs `{original}`", seed_difference(cost(own, arm), cost(other, arm))) for arm in _SWAPS]
-    alone = [(f"`{arm}`", seed_difference(own[arm], other[arm])) for arm in _GATES]
-    adjusted = [*holm([_p(costs[0][1], seeds)]), *[None] * len(costs[1:]), *holm(_p(each, seeds) for _, each in alone)]
+    alone = [(f"`{arm}`", seed_difference(own[arm], other[arm])) for arm in (*_GATES, _SWISH)]
+    tested = holm(_p(each, seeds) for _, each in alone[:-1])
+    adjusted = [*holm([_p(costs[0][1], seeds)]), *[None] * len(costs[1:]), *tested, None]
     lines = [
         (text, *Contrast(BITS, text, study, found, held, seeds).cells)
         for (text, found), held in zip([*costs, *alone], adjusted, strict=True)
@@ -248,7 +259,8 @@ def orders(study: str = "partial") -> list[tuple[str, ...]]:
     """Which layers to give ReLU first: each order less the random one, on the same networks; the first is tested."""
     frame, arm = _read(study)
     workloads, seeds = list(frame["workload"].unique()), frame["seed"].nunique()
-    by = {order: values(frame, replace(PARTIAL, settings=(f"order={order}",))) for order in ORDERS}
+    asked = next(each for each in PARTIAL if (frame["metric"] == each.metric).any())
+    by = {order: values(frame, replace(asked, settings=(f"order={order}",))) for order in ORDERS}
     of = {(order, name): {seed: value for (variant, seed), value in own.get(name, {}).items() if variant == arm}
           for order, own in by.items() for name in workloads}  # fmt: skip
     found = {place: seed_difference(own, of["random", place[1]]) for place, own in of.items() if place[0] != "random"}
@@ -256,13 +268,20 @@ def orders(study: str = "partial") -> list[tuple[str, ...]]:
     lines = []
     for name, p in zip(workloads, adjusted, strict=True):
         tested, shown = (
-            Contrast(PARTIAL, "", name, found[order, name], held, seeds).cells
+            Contrast(asked, "", name, found[order, name], held, seeds).cells
             for order, held in (("hardness", p), ("sensitivity", None))
         )
         layers = _layers(frame, name)
         lines.append((f"`{name}`", str(layers), *tested, shown[0]))
     return [
-        ("workload", "layers", "hardness − random, points", "p after Holm", "", "sensitivity − random, points"),
+        (
+            "workload",
+            "layers",
+            f"hardness − random, {asked.unit}",
+            "p after Holm",
+            "",
+            f"sensitivity − random, {asked.unit}",
+        ),
         *lines,
     ]
 
@@ -356,7 +375,7 @@ def _spread(given: Sequence[float], question: Asked) -> str:
     return f"{shown * mean:.{digits}f} ± {shown * deviation:.{digits}f}".replace("-", "−")
 
 
-_OTHERS = {"drift": drift, "partial": orders, "pretrained": treatments}
+_OTHERS = {"drift": drift, "partial": orders, "language-partial": orders, "pretrained": treatments}
 
 
 if __name__ == "__main__":

@@ -159,7 +159,8 @@ def test_the_families_of_the_committed_recipes_are_the_protocols() -> None:
     committed = {
         "ablations": ("ablations/adamw", [1, 1, 1, 25]), "ablations-sgd": ("ablations/sgd", [1, 1, 1, 25]),
         "learnt-activations": ("learnt-activations", [6]), "downstream": ("downstream", [1]),
-        "gated": ("gated", [4]),
+        "gated": ("gated", [4]), "ablations-fashion": ("ablations/fashion", [1, 1, 1, 23]),
+        "language-downstream": ("language-downstream", [1]),
     }  # fmt: skip
     for name, (file, sizes) in committed.items():
         recipe = read_recipe(recipes / f"{file}.yaml")
@@ -196,7 +197,17 @@ def test_drift_is_correlated_with_what_is_less_float(monkeypatch: pytest.MonkeyP
     assert [line[1] for line in (accuracy, four_bits, half)] == ["5"] * 3
 
 
-def test_orders_are_compared_with_the_random_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("metric", "unit", "direction", "told"),
+    [
+        ("accuracy", "fraction", Direction.HIGHER, ("−1.00 [−1.18, −0.82]", "worse", "+2.00 [+1.82, +2.18]")),
+        ("bits_per_byte", "bits", Direction.LOWER,
+         ("−0.0100 [−0.0118, −0.0082]", "better", "+0.0200 [+0.0182, +0.0218]")),
+    ],
+)  # fmt: skip
+def test_orders_are_compared_with_the_random_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, metric: str, unit: str, direction: Direction, told: tuple[str, ...]
+) -> None:
     rows = []
     for seed, noise in enumerate(NOISE):
         place = {
@@ -209,28 +220,23 @@ def test_orders_are_compared_with_the_random_one(monkeypatch: pytest.MonkeyPatch
         }
         for order, gain in (("hardness", -0.01 + noise), ("sensitivity", 0.02 + noise), ("random", 0.0)):
             value = 0.9 + 0.01 * seed + gain
-            rows.append(
-                row_of(
-                    Metric("accuracy_over_partial_swaps", value, "fraction", Direction.HIGHER, {"order": order}), place
-                )
-            )
+            rows.append(row_of(Metric(f"{metric}_over_partial_swaps", value, unit, direction, {"order": order}), place))
         rows += [
             row_of(Metric("learnt_hardness", 2.0, "lambda", Direction.NEUTRAL, {"layer": each}), place) for each in "ab"
         ]
     write_run(tmp_path / "it", rows, {"baseline": "lambda-gelu"})
     monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
     _, line = contrasts.orders("it")
-    assert line[:3] == ("`w`", "2", "−1.00 [−1.18, −0.82]")
-    assert line[4] == "worse"
-    assert line[5] == "+2.00 [+1.82, +2.18]"
+    assert (*line[:2], line[2], line[4], line[5]) == ("`w`", "2", *told)
 
 
 def test_gated_networks_are_told_less_the_plain_ones_of_their_seed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     costs = {
-        "gated": {"gelu": 0.02, "relu": 0.01, "gelu-swap": 0.05, "swap-refit": 0.03, "annealed": 0.02},
+        "gated": {"gelu": 0.02, "relu": 0.01, "gelu-swap": 0.05, "swap-refit": 0.03, "annealed": 0.02, "silu": 0.03},
         "plain": {"gelu": 0.0, "relu": 0.01, "gelu-swap": 0.53, "swap-refit": 0.0, "annealed": 0.0},
+        "swish": {"silu": 0.0},
     }
     for name, arms in costs.items():
         rows = []
@@ -240,9 +246,9 @@ def test_gated_networks_are_told_less_the_plain_ones_of_their_seed(
                          "key": ""}  # fmt: skip
                 bits = Metric("bits_per_byte", 2 + 0.1 * seed + cost + noise, "bits", Direction.LOWER)
                 rows.append(row_of(bits, place))
-        write_run(tmp_path / name, rows, {"baseline": "gelu"})
+        write_run(tmp_path / name, rows, {"baseline": next(iter(arms))})
     monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
-    found = {line[0]: line[1:] for line in contrasts.gates("gated", "plain")}
+    found = {line[0]: line[1:] for line in contrasts.gates("gated", "plain", "swish")}
     # 0.05 less 0.02 in a gate, 0.53 plain: half a bit less, which is better.
     text, p, word = found["what `gelu-swap` costs `gelu`"]
     assert text == "−0.5000 [−0.5018, −0.4982]"
@@ -251,3 +257,4 @@ def test_gated_networks_are_told_less_the_plain_ones_of_their_seed(
     assert found["what `swap-refit` costs `gelu`"] == ("+0.0100 in every seed", "", "")
     assert found["`gelu`"][0] == "+0.0200 in every seed"
     assert found["`relu`"][0] == "0 in every seed"
+    assert found["`silu`"] == ("+0.0300 in every seed", "", "")
