@@ -39,7 +39,7 @@ def embedded(network: Network, tokens: torch.Tensor) -> tuple[Network, torch.Ten
     if logits.shape != expected.shape or not torch.equal(logits, expected):
         raise Unsupported(f"the network computes something else from the output of {name!r} than from its tokens")
     if logits.ndim == 3:
-        rest = nn.Sequential(rest, nn.Flatten(), _last_position(*logits.shape[1:]))
+        rest = nn.Sequential(rest, _LastPosition())
     return Network(network.name, rest.eval(), tuple(vectors.shape[1:]), network.classes), vectors
 
 
@@ -77,11 +77,7 @@ def _without(module: nn.Module, name: str) -> nn.Module:
     return module
 
 
-def _last_position(positions: int, classes: int) -> nn.Linear:
-    """From logits of all positions, flattened, to the last one's: exact, and of an operator that has bounds."""
-    select = nn.Linear(positions * classes, classes)
-    with torch.no_grad():
-        select.weight.zero_()
-        select.weight[:, -classes:] = torch.eye(classes)
-        select.bias.zero_()
-    return select
+class _LastPosition(nn.Module):
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        """(batch, classes) of (batch, positions, classes)."""
+        return logits[:, -1]

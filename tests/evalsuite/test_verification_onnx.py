@@ -119,6 +119,17 @@ CASES: dict[str, tuple[onnx.NodeProto, dict[str, np.ndarray[Any, Any]], tuple[in
     "global average pool": (node("GlobalAveragePool", "x"), {}, (1, 3, 4, 5)),
     "max pool": (node("MaxPool", "x", kernel_shape=[2, 3], strides=[1, 2], pads=[1, 1, 0, 1]), {}, (1, 2, 5, 6)),
     "max pool, padded by more than half": (node("MaxPool", "x", kernel_shape=[3], pads=[2, 2]), {}, (1, 2, 5)),
+    "max pool, as large as before": (
+        node("MaxPool", "x", kernel_shape=[2, 3], strides=[1, 2], auto_pad="SAME_UPPER"),
+        {},
+        (1, 2, 5, 6),
+    ),
+    "max pool, padded by more than it reaches": (
+        node("MaxPool", "x", kernel_shape=[2], pads=[0, 1], strides=[3]),
+        {},
+        (1, 2, 6),
+    ),
+    "max pool, dilated and padded": (node("MaxPool", "x", kernel_shape=[2], dilations=[2], pads=[0, 1]), {}, (1, 2, 5)),
     "max pool 3d": (node("MaxPool", "x", kernel_shape=[2, 1, 2], pads=[1, 0, 1, 1, 0, 1]), {}, (1, 2, 3, 2, 3)),
     "average pool 1d": (node("AveragePool", "x", kernel_shape=[3], pads=[1, 1], strides=[2]), {}, (1, 2, 5)),
     "average pool, padded by more than half": (node("AveragePool", "x", kernel_shape=[3], pads=[2, 2]), {}, (1, 2, 4)),
