@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 
 import torch
 
 from evalsuite.graph.graph import Graph, Node, rewritten
+from evalsuite.graph.moving import Reshape
 from evalsuite.graph.operations import (
     Constant,
     Function,
     LayerNorm,
+    Pair,
     Power,
     Product,
     Quotient,
@@ -18,6 +22,7 @@ from evalsuite.graph.operations import (
     RMSNorm,
     Sum,
 )
+from evalsuite.graph.sizes import Shape
 
 
 def with_norms(graph: Graph) -> Graph:
@@ -30,46 +35,93 @@ def with_norms(graph: Graph) -> Graph:
 def _norm(graph: Graph, index: int) -> Node | None:
     """s / sqrt(mean of s^2 + eps): an RMSNorm of s, and a LayerNorm of x where s is x minus its mean."""
     node = graph.nodes[index]
-    found = next((each for each in _divided(graph, node) if each is not None), None)
-    if found is None:
-        return None
-    source, axes, eps = found
-    centered = graph.nodes[source]
-    if isinstance(centered.operation, Sum) and centered.operation.signs == (1, -1):
-        whole, mean = centered.sources
-        if _mean(graph, mean, axes) == whole:
-            return replace(node, operation=LayerNorm(axes, eps), sources=(whole,))
-    return replace(node, operation=RMSNorm(axes, eps), sources=(source,))
+    for source, root, weight in _divisions(graph, node):
+        found = _spread(graph, root)
+        if found is None:
+            continue
+        (of, axes, centered), eps = found
+        scale = None if weight is None else _along(node.shape, axes, graph.nodes[weight])
+        if weight is not None and (scale is None or graph.nodes[source].shape != node.shape):
+            continue
+        whole = _centered(graph, source, axes)
+        if whole is not None and whole == (of if centered else _centered(graph, of, axes)):
+            return replace(node, operation=LayerNorm(axes, eps, scale), sources=(whole,))
+        if not centered and _alike(graph, of, source):
+            return replace(node, operation=RMSNorm(axes, eps, scale), sources=(source,))
+    return None
 
 
-def _divided(graph: Graph, node: Node) -> list[tuple[int, tuple[int, ...], float] | None]:
-    """What is divided by its root mean square: the value, the axes and eps; for each way to read a product."""
+def _divisions(graph: Graph, node: Node) -> list[tuple[int, int, int | None]]:
+    """What may be divided by what root, and a factor of that, as which flax multiplies the weight in."""
     if isinstance(node.operation, Quotient):
-        source, root = node.sources
-        return [_rooted(graph, source, root, inverse=False)]
-    if isinstance(node.operation, Product) and len(node.sources) == 2:
-        one, other = node.sources
-        return [_rooted(graph, one, other, inverse=True), _rooted(graph, other, one, inverse=True)]
-    return []
+        return [(node.sources[0], root, None) for root in _rooted(graph, node.sources[1], inverse=False)]
+    found: list[tuple[int, int, int | None]] = []
+    for source, factor in _ordered(node):
+        found += [(source, root, None) for root in _rooted(graph, factor, inverse=True)]
+        for scale, weight in _ordered(graph.nodes[factor]):
+            found += [(source, root, weight) for root in _rooted(graph, scale, inverse=True)]
+    return found
 
 
-def _rooted(graph: Graph, source: int, root: int, *, inverse: bool) -> tuple[int, tuple[int, ...], float] | None:
+def _ordered(node: Node) -> list[tuple[int, int]]:
+    """The two factors of a product, either way."""
+    if not isinstance(node.operation, Product) or len(node.sources) != 2:
+        return []
+    one, other = node.sources
+    return [(one, other), (other, one)]
+
+
+def _rooted(graph: Graph, root: int, *, inverse: bool) -> list[int]:
+    """What this is the root of, or the inverse of the root; in a list, empty if of nothing."""
     node = graph.nodes[root]
     if inverse and isinstance(node.operation, Quotient) and _number(graph, node.sources[0]) == 1.0:
-        return _rooted(graph, source, node.sources[1], inverse=False)
-    if _root_of(node) != (-0.5 if inverse else 0.5):
+        return _rooted(graph, node.sources[1], inverse=False)
+    return [node.sources[0]] if _root_of(node) == (-0.5 if inverse else 0.5) else []
+
+
+def _spread(graph: Graph, index: int) -> tuple[tuple[int, tuple[int, ...], bool], float] | None:
+    """The mean square of a value, or its variance, and the eps that is added: the value, the axes, and which."""
+    node = graph.nodes[index]
+    if not isinstance(node.operation, Sum) or node.operation.signs != (1, 1):
         return None
-    spread = graph.nodes[node.sources[0]]
-    if not isinstance(spread.operation, Sum) or spread.operation.signs != (1, 1):
-        return None
-    for mean, eps in (spread.sources, spread.sources[::-1]):
-        number, reduction = _number(graph, eps), graph.nodes[mean].operation
-        if number is None or not isinstance(reduction, Reduction) or reduction.name != "mean" or not reduction.keeps:
-            continue
-        squared = _squared(graph, graph.nodes[mean].sources[0])
-        if squared is not None and _alike(graph, squared, source) and number >= 0:
-            return source, reduction.axes, number
+    for value, eps in (node.sources, node.sources[::-1]):
+        number = _number(graph, eps)
+        found = _variance(graph, value) or _mean_square(graph, value)
+        if number is not None and number >= 0 and found is not None:
+            of, axes, _ = found
+            if graph.nodes[value].shape == _kept(graph.nodes[of], axes):
+                return found, number
     return None
+
+
+def _mean_square(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] | None:
+    mean = _mean(graph, index)
+    of = None if mean is None else _squared(graph, mean[0])
+    return None if mean is None or of is None else (of, mean[1], False)
+
+
+def _variance(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] | None:
+    """Mean of x^2 less the square of x's mean, at least 0 or not, as jax and flax write it."""
+    node = graph.nodes[_plain(graph, index)]
+    if isinstance(node.operation, Pair) and node.operation.name == "maximum":
+        rest = [each for each in node.sources if _number(graph, each) != 0.0]
+        return _variance(graph, rest[0]) if len(rest) == 1 else None
+    if not isinstance(node.operation, Sum) or node.operation.signs != (1, -1):
+        return None
+    square, mean = _mean_square(graph, node.sources[0]), _squared(graph, node.sources[1])
+    if square is None or mean is None or _mean(graph, mean) != square[:2]:
+        return None
+    return (*square[:2], True)
+
+
+def _centered(graph: Graph, index: int, axes: tuple[int, ...]) -> int | None:
+    """What this is, less its mean over these axes."""
+    node = graph.nodes[index]
+    if not isinstance(node.operation, Sum) or node.operation.signs != (1, -1):
+        return None
+    whole, mean = node.sources
+    same = _mean(graph, mean) == (whole, axes) and graph.nodes[mean].shape == _kept(graph.nodes[whole], axes)
+    return whole if same else None
 
 
 def _root_of(node: Node) -> float | None:
@@ -86,11 +138,40 @@ def _squared(graph: Graph, index: int) -> int | None:
     return node.sources[0] if same else None
 
 
-def _mean(graph: Graph, index: int, axes: tuple[int, ...]) -> int | None:
-    """What this is the mean of, over these axes, which stay."""
+def _mean(graph: Graph, index: int) -> tuple[int, tuple[int, ...]] | None:
+    """What this is the mean of, over which axes, whether they stay or not: `mean`, or a sum over its count.
+
+    A sum times 1 / n is one only where that factor is no rounded number, as of 512 entries: with another, a LayerNorm
+    would be a function nearby.
+    """
+    node = graph.nodes[_plain(graph, index)]
+    if isinstance(node.operation, Reduction) and node.operation.name == "mean":
+        return node.sources[0], node.operation.axes
+    divided = isinstance(node.operation, Quotient)
+    for total, other in [node.sources] if divided else _ordered(node):
+        reduction, number = graph.nodes[_plain(graph, total)], _number(graph, other)
+        if number and isinstance(reduction.operation, Reduction) and reduction.operation.name == "sum":
+            axes, shape = reduction.operation.axes, graph.nodes[reduction.sources[0]].shape
+            sizes, factor = [shape[axis] for axis in axes], Fraction(number)
+            if min(sizes) > 0 and math.prod(sizes) == (factor if divided else 1 / factor):
+                return reduction.sources[0], axes
+    return None
+
+
+def _plain(graph: Graph, index: int) -> int:
+    """The value before reshapes that add or leave out axes of one entry."""
     node = graph.nodes[index]
-    mean = node.operation == Reduction("mean", axes, True)
-    return node.sources[0] if mean else None
+    while isinstance(node.operation, Reshape):
+        before = graph.nodes[node.sources[0]]
+        if [each for each in node.shape if each != 1] != [each for each in before.shape if each != 1]:
+            break
+        index, node = node.sources[0], before
+    return index
+
+
+def _kept(node: Node, axes: tuple[int, ...]) -> Shape:
+    """The shape of its mean over these axes, if they stay."""
+    return tuple(1 if axis in axes else size for axis, size in enumerate(node.shape))
 
 
 def _alike(graph: Graph, one: int, other: int) -> bool:
@@ -110,14 +191,14 @@ def _number(graph: Graph, index: int) -> float | None:
 
 def _weighted(graph: Graph, index: int) -> Node | None:
     node = graph.nodes[index]
-    if not isinstance(node.operation, Product) or len(node.sources) != 2:
-        return None
-    for source, factor in (node.sources, node.sources[::-1]):
-        norm, weight = graph.nodes[source], _along(graph, source, factor)
-        if weight is None or not isinstance(norm.operation, LayerNorm | RMSNorm) or norm.operation.weight is not None:
+    for source, factor in _ordered(node):
+        norm = graph.nodes[source]
+        operation = norm.operation
+        if not isinstance(operation, LayerNorm | RMSNorm) or operation.weight is not None:
             continue
-        if isinstance(norm.operation, RMSNorm) or norm.operation.bias is None:
-            return replace(node, operation=replace(norm.operation, weight=weight), sources=norm.sources)
+        weight = _along(norm.shape, operation.axes, graph.nodes[factor])
+        if weight is not None and (isinstance(operation, RMSNorm) or operation.bias is None):
+            return replace(node, operation=replace(operation, weight=weight), sources=norm.sources)
     return None
 
 
@@ -126,19 +207,22 @@ def _shifted(graph: Graph, index: int) -> Node | None:
     if not isinstance(node.operation, Sum) or node.operation.signs != (1, 1):
         return None
     for source, shift in (node.sources, node.sources[::-1]):
-        norm, bias = graph.nodes[source], _along(graph, source, shift)
-        if bias is not None and isinstance(norm.operation, LayerNorm) and norm.operation.bias is None:
+        norm = graph.nodes[source]
+        if not isinstance(norm.operation, LayerNorm) or norm.operation.bias is not None:
+            continue
+        bias = _along(norm.shape, norm.operation.axes, graph.nodes[shift])
+        if bias is not None:
             return replace(node, operation=replace(norm.operation, bias=bias), sources=norm.sources)
     return None
 
 
-def _along(graph: Graph, norm: int, other: int) -> torch.Tensor | None:
+def _along(shape: Shape, axes: tuple[int, ...], other: Node) -> torch.Tensor | None:
     """The constant `other`, where it differs along the normalised axes alone."""
-    node, constant = graph.nodes[norm], graph.nodes[other].operation
-    if not isinstance(constant, Constant) or not isinstance(node.operation, LayerNorm | RMSNorm):
+    if not isinstance(other.operation, Constant):
         return None
-    sizes = (1,) * (len(node.shape) - constant.value.ndim) + tuple(constant.value.shape)
-    fits = len(sizes) == len(node.shape) and all(
-        size == 1 or (axis in node.operation.axes and size == node.shape[axis]) for axis, size in enumerate(sizes)
+    value = other.operation.value
+    sizes = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
+    fits = len(sizes) == len(shape) and all(
+        size == 1 or (axis in axes and size == shape[axis]) for axis, size in enumerate(sizes)
     )
-    return constant.value if fits else None
+    return value if fits else None

@@ -163,6 +163,47 @@ def test_rms_norm_written_out() -> None:
     assert (norm.axes, norm.eps) == ((2,), 1e-4)
 
 
+class _NormOfSums(nn.Module):
+    """A LayerNorm as flax writes it: the variance from sums, and the weight times the inverse root."""
+
+    def __init__(self, size: int, kind: str = "") -> None:
+        super().__init__()
+        self.kind, self.size = kind, size
+        self.weight, self.bias = nn.Parameter(torch.rand(size, 1) + 0.5), nn.Parameter(torch.randn(size, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def mean(values: torch.Tensor, axis: int = 1) -> torch.Tensor:
+            total = values.sum(axis)
+            return (
+                total * (1 / self.size) if self.kind == "share" else total / (5 if self.kind == "count" else self.size)
+            )
+
+        square, middle = mean(x * x, 2 if self.kind == "axis" else 1), mean(x)
+        spread = square - (square if self.kind == "square" else middle) ** 2
+        if self.kind != "not held":
+            spread = torch.maximum(spread, torch.tensor(1.0 if self.kind == "least" else 0.0))
+        scale = self.weight * torch.rsqrt(spread.reshape(-1, 1, self.size) + 1e-3)
+        return (
+            x - middle.reshape((-1, self.size, 1) if self.kind == "place" else (-1, 1, self.size))
+        ) * scale + self.bias
+
+
+@pytest.mark.parametrize(("kind", "size"), [("", 6), ("not held", 6), ("share", 8)])
+def test_a_layer_norm_of_sums_is_one(kind: str, size: int) -> None:
+    module, x = _NormOfSums(size, kind), torch.randn(2, size, size)
+    (norm,) = only(read(module, x), LayerNorm)
+    assert isinstance(norm, LayerNorm)
+    assert (norm.axes, norm.eps) == ((1,), 1e-3)
+    wanted = functional.layer_norm(x.mT, (size,), module.weight[:, 0], module.bias[:, 0], 1e-3).mT
+    torch.testing.assert_close(norm(x.double()).float(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["share", "count", "axis", "square", "least", "place"])
+def test_what_is_nearly_a_norm_of_sums_is_none(kind: str) -> None:
+    found = counted(read(_NormOfSums(6, kind), torch.randn(2, 6, 6)))
+    assert not found["LayerNorm"] + found["RMSNorm"]
+
+
 class _OtherNorms(nn.Module):
     """Each is a norm but for one thing."""
 
