@@ -150,11 +150,14 @@ def _mean(graph: Graph, index: int) -> tuple[int, tuple[int, ...]] | None:
     divided = isinstance(node.operation, Quotient)
     for total, other in [node.sources] if divided else _ordered(node):
         reduction, number = graph.nodes[_plain(graph, total)], _number(graph, other)
-        if number and isinstance(reduction.operation, Reduction) and reduction.operation.name == "sum":
-            axes, shape = reduction.operation.axes, graph.nodes[reduction.sources[0]].shape
-            sizes, factor = [shape[axis] for axis in axes], Fraction(number)
-            if min(sizes) > 0 and math.prod(sizes) == (factor if divided else 1 / factor):
-                return reduction.sources[0], axes
+        if not isinstance(reduction.operation, Reduction) or reduction.operation.name != "sum":
+            continue
+        if not number or not math.isfinite(number):
+            continue
+        axes, shape = reduction.operation.axes, graph.nodes[reduction.sources[0]].shape
+        sizes, factor = [shape[axis] for axis in axes], Fraction(number)
+        if min(sizes) > 0 and math.prod(sizes) == (factor if divided else 1 / factor):
+            return reduction.sources[0], axes
     return None
 
 

@@ -190,7 +190,8 @@ def _max_pool(c: OnnxCall, x: Any) -> Value:
     widths = (*zip(pads[: len(kernel)], pads[len(kernel) :], strict=True),)
     near = all(0 <= min(each) <= max(each) < size for each, size in zip(widths, kernel, strict=True))
     left = all(before == behind <= size // 2 for (before, behind), size in zip(widths, kernel, strict=True))
-    if near and not left and set(dilations) == {1} and not ceil:
+    fixed = min(c.node(x).shape[2:]) > 0
+    if near and not left and fixed and set(dilations) == {1} and not ceil:
         # A window that reaches into the padding holds the entry at the edge too. Such a pool needs no infinity, which
         # integers do not have.
         for axis, each in enumerate(widths, 2):
