@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from torch import fx, nn
 from evalsuite.contract import Unsupported
 from evalsuite.graph.graph import Graph
 from evalsuite.graph.modules import written
+from evalsuite.graph.moving import Edges, Pad
+from evalsuite.graph.operations import MaxPool, Operation
 from evalsuite.graph.reading import read_onnx
 from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.samples import Inputs
@@ -42,7 +45,7 @@ def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -
         raise Unsupported(f"{path}: its batch is fixed to {file.batch}: export it with a dynamic one")
     if isinstance(example, dict):
         example = {name: example[name] for name in file.named(example)}
-    module = written(_named(read_onnx(Path(path), example, output=output)), example)
+    module = written(_named(_without_infinity(read_onnx(Path(path), example, output=output))), example)
     for name, each in list(module.named_buffers(recurse=False)):
         # A single number is a constant of a formula, and a mask has entries, often finite, that no training may move.
         if each.is_floating_point() and each.numel() > 1 and bool((each.abs() < _MASKED).all()):
@@ -51,6 +54,31 @@ def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -
     for weight in module.parameters():  # a transposed view would be rounded otherwise than the same weight loaded anew
         weight.data = weight.data.contiguous()
     return module
+
+
+def _without_infinity(graph: Graph) -> Graph:
+    """The graph with the entries at the edge repeated where a max pool's input is padded with minus infinity.
+
+    A window that reaches into the padding holds the entry at the edge too, so that the greatest is the same; and
+    integers, which have no infinity, can stand for all of it.
+    """
+    users = graph.users()
+    changed = {
+        index: replace(node, operation=Edges(node.operation.widths))
+        for index, node in enumerate(graph.nodes)
+        if isinstance(node.operation, Pad)
+        and node.operation.value == -math.inf
+        and all(_reaches(graph.nodes[user].operation, node.operation.widths) for user in users[index])
+    }
+    return graph.with_changed(changed)
+
+
+def _reaches(operation: Operation, widths: tuple[tuple[int, int], ...]) -> bool:
+    """Whether it is a max pool of which no window lies in padding of these widths alone."""
+    if not isinstance(operation, MaxPool) or operation.ceil or {*operation.dilation} != {1} or any(operation.padding):
+        return False
+    outer, inner = widths[: -len(operation.kernel)], widths[-len(operation.kernel) :]
+    return not any(map(any, outer)) and all(max(each) < k for each, k in zip(inner, operation.kernel, strict=True))
 
 
 def _named(graph: Graph) -> Graph:

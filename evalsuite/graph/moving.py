@@ -111,6 +111,22 @@ class Pad(Moving):
 
 
 @dataclass(frozen=True)
+class Edges(Moving):
+    """The first and the last entry of each axis repeated: widths[i] = (before, behind), all >= 0."""
+
+    widths: tuple[tuple[int, int], ...]
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        x = operands[0]
+        for axis, (before, behind) in enumerate(self.widths):
+            if before or behind:
+                first, last = x.narrow(axis, 0, 1), x.narrow(axis, x.shape[axis] - 1, 1)
+                x = torch.cat([first] * before + [x] + [last] * behind, axis)
+        return x
+
+
+@dataclass(frozen=True)
 class Gather(Moving):
     """Entries of the first operand: axes[i] is indexed by operand i + 1, int64 tensors that are broadcast together.
 

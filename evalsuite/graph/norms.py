@@ -41,7 +41,7 @@ def _norm(graph: Graph, index: int) -> Node | None:
             continue
         (of, axes, centered), eps = found
         scale = None if weight is None else _along(node.shape, axes, graph.nodes[weight])
-        if weight is not None and (scale is None or graph.nodes[source].shape != node.shape):
+        if graph.nodes[source].shape != node.shape or (weight is not None and scale is None):
             continue
         whole = _centered(graph, source, axes)
         if whole is not None and whole == (of if centered else _centered(graph, of, axes)):
@@ -156,7 +156,7 @@ def _mean(graph: Graph, index: int) -> tuple[int, tuple[int, ...]] | None:
             continue
         axes, shape = reduction.operation.axes, graph.nodes[reduction.sources[0]].shape
         sizes, factor = [shape[axis] for axis in axes], Fraction(number)
-        if min(sizes) > 0 and math.prod(sizes) == (factor if divided else 1 / factor):
+        if min(sizes, default=0) > 0 and math.prod(sizes) == (factor if divided else 1 / factor):
             return reduction.sources[0], axes
     return None
 
@@ -177,19 +177,24 @@ def _kept(node: Node, axes: tuple[int, ...]) -> Shape:
     return tuple(1 if axis in axes else size for axis, size in enumerate(node.shape))
 
 
-def _alike(graph: Graph, one: int, other: int) -> bool:
-    """Whether two values are the same, or the same difference or mean of the same."""
+def _alike(graph: Graph, one: int, other: int, depth: int = 3) -> bool:
+    """Whether two values are the same, or the same difference or mean of the same, written as often as `depth` says."""
     if one == other:
         return True
+    if not depth:
+        return False
     first, second = graph.nodes[one], graph.nodes[other]
     if not isinstance(first.operation, Sum | Reduction) or first.operation != second.operation:
         return False
-    return all(_alike(graph, a, b) for a, b in zip(first.sources, second.sources, strict=True))
+    return all(_alike(graph, a, b, depth - 1) for a, b in zip(first.sources, second.sources, strict=True))
 
 
 def _number(graph: Graph, index: int) -> float | None:
+    """A constant of one entry that was not rounded: what a norm takes of it is not asked again."""
     operation = graph.nodes[index].operation
-    return float(operation.value) if isinstance(operation, Constant) and operation.value.numel() == 1 else None
+    if not isinstance(operation, Constant) or not operation.exact or operation.value.numel() != 1:
+        return None
+    return float(operation.value)
 
 
 def _weighted(graph: Graph, index: int) -> Node | None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from evalsuite.graph.aten import activation
 from evalsuite.graph.call import Value
-from evalsuite.graph.moving import Concat, Pad, Slice
+from evalsuite.graph.moving import Pad
 from evalsuite.graph.onnx_call import Known, OnnxCall
 from evalsuite.graph.operations import (
     AveragePool,
@@ -186,28 +186,8 @@ def _max_pool(c: OnnxCall, x: Any) -> Value:
     c.expect(storage_order=0)
     kernel = tuple(c.attributes["kernel_shape"])
     (strides, dilations), pads = _window(c, kernel, x)
-    ceil = bool(c.attributes.get("ceil_mode", 0))
-    widths = (*zip(pads[: len(kernel)], pads[len(kernel) :], strict=True),)
-    near = all(0 <= min(each) <= max(each) < size for each, size in zip(widths, kernel, strict=True))
-    left = all(before == behind <= size // 2 for (before, behind), size in zip(widths, kernel, strict=True))
-    fixed = min(c.node(x).shape[2:]) > 0
-    if near and not left and fixed and set(dilations) == {1} and not ceil:
-        # A window that reaches into the padding holds the entry at the edge too. Such a pool needs no infinity, which
-        # integers do not have.
-        for axis, each in enumerate(widths, 2):
-            x = _edged(c, x, axis, *each)
-        return c.add(MaxPool(kernel, strides, (0,) * len(kernel), dilations), x)
     x, padding = _padded(c, x, pads, -math.inf, kernel)
-    return c.add(MaxPool(kernel, strides, padding, dilations, ceil), x)
-
-
-def _edged(c: OnnxCall, x: Value, axis: int, before: int, behind: int) -> Value:
-    """With the first and the last entry of an axis repeated so many times."""
-    if not before and not behind:
-        return x
-    size = c.node(x).shape[axis]
-    first, last = (c.add(Slice(axis, at, at + 1), x) for at in (0, size - 1))
-    return c.add(Concat(axis), *[first] * before, x, *[last] * behind)
+    return c.add(MaxPool(kernel, strides, padding, dilations, bool(c.attributes.get("ceil_mode", 0))), x)
 
 
 def _average_pool(c: OnnxCall, x: Any) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -13,7 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from evalsuite import OwnError, Unsupported, census, export_onnx, from_onnx
+from evalsuite.deployment import run_onnx
 from evalsuite.graph import read
+from evalsuite.graph.modules import Applied
+from evalsuite.onnx_network import open_onnx
 from evalsuite.references import resolve
 from evalsuite.reluize.swap import swap_to_relu
 
@@ -175,3 +179,21 @@ def test_an_end_that_no_batch_reaches_is_the_end(tmp_path: Path) -> None:
     made = from_onnx(file, x)
     torch.testing.assert_close(made(x), x[:, 1:3].relu())
     torch.testing.assert_close(read(made, x)(x, torch.float32), x[:, 1:3].relu())
+
+
+def test_pools_of_a_file_need_no_infinity_but_where_their_windows_lie_apart(tmp_path: Path) -> None:
+    pool = partial(onnx.helper.make_node, "MaxPool")
+    nodes = [
+        pool(["x"], ["p"], name="same", kernel_shape=[2, 3], strides=[1, 2], auto_pad="SAME_UPPER"),
+        pool(["p"], ["y"], name="dilated", kernel_shape=[2, 1], dilations=[2, 1], pads=[0, 0, 1, 0]),
+    ]
+    inner, outer = (onnx.helper.make_tensor_value_info(name, 1, ["n", 2, *sizes])
+                    for name, sizes in (("x", (5, 6)), ("y", (4, 3))))  # fmt: skip
+    graph = onnx.helper.make_graph(nodes, "pools", [inner], [outer])
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "m.onnx")
+    x = torch.randn(3, 2, 5, 6)
+    module = from_onnx(tmp_path / "m.onnx", x)
+    used = [each.operation for each in module.modules() if isinstance(each, Applied)]
+    assert [type(each).__name__ for each in used] == ["Edges", "Pad"]
+    assert torch.equal(module(x), run_onnx(open_onnx(tmp_path / "m.onnx"), x))

@@ -17,6 +17,7 @@ from evalsuite.plugins import load
 from evalsuite.samples import Several, mapped
 from pipelines.bounds import Bounds
 from pipelines.bounds.embedding import embedded
+from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.surroundings import LEGACY
 
 VOCABULARY, POSITIONS, WIDTH, CLASSES = 11, 5, 4, 3
@@ -102,6 +103,28 @@ def test_the_embedded_network_computes_what_the_tokens_give(module: Callable[[],
     assert all(torch.equal(each, before[name]) for name, each in subject.module.state_dict().items())
     assert isinstance(subject.module.get_submodule(table), nn.Embedding)
     assert not any(each._forward_pre_hooks for each in subject.module.modules())
+
+
+def _of_each_position() -> nn.Module:
+    return nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+@pytest.mark.skipif(not LEGACY, reason="auto_LiRPA 0.7 was not tried with it")
+def test_layers_of_each_position_are_bounded_by_auto_lirpa() -> None:
+    tokens = torch.randint(VOCABULARY, (2, POSITIONS))
+    assert Propagation(embedded(language(_of_each_position()), tokens)[0]).optimizes
+
+
+def test_the_last_of_many_tokens_logits_takes_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, tokens = language(_of_each_position()), torch.randint(VOCABULARY, (2, POSITIONS))
+    monkeypatch.setattr("pipelines.bounds.embedding._LARGEST", POSITIONS * CLASSES**2 - 1)
+    real, vectors = embedded(subject, tokens)
+    sizes = [sum(each.numel() for each in module.parameters()) for module in (real.module, subject.module)]
+    assert sizes[0] == sizes[1] - VOCABULARY * WIDTH
+    assert torch.equal(real.module(vectors), subject.module(tokens)[:, -1])
+    metrics = Bounds(eps=(1e-4,), samples=4, iterations=3).run(subject, spoken(subject, 4, positions=True)).metrics
+    found = {row.setting["method"]: row.value for row in metrics if row.name == "certified_accuracy"}
+    assert 1.0 in (found["crown"], found.get("graph-crown"))
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
