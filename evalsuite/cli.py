@@ -310,7 +310,7 @@ def stages(name: PluginName = None) -> None:
 
 @app.command()
 def workloads(name: PluginName = None) -> None:
-    """List the workloads."""
+    """List the workloads: name, origin, version, and one line of help; broken ones with the reason."""
     _print_plugins("workloads", name)
 
 
@@ -546,7 +546,7 @@ add_commands(app)
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command `evalsuite`, which ends the process; an interrupt (Ctrl-C) ends it with status 130."""
     try:
         app()
     except KeyboardInterrupt:

@@ -227,7 +227,7 @@ class Data:
 
     @property
     def task(self) -> Task:
-        """What the model is for."""
+        """The task that the model is trained for, as the training part names it."""
         return self.train.task
 
     @property

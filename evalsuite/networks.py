@@ -147,7 +147,7 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
 
 
 def _read_description(path: Path) -> dict[str, Any]:
-    """What `_written` gave, from network.json."""
+    """The content of network.json without its checksum. Raises ValueError where it is unreadable or was changed."""
     try:
         if path.stat().st_size > LARGEST_JSON:
             raise ValueError(f"{path}: has {path.stat().st_size} bytes, more than {LARGEST_JSON}: it is no such file")

@@ -58,7 +58,7 @@ class OnnxNetwork(nn.Module):
 
     @property
     def session(self) -> onnxruntime.InferenceSession:
-        """ONNX Runtime's, with one thread."""
+        """ONNX Runtime's session of the file, with one thread; in a copy it is opened when it is first asked for."""
         if self._session is None:
             self._session = _opened(self.path)
         return self._session

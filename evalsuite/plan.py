@@ -49,12 +49,12 @@ class Job:
 
     @property
     def id(self) -> str:
-        """workload/variant/seed/step."""
+        """The name of the job in this run: workload/variant/seed/step."""
         return f"{self.workload.name}/{self.variant.name}/{self.seed}/{self.step_name}"
 
     @property
     def exclusive(self) -> bool:
-        """Whether it must run alone."""
+        """Whether no other job may run beside it, which its stage declares."""
         return bool(self.step and getattr(self.step.stage, "exclusive", False))
 
     @property

@@ -31,7 +31,7 @@ class Plugin:
 
     @property
     def help(self) -> str:
-        """One line about it."""
+        """The first line of its `help` or of its docstring, empty where it has none; of a broken one the error."""
         if self.error:
             return self.error
         described = getattr(self.target, "help", None)

@@ -50,7 +50,7 @@ class Reading(AbstractContextManager["Reading"]):
         _LISTENING.remove(self)
 
     def hear(self, path: str, *, writes: bool) -> None:
-        """A file is opened."""
+        """Note that a file is opened, with its size and time; what is opened to write is left out of `digests`."""
         if writes:
             self._written.add(path)
         elif path not in self._opened:

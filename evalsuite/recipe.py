@@ -95,7 +95,7 @@ class Step:
 
     @property
     def stage(self) -> Stage:
-        """The stage with its options."""
+        """The stage as an object that holds the options of this step."""
         return cast(Stage, self.part.target)
 
 

@@ -23,7 +23,7 @@ class Samples(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of samples."""
+        """The number of samples that can be indexed."""
 
     @abstractmethod
     def read(self, indices: Sequence[int]) -> Inputs:
@@ -113,7 +113,7 @@ def pieces(inputs: torch.Tensor | Samples, most: int) -> Iterator[Any]:
 
 
 def leaves(inputs: Inputs) -> list[torch.Tensor]:
-    """The tensors of a batch."""
+    """The tensors of which a batch consists, in order: itself, or the values of a mapping or a tuple."""
     if isinstance(inputs, torch.Tensor):
         return [inputs]
     return list(inputs.values() if isinstance(inputs, dict) else inputs)
@@ -129,5 +129,5 @@ def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> In
 
 
 def on(device: torch.device | str, inputs: Inputs) -> Inputs:
-    """The batch on that device."""
+    """The batch with each of its tensors on the device; those that are there already are not copied."""
     return mapped(inputs, lambda each: each.to(device))

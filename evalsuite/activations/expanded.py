@@ -25,7 +25,7 @@ class XSiLU(nn.Module):
         return (1 + 2 * self.a) * functional.silu(x) - self.a * x
 
     def extra_repr(self) -> str:
-        """The parameter, for print(module)."""
+        """The learnt a to four significant digits, as "a=0.25", for print(module)."""
         return f"a={self.a.item():.4g}"
 
 

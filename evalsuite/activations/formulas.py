@@ -53,7 +53,7 @@ class Expression:
 
     @property
     def children(self) -> tuple[Expression, ...]:
-        """The expressions among the arguments."""
+        """The expressions among `args`, then those among the values of `kwargs`."""
         return tuple(each for each in (*self.args, *self.kwargs.values()) if isinstance(each, Expression))
 
 

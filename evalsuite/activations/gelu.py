@@ -22,12 +22,12 @@ def _phi(z: torch.Tensor) -> torch.Tensor:
 
 
 def gelu(z: torch.Tensor) -> torch.Tensor:
-    """z Phi(z)."""
+    """GELU, z Phi(z), elementwise, of the shape and dtype of z."""
     return z * _phi(z)
 
 
 def gelu_slope(z: torch.Tensor) -> torch.Tensor:
-    """Phi(z) + z phi(z)."""
+    """The derivative of GELU, Phi(z) + z phi(z), elementwise, of the shape and dtype of z."""
     return _phi(z) + z * _DENSITY_AT_0 * torch.exp(-0.5 * z * z)
 
 

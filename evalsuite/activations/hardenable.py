@@ -47,7 +47,7 @@ class Hardenable(nn.Module):
 
     @property
     def hardness(self) -> torch.Tensor:
-        """lambda: 0-d, or (channels,)."""
+        """The present lambda, 1 + softplus(s / t), differentiable: 0-d, or (channels,) where each has its own."""
         return 1 + functional.softplus(self.s / self.temperature)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ class Hardenable(nn.Module):
         self.s.copy_((self.temperature * raw).to(self.s).expand_as(self.s))
 
     def extra_repr(self) -> str:
-        """The hardness, for print(module)."""
+        """The present lambda, as "lambda=1.693", or its range over the channels, for print(module)."""
         lowest, highest = self.hardness.min().item(), self.hardness.max().item()
         return f"lambda={lowest:.4g}" if lowest == highest else f"lambda={lowest:.4g}..{highest:.4g}"
 

@@ -28,19 +28,19 @@ class Hardened(Hardenable):
 
 
 class LambdaELU(Hardened):
-    """ELU with a learnt hardness."""
+    """ELU with a learnt hardness, f(x) = ELU(lambda x) / lambda."""
 
     row, function = ELU, staticmethod(functional.elu)
 
 
 class LambdaHardSwish(Hardened):
-    """Hard-swish with a learnt hardness."""
+    """Hard-swish with a learnt hardness, f(x) = hardswish(lambda x) / lambda."""
 
     row, function = HARD_SWISH, staticmethod(functional.hardswish)
 
 
 class LambdaMish(Hardened):
-    """Mish with a learnt hardness."""
+    """Mish with a learnt hardness, f(x) = mish(lambda x) / lambda."""
 
     row, function = MISH, staticmethod(functional.mish)
 

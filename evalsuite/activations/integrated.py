@@ -49,12 +49,12 @@ class _Integrated(nn.Module):
         return self.least + functional.softplus(self.raw_n)
 
     def row_at(self) -> tuple[float, float]:
-        """p and n as numbers."""
+        """The present p and n as Python floats, the arguments from which a row of traits is made."""
         name = type(self).__name__.lower()
         return only_value(self.p, name, "p"), only_value(self.n, name, "n")
 
     def extra_repr(self) -> str:
-        """The parameters, for print(module)."""
+        """The present p and n, as "p=0.8, n=0.8", for print(module)."""
         return f"p={self.p.item():.4g}, n={self.n.item():.4g}"
 
 

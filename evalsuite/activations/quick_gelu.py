@@ -12,7 +12,7 @@ HARDNESS = 1.702
 
 
 class QuickGELU(nn.Module):
-    """f(x) = x sigmoid(1.702 x)."""
+    """The layer f(x) = x sigmoid(1.702 x), without parameters."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """f(x), of the shape of x."""

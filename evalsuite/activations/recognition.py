@@ -33,7 +33,7 @@ class Recognised:
 
 @cache
 def known() -> tuple[Activation, ...]:
-    """All registered rows, by name."""
+    """The rows of traits of all registered activations, in the order of their names; broken plugins are left out."""
     return tuple(plugin.target for plugin in load_all("activations") if isinstance(plugin.target, Activation))
 
 

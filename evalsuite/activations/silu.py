@@ -15,12 +15,12 @@ RELU_DISTANCE = 0.27846454276107380
 
 
 def silu(z: torch.Tensor) -> torch.Tensor:
-    """z sigmoid(z)."""
+    """SiLU, z sigmoid(z), elementwise, of the shape and dtype of z."""
     return z * torch.sigmoid(z)
 
 
 def silu_slope(z: torch.Tensor) -> torch.Tensor:
-    """sigmoid(z) (1 + z sigmoid(-z))."""
+    """The derivative of SiLU, sigmoid(z) (1 + z sigmoid(-z)), elementwise, of the shape and dtype of z."""
     return torch.sigmoid(z) * (1 + z * torch.sigmoid(-z))
 
 

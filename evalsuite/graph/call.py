@@ -37,7 +37,7 @@ class Call:
     dtype: torch.dtype = torch.float32
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise Unsupported, naming the place."""
+        """Raise Unsupported; its text is the place of this call, then `why`."""
         raise Unsupported(f"{self.where}: {why}")
 
     def add(self, operation: Operation, *sources: Any) -> Value:
@@ -57,7 +57,7 @@ class Call:
         return Value(self.builder.constant(source))
 
     def node(self, value: Value) -> Node:
-        """The node of a value."""
+        """The node that computes a value: its operation, its operands, and the shape and dtype of the result."""
         return self.builder.nodes[value]
 
     def known(self, source: Any, what: str) -> torch.Tensor:
@@ -72,7 +72,7 @@ class Call:
         return None if source is None else self.known(source, what)
 
     def axis(self, source: Value, axis: int) -> int:
-        """The axis, counted from 0."""
+        """An axis of `source` counted from 0, where the given one may count from the end: -1 is the last."""
         return axis % max(len(self.node(source).shape), 1)
 
     def axes(self, source: Value, axes: Any) -> tuple[int, ...]:
@@ -164,7 +164,7 @@ class Call:
         return self.add(MatMul(), left, right)
 
     def summed(self, first: Any, second: Any, sign: int = 1) -> Value:
-        """first + sign * second."""
+        """The value first + sign * second, elementwise; where their dtypes differ, both are cast as `alike` says."""
         return self.add(Sum((1, sign)), *self.alike(first, second))
 
     def gathered(self, source: Any, axis: int, index: Any) -> Value:

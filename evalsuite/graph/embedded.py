@@ -140,7 +140,7 @@ def _embeds(graph: Graph, index: int, vocabulary: int) -> bool:
 
 
 def _users(graph: Graph, start: int) -> set[int]:
-    """What depends on a value."""
+    """The indices of the nodes that depend on the value `start`, directly or through others, without itself."""
     found = {start}
     for index, node in enumerate(graph.nodes):
         if found.intersection(node.sources):

@@ -45,7 +45,7 @@ class Polynomial:
         return _collected([(_times(a, b), x * y) for a, x in self.terms for b, y in other.terms])
 
     def scaled(self, factor: float) -> Polynomial:
-        """Each coefficient times the factor."""
+        """The polynomial times a number; terms whose coefficient becomes 0 are left out."""
         return _collected([(monomial, factor * each) for monomial, each in self.terms])
 
     @property

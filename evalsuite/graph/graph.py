@@ -119,12 +119,12 @@ class Builder:
         """Given to the nodes that are added."""
 
     def input(self, name: str, shape: Shape, dtype: torch.dtype) -> int:
-        """The next input."""
+        """Add the network's next input, and return its number. Raises Unsupported for a dtype that is not read."""
         self.inputs.append(name)
         return self._added(Node(name, Input(len(self.inputs) - 1), (), shape, kind_of(dtype)))
 
     def constant(self, value: torch.Tensor, *, exact: bool = True) -> int:
-        """A constant; integers become int64."""
+        """Add a constant, int32 as int64, and return its number. Raises Unsupported for a dtype that is not read."""
         kind = kind_of(value.dtype)
         value = value.detach() if value.is_floating_point() else value.detach().to(kind)
         return self._added(Node(self.name, Constant(value, exact), (), tuple(value.shape), kind))

@@ -53,7 +53,7 @@ class Applied(nn.Module):
         return converted(self.operation, self.unit.dtype)(*operands)
 
     def extra_repr(self) -> str:
-        """The operation, for print(module)."""
+        """The name of the operation's class, for print(module)."""
         return type(self.operation).__name__
 
 
@@ -133,7 +133,7 @@ class _Writer:
         self.alone = {path for path, times in paths.items() if times == 1 and path and path not in inner}
 
     def module(self) -> fx.GraphModule:
-        """The finished module."""
+        """The whole graph as an fx module in evaluation mode, without what its output does not depend on."""
         self._inputs()
         for index, node in enumerate(self.graph.nodes):
             if not isinstance(node.operation, Input):

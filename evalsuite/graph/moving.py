@@ -14,7 +14,7 @@ from evalsuite.graph.sizes import Shape, at
 
 @dataclass(frozen=True)
 class Moving(Operation):
-    """An operation that computes nothing."""
+    """An operation that moves, repeats or leaves out entries of its operands, and does no arithmetic with them."""
 
     moves: ClassVar[bool] = True
 

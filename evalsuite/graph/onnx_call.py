@@ -45,7 +45,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class OnnxCall(Call):
-    """A call with attributes."""
+    """A node of an ONNX file: a call with `attributes` by name, the number of its `outputs` and the file's `opset`."""
 
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1

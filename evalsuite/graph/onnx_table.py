@@ -251,7 +251,7 @@ def _rms_norm(c: OnnxCall, x: Any, weight: Any) -> Value:
 
 
 def _grouped(c: OnnxCall, x: Any, weight: Any, bias: Any) -> Value:
-    """InstanceNormalization and GroupNormalization."""
+    """InstanceNormalization and GroupNormalization: each group of channels is normed, then scaled and shifted."""
     sizes = c.node(x).shape
     groups = int(c.attributes.get("num_groups", sizes[1]))
     parted = c.reshaped(x, (sizes[0], groups, sizes[1] // groups, *sizes[2:]))

@@ -50,7 +50,7 @@ class Operation:
     """Whether it moves, repeats or leaves out entries and computes nothing."""
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """The result."""
+        """The result for the operands, computed by plain PyTorch; every subclass that is computed defines it."""
         raise NotImplementedError
 
 
@@ -67,7 +67,7 @@ def converted(operation: Some, dtype: torch.dtype, device: str | None = None) ->
 
 @dataclass(frozen=True)
 class Input(Operation):
-    """The network's input `place`."""
+    """An input of the network, the one at index `place` of `Graph.inputs`."""
 
     place: int
 
@@ -162,7 +162,7 @@ class Function(Operation):
 
 @dataclass(frozen=True)
 class Power(Operation):
-    """x to a fixed power."""
+    """Each entry of the operand raised to `exponent`, a constant."""
 
     elementwise = True
     exponent: float
@@ -174,7 +174,7 @@ class Power(Operation):
 
 @dataclass(frozen=True)
 class Clamp(Operation):
-    """The nearest of [low, high]."""
+    """Each entry of the operand, or the number of [low, high] that is nearest to it."""
 
     elementwise = True
     low: float

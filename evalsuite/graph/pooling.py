@@ -41,7 +41,7 @@ def nearest(c: Call, x: Value, size: Any, *scales: Any) -> Value:
 
 
 def linear_interpolation(c: Call, x: Value, size: Any, align: bool, *scales: Any) -> Value:
-    """Linear along each axis."""
+    """Linear interpolation along the spatial axes, a matrix for each; refused where one has no fixed size."""
     matrices = []
     for _, before, asked in _axes(c, x, size, scales):
         points = torch.eye(before, dtype=torch.float64)[None]

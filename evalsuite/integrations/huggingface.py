@@ -59,7 +59,7 @@ class HardeningCallback(TrainerCallback):
         self.hardening((state.global_step + 1) / state.max_steps)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Write the checkpoint's hardening."""
+        """Write the hardening's state into the checkpoint's folder, in the main process alone."""
         if state.is_world_process_zero:
             torch.save(self.hardening.state_dict(), _checkpoint(args, state) / _FILE)
 

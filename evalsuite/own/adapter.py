@@ -38,7 +38,7 @@ class Adapted(nn.Module):
         self._keys, self._names, self._output = keys, names, output
 
     def forward(self, batch: Any) -> torch.Tensor:
-        """The output, (samples, ...)."""
+        """The output that was chosen of what the network returns for a batch: a tensor (samples, ...)."""
         parts = [batch[key] for key in self._keys] if self._keys else [batch]
         named = dict(zip(self._names, parts, strict=False))
         found = self.network(**named) if named else self.network(*parts)
@@ -47,7 +47,7 @@ class Adapted(nn.Module):
         return _picked(found, self._output)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
-        """How it calls, for print(module)."""
+        """Which parts of a batch it takes and which output it gives, for print(module)."""
         return f"keys={list(self._keys)}, output={self._output!r}"
 
 

@@ -177,7 +177,7 @@ def _check_report(report: Any, made: Any, path: str, start: str) -> None:
 
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Without progress bars and reports."""
+    """A context in which transformers shows no progress bars and logs errors alone; afterwards both are as before."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

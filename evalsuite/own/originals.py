@@ -15,7 +15,7 @@ from evalsuite.samples import Inputs, leaves
 
 
 def originals_folder() -> Path:
-    """Where they are kept."""
+    """The folder `originals` of the default cache, where outputs of users' models are kept; it need not exist."""
     return default_folder() / "originals"
 
 

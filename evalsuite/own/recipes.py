@@ -116,7 +116,7 @@ class Asked:
         return [base, *repairs, _treated("swap-finetuned", base), *trained, relu]
 
     def steps(self) -> list[Entry | str]:
-        """The stages with their options."""
+        """The recipe's steps: stages with their options, or their names alone; `eps` is scaled to the inputs' width."""
         wanted = STAGES if "all" in self.stages else self.stages
         found: list[Entry | str] = []
         for stage in wanted:

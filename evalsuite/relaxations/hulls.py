@@ -98,7 +98,7 @@ def _arc(curve: Curve, piece: Piece) -> _Arc:
 
 
 def _line(curve: Curve, each: Intervals, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The lower line of `curve`."""
+    """Slope and intercept, of the intervals' shape, of a line that supports the convex envelope at `point`."""
     over = torch.clamp(point, each.lower, each.upper)
     steep = curve.slope(over)
     with torch.no_grad():

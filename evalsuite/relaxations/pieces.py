@@ -60,7 +60,7 @@ class Curve:
 
     @cached_property
     def breaks(self) -> tuple[float, ...]:
-        """Where the pieces meet."""
+        """The z at which neighbouring pieces meet, ascending: one fewer than there are pieces."""
         return tuple(piece.start for piece in self.pieces[1:])
 
     @cached_property
@@ -70,7 +70,7 @@ class Curve:
 
     @cached_property
     def is_piecewise_linear(self) -> bool:
-        """Whether no piece is curved."""
+        """Whether every piece is linear, neither convex nor concave."""
         return all(piece.sign == _LINEAR for piece in self.pieces)
 
     @cached_property

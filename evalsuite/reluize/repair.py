@@ -87,7 +87,7 @@ def _axis(layer: nn.Module) -> int | None:
 
 
 def _flat(output: torch.Tensor, axis: int) -> torch.Tensor:
-    """(samples and positions, features), float64."""
+    """An output with its features last and all else in rows: (samples and positions, features), float64, detached."""
     return output.detach().movedim(axis, -1).flatten(0, -2).double()
 
 

@@ -161,7 +161,7 @@ def _cell(area: Kind, detail: Callable[[Kind], str]) -> GridCell:
 
 
 def area_columns(area: Area, name: str) -> dict[str, Any]:
-    """An area's exact numbers."""
+    """The numbers of an area, not rounded, as columns of a table; those of its estimate begin with `name`."""
     return {
         "seeds": area.difference.n if area.difference else 0, **estimate_columns(name, area.difference),
         "range_low": area.low, "range_high": area.high, "p": area.p, "p_holm": area.p_holm, "reason": area.reason,

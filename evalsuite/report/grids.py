@@ -35,7 +35,7 @@ class GridCell:
 
     @property
     def plain(self) -> str:
-        """The cell in one line."""
+        """The text and its detail in one line, for documents without cells of two lines."""
         joint = ": " if self.tone == "lack" else "; " if self.detail.startswith(_REMARKS) else " "
         return joint.join(part for part in (self.text, self.detail) if part)
 
@@ -61,7 +61,7 @@ class Grid:
 
     @classmethod
     def of(cls, name: str, caption: str, frame: pd.DataFrame) -> Grid:
-        """A frame as it is."""
+        """A table that shows a frame as it is, row by row; numbers also sort their column."""
         rows = [tuple(GridCell(str(each), sort=repr(each) if isinstance(each, int | float) else "") for each in row)
                 for row in frame.itertuples(index=False, name=None)]  # fmt: skip
         return cls(name, caption, tuple(map(str, frame.columns)), tuple(rows), frame=frame)

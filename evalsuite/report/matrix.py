@@ -31,7 +31,7 @@ ALL = "all workloads"
 
 
 class Reading(str, Enum):
-    """What a cell says."""
+    """What a cell of the decision matrix concludes about the variant, in the words that readers see."""
 
     HELPS = "helps"
     COSTS = "costs"
@@ -133,7 +133,7 @@ class MatrixRow:
 
     @property
     def margin(self) -> str:
-        """ "1 pp"."""
+        """The margin of the endpoint with its unit, as "1 pp"."""
         scale = scale_of(self.endpoint.unit, [self.endpoint.margin], [self.endpoint.margin])
         return f"{scale.number(self.endpoint.margin)} {scale.difference_unit}".strip()
 

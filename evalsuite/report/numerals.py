@@ -95,7 +95,7 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
 
 
 def listed(names: Iterable[str]) -> str:
-    """ "a, b and c"."""
+    """The names as they stand in a sentence: "a", "a and b" or "a, b and c"; there must be at least one."""
     every = list(names)
     return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
 
@@ -118,7 +118,7 @@ def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Ki
 
 
 def p_text(value: float) -> str:
-    """ "0.031", never "0"."""
+    """A p value to two significant digits, as "0.031"; below 0.001 it is "< 0.001"."""
     return f"{value:.2g}" if value >= 0.001 else "< 0.001"
 
 

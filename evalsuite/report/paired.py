@@ -102,23 +102,23 @@ class StepTable:
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
-        """The baseline first."""
+        """The names of all measured variants, the baseline first."""
         return tuple(sorted(self.measured.variants, key=lambda name: name != self.baseline))
 
     @cached_property
     def seeds(self) -> int:
-        """How many the workload has."""
+        """The number of seeds of which the workload has rows, in any step."""
         rows = self.measured.frame
         return int(rows.loc[rows["workload"] == self.workload, "seed"].nunique())
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The variants without the baseline."""
+        """The names of all measured variants but the baseline."""
         return self.variants[1:]
 
     @property
     def seeds_text(self) -> str:
-        """ "3 seeds"."""
+        """The number of seeds in words, "1 seed" or "3 seeds"."""
         return f"{self.seeds} seed{'s' * (self.seeds != 1)}"
 
     def row(self, sheet: Sheet, heads: Iterable[GridCell | str], cells: Sequence[Compared],
@@ -168,7 +168,7 @@ def lacking(cell: Compared, table: StepTable) -> list[str]:
 
 
 def compared_columns(cell: Compared, mean: str = "mean") -> dict[str, Any]:
-    """A cell's exact numbers."""
+    """The numbers of a cell, not rounded, as columns of a table; those of its mean begin with `mean`."""
     return {
         "seeds": cell.mean.n if cell.mean else 0,
         **estimate_columns(mean, cell.mean), **estimate_columns("difference", cell.difference),

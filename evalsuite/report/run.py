@@ -64,7 +64,7 @@ class Run:
 
     @property
     def others(self) -> list[str]:
-        """The variants without the baseline."""
+        """The names of all measured variants but the baseline, in the order of the rows."""
         return [each for each in self.measured.variants if each != self.baseline]
 
     @cached_property
@@ -125,37 +125,37 @@ class Run:
 
     @cached_property
     def workloads(self) -> list[str]:
-        """In order."""
+        """The workloads that have a line of the comparison, in the order of the lines."""
         return list(dict.fromkeys(line.workload for line in self.lines))
 
     @cached_property
     def variants(self) -> list[str]:
-        """In order, the baseline first."""
+        """The variants that are compared, the baseline first."""
         return [str(each) for each in self.compared["variant"].unique()]
 
     @cached_property
     def glances(self) -> list[TextLine]:
-        """The headline lines, in order."""
+        """The lines that are shown at a glance, the sections' headlines, in the order of `lines`."""
         return headline_lines(self.lines)
 
     def glance(self, workload: str) -> list[TextLine]:
-        """Those of a workload."""
+        """The lines of one workload that are shown at a glance."""
         return [line for line in self.glances if line.workload == workload]
 
     @cached_property
     def failures(self) -> pd.DataFrame:
-        """Everything without a value."""
+        """What has no value and why, seeds together, a row each; metrics that are text for a table do not count."""
         told = [metric for section in self.sections.values() for metric in section.told]
         return failures(self.frame[~self.frame["metric"].isin(told)])
 
     @property
     def seeds(self) -> list[int]:
-        """All seeds that have rows."""
+        """The seeds of which there are rows, ascending."""
         return sorted(int(seed) for seed in self.frame["seed"].unique())
 
     @property
     def seeds_text(self) -> str:
-        """ "3 seeds (0, 1, 2)"."""
+        """The number of seeds and what they are, as "3 seeds (0, 1, 2)"."""
         return f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)} ({', '.join(map(str, self.seeds))})"
 
     @property

@@ -206,7 +206,7 @@ class Section:
 
     @property
     def help(self) -> str:
-        """For lists of plugins."""
+        """The question, which lists of plugins show as the section's one line of help."""
         return self.question
 
 

@@ -198,7 +198,7 @@ def _memory(tensor: torch.Tensor) -> object:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """As "float32"."""
+    """The name of a tensor's dtype without "torch.", as "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

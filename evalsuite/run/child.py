@@ -278,7 +278,7 @@ def check_takes(stage: Stage, network: Network, data: Data, name: str, after: st
 
 
 def _called(task: Task) -> str:
-    """A task's class in words."""
+    """The class of a task as lower-case words: "token classification" for TokenClassification."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(task).__name__).lower()
 
 

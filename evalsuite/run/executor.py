@@ -19,7 +19,7 @@ class Executor(Protocol):
         ...
 
     def start(self, assignment: Assignment) -> None:
-        """Begin one."""
+        """Begin an assignment; a later `wait` returns it with what was found."""
         ...
 
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
@@ -31,11 +31,11 @@ class Executor(Protocol):
         ...
 
     def resume(self) -> None:
-        """Let the jobs go on."""
+        """Let the jobs that `pause` stopped go on, and their clocks with them."""
         ...
 
     def stop(self) -> None:
-        """Kill what still runs."""
+        """End the work: kill the jobs that still run, where that can be done from here."""
         ...
 
 
@@ -78,7 +78,7 @@ class Serial:
         """See `pause`."""
 
     def stop(self) -> None:
-        """Nothing runs between calls."""
+        """There is nothing to kill: `start` returns once its job has ended."""
 
 
 class ServerLost(Exception):

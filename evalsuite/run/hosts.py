@@ -29,11 +29,11 @@ class Hosts:
         return known if known else None if self._running[_group(job)] else ""
 
     def begin(self, job: Job) -> None:
-        """The job is started."""
+        """Note that a job is started; one that takes no times does not count."""
         self._running[_group(job)] += job.timed
 
     def end(self, job: Job) -> None:
-        """It has ended."""
+        """Note that a job which was started has ended, however it did."""
         self._running[_group(job)] -= job.timed
 
     def learn(self, job: Job, entry: Entry) -> None:

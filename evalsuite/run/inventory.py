@@ -29,7 +29,7 @@ class Held:
 
     @property
     def key(self) -> str:
-        """The key of its job."""
+        """The content key of the job that the entry is of, which is the name of its folder."""
         return self.home.name
 
     @property
@@ -41,7 +41,7 @@ class Held:
         return f"{row.workload}/{row.variant}/{row.seed}/{row.step}"
 
     def line(self) -> str:
-        """The entry in one line."""
+        """The entry in one line: how its key begins, its size in MiB, the days since its last use, and its job."""
         return f"{self.key[:12]}  {self.size / 2**20:8.1f} MiB  {self.days:5.0f} days  {self.job}"
 
 

@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def reason(self) -> str:
-        """Why it gave no outcome."""
+        """Why the job gave no outcome, as its first row says; empty where it gave one."""
         return self.rows[0].reason if self.status is not Status.OK and self.rows else ""
 
 
@@ -67,7 +67,7 @@ class Journal:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file; nothing can be appended afterwards."""
         os.close(self._descriptor)
 
     def _drop_torn_tail(self) -> None:

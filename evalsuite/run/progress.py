@@ -29,11 +29,11 @@ class Progress(Protocol):
         ...
 
     def running(self, jobs: Sequence[str]) -> None:
-        """The jobs that run now."""
+        """`jobs` are the ids of those that run now; called whenever one has started or ended."""
         ...
 
     def close(self) -> None:
-        """The run is over."""
+        """The run has ended, well or not, and nothing is shown afterwards."""
         ...
 
 
@@ -71,7 +71,7 @@ def _outcome(entry: Entry) -> str:
 
 
 class Silent:
-    """Says nothing."""
+    """The style "none": nothing of the progress is shown."""
 
     def running(self, jobs: Sequence[str]) -> None:
         """See `Progress`."""
@@ -115,7 +115,7 @@ class Plain:
 
 
 class Json:
-    """A JSON object per job."""
+    """Prints a JSON object on a line of stderr for each job that has ended, for programs that watch a run."""
 
     def __init__(self) -> None:
         self._estimate = Estimate()

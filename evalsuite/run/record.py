@@ -154,7 +154,7 @@ def _treated(workload: Part, jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def now() -> str:
-    """The date and time, UTC."""
+    """The present date and time in UTC, to the second: "2026-01-31T12:00:00Z"."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 

@@ -27,13 +27,13 @@ _POSTED = 1000  # orders at a time
 
 
 class Share:
-    """What lies in that folder."""
+    """The shared folder: the orders that are still to be done, and what its workers have written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._orders, self._workers = folder, folder / "orders", folder / "workers"
 
     def post(self, order: Order) -> None:
-        """Put an order there, whole."""
+        """Write an order into the folder by one rename, so that no worker reads a part of it."""
         self._orders.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=self._orders, prefix=".")
         with os.fdopen(descriptor, "w") as file:

@@ -47,7 +47,7 @@ class Tuned:
 
     @property
     def chosen(self) -> float | None:
-        """See above."""
+        """The rate of the least mean loss, of equal ones the smallest; None where none can be chosen."""
         means = self.means
         if self.failed or not means:
             return None

@@ -60,12 +60,12 @@ class Line:
 
     @property
     def name(self) -> str:
-        """ "digits-mlp/relu prune accuracy [batch=1]"."""
+        """Where the line was measured, and its metric: "digits-mlp/relu prune accuracy [batch=1]"."""
         return f"{self.workload}/{self.variant} {self.step} {self.metric}" + f" [{self.setting}]" * bool(self.setting)
 
     @property
     def reading(self) -> str:
-        """What the line says."""
+        """What the line concludes, one of the words in the docstring of the class, as "better" or "not resolved"."""
         if self.estimate is None:
             return "not measured"
         if self.estimate.constant and not self.estimate.mean:
@@ -88,7 +88,7 @@ class Line:
         return interval_text(self.estimate, scale) + lacking
 
     def entry(self) -> dict[str, Any]:
-        """For JSON: exact numbers."""
+        """The line for JSON, by plain names; its numbers are not rounded, and None where the runs share no seed."""
         found = self.estimate
         return {
             "workload": self.workload, "variant": self.variant, "step": self.step, "metric": self.metric,

@@ -33,7 +33,7 @@ PASSES, FAILS, UNMEASURED = "passes", "fails", "not measured"
 
 
 class Gate(BaseModel):
-    """See the module."""
+    """One gate: patterns of the measurements that it speaks of, and the `margin` of a loss that they must exclude."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -53,7 +53,7 @@ class Gate(BaseModel):
 
     @property
     def name(self) -> str:
-        """ "*accuracy of digits-*, margin 0.01"."""
+        """What is asked and of which measurements, in words: "*accuracy of digits-*, margin 0.01"."""
         where = [getattr(self, each) for each in ("workload", "variant", "step", "setting")]
         told = ", ".join(each for each in where if each != "*")
         return f"{self.metric}{f' of {told}' if told else ''}, margin {self.margin:g}"

@@ -50,7 +50,7 @@ class Classification:
         return torch.stack([counted.sum().double(), (logits.argmax(-1) == wanted).sum().double(), loss])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Accuracy and the mean loss."""
+        """The accuracy, a fraction, and the mean cross-entropy `nll`, in nats."""
         count, right, loss = tally.tolist()
         return [
             Metric("accuracy", right / count, "fraction", Direction.HIGHER),

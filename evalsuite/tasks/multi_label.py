@@ -36,7 +36,7 @@ class MultiLabel:
         return functional.binary_cross_entropy_with_logits(outputs[counted], teacher[counted].detach().sigmoid())
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Which labels are present."""
+        """Which labels are present, bool, of the shape of the outputs: those whose logit is above 0."""
         return outputs > 0
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

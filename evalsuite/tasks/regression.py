@@ -37,7 +37,7 @@ class Regression:
         return "" if self.tolerance is None else "interval"
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean squared error, 0-d."""
+        """The mean squared error over the targets that are not NaN, 0-d."""
         counted = ~targets.isnan()
         return (outputs.reshape(targets.shape)[counted] - targets[counted]).square().mean()
 

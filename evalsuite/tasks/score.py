@@ -25,7 +25,7 @@ class Score:
 
     @property
     def headline(self) -> Metric:
-        """The task's first metric."""
+        """The first metric, the task's own measure of how good a network is."""
         return self.metrics[0]
 
     def named(self, name: str, setting: Mapping[str, Setting] | None = None, *, reason: str = "") -> Metric:

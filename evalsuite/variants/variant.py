@@ -94,13 +94,13 @@ def base_budget(workload: Workload) -> float:
 
 
 def check_range(value: float, name: str, low: float, high: float) -> None:
-    """low <= value < high."""
+    """Raise ValueError, naming the option `name`, unless low <= value < high."""
     if not low <= value < high:
         raise ValueError(f"{name} must be in [{low:g}, {high:g}), got {value}")
 
 
 def check_target(target: float) -> None:
-    """1 < target."""
+    """Raise ValueError unless `target`, the final lambda, is above 1."""
     if not target > 1:
         raise ValueError(f"target must be > 1, got {target}")
 

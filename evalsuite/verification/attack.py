@@ -26,7 +26,7 @@ def _float32(exact: Fraction) -> float:
 
 
 class Judging(Protocol):
-    """What alone declares a witness."""
+    """Decides whether a point that the search suspects is a witness; the search itself declares none."""
 
     def witness(self, point: torch.Tensor, /) -> Witness | None:
         """The witness at a float32 point (inputs,), or one that it leads to."""

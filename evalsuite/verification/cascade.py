@@ -93,7 +93,7 @@ class _Asked:
 
 
 class _OutOfTime(Exception):
-    """The deadline has passed."""
+    """Raised inside the cascade when its time limit is used up; the answer is then TIMEOUT."""
 
 
 @dataclass(frozen=True, slots=True)

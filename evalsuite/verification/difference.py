@@ -71,7 +71,7 @@ def _joined(first: Graph, second: Graph, twins: Twins, *weights: torch.Tensor) -
 
 
 def _twins(first: Graph, second: Graph) -> Twins:
-    """Of corresponding activations, in order."""
+    """The corresponding activations in order, with the units that are compared; none where their numbers differ."""
     ours, theirs = (list(_activations(each)) for each in (first, second))
     if len(ours) != len(theirs):
         return {}

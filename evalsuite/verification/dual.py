@@ -65,7 +65,7 @@ class Parts:
 
     @staticmethod
     def together(parts: list[Parts]) -> Parts:
-        """All of them, in order."""
+        """All of these parts as one, joined along the first dimension in their order."""
         names = "phases", "slopes", "conditions", "rows"
         return Parts(*(torch.cat([getattr(each, name) for each in parts]) for name in names))
 

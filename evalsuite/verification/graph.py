@@ -142,12 +142,12 @@ class Graph:
 
     @property
     def inputs(self) -> int:
-        """The number of input entries."""
+        """The number of entries of a flat input, the product of `input_shape`."""
         return torch.Size(self.input_shape).numel()
 
     @property
     def outputs(self) -> int:
-        """The number of output entries."""
+        """The number of entries of a flat output, the product of `output_shape`."""
         return torch.Size(self.output_shape).numel()
 
     def values(self, x: torch.Tensor) -> list[torch.Tensor]:

@@ -46,7 +46,7 @@ class InstanceResult:
     reason: str
 
     def row(self) -> list[str]:
-        """In the order of `COLUMNS`."""
+        """The cells of the row as text, in the order of `COLUMNS`; seconds have three decimals."""
         return [self.category, self.onnx, self.vnnlib, f"{self.prepare_s:.3f}", self.result, f"{self.run_s:.3f}"]
 
 

@@ -31,11 +31,11 @@ class Linear(Protocol):
 
     @property
     def terms(self) -> int:
-        """See the class."""
+        """The most rounded operations that a coefficient, an output or a pulled row is a sum of."""
         ...
 
     def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
-        """(batch, inputs) -> (batch, outputs)."""
+        """The values of the map at x (batch, inputs): (batch, outputs)."""
         ...
 
     def absolute(self) -> Linear:
@@ -53,7 +53,7 @@ class Linear(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """x, or -x."""
+    """The identity map, or its negative where `sign` is -1."""
 
     sign: int = 1
     terms: int = 0

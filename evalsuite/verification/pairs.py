@@ -100,7 +100,7 @@ class Crossing:
         self._judge, self._middle, self._outputs = judge, middle, outputs
 
     def label(self, point: torch.Tensor) -> int:
-        """The first network's class."""
+        """The class that the first network gives a float32 point (inputs,); of equal outputs the first counts."""
         own = self._judge.outputs(point)[: self._outputs]
         return own.index(max(own))
 

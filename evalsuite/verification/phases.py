@@ -47,7 +47,7 @@ class Branching(ABC, Generic[Found]):
 
     @property
     def done(self) -> bool:
-        """Whether no part waits."""
+        """Whether no part of the box waits to be proven, split or settled."""
         return not self._waiting
 
     @property

@@ -142,7 +142,7 @@ def _curve(kind: str, z: int) -> tuple[int, int]:
 
 
 def _steepness(kind: str, z: float) -> float:
-    """K'(z) roughly: it chooses tangents."""
+    """K'(z) in floats, roughly: it only chooses where a tangent touches, and no bound rests on it."""
     if kind == "gelu":
         return math.erfc(-z * math.sqrt(0.5)) / 2 + z * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     cubic, rate = (0.044715, math.sqrt(8 / math.pi)) if kind == "gelu-tanh" else (0.0, 1.0 + (kind == "tanh"))

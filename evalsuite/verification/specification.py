@@ -34,7 +34,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """lower[i] <= X_i <= upper[i]."""
+    """The inputs X with lower[i] <= X_i <= upper[i] for every i, the ends exact fractions."""
 
     lower: tuple[Fraction, ...]
     upper: tuple[Fraction, ...]

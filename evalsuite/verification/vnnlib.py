@@ -149,7 +149,7 @@ class _Parser:
         return len(known)
 
     def _formula(self, tree: Tree) -> list[Clause]:
-        """The disjunctive normal form."""
+        """The disjunctive normal form of a formula, clause by clause. Raises VnnLibError where it cannot be read."""
         name, arguments = self._command(tree)
         if name in ("and", "or") and not arguments:
             raise self._error(tree.line, f"an empty {name!r}")

@@ -16,7 +16,7 @@ class VnnLibError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A name or number."""
+    """A name or a number as it is spelt in the file, and the number of its line."""
 
     text: str
     line: int

@@ -72,7 +72,7 @@ class Writer:
         return self.nodes, output
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise Unsupported, naming the node."""
+        """Raise Unsupported; its text is the name of the node that is being written, then `why`."""
         raise Unsupported(f"{self._where}: {why}")
 
     def append(self, operation: Operation, shape: tuple[int, ...]) -> Tensor:
@@ -232,7 +232,7 @@ class Writer:
         return self.moved(Transpose(back), self.moved(Reshape(y.shape), made))
 
     def dense(self, x: Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Tensor:
-        """(..., inputs) -> (..., outputs)."""
+        """x (..., inputs) times the transpose of `weight` (outputs, inputs), plus `bias`: (..., outputs)."""
         shape = (*x.shape[:-1], len(weight))
         return self.affine(x, Dense(weight.double(), prod(x.shape[:-1])), shape, bias)
 

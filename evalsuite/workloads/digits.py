@@ -18,7 +18,7 @@ _SIZES = (120, 180, 450)
 
 
 def digits_fingerprint() -> str:
-    """The SHA-256 of scikit-learn's file."""
+    """The SHA-256 of scikit-learn's file. Raises FileNotFoundError where scikit-learn or the file is missing."""
     return sha256(packaged_file("sklearn", "datasets/data/digits.csv.gz"))
 
 
@@ -43,7 +43,7 @@ class DigitsMLP(SplitBudget):
         return digits_fingerprint()
 
     def data(self) -> Data:
-        """Inputs of shape (64,)."""
+        """The split digits, as flat inputs (64,) of pixels in [0, 1]."""
         return digits_data((64,), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:

@@ -84,7 +84,7 @@ class FashionMLP(Budget):
         return _digest(content(file) for file in self._files())
 
     def data(self) -> Data:
-        """Inputs of shape (784,)."""
+        """The split images, as flat inputs (784,) of pixels in [0, 1]. Raises FileNotFoundError if they are nowhere."""
         files = self._files()
         contents = [content(file) for file in files]
         pixels, labels, test_pixels, test_labels = map(parse_idx, contents, files)

@@ -27,7 +27,7 @@ class IrisMLP(SplitBudget):
     learning_rate: float = 1e-2
 
     def fingerprint(self) -> str:
-        """The SHA-256 of scikit-learn's file."""
+        """The SHA-256 of scikit-learn's file. Raises FileNotFoundError where scikit-learn or the file is missing."""
         return sha256(packaged_file("sklearn", "datasets/data/iris.csv"))
 
     def data(self) -> Data:

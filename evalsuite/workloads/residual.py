@@ -40,5 +40,5 @@ class ResidualBlock(nn.Module):
         self.activation = activation(channels_out)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the class."""
+        """The block's output for x, of the shape that the class states."""
         return self.activation(self.residual(x) + self.shortcut(x))  # type: ignore[no-any-return]

@@ -43,7 +43,7 @@ class DigitsTinyMLP(SplitBudget):
         return digits_fingerprint()
 
     def data(self) -> Data:
-        """Inputs of shape (64,)."""
+        """The split digits, as flat inputs (64,) of pixels in [0, 1]."""
         return digits_data((64,), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:

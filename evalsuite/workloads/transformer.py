@@ -40,7 +40,7 @@ class Attention(nn.Module):
         self.project_out = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Mix the positions of x."""
+        """What each position of x takes from those that it sees, of the shape of x (batch, positions, width)."""
         query, key, value = self.project_in(x).chunk(3, dim=-1)
         mixed = functional.scaled_dot_product_attention(
             self._by_head(query), self._by_head(key), self._by_head(value), is_causal=self.causal
@@ -65,7 +65,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Transform each position by itself."""
+        """The layers applied to each position of x alone, of the shape of x (batch, positions, width)."""
         return self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]
 
 

@@ -32,22 +32,22 @@ class Workload(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """Samples per optimizer step."""
+        """The number of samples that each optimizer step is taken on."""
         ...
 
     @property
     def learning_rate(self) -> float:
-        """The peak learning rate."""
+        """The highest learning rate of the schedule, of all parameters but a hardness."""
         ...
 
     @property
     def optimizer(self) -> str:
-        """ "adamw" or "sgd"."""
+        """The optimizer that trains every variant, "adamw" or "sgd"."""
         ...
 
     @property
     def momentum(self) -> float:
-        """Of SGD."""
+        """The momentum of SGD; AdamW does not use it."""
         ...
 
     @property

@@ -84,7 +84,7 @@ def _partial(network: Network, bench: Bench, headline: Metric, *, of_layers: boo
 
 
 def _batch(split: Split) -> int:
-    """Samples at a time."""
+    """How many samples are run at a time, which is fewer of tokens and of large inputs."""
     from evalsuite import batch_of
 
     return batch_of(split.inputs, _BATCH if split.inputs.dtype.is_floating_point else _TEXT_BATCH)

@@ -120,7 +120,7 @@ class _Measured:
         return mean_loss(self._swapped(frozenset(replaced)), self._bench.data.validation, batch=self._batch)
 
     def metric(self, name: str, value: float | None, reason: str = "", **setting: str | int) -> Metric:
-        """One of the rows."""
+        """A row with the headline's unit and direction; a value that is not finite becomes a reason instead."""
         if value is not None and not math.isfinite(value):
             value, reason = None, "a network with some layers replaced has no value"
         own = self._headline

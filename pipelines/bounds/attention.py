@@ -105,7 +105,7 @@ class Spelling(TorchFunctionMode):
 
 
 def attention_scale(query: torch.Tensor, scale: float | None) -> float:
-    """What scores are multiplied by."""
+    """The factor of the scores: `scale` where it is given, else 1 / sqrt(the last dimension of `query`)."""
     return 1 / math.sqrt(int(query.shape[-1])) if scale is None else float(scale)
 
 

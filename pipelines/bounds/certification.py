@@ -123,7 +123,7 @@ class Certification:
         self._hurried = False  # whether time ended alpha-CROWN's optimizer in the present round
 
     def metrics(self) -> list[Metric]:
-        """All that is measured."""
+        """All rows of the stage: clean accuracy, each radius `eps` ascending, certified radii, and memory."""
         metrics = [self._rows.clean(self._correct)]
         for eps in sorted(self._options.eps):
             metrics += self.at(eps)

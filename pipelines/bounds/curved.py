@@ -43,7 +43,7 @@ class Shape:
         return torch.tensor(self.hardness, dtype=torch.float64).reshape(1, -1, *[1] * (ndim - 2))
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
-        """What the module computes, float64."""
+        """What the module computes of x, elementwise: f(x), or x itself beyond the threshold; float64."""
         factor = self.factor(x.ndim)
         curved = self.traits.value(factor * x) / factor
         return curved if self.threshold == torch.inf else torch.where(x > self.threshold, x, curved)
@@ -85,7 +85,7 @@ class Curved(nn.Module):
         self.shape, self.number = shape, -1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """f(x)."""
+        """The values of the shape at x, of the shape of x."""
         y: torch.Tensor = _Function.apply(x, self.shape, self.number)  # type: ignore[no-untyped-call]
         return y
 

@@ -62,7 +62,7 @@ def _bounded(pair: tuple[Any, Any]) -> tuple[Any, ...]:
 
 
 def _squares(centered: Any, squares: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bounds of variance + epsilon."""
+    """Lower and upper bounds of a LayerNorm's variance + epsilon, as they follow from the last propagation."""
     if isinstance(squares, BoundStep):
         assert isinstance(squares.rule, Normalised)
         found: tuple[torch.Tensor, torch.Tensor] = squares.rule.squares((centered.lower, centered.upper))

@@ -43,7 +43,7 @@ Points = list[torch.Tensor | None]
 
 
 class _OutOfTime(Exception):
-    """The deadline has passed."""
+    """Raised while properties are bounded when the deadline has passed; they then count as not tried in time."""
 
 
 class _Flat(nn.Module):
@@ -106,7 +106,7 @@ class GraphCertification:
         self._broken: Broken = []
 
     def metrics(self) -> list[Metric]:
-        """All that is measured."""
+        """All rows of the stage: clean accuracy, each radius `eps` ascending, and why there are no certified radii."""
         correct = torch.cat([
             ~part.wrong([each.lower.float() for each in centers], centers) for part, centers in self._asked(0.0)
         ])  # fmt: skip

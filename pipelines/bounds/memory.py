@@ -41,7 +41,7 @@ class Memory:
                 self._peaks[method] = max(self._peaks.get(method, 0), after - before)
 
     def peak(self, method: str) -> tuple[int | None, str]:
-        """Bytes, or None and why."""
+        """The most bytes that the method took, with an empty reason; or None, with the reason why it is not known."""
         if method in self._peaks:
             return self._peaks[method], ""
         return None, self._reason or "the method was not run"

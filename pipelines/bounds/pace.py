@@ -18,7 +18,7 @@ class Pace:
         self.slowest: dict[str, float] = {}
 
     def left(self) -> float:
-        """Seconds until the deadline."""
+        """The seconds until the deadline, negative once it has passed."""
         return self.deadline - time.monotonic()
 
     def in_time(

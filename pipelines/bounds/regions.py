@@ -100,7 +100,7 @@ class Regions:
 
     @staticmethod
     def _inputs(values: torch.Tensor, columns: torch.Tensor | None) -> torch.Tensor:
-        """(properties, 1 or k, inputs)."""
+        """Values flattened to (properties, 1, inputs), or by `columns` (k, n) picked as (properties, k, n)."""
         flat = values.flatten(1)
         return flat[:, None] if columns is None else flat[:, columns]
 

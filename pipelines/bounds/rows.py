@@ -1,4 +1,4 @@
-"""What was found, as metrics."""
+"""What was found of the properties, written as the metrics of the stage's outcome."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Rows:
         return [*radii.metrics(setting), clock]
 
     def no_radius(self, method: str, reason: str) -> Metric:
-        """Why there are no radii."""
+        """The row that says by its reason why a method has no certified radii."""
         setting = self._setting(method=method)
         return Metric("certified_radius", None, "input", Direction.HIGHER, setting, reason=reason)
 

@@ -95,7 +95,7 @@ def _slack(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
 
 
 def _logarithms(low: torch.Tensor, high: torch.Tensor, seen: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bounds of log softmax."""
+    """The least and the greatest log softmax over the box, both (..., n), each moved outward by its rounding."""
     slack = _slack(low, high)
     return _logarithm(low, high, seen) - slack, _logarithm(high, low, seen) + slack
 

@@ -38,7 +38,7 @@ class Rule(ABC):
 
     @abstractmethod
     def value(self, *operands: Tensor) -> Tensor:
-        """The values."""
+        """What the step computes of its operands, (batch, *shape of the result), float64."""
 
     @abstractmethod
     def interval(self, *operands: Ends) -> Ends:
@@ -342,7 +342,7 @@ class Step(nn.Module):
         self.rule, self.shape, self.number = rule, shape, -1
 
     def forward(self, *operands: Tensor) -> Tensor:
-        """The rule's values."""
+        """The values that the rule computes of the operands, (batch, *shape)."""
         y: Tensor = _Function.apply(self.rule, self.number, self.shape, *operands)  # type: ignore[no-untyped-call]
         return y
 

@@ -210,7 +210,11 @@ def _global_counts(scores: list[torch.Tensor], selection: Selection, gone: int) 
 
 
 def _remove(module: nn.Module, graph: Graph, doomed: list[tuple[Group, list[int]]]) -> dict[str, list[int]]:
-    """Prune `module` in place."""
+    """Remove the chosen channels of `module` in place; gives the indices that each layer lost, by its path.
+
+    Raises:
+        Unsupported: channels that were not chosen would go with those that were.
+    """
     paths = {layer: path for path, layer in module.named_modules()}
     removed: dict[str, set[int]] = {}
     # Before anything goes: behind a concatenation several groups have channels of one layer, which move up later.

@@ -66,7 +66,7 @@ class Island:
     """Of the nodes' whole time."""
 
     def describe(self) -> str:
-        """Its operators, e.g. "Conv+Gelu"."""
+        """The names of its operators joined by plus signs, as "Conv+Gelu"."""
         return "+".join(node.operator for node in self.nodes)
 
 

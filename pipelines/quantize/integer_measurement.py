@@ -101,7 +101,7 @@ class IntegerStudy:
         )
 
     def _run(self, executor: Executor, inputs: torch.Tensor | Samples) -> Integers:
-        """The integer logits, (samples, ...)."""
+        """The integers that an executor gives as logits for all inputs, (samples, ...), run piece by piece."""
         return np.concatenate([executor(each.numpy()) for each in pieces(inputs, at_a_time(self.quantized, _CHUNK))])
 
     def _scored(

@@ -191,7 +191,7 @@ def _better(losses: _Losses, found: dict[str, int], plain: dict[str, int]) -> tu
 
 
 def _checked(act_bits: int, size_budget: float, widths: Sequence[int]) -> tuple[int, ...]:
-    """The widths, greatest first."""
+    """The different widths, greatest first. Raises ValueError for an option out of range or a budget too small."""
     if not 2 <= act_bits <= FULL_WIDTH:
         raise ValueError(f"act_bits must be in [2, {FULL_WIDTH}], got {act_bits}")
     if not 0 < size_budget <= 1:

@@ -43,17 +43,17 @@ class Dyadic:
 
     @classmethod
     def zeros(cls, *shape: int) -> Dyadic:
-        """Zeros of that shape."""
+        """An array of the given shape, all of whose numbers are 0."""
         return cls(np.full(shape, 0, dtype=object), 0)
 
     @classmethod
     def identity(cls, size: int) -> Dyadic:
-        """The identity matrix, (size, size)."""
+        """The identity matrix of shape (size, size), exactly."""
         return cls.of(np.eye(size))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The array's shape."""
+        """The shape of the array of numbers, as numpy gives it."""
         return self.units.shape
 
     def shortened(self) -> Dyadic:
@@ -88,15 +88,15 @@ class Dyadic:
         return Dyadic(product, self.exponent + other.exponent)
 
     def above_zero(self) -> Dyadic:
-        """max(., 0), elementwise."""
+        """The elementwise max(., 0), of the same shape."""
         return Dyadic(np.maximum(self.units, 0), self.exponent)
 
     def below_zero(self) -> Dyadic:
-        """min(., 0), elementwise."""
+        """The elementwise min(., 0), of the same shape."""
         return Dyadic(np.minimum(self.units, 0), self.exponent)
 
     def larger(self, other: Dyadic) -> Dyadic:
-        """The elementwise maximum."""
+        """The greater number of the two arrays at each place; their shapes are broadcast."""
         exponent = max(self.exponent, other.exponent)
         return Dyadic(np.maximum(self.at(exponent), other.at(exponent)), exponent)
 
@@ -105,7 +105,7 @@ class Dyadic:
         return Dyadic(self.units >> (self.exponent - bits), bits) if self.exponent > bits else self
 
     def fractions(self) -> list[Fraction]:
-        """The numbers as fractions, flattened."""
+        """The numbers as Python's fractions, in one list, the last index running fastest."""
         return [Fraction(unit, 1 << self.exponent) for unit in self.units.ravel().tolist()]
 
     def floats(self) -> NDArray[np.float64]:
@@ -141,6 +141,6 @@ def side_by_side(parts: Sequence[Dyadic]) -> Dyadic:
 
 
 def end_to_end(parts: Sequence[Dyadic]) -> Dyadic:
-    """Vectors, joined end to end."""
+    """The vectors joined into one in their order, exactly; there must be at least one."""
     exponent = max(part.exponent for part in parts)
     return Dyadic(np.concatenate([part.at(exponent) for part in parts]), exponent)

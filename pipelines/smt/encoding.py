@@ -30,7 +30,7 @@ class Encoding(str, Enum):
 
     @property
     def triangle(self) -> bool:
-        """Whether the line is there."""
+        """Whether the encoding has the line that bounds a from above."""
         return self.value.endswith("-triangle")
 
 

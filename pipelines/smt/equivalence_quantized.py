@@ -120,7 +120,7 @@ class _Both:
         return self.network.module(points).argmax(1), found
 
     def differ(self, points: torch.Tensor) -> torch.Tensor:
-        """(points,) bool."""
+        """At which of the points the networks give different classes, (points,) bool."""
         in_float, in_integers = self.classes(points)
         return in_float != in_integers
 

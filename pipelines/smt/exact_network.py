@@ -40,7 +40,7 @@ class ExactNetwork:
 
     @property
     def classes(self) -> int:
-        """How many logits."""
+        """The number of logits, which the last map gives."""
         return self.maps[-1].bias.shape[0]
 
     def logits(self, point: Sequence[Fraction]) -> list[Fraction]:

@@ -20,7 +20,7 @@ class Decided(Protocol):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the property holds."""
+        """Whether the property holds or is violated, or why neither was decided."""
         ...
 
     @property

@@ -95,7 +95,7 @@ class Reduced:
         return sorted((row for row, value in enumerate(least) if value <= 0), key=lambda row: least[row])
 
     def opposite(self) -> Dyadic:
-        """The box's upper corner, (inputs,)."""
+        """The upper corner of the box, opposite to `corner`: (inputs,)."""
         exponent = max(self.corner.exponent, self.widths.exponent)
         units = self.corner.at(exponent).copy()
         units[self.free] += self.widths.at(exponent)

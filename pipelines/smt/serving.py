@@ -116,7 +116,7 @@ def _restrict(question: dict[str, Any]) -> None:
 
 
 def _mapped() -> int:
-    """Bytes of address space."""
+    """The bytes of address space that this process has, 0 where the system does not say."""
     try:
         with open("/proc/self/statm") as file:  # noqa: PTH123 (pathlib would be one more import for each start)
             return int(file.read().split()[0]) * resource.getpagesize()

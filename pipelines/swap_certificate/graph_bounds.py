@@ -26,7 +26,7 @@ from evalsuite import (
 
 
 class OutOfTime(Exception):
-    """The deadline has passed."""
+    """Raised while a certificate is computed when the deadline has passed."""
 
 
 def with_swap(network: Network) -> Network:

@@ -28,7 +28,7 @@ class Encoded(Protocol):
     """Images as the bytes of their files."""
 
     def __len__(self) -> int:
-        """The number of images."""
+        """How many images there are to index."""
         ...
 
     def __getitem__(self, index: int) -> bytes:
@@ -37,7 +37,7 @@ class Encoded(Protocol):
 
 
 class Files:
-    """Image files of one folder."""
+    """The image files `names` of one folder: indexing reads the bytes of one."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._folder, self._names = folder, list(names)

@@ -137,7 +137,7 @@ def _line(each: Relation) -> dict[str, Any]:
 
 
 def relations_told(relations: Sequence[Relation]) -> str:
-    """ "0 of 40 tests resolved."."""
+    """How many relations are resolved of those that were tested, in a sentence: "0 of 40 tests resolved."."""
     tested = [each for each in relations if each.association is not None]
     resolved = sum(each.verdict == "resolved" for each in tested)
     beyond = sum(each.verdict == BEYOND for each in tested)

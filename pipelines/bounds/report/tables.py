@@ -80,7 +80,7 @@ class BoundsTable(StepTable):
 
     @property
     def ball(self) -> str:
-        """ "L2" or "L∞"."""
+        """The norm of the balls as readers know it, "L2" or "L∞"."""
         return "L2" if self.norm == "l2" else "L∞"
 
     @property
@@ -142,7 +142,7 @@ class BoundsTable(StepTable):
         return Place(RADIUS, None, methods[-1]) if methods else None
 
     def line(self, place: Place, cell: Compared) -> dict[str, Any]:
-        """Exact numbers of a cell."""
+        """The numbers of a cell, not rounded, with where they are from, as a row of the table's data file."""
         return {
             "workload": self.workload, "step": self.step, "norm": self.norm, "after": self.after,
             "metric": place.metric, "eps": place.eps, "method": place.method, "layer": place.layer,

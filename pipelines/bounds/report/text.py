@@ -83,12 +83,12 @@ COST_NOTE = (
 
 
 def grids(tables: Sequence[BoundsTable], found: Sequence[Height], radii: Sequence[RadiusGap]) -> list[Grid | None]:
-    """The tables that are shown."""
+    """The tables that are shown: certified radii, heights of curves, and decisions; None for one without rows."""
     return [radius_grid(tables, radii), heights_grid(found, tables[0].baseline), *map(decisions_grid, tables)]
 
 
 def details(tables: Sequence[BoundsTable], found: Sequence[Height]) -> list[Grid | None]:
-    """The tables on demand."""
+    """The tables that a reader unfolds: looser methods, layers, stability and cost; None for one without rows."""
     each_has = (layers_grid, stability_grid, looser_grid)
     every = [grid(table) for table in tables for grid in each_has]
     return [heights_grid(found, tables[0].baseline, looser=True), *every, bounds_cost_grid(tables)]
@@ -161,14 +161,14 @@ def _range(height: Height) -> str:
 
 
 def height_brief(height: Height) -> str:
-    """ "+0.31 pp, p 0.4"."""
+    """A height for a sentence, as "+0.31 pp, p 0.4" with Holm's p, or the reason why there is none."""
     if height.difference is None or height.p_holm is None:
         return height.reason
     return f"{AREA_SCALE.number(height.difference.mean, sign=True)} pp, p {p_text(height.p_holm)}"
 
 
 def radius_brief(gap: RadiusGap) -> str:
-    """ "w (+3.6 %, p 0.04)"."""
+    """A workload with the gap of its certified radii for a sentence: "w (+3.6 %, p 0.04)", with Holm's p."""
     p = "" if gap.p_holm is None else f"p {p_text(gap.p_holm)}"
     return f"{gap.table.label} ({', '.join(part for part in (gap.percent, p) if part)})"
 
@@ -209,7 +209,7 @@ def shown_radii(radii: Sequence[float]) -> list[float]:
 
 
 def ratio_cell(cell: Compared, table: BoundsTable, scale: Scale) -> GridCell:
-    """ "3.21 ×0.82 [0.78, 0.87]"."""
+    """A mean and its ratio to the baseline, "3.21 ×0.82 [0.78, 0.87]", or the reason why there is no value."""
     if cell.mean is None:
         return GridCell(cell.reason, tone="lack")
     notes = [ratio_text(cell.ratio)] if cell.ratio else []
@@ -219,7 +219,7 @@ def ratio_cell(cell: Compared, table: BoundsTable, scale: Scale) -> GridCell:
 
 
 def ratio_text(ratio: Estimate) -> str:
-    """ "×0.82 [0.78, 0.87]"."""
+    """A ratio with its interval, "×0.82 [0.78, 0.87]"; without one where there is none or it has no width."""
     if ratio.constant:
         return f"×{ratio.mean:.3g} in all {ratio.n} seeds"
     if ratio.low is None or ratio.high is None:

@@ -40,7 +40,7 @@ class Affine:
 
 
 def fractions(values: torch.Tensor) -> list[Fraction]:
-    """A vector of floats, exactly."""
+    """The elements of a vector of floats (n,) as fractions, without any rounding."""
     return [Fraction(each) for each in values.double().tolist()]
 
 

@@ -195,7 +195,7 @@ def _costs(given: nn.Module, original: nn.Module, narrowed: nn.Module, bench: Be
 
 @torch.no_grad()
 def _macs(module: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """Multiply-accumulates of one sample."""
+    """The multiply-accumulates of one sample: half the operations that torch's counter finds."""
     with FlopCounterMode(display=False) as counter:
         module(torch.zeros(1, *input_shape))
     return int(counter.get_total_flops()) // 2

@@ -95,7 +95,7 @@ class Question:
 
 
 def box_of(domain: tuple[float, float], inputs: int) -> list[Interval]:
-    """The domain as intervals."""
+    """The box of all inputs: the interval `domain` for each of them, as exact fractions."""
     return [(Fraction(domain[0]), Fraction(domain[1]))] * inputs
 
 

@@ -1,4 +1,4 @@
-"""The report's section on pruning."""
+"""The section of the report on pruning: its tables, figures, findings and endpoints."""
 
 from __future__ import annotations
 

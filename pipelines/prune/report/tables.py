@@ -37,12 +37,12 @@ class Treatment:
 
     @property
     def share(self) -> str:
-        """ "50 %"."""
+        """The sparsity, as "50 %", or the name of the step where it was not recorded."""
         return self.step if self.sparsity is None else f"{100 * self.sparsity:.6g} %"
 
     @property
     def label(self) -> str:
-        """ "50 %, l2, local"."""
+        """The sparsity and the method, as "50 %, l2, local"; of a control "0 %, only fine-tuned"."""
         if self.control:
             return f"{self.share}, only fine-tuned"
         return ", ".join(part for part in (self.share, self.method) if part)
@@ -63,7 +63,7 @@ class Sweep:
 
     @property
     def tuned(self) -> bool:
-        """Whether any treatment is fine-tuned."""
+        """Whether any of its treatments is fine-tuned, as far as is known; the control does not count."""
         return any(each.tuned for each in self.treatments)
 
 
@@ -82,11 +82,11 @@ class PruningTable(StepTable):
 
     @property
     def tuned(self) -> bool:
-        """Whether any treatment is fine-tuned."""
+        """Whether any of its treatments is fine-tuned, as far as is known; controls count too."""
         return any(each.tuned for each in self.treatments)
 
     def values(self, step: str, variant: str, metric: str, setting: str = "") -> dict[int, float]:
-        """Seed -> value."""
+        """The values of a metric by seed; empty where there are none."""
         return self.measured.values(self.workload, variant, step, metric, setting)
 
     def paired(self, step: str, variant: str, metric: str = ACCURACY) -> Compared:

@@ -110,7 +110,7 @@ class Holding:
         return name
 
     def shape(self, held: Held) -> tuple[int, ...]:
-        """Of one sample."""
+        """The shape of what is held of one sample. Raises ValueError for a constant."""
         match held:
             case OnGrid() | Raw():
                 return self._shapes[held.name]

@@ -63,7 +63,7 @@ class Room:
 
 
 class Kernel(ABC):
-    """One prepared operation."""
+    """One operation with its constants prepared, which `bind` ties to the buffers of one batch size."""
 
     name: str
 
@@ -100,7 +100,7 @@ class Dense(Kernel):
 
 @dataclass(slots=True, eq=False)
 class Floor(Kernel):
-    """max(x, floor): an unfused ReLU."""
+    """The elementwise maximum of a stored tensor and `floor`: a ReLU that is not fused into another operation."""
 
     name: str
     source: Slot

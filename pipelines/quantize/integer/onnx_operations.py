@@ -117,7 +117,7 @@ class OperationWriter:
         return Tensor(self.nodes.add("Add", made, self.nodes.constant(bias, np.int32)), np.int32, low, high)
 
     def _sum_pool(self, operation: SumPool, x: Tensor) -> Tensor:
-        """A depthwise convolution with ones."""
+        """The sums over windows, int32, by a depthwise ConvInteger whose weights are all 1."""
         data, zero = self.unsigned(x, operation.input.zero_point)
         channels = self.shapes[operation.name][0]
         ones = self.nodes.constant(np.ones((channels, 1, *operation.kernel)), np.uint8)

@@ -27,7 +27,7 @@ from pipelines.quantize.integer.transformer import (
 
 @dataclass(frozen=True, slots=True)
 class TransformerWriter(OperationWriter):
-    """Writes those of `transformer` too."""
+    """Writes the operations of transformers, defined in `transformer`, besides those of `OperationWriter`."""
 
     def write(self, operation: Operation, given: list[Tensor]) -> Tensor:  # noqa: PLR0911
         """See `OperationWriter`."""
@@ -83,7 +83,7 @@ class TransformerWriter(OperationWriter):
         return Tensor(made, np.int32, terms * min(corners), terms * max(corners))
 
     def _centred(self, x: Tensor, zero_point: int) -> str:
-        """x - zero_point, int32."""
+        """The name of the int32 tensor x - zero_point, for which nodes are added."""
         wide = self.nodes.cast(x.name, np.int32)
         return self.nodes.add("Sub", wide, self.nodes.constant(zero_point, np.int32)) if zero_point else wide
 

@@ -218,7 +218,7 @@ def _weigh(operation: Linear | Convolution, weight: Integers, centred: Integers)
 
 
 def apply_sample(operation: Operation, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
-    """`apply` to one sample's tensors."""
+    """What `apply` computes for one sample, whose tensors and result have no batch dimension."""
     return np.asarray(apply(operation, [each[None] for each in inputs], rounding)[0])
 
 

@@ -127,7 +127,7 @@ class Smooth(Kernel):
 
 
 def _times_sign(values: Array, signs: Array) -> None:
-    """values x sign(signs), in place."""
+    """Multiply `values` in place by the signs -1, 0 or 1 of `signs`, elementwise."""
     np.multiply(values, np.sign(signs), values)
 
 

@@ -120,7 +120,7 @@ class Correlation(Kernel):
 
 
 def _split(block: Array, shape: tuple[int, ...]) -> Array:
-    """`block` reshaped without a copy."""
+    """A view of `block` in another shape. Raises ValueError where the reshape would have to copy."""
     view = block.reshape(shape)
     if not np.may_share_memory(view, block):
         raise ValueError(f"a block of shape {block.shape} has no view of shape {shape}")

@@ -1,4 +1,4 @@
-"""The report's section on quantization."""
+"""The section of the report on quantization: its tables, figures, findings and endpoints."""
 
 from __future__ import annotations
 

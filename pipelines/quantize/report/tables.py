@@ -38,7 +38,7 @@ class Treatment:
 
     @property
     def width(self) -> str:
-        """ "W8A8"."""
+        """The bit widths in short, as "W8A8" or "mixed A8 (≤ 50 %)"; the step's name where they were not recorded."""
         if self.weight_bits is None:
             return self.step
         if self.budget:
@@ -60,7 +60,7 @@ class Treatment:
 
     @property
     def label(self) -> str:
-        """ "W4A4, PTQ, post"."""
+        """The bit widths, the method and the placement, as "W4A4, PTQ, post"."""
         return ", ".join(part for part in (self.width, self.panel) if part)
 
     @property

@@ -125,5 +125,5 @@ NAMES = frozenset(_OPERATORS)
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """By name."""
+    """The attributes of an ONNX node, name -> value as Python or numpy knows it."""
     return {each.name: helper.get_attribute_value(each) for each in node.attribute}

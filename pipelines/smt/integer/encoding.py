@@ -26,7 +26,7 @@ _NEIGHBOURS = 4
 
 
 class Finding(Enum):
-    """Z3's answer to one question."""
+    """Z3's answer to one question: that no input does it, that one does, or that a limit was reached first."""
 
     IMPOSSIBLE = "impossible"
     POSSIBLE = "possible"

@@ -65,7 +65,7 @@ class IntegerNetwork:
 
     @property
     def classes(self) -> int:
-        """How many logits."""
+        """The number of logits, which the last layer gives."""
         return len(self.layers[-1].bias)
 
     @property

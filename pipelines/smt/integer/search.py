@@ -180,7 +180,7 @@ def _joined(node: _Node, split: Tree, children: list[_Node]) -> list[_Node]:
 
 
 def _points(part: Region) -> int:
-    """How many inputs it has."""
+    """How many integer inputs lie in a region, both ends of each side included."""
     return math.prod((part.upper - part.lower + 1).tolist())
 
 

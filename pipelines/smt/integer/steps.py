@@ -41,7 +41,7 @@ class Runs:
 
     @property
     def constant(self) -> bool:
-        """Whether f has one value."""
+        """Whether f has the same value for all its arguments."""
         return len(self.values) == 1
 
     @cached_property

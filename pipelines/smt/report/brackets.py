@@ -27,7 +27,7 @@ class Bracket:
 
     @property
     def open(self) -> bool:
-        """Whether the two ends differ."""
+        """Whether the two ends differ, because a question was left open."""
         return self.least is not self.most
 
     @property

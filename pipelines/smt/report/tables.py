@@ -73,12 +73,12 @@ class Counted:
 
     @property
     def open(self) -> int:
-        """How many questions have none."""
+        """How many questions have no answer: unknown, out of time or unsupported."""
         return self.unknown + self.timeout + self.unsupported
 
     @property
     def total(self) -> int:
-        """How many questions were asked."""
+        """How many questions were asked, with an answer or without."""
         return self.decided + self.open
 
 

@@ -13,19 +13,19 @@ from pipelines.smt.search.program import Floats
 
 
 class Scalar(Protocol):
-    """A scalar function on arrays."""
+    """A scalar function and its slope, applied to each element of an array."""
 
     def value(self, x: Floats, /) -> Floats:
-        """f(x), elementwise."""
+        """The values f(x), elementwise, of the shape of x."""
         ...
 
     def slope(self, x: Floats, /) -> Floats:
-        """f'(x), elementwise."""
+        """The derivatives f'(x), elementwise, of the shape of x."""
         ...
 
 
 class Relu:
-    """max(x, 0)."""
+    """ReLU, max(x, 0), for the search of ReLU networks."""
 
     def value(self, x: Floats) -> Floats:
         """See `Scalar`."""

@@ -204,7 +204,7 @@ class Reading:
 
 
 def refuse(node: onnx.NodeProto, why: str) -> NoReturn:
-    """Raise Unsupported, naming the node."""
+    """Raise Unsupported; its text is the node's name and operator, then `why`."""
     raise Unsupported(f"node '{node.name or node.output[0]}' ({node.op_type}): {why}")
 
 

@@ -40,7 +40,7 @@ class Curve:
         return self._at(self.traits.value(torch.from_numpy(self.hardness * x))) / self.hardness
 
     def slope(self, x: Floats) -> Floats:
-        """f'(x), elementwise."""
+        """The derivative f'(x) = g'(hardness x), elementwise, of the shape of x."""
         return self._at(self.traits.slope(torch.from_numpy(self.hardness * x)))
 
     def lines(self, lower: Floats, upper: Floats) -> Lines:
@@ -70,7 +70,7 @@ class CurvedNetwork:
 
     @property
     def classes(self) -> int:
-        """How many logits."""
+        """The number of logits, which the last map gives."""
         return self.maps[-1].bias.shape[0]
 
 
@@ -105,7 +105,7 @@ def _curve(path: str, traits: Activation, module: nn.Module) -> Curve:
 
 
 def forward(network: CurvedNetwork, point: Sequence[float] | Floats) -> Floats:
-    """The logits in float64."""
+    """The logits (classes,) at a point (inputs,), computed plainly in float64, with its rounding errors."""
     (weight, bias), *rest = [(each.weight.floats(), each.bias.floats()) for each in network.maps]
     state: Floats = weight @ np.asarray(point, dtype=np.float64) + bias
     for curve, (weight, bias) in zip(network.curves, rest, strict=True):

@@ -125,7 +125,7 @@ class IntervalSpace:
 
     @property
     def calls(self) -> int:
-        """How many programs were solved."""
+        """How many linear programs were solved; 0 where bounds alone decided."""
         return self.program.calls if "program" in self.__dict__ else 0
 
     def aim(self, row: int) -> None:
@@ -167,7 +167,7 @@ class IntervalSpace:
         return first, second
 
     def _values(self, inputs: Floats) -> Floats:
-        """f(z) of each neuron."""
+        """The activations f(z) of all neurons, first layer first, for their inputs z (neurons,)."""
         parts, start = [np.zeros(0)], 0
         for forms in self._forms:
             stop = start + forms.shape[0]
