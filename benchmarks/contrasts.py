@@ -36,9 +36,7 @@ FOUR_BITS_OF_TEXT = replace(
     BITS, name="4-bit integers", steps=FOUR_BITS.steps, metric="integer_bits_per_byte", less=("accuracy", BITS.metric)
 )
 HALF_OF_TEXT = replace(BITS, name="half of the features", steps=HALF.steps, less=("accuracy", BITS.metric))
-PARTIAL = tuple(
-    replace(each, name="partial swaps", metric=f"{each.metric}_over_partial_swaps") for each in (ACCURACY, BITS)
-)
+PARTIAL = replace(ACCURACY, name="partial swaps", metric="accuracy_over_partial_swaps")
 HEADLINES = (replace(ACCURACY, metric="letter_accuracy"), ACCURACY)
 CHOSEN = "the best on the validation data"
 _SWAPS = ("gelu-swap", "swap-refit", "annealed")  # of which the first is the contrast of part D
@@ -259,8 +257,7 @@ def orders(study: str = "partial") -> list[tuple[str, ...]]:
     """Which layers to give ReLU first: each order less the random one, on the same networks; the first is tested."""
     frame, arm = _read(study)
     workloads, seeds = list(frame["workload"].unique()), frame["seed"].nunique()
-    asked = next(each for each in PARTIAL if (frame["metric"] == each.metric).any())
-    by = {order: values(frame, replace(asked, settings=(f"order={order}",))) for order in ORDERS}
+    by = {order: values(frame, replace(PARTIAL, settings=(f"order={order}",))) for order in ORDERS}
     of = {(order, name): {seed: value for (variant, seed), value in own.get(name, {}).items() if variant == arm}
           for order, own in by.items() for name in workloads}  # fmt: skip
     found = {place: seed_difference(own, of["random", place[1]]) for place, own in of.items() if place[0] != "random"}
@@ -268,20 +265,13 @@ def orders(study: str = "partial") -> list[tuple[str, ...]]:
     lines = []
     for name, p in zip(workloads, adjusted, strict=True):
         tested, shown = (
-            Contrast(asked, "", name, found[order, name], held, seeds).cells
+            Contrast(PARTIAL, "", name, found[order, name], held, seeds).cells
             for order, held in (("hardness", p), ("sensitivity", None))
         )
         layers = _layers(frame, name)
         lines.append((f"`{name}`", str(layers), *tested, shown[0]))
     return [
-        (
-            "workload",
-            "layers",
-            f"hardness − random, {asked.unit}",
-            "p after Holm",
-            "",
-            f"sensitivity − random, {asked.unit}",
-        ),
+        ("workload", "layers", "hardness − random, points", "p after Holm", "", "sensitivity − random, points"),
         *lines,
     ]
 
@@ -375,7 +365,7 @@ def _spread(given: Sequence[float], question: Asked) -> str:
     return f"{shown * mean:.{digits}f} ± {shown * deviation:.{digits}f}".replace("-", "−")
 
 
-_OTHERS = {"drift": drift, "partial": orders, "language-partial": orders, "pretrained": treatments}
+_OTHERS = {"drift": drift, "partial": orders, "pretrained": treatments}
 
 
 if __name__ == "__main__":
