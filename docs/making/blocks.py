@@ -31,12 +31,11 @@ BLOCK = re.compile(
 STUDIES = {"reluize": "quality", "quantize": "quantize", "prune": "prune", "bounds": "bounds", "smt": "exact"}
 VARIANT = "annealed"
 _UNKNOWN = (
-    "- **Not known**: whether any of this holds for large networks (a pretrained recogniser of words lost every letter "
-    "by the direct swap, and [short training did not bring it back](docs/studies.md#pretrained-networks)), what "
-    "toolchains make of a language model (of one that predicts its text [quality in float "
-    "alone](docs/studies.md#a-language-model-that-predicts-its-text) was "
-    "measured; the GPT of the table does not), or at other learning rates, which move some differences more than the "
-    "activation does ([the same arms at three rates](docs/studies.md#the-same-arms-at-the-same-learning-rates))."
+    "- **Not known**: whether any of this holds for large networks ([a pretrained OCR model](docs/studies.md"
+    "#pretrained-networks) read nothing after the direct swap), for language models larger than [one of 1.3 million "
+    "parameters](docs/studies.md#the-language-model-after-the-swap), and at [other learning "
+    "rates](docs/studies.md#the-same-arms-at-the-same-learning-rates), which move some differences more than the "
+    "activation does."
 )
 SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
 

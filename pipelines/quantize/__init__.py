@@ -51,23 +51,25 @@ class Quantize:
         bias_correction: whether biases take up the mean error of each channel on the calibration set.
         equalization: whether neighbouring layers get like ranges first, where at most ReLU and pools lie between them:
             across GELU and other smooth activations it does nothing. The row `equalized_pairs` says where it did.
-        tuned: whether to choose the five above by calibration data, among the same candidates for every network.
+        tuned: whether to choose `calibration`, `weight_scale`, `weight_rounding`, `bias_correction` and `equalization`
+            by calibration data, among the same candidates for every network.
         qat_epochs: passes of quantization-aware training on the training data, at a tenth of the workload's rate.
-        learn_scales_up_to: where a layer's weights or inputs have at most so many bits, training learns all scales too,
-            once at each of three rates, 0 among them, of which the validation data choose one; 0 keeps calibration's.
-        scales: any number, or powers of two, with which every rescaling is a shift, but those of averages over another
-            number of places than a power of two.
+        learn_scales_up_to: where some layer's weights or inputs have at most so many bits, quantization-aware training
+            learns the scales of all layers too. It runs at three learning rates of the scales, one of them 0, and the
+            validation data choose. 0 keeps the scales of the calibration.
+        scales: "float", any number, or "power-of-two", with which every rescaling is a shift of bits; only averages
+            over a number of places that is no power of two still need a multiplication.
         rounding: how the integer-only network rounds.
         keep_islands: whether norms, attention and all else that the fake-quantized network computes in float stay float
             islands of the integer-only network. By default only what has no integer form does.
         size_budget: greatest share of the 8-bit weights' bytes, 0.25 or more; below 1 the layers' widths are searched.
         sensitivity: whether to measure what each layer costs alone and spares, on calibration data.
-        compared_samples: on how many test samples networks are compared with one another: layer by layer with the
-            file, integer by integer, with GELU as a polynomial and with other roundings; 0 for all. Accuracies of the
-            quantized network, and whether ONNX Runtime computes the same bits, are always of all.
+        compared_samples: how many test samples the slower comparisons take, 0 for all: layer by layer with the file,
+            integer by integer with the fake-quantized network, GELU as a polynomial, other roundings. Accuracies, and
+            whether ONNX Runtime computes the same bits, are always of all.
         qonnx: whether to write a QONNX file too, for FPGA tools.
-        yardstick: the activation with which in each place the same network is quantized likewise and timed in turn,
-            for `relative_latency`.
+        yardstick: an activation's name. The same network with it in place of each activation is quantized likewise, and
+            timed in turn with this one: `relative_latency` is the ratio.
     """
 
     version: ClassVar[str] = "7"
