@@ -121,7 +121,8 @@ class Edges(Moving):
         x = operands[0]
         for axis, (before, behind) in enumerate(self.widths):
             if before or behind:
-                first, last = x.narrow(axis, 0, 1), x.narrow(axis, x.shape[axis] - 1, 1)
+                size, outer = x.shape[axis], (slice(None),) * axis
+                first, last = x[(*outer, slice(0, 1))], x[(*outer, slice(size - 1, size))]
                 x = torch.cat([first] * before + [x] + [last] * behind, axis)
         return x
 

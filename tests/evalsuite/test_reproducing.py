@@ -61,7 +61,7 @@ def test_of_the_older_committed_reports_none_is_told_to_be_of_todays_code() -> N
     commits = {
         "cifar10": 3, "minilm": 1, "quantize-vit": 1, "sample": 1, "smt": 2, "ablations": 1, "ablations-sgd": 2,
         "drift": 1, "learnt-activations": 1, "partial": 1, "downstream": 1, "same-rates": 2, "language": 1,
-        "pretrained": 1, "gated": 1, "pretrained-deployment": 2,
+        "pretrained": 1, "gated": 1, "pretrained-deployment": 3,
         "ablations-fashion": 1, "language-swish": 1, "language-downstream": 1,
     }  # fmt: skip
     for name, each in found.items():
