@@ -68,6 +68,7 @@ def _without_infinity(graph: Graph) -> Graph:
         for index, node in enumerate(graph.nodes)
         if isinstance(node.operation, Pad)
         and node.operation.value == -math.inf
+        and index != graph.output
         and all(_reaches(graph.nodes[user].operation, node.operation.widths) for user in users[index])
     }
     return graph.with_changed(changed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
 from functools import partial
 from pathlib import Path
 
@@ -197,3 +198,17 @@ def test_pools_of_a_file_need_no_infinity_but_where_their_windows_lie_apart(tmp_
     used = [each.operation for each in module.modules() if isinstance(each, Applied)]
     assert [type(each).__name__ for each in used] == ["Edges", "Pad"]
     assert torch.equal(module(x), run_onnx(open_onnx(tmp_path / "m.onnx"), x))
+
+
+def test_infinity_that_the_file_gives_stays(tmp_path: Path) -> None:
+    pad = onnx.helper.make_node("Pad", ["x", "pads", "least"], ["y"])
+    numbers = [
+        onnx.helper.make_tensor("pads", 7, [4], [0, 0, 0, 1]),
+        onnx.helper.make_tensor("least", 1, [], [-math.inf]),
+    ]
+    inner, outer = (onnx.helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in (("x", 3), ("y", 4)))
+    graph = onnx.helper.make_graph([pad], "pad", [inner], [outer], numbers)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "m.onnx")
+    x = torch.randn(3, 3)
+    assert torch.equal(from_onnx(tmp_path / "m.onnx", x)(x), run_onnx(open_onnx(tmp_path / "m.onnx"), x))
