@@ -319,12 +319,23 @@ def _extreme(name: str) -> Reader:
     return read
 
 
+def _vector_norm(
+    c: Call, x: Value, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
+    """The Euclidean norm, or the sum of magnitudes, over some axes."""
+    del dtype
+    if order not in (1, 2):
+        c.refuse(f"the norm of order {order}; only 1 and 2 are read")
+    of_each = c.add(Function("abs"), x) if order == 1 else c.add(Power(2.0), x)
+    total = c.add(Reduction("sum", c.axes(x, dim), keepdim), of_each)
+    return total if order == 1 else c.add(Function("sqrt"), total)
+
+
 def _weight_norm(c: Call, direction: Value, length: Any, dim: int = 0) -> Value:
     """direction * length / |direction|, the norm over all axes but one."""
     count = len(c.node(direction).shape)
     axes = tuple(axis for axis in range(count) if axis != dim % count)
-    norm = c.add(Function("sqrt"), c.add(Reduction("sum", axes, True), c.add(Power(2.0), direction)))
-    return c.add(Product(), direction, c.add(Quotient(), length, norm))
+    return c.add(Product(), direction, c.add(Quotient(), length, _vector_norm(c, direction, 2, axes, True)))
 
 
 COMPUTING: dict[str, Reader] = {
@@ -344,7 +355,8 @@ COMPUTING: dict[str, Reader] = {
     "gelu": _acts(lambda approximate="none": nn.GELU(approximate)), "group_norm": _group_norm, "gt": _pair("greater"),
     "hardsigmoid": _acts(nn.Hardsigmoid), "hardswish": _acts(nn.Hardswish),
     "hardtanh": lambda c, x, low=-1.0, high=1.0: c.add(Clamp(float(low), float(high)), x),
-    "layer_norm": _layer_norm, "le": _pair("less-equal"), "leaky_relu": _acts(nn.LeakyReLU), "linear": _linear,
+    "layer_norm": _layer_norm, "le": _pair("less-equal"), "leaky_relu": _acts(nn.LeakyReLU),
+    "linalg_vector_norm": _vector_norm, "linear": _linear,
     "log": _function("log"), "log_softmax": _softmax(True), "logical_and": _pair("and", torch.bool),
     "logical_not": _function("not", torch.bool), "logical_or": _pair("or", torch.bool), "lt": _pair("less"),
     "masked_fill": _masked, "matmul": Call.product, "max": _extreme("maximum"), "max_pool1d": _max_pool,

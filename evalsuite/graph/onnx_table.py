@@ -24,6 +24,7 @@ from evalsuite.graph.operations import (
     LayerNorm,
     Linear,
     MaxPool,
+    Operation,
     Pair,
     Power,
     Product,
@@ -214,10 +215,12 @@ def _counted(c: OnnxCall, padded: Value, kernel: tuple[int, ...], strides: tuple
     return c.add(Quotient(), c.add(sums, padded), counts)
 
 
-def _reduce(name: str, *, squared: bool = False) -> Reader:
+def _reduce(name: str, *, of: Operation | None = None) -> Reader:
+    """Over axes, of the operands themselves or of what `of` makes of them."""
+
     def read(c: OnnxCall, given: Any, axes: Any = None) -> Value:
         x = c.value(given)
-        x = c.add(Power(2.0), x) if squared else x
+        x = c.add(of, x) if of else x
         found = c.axes_of(axes, x)
         if not found and c.attributes.get("noop_with_empty_axes", 0):
             return x
@@ -293,9 +296,11 @@ COMPUTING: dict[str, Reader] = {
     "Mish": _act(lambda _: nn.Mish()), "Mod": _modulo, "Mul": lambda c, x, y: c.add(Product(), *c.alike(x, y)),
     "Neg": lambda c, x: c.add(Sum((-1,)), x), "Not": _function("not", torch.bool), "Or": _pair("or"), "Pow": _power,
     "RMSNormalization": _rms_norm,
-    "Reciprocal": lambda c, x: c.add(Quotient(), 1.0, x), "ReduceMax": _reduce("maximum"),
+    "Reciprocal": lambda c, x: c.add(Quotient(), 1.0, x), "ReduceL1": _reduce("sum", of=Function("abs")),
+    "ReduceL2": lambda c, *given: c.add(Function("sqrt"), _reduce("sum", of=Power(2.0))(c, *given)),
+    "ReduceMax": _reduce("maximum"),
     "ReduceMean": _reduce("mean"), "ReduceMin": _reduce("minimum"), "ReduceSum": _reduce("sum"),
-    "ReduceSumSquare": _reduce("sum", squared=True), "Relu": _act(lambda _: nn.ReLU()),
+    "ReduceSumSquare": _reduce("sum", of=Power(2.0)), "Relu": _act(lambda _: nn.ReLU()),
     "Sigmoid": _act(lambda _: nn.Sigmoid()), "Sign": _function("sign"), "Sin": _function("sin"),
     "Softmax": _softmax(False),
     "Softplus": _act(lambda _: nn.Softplus(threshold=40)), "Sqrt": _function("sqrt"),

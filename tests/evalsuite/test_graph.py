@@ -354,3 +354,26 @@ def test_onnx_softmax_of_old_opsets_is_refused() -> None:
     graph = onnx.helper.make_graph([onnx.helper.make_node("Softmax", ["x"], ["y"])], "old", sizes[:1], sizes[1:])
     with pytest.raises(Unsupported, match="flattens in opset 12"):
         graph_of_model(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 12)]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("order", [1, 2])
+def test_vectors_are_normalised_by_their_norm(order: int, tmp_path: Path) -> None:
+    class Unit(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.normalize(x, p=order, dim=-1)
+
+    inputs = torch.randn(3, 4, 5)
+    torch.testing.assert_close(read(Unit(), inputs)(inputs, torch.float32), Unit()(inputs))
+    path = tmp_path / "network.onnx"
+    export_onnx(Unit(), (), path, example=inputs)
+    torch.testing.assert_close(read_onnx(path, inputs)(inputs).float(), Unit()(inputs))
+
+
+def test_other_norms_are_refused_by_their_order() -> None:
+    class Greatest(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.vector_norm(x, torch.inf, -1)
+
+    with pytest.raises(Unsupported, match="the norm of order inf; only 1 and 2 are read"):
+        read(Greatest(), torch.randn(2, 3))
