@@ -94,7 +94,8 @@ class Writer:
 
     def _written(self, node: TypedNode) -> Known | Padded:
         operation: Any = node.operation
-        self._refuse_rounded(operation)
+        if why := inexact(operation):
+            self.refuse(why)
         if isinstance(operation, typed.Input):
             return Tensor(0, at(node.shape, 1))
         if isinstance(operation, typed.Constant):
@@ -192,15 +193,6 @@ class Writer:
         assert not isinstance(found, Padded)
         return found
 
-    def _refuse_rounded(self, operation: Any) -> None:
-        weights = [each for each in vars(operation).values() if isinstance(each, torch.Tensor)]
-        single = isinstance(operation, typed.Constant)
-        if not operation.exact if single else any(each.dtype == torch.float64 for each in weights):
-            self.refuse("its numbers are computed from others, and rounded")
-        finite = all(bool((each.isfinite() | (single & (each == -inf))).all()) for each in weights)
-        if not finite:
-            self.refuse("has values that are NaN or infinite")
-
     def moved(self, operation: Any, *given: Known) -> Tensor:
         """Of entries that are only moved: the same moves of their numbers, -1 for all that is none of them."""
         numbered = replace(operation, value=-1.0) if isinstance(operation, Pad) else operation
@@ -254,6 +246,16 @@ class Writer:
         shape = tuple(np.broadcast_shapes(x.shape, factor.shape))
         x = self.affine(x, self.repeated(x, shape), shape) if prod(x.shape) < prod(shape) else x
         return self.affine(x, Scale(factor.double().expand(shape).flatten(), terms), shape)
+
+
+def inexact(operation: typed.Operation) -> str:
+    """Why the numbers of an operation are none that float32 gives; "" where they are."""
+    weights = [each for each in vars(operation).values() if isinstance(each, torch.Tensor)]
+    constant = isinstance(operation, typed.Constant)
+    if not operation.exact if constant else any(each.dtype == torch.float64 for each in weights):  # type: ignore[attr-defined]
+        return "its numbers are computed from others, and rounded"
+    finite = all(bool((each.isfinite() | (constant & (each == -inf))).all()) for each in weights)
+    return "" if finite else "has values that are NaN or infinite"
 
 
 def numbers(shape: tuple[int, ...]) -> torch.Tensor:

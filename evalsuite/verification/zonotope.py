@@ -1,0 +1,137 @@
+"""Sets of values as zonotopes, and what arithmetic makes of them, rounded outward.
+
+A zonotope is a center, generators that are multiplied by symbols in [-1, 1], and a radius of each entry by itself
+(affine arithmetic; DeepZ, NeurIPS 2018). So two values that depend on one symbol keep their relation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from evalsuite.verification.graph import Convex
+from evalsuite.verification.nonlinear import convex
+from evalsuite.verification.rounding import EPS, TINY, units
+from evalsuite.verification.scalar_lines import Middle
+
+Map = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Zonotope:
+    """center + the sum of symbols times generators + what lies within radius, symbols each in [-1, 1].
+
+    Args:
+        center: (1, *shape) float64; -inf where an entry is masked.
+        generators: (symbols, 1, *shape); the first are those of the box, the same for every value and graph.
+        radius: (1, *shape), >= 0.
+    """
+
+    center: torch.Tensor
+    generators: torch.Tensor
+    radius: torch.Tensor
+
+    @property
+    def spread(self) -> torch.Tensor:
+        """(1, *shape), how far a value can lie from the center."""
+        return self.generators.abs().sum(0) * (1 + units(len(self.generators))) + self.radius
+
+    @property
+    def size(self) -> torch.Tensor:
+        """(1, *shape), the greatest magnitude of the center, and how far the values lie from it, added."""
+        return self.center.abs() + self.spread
+
+    def lower_bounds(self, rows: torch.Tensor) -> torch.Tensor:
+        """(rows,), below rows (rows, entries) times the flat value."""
+        center, radius = self.center.flatten(), self.radius.flatten()
+        moved = self.generators.flatten(1) @ rows.T
+        lost = units(rows.shape[1] + len(moved)) * (rows.abs() @ self.size.flatten()) + TINY
+        return rows @ center - moved.abs().sum(0) - rows.abs() @ radius - lost
+
+    def minus(self, other: Zonotope, shared: int) -> Zonotope:
+        """self - other, whose first `shared` symbols are the same, those of the box, and all others are not."""
+        both = with_symbols(self.generators[:shared], shared) - with_symbols(other.generators[:shared], shared)
+        generators = torch.cat([both, self.generators[shared:], -other.generators[shared:]])
+        rounded = 2 * EPS * (self.size + other.size)
+        return Zonotope(self.center - other.center, generators, self.radius + other.radius + rounded + TINY)
+
+
+def with_symbols(generators: torch.Tensor, count: int) -> torch.Tensor:
+    """The generators with zeros for symbols that came later."""
+    if len(generators) == count:
+        return generators
+    return torch.cat([generators, generators.new_zeros(count - len(generators), *generators.shape[1:])])
+
+
+def as_wide(x: Zonotope, shape: torch.Size) -> Zonotope:
+    """x broadcast to a shape; of what is repeated, the radii forget that it is the same."""
+    wide = (len(x.generators), *[1] * (len(shape) - x.center.ndim), *x.center.shape)
+    generators = x.generators.reshape(wide).expand(-1, *shape)
+    return Zonotope(x.center.expand(shape), generators, x.radius.expand(shape))
+
+
+def each_generator(operation: Callable[..., torch.Tensor], *generators: torch.Tensor) -> torch.Tensor:
+    """The operation of each generator, (symbols, 1, *shape), as of a batch of one."""
+    if not len(generators[0]):
+        return generators[0].new_zeros(0, *operation(*(each.new_zeros(each.shape[1:]) for each in generators)).shape)
+    return torch.vmap(operation, chunk_size=256)(*generators)
+
+
+def linear(
+    x: Zonotope, map_: Map, terms: int, absolute: Map | None = None, bias: torch.Tensor | None = None
+) -> Zonotope:
+    """A linear map of x, plus a bias. Each output is a sum of at most so many `terms`.
+
+    `absolute` is the map with the magnitudes of its coefficients; without it no coefficient is below 0.
+    """
+    absolute = absolute or map_
+    center = map_(x.center)
+    size = absolute(x.size)
+    if bias is not None:
+        center, size = center + bias, size + bias.abs()
+    radius = absolute(x.radius) * (1 + units(terms)) + units(terms) * size + TINY
+    return Zonotope(center, each_generator(map_, x.generators), radius)
+
+
+def scaled(x: Zonotope, factor: torch.Tensor, terms: int = 2) -> Zonotope:
+    """x times constants, which are off by at most `terms` units in the last place."""
+    return linear(x, lambda y: y * factor, terms, lambda y: y * factor.abs())
+
+
+def times(x: Zonotope, y: Zonotope) -> Zonotope:
+    """The product, entry by entry: what both move together is within the product of their spreads."""
+    square, center = x is y, x.center * y.center
+    x, y = as_wide(x, center.shape), as_wide(y, center.shape)
+    count = max(len(x.generators), len(y.generators))
+    generators = with_symbols(x.generators, count) * y.center + with_symbols(y.generators, count) * x.center
+    away = x.spread * y.spread
+    radius = x.center.abs() * y.radius + y.center.abs() * x.radius
+    if square:  # what is left is not below 0
+        center, away = center + away / 2, away / 2
+    return Zonotope(center, generators, (radius + away) + units(8) * x.size * y.size + TINY)
+
+
+def between(x: Zonotope, lines: Middle, low: torch.Tensor, high: torch.Tensor) -> Zonotope:
+    """What lies between two lines over [low, high], each (1, entries): two lines of one slope around them."""
+    shape = x.center.shape
+    widest = torch.maximum(lines.spread * low, lines.spread * high)
+    size = lines.slope.abs() * x.size.flatten() + lines.constant.abs() + lines.loss + widest.abs()
+    slope, constant, apart = (
+        each.reshape(shape) for each in (lines.slope, lines.constant, lines.loss + widest + units(8) * size + TINY)
+    )
+    return Zonotope(slope * x.center + constant, slope * x.generators, slope.abs() * x.radius + apart)
+
+
+def ends(x: Zonotope) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of all entries, (1, entries), rounded outward."""
+    spread = x.spread * (1 + 4 * EPS) + 2 * EPS * x.center.abs() + TINY
+    return (x.center - spread).reshape(1, -1), (x.center + spread).reshape(1, -1)
+
+
+def convex_of(x: Zonotope, name: str, least: float = -torch.inf) -> Zonotope:
+    """A convex function of each entry, which in real arithmetic is at least `least`."""
+    low, high = ends(x)
+    low, high = low.clamp(min=least), high.clamp(min=least)
+    return between(x, convex(Convex(0, name), low, high)[1], low, high)

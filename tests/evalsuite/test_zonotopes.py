@@ -1,0 +1,186 @@
+"""Zonotopes hold what a network computes, with all rounding, and keep what values have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from graph_networks import RMSNorm, made
+from torch import nn
+from torch.nn import functional
+
+from evalsuite.contract import Unsupported
+from evalsuite.graph import Graph, read
+from evalsuite.verification.forward import zonotope_of
+from evalsuite.verification.zonotope import Zonotope
+
+_LATER = torch.ones(3, 3, dtype=torch.bool).triu(1)
+
+
+class _Of(nn.Module):
+    """A function, of the first half of a linear layer's outputs and the second."""
+
+    def __init__(self, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self._function = nn.Linear(6, 8), nn.Linear(4, 3), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self._function(*self.first(x).chunk(2, -1)))  # type: ignore[no-any-return]
+
+
+class _Attention(nn.Module):
+    def __init__(self, *, causal: bool = False, mask: float | None = None) -> None:
+        super().__init__()
+        self.into, self.out, self.causal = nn.Linear(4, 12), nn.Linear(4, 3), causal
+        self.register_buffer("mask", None if mask is None else torch.zeros(3, 3).masked_fill(_LATER, mask))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.into(x.reshape(-1, 3, 4)).chunk(3, -1)
+        if self.mask is None:
+            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        else:
+            mixed = (query @ key.transpose(-1, -2) + self.mask).softmax(-1) @ value
+        return self.out(mixed).flatten(1)  # type: ignore[no-any-return]
+
+
+class _Convolutional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Linear(16, 3)
+        self.norm.running_mean, self.norm.running_var = torch.randn(4), torch.rand(4) + 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.avg_pool2d(functional.hardtanh(self.norm(self.conv(x.reshape(-1, 1, 4, 4)))), 2)
+        return self.last(functional.gelu(x).flatten(1))  # type: ignore[no-any-return]
+
+
+_MODULES: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "gelu": (lambda: _Of(lambda x, _: functional.gelu(x)), 6),
+    "relu less gelu": (lambda: _Of(lambda x, y: functional.relu(x) - functional.gelu(y)), 6),
+    "product": (lambda: _Of(lambda x, y: x * y), 6),
+    "square": (lambda: _Of(lambda x, _: x * x), 6),
+    "gate": (lambda: _Of(lambda x, y: functional.silu(x) * y), 6),
+    "quotient": (lambda: _Of(lambda x, y: x / (0.1 * functional.hardtanh(y) + 2)), 6),
+    "softmax": (lambda: _Of(lambda x, y: (3 * x).softmax(-1) * y), 6),
+    "layer norm": (lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)), 6),
+    "rms norm": (lambda: nn.Sequential(nn.Linear(6, 4), RMSNorm(4), nn.Linear(4, 3)), 6),
+    "attention": (lambda: _Attention(), 12),
+    "causal attention": (lambda: _Attention(causal=True), 12),
+    "added mask": (lambda: _Attention(mask=-1e38), 12),
+    "soft mask": (lambda: _Attention(mask=-2.0), 12),
+    "convolutions": (_Convolutional, 16),
+}
+
+
+def _of(graph: Graph, center: torch.Tensor, eps: float) -> Zonotope:
+    return zonotope_of(graph, center - eps, center + eps)
+
+
+def _ends(found: Zonotope) -> tuple[torch.Tensor, torch.Tensor]:
+    eye = torch.eye(found.center.numel(), dtype=torch.float64)
+    return found.lower_bounds(eye), -found.lower_bounds(-eye)
+
+
+def _points(center: torch.Tensor, eps: float, count: int) -> torch.Tensor:
+    """Of the box: half of them corners."""
+    moved = 2 * torch.rand(count, *center.shape[1:], dtype=torch.float64) - 1
+    moved[::2] = moved[::2].sign()
+    return center + eps * moved
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", _MODULES)
+def test_no_point_lies_outside(name: str) -> None:
+    torch.manual_seed(0)
+    make, inputs = _MODULES[name]
+    for scale in (1.0, 30.0):
+        module = make().eval()
+        for each in module.parameters():
+            each *= scale if each.ndim > 1 else 1
+        graph, exact = read(module, torch.randn(2, inputs)), module.double()
+        for eps in (0.0, 1e-3, 0.05, 1.0):
+            center = torch.randn(1, inputs, dtype=torch.float64)
+            found = _of(graph, center, eps)
+            low, high = _ends(found)
+            values = exact(_points(center, eps, 1000))
+            assert bool((low <= values).all())
+            assert bool((values <= high).all())
+            if eps == 0:
+                assert bool((high - low <= 1e-9 * (1 + values.abs().amax(0))).all())
+            elif eps == 1e-3 and scale == 1:  # near the center a network is nearly linear
+                assert bool((high - low <= 3 * (values.amax(0) - values.amin(0)) + 1e-6).all())
+        module.float()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["vit", "mixer", "convnext"])
+def test_no_point_lies_outside_of_whole_networks(name: str) -> None:
+    torch.manual_seed(0)
+    module, inputs = made(name)
+    assert isinstance(inputs, torch.Tensor)
+    graph, exact = read(module, inputs), module.double()
+    for eps in (1e-4, 1e-3, 1e-2):
+        center = inputs[:1].double()
+        low, high = _ends(_of(graph, center, eps))
+        values = exact(_points(center, eps, 200))
+        assert bool(((low <= values) & (values <= high)).all())
+
+
+@torch.no_grad()
+def test_linear_networks_are_exact() -> None:
+    """By the sum of the magnitudes of a row, and of two networks by that of their difference."""
+    torch.manual_seed(0)
+    first, second = (nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)) for _ in range(2))
+    example, center = torch.randn(2, 5), torch.randn(1, 5, dtype=torch.float64)
+    found = [_of(read(each, example), center, 0.1) for each in (first, second)]
+    matrices = [each[1].weight.double() @ each[0].weight.double() for each in (first, second)]
+    torch.testing.assert_close(found[0].spread[0], 0.1 * matrices[0].abs().sum(1), rtol=1e-9, atol=0)
+    apart = found[0].minus(found[1], 5)
+    torch.testing.assert_close(apart.spread[0], 0.1 * (matrices[0] - matrices[1]).abs().sum(1), rtol=1e-9, atol=0)
+
+
+@torch.no_grad()
+def test_what_cancels_cancels() -> None:
+    """Where each value had only an interval, the difference would be as wide as both together."""
+    torch.manual_seed(0)
+    center, inputs = torch.randn(1, 6, dtype=torch.float64), torch.randn(2, 6)
+    low, high = _ends(_of(read(_Of(lambda x, _: (x + 1) - x), inputs), center, 1.0))
+    assert float((high - low).max()) < 1e-9
+    square = read(_Of(lambda x, _: x * x - x * x), inputs)
+    both = read(_Of(lambda x, _: x * x), inputs)
+    widths = [_of(each, center, 0.1).spread.max() for each in (square, both)]
+    assert widths[0] < widths[1]
+
+
+@torch.no_grad()
+def test_a_softmax_is_never_beyond_0_and_1() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), nn.Softmax(-1))
+    module[0].weight.mul_(1000)
+    low, high = _ends(_of(read(module, torch.randn(2, 4)), torch.randn(1, 4, dtype=torch.float64), 1.0))
+    assert bool((low >= -1e-6).all())
+    assert bool((high <= 1 + 1e-6).all())
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x, y: torch.sin(x) + y, "no zonotope of sin"),
+        (lambda x, y: torch.maximum(x, y), "no zonotope of maximum"),
+        (lambda x, _: x.log_softmax(-1), "the logarithm of a softmax"),
+        (lambda x, y: x / y, "reciprocal of a value that may be 0 or less"),
+    ],
+)
+def test_what_has_no_zonotope_is_refused(function: Callable[..., torch.Tensor], said: str) -> None:
+    graph = read(_Of(function), torch.randn(2, 6))
+    with pytest.raises(Unsupported, match=said):
+        _of(graph, torch.zeros(1, 6, dtype=torch.float64), 0.5)
+
+
+def test_boxes_are_checked() -> None:
+    graph, zero = read(nn.Linear(2, 2), torch.randn(2, 2)), torch.zeros(1, 2, dtype=torch.float64)
+    with pytest.raises(ValueError, match="reversed"):
+        zonotope_of(graph, zero + 1, zero)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        zonotope_of(graph, zero, zero + torch.inf)
