@@ -423,7 +423,10 @@ def _softmax(forward: _Forward, operation: typed.Softmax, x: _Value) -> Zonotope
     wide = made.radius > 0.5
     center = made.center.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
     radius = made.radius.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
-    return Zonotope(center, made.generators.masked_fill(wide | masked, 0.0), radius)
+    made = forward.promoted(Zonotope(center, made.generators.masked_fill(wide | masked, 0.0), radius))
+    # What they sum to beyond 1 is taken off again: of shares that is nothing.
+    return linear(made, lambda z: z - shares * z.sum(axis, keepdim=True), count + 2,
+                  lambda z: z + shares * z.sum(axis, keepdim=True), shares)  # fmt: skip
 
 
 _RULES: dict[type, Callable[..., Zonotope]] = {
