@@ -38,6 +38,7 @@ from evalsuite.verification.zonotope import (
     each_generator,
     ends,
     linear,
+    narrower,
     scaled,
     times,
     with_symbols,
@@ -424,9 +425,10 @@ def _softmax(forward: _Forward, operation: typed.Softmax, x: _Value) -> Zonotope
     center = made.center.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
     radius = made.radius.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
     made = forward.promoted(Zonotope(center, made.generators.masked_fill(wide | masked, 0.0), radius))
-    # What they sum to beyond 1 is taken off again: of shares that is nothing.
-    return linear(made, lambda z: z - shares * z.sum(axis, keepdim=True), count + 2,
-                  lambda z: z + shares * z.sum(axis, keepdim=True), shares)  # fmt: skip
+    # What they sum to beyond 1 is taken off again, where that helps: of shares it is nothing.
+    summing = linear(made, lambda z: z - shares * z.sum(axis, keepdim=True), count + 2,
+                     lambda z: z + shares * z.sum(axis, keepdim=True), shares)  # fmt: skip
+    return narrower(summing, made)
 
 
 _RULES: dict[type, Callable[..., Zonotope]] = {

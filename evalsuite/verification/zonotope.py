@@ -124,6 +124,14 @@ def between(x: Zonotope, lines: Middle, low: torch.Tensor, high: torch.Tensor) -
     return Zonotope(slope * x.center + constant, slope * x.generators, slope.abs() * x.radius + apart)
 
 
+def narrower(x: Zonotope, y: Zonotope) -> Zonotope:
+    """Of two zonotopes of the same values and symbols, entry by entry the one that spreads less."""
+    first = x.spread < y.spread
+    return Zonotope(*(torch.where(first, *pair) for pair in (
+        (x.center, y.center), (x.generators, y.generators), (x.radius, y.radius)
+    )))  # fmt: skip
+
+
 def ends(x: Zonotope) -> tuple[torch.Tensor, torch.Tensor]:
     """Of all entries, (1, entries), rounded outward."""
     spread = x.spread * (1 + 4 * EPS) + 2 * EPS * x.center.abs() + TINY
