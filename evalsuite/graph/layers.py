@@ -43,6 +43,8 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
     Raises:
         Unsupported: hooks or replaced forwards; a value that several others take, or an operation that is no layer,
             named by the path; whatever `evalsuite.graph.read` refuses.
+
+    Example: docs/reference.md#onnx-files
     """
     if not any(_is_foreign(layer) for layer in _leaves(module)):
         return module

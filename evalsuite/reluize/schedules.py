@@ -95,12 +95,14 @@ def windows(layers: int, order: str, start: float) -> list[tuple[float, float]]:
 
 
 def target_for(tolerance: float = 0.005) -> float:
-    """The lambda at which the gate is `tolerance` from a step: 2 / (tolerance sqrt(2 pi)); 159.6 for 0.005.
+    """The lambda at which the gate Phi(lambda x) is `tolerance` away from a step: 159.6 for 0.005.
 
     The distance is E = integral |H(x) - Phi(lambda x)| dx = 2 / (lambda sqrt(2 pi)) (arXiv 2603.21991).
 
     Raises:
         ValueError: the tolerance is not in (0, 0.798): at lambda = 1 the distance is 0.798 already.
+
+    Example: docs/reference.md#replace-activations
     """
     return _above_one("tolerance", tolerance, 2 / math.sqrt(2 * math.pi))
 
@@ -144,6 +146,8 @@ def target_for_certificate(
 
     Raises:
         ValueError: an option is out of its range, `bound` increases, or does not reach `wanted` by `highest`.
+
+    Example: docs/reference.md#replace-activations
     """
     if not wanted > 0:
         raise ValueError(f"wanted must be > 0, got {wanted}")

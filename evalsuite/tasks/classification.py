@@ -17,6 +17,8 @@ class Classification:
 
     Outputs are logits (samples, classes), or (samples, positions, classes); targets are int64, of the shape without
     classes, and those of -100 count nowhere.
+
+    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str] = "1"
@@ -60,6 +62,9 @@ class Classification:
 
 @dataclass(frozen=True)
 class TokenClassification(Classification):
-    """One class for each position, as of named entities: cross-entropy and accuracy over the positions that count."""
+    """One class for each position, as of named entities: cross-entropy and accuracy over the positions that count.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
 
     asks: ClassVar[str] = ""

@@ -16,6 +16,8 @@ class MultiLabel:
     """Each label for itself, present or not: binary cross-entropy, F1 over all labels, and whole samples right.
 
     Outputs are logits (samples, labels), present where > 0; targets are int64 0 or 1, and -100 counts nowhere.
+
+    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str] = "1"

@@ -22,6 +22,8 @@ class Budget:
         precision: of the passes of training: "float32", or "bfloat16" mixed with it.
         channels_last: trains on images with their channels innermost in memory; faster where convolutions are.
         warm_up: the share of the steps in which the learning rate rises to its peak, linearly, before it falls.
+
+    Example: docs/reference.md#write-a-workload
     """
 
     epochs: int = 20
