@@ -40,10 +40,7 @@ class Unsupported(Exception):
 
 
 class Direction(str, Enum):
-    """Which way a metric gets better.
-
-    Example: docs/reference.md#write-a-stage
-    """
+    """Which way a metric gets better. Example: docs/reference.md#write-a-stage"""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -51,10 +48,7 @@ class Direction(str, Enum):
 
 
 class Verdict(str, Enum):
-    """What a verifier says of one property of one network.
-
-    Example: docs/reference.md#write-a-stage
-    """
+    """What a verifier says of one property of one network. Example: docs/reference.md#write-a-stage"""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -150,7 +144,7 @@ class Task(Protocol):
         ...
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """What the model says, as the class of the greatest logit: what two networks may agree in."""
+        """What the model says of each sample, as its class, (samples,): what two networks may agree in."""
         ...
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -158,7 +152,7 @@ class Task(Protocol):
         ...
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """The metrics of summed tallies; the first one is the headline."""
+        """The metrics that follow from a sum of tallies, float64 (k,); the first one is the headline."""
         ...
 
 
@@ -218,7 +212,7 @@ class Split:
         return self.counted.reshape(len(self), -1).any(1)
 
     def accuracy(self, predicted: torch.Tensor) -> float:
-        """The fraction of the `predicted` classes, of the targets' shape, that are right where the target counts."""
+        """The fraction of `predicted` classes that are right, of targets that count; ValueError for other shapes."""
         if predicted.shape != self.targets.shape:
             raise ValueError(f"classes of shape {tuple(predicted.shape)}, but targets {tuple(self.targets.shape)}")
         return (predicted == self.targets)[self.counted].double().mean().item()
@@ -324,6 +318,8 @@ class Property:
     ) -> Property:
         """The ball of radius `eps` around `center` in the L-infinity or the L2 norm, clipped to `domain`.
 
+        `center` has the shape of one input.
+
         Raises:
             ValueError: eps is negative or NaN, the norm is another, the center is NaN or infinite, the domain is
                 reversed, or the ball lies outside of it.
@@ -375,8 +371,8 @@ def property_at(
     norm: Norm = "linf",
     position: int | None = None,
 ) -> Property:
-    """What the split's task asks of one of its samples, in the ball around `center`; of one position, where each has a
-    target.
+    """What the split's task asks of one of its samples, in the ball around `center`, of the shape of one input. Where
+    each position has a target, it is asked of `position`.
 
     Raises:
         Unsupported: a class is asked for, the sample has several, and no position is given.

@@ -141,10 +141,7 @@ def feed(session: onnxruntime.InferenceSession, inputs: Inputs) -> dict[str, np.
 
 
 def input_names(inputs: Inputs) -> list[str]:
-    """The names that `export_onnx` gives the inputs of a file, in order.
-
-    Example: docs/reference.md#onnx-files
-    """
+    """The names that `export_onnx` gives the inputs of a file, in order. Example: docs/reference.md#onnx-files"""
     if isinstance(inputs, dict):
         return list(inputs)
     return [f"input_{index}" for index in range(len(inputs))] if isinstance(inputs, tuple) else ["input"]

@@ -132,10 +132,7 @@ def is_file(network: Network) -> bool:
 
 
 def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceSession:
-    """An ONNX Runtime session on the CPU, quiet, with `threads` threads.
-
-    Example: docs/reference.md#onnx-files
-    """
+    """An ONNX Runtime session on the CPU, quiet, with `threads` threads. Example: docs/reference.md#onnx-files"""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

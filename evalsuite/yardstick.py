@@ -79,10 +79,7 @@ def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onn
 
 
 def timing_inputs(test: Split, batch: int) -> Inputs:
-    """A batch of test inputs to time with, repeated where there are fewer.
-
-    Example: docs/reference.md#latency
-    """
+    """A batch of test inputs to time with, repeated where there are fewer. Example: docs/reference.md#latency"""
     import torch
 
     found: Inputs = test.inputs[torch.arange(batch) % len(test)]

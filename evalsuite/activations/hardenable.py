@@ -71,7 +71,7 @@ class Hardenable(nn.Module):
         return self.apply_hardness(x.movedim(-1, 1), hardness).movedim(1, -1)
 
     def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
-        """f(x) for lambda 0-d, or (channels,) along dimension 1 of x."""
+        """f(x) for lambda 0-d, or (channels,) along dimension 1 of x. Subclasses define it: this one raises."""
         raise NotImplementedError
 
     @torch.no_grad()

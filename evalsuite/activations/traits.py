@@ -97,7 +97,7 @@ def unit_hardness(_: nn.Module) -> torch.Tensor:
 
 
 def only_value(parameter: torch.Tensor, activation: str, name: str) -> float:
-    """The value of a parameter that all channels share. Raises ValueError where there is one per channel."""
+    """The one value of a parameter of any shape. Raises ValueError where there are several, one for each channel."""
     if parameter.numel() != 1:
         raise ValueError(
             f"{activation}: {name} has {parameter.numel()} values, one per channel, and no single row of traits"

@@ -108,7 +108,7 @@ def _layers(graph: Graph, module: nn.Module) -> Iterator[Placed]:
 
 
 def refuse_computed(node: Node) -> None:
-    """What is computed from parameters, in float64, is rounded: it is not what they say exactly."""
+    """Raise Unsupported where weights are computed from parameters: in float64, they are not exactly the weights."""
     for each in vars(node.operation).values():
         if isinstance(each, torch.Tensor) and each.dtype != torch.float32:
             where = f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"

@@ -93,7 +93,8 @@ def _check_finite(whole: Curve, lines: Lines) -> None:
 def interval(
     traits: Activation, lower: torch.Tensor, upper: torch.Tensor, *, hardness: float | torch.Tensor = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sound lower and upper bounds of f on [lower, upper]: its range. Arguments and errors as for `relax`.
+    """Sound lower and upper bounds of f on [lower, upper], its range, of the shape and dtype of the ends. Arguments and
+    errors as for `relax`.
 
     Exact for ReLU; else widened by some units in the last place of the ends.
 

@@ -32,7 +32,7 @@ class Schedule:
     curve: Curve
 
     def between(self, start: torch.Tensor, target: torch.Tensor, share: float) -> torch.Tensor:
-        """The lambda that lies `share` of the way from `start` to `target`; `target` itself at 1."""
+        """The lambda that lies `share` of the way from `start` to `target`, float64 of one shape; `target` at 1."""
         if share >= 1:
             return target.clone()
         return self.back(torch.lerp(self.to(start), self.to(target), share))
@@ -68,7 +68,9 @@ def schedule_named(schedule: str | Curve) -> Schedule:
 
 
 def next_share(curve: Curve, progress: float, before: float) -> float:
-    """curve(progress), which must be in [0, 1] and at least `before`; `progress` is the share of the hardening span."""
+    """The share curve(progress) of the way to the target; `progress` is the share of the hardening span. Raises
+    ValueError where the share is not in [0, 1], or less than `before`.
+    """
     share = float(curve(progress))
     if not 0 <= share <= 1:
         raise ValueError(f"schedule must be in [0, 1], got {share:g} at progress {progress:g} of the hardening span")
@@ -84,6 +86,9 @@ def windows(layers: int, order: str, start: float) -> list[tuple[float, float]]:
 
     "together": all over [start, 1]. "forward" and "backward" cut [start, 1] into equal windows, the first layer's
     first or last.
+
+    Raises:
+        ValueError: the order is unknown.
     """
     if order not in ORDERS:
         raise ValueError(f"unknown order {order!r}{did_you_mean(order, ORDERS)}")

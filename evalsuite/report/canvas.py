@@ -41,10 +41,7 @@ FIGURE_STYLE: Any = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as SVG text, or the reason why the data give none.
-
-    Example: docs/reference.md#figures
-    """
+    """A figure as SVG text, or the reason why the data give none. Example: docs/reference.md#figures"""
 
     name: str
     title: str
@@ -56,10 +53,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Look:
-    """The colour and the marker of a variant, the same in every figure.
-
-    Example: docs/reference.md#figures
-    """
+    """The colour and the marker of a variant, the same in every figure. Example: docs/reference.md#figures"""
 
     colour: str
     marker: str

@@ -40,7 +40,9 @@ class Scale:
         return self.unit if self.difference_unit == self.unit else f"{self.unit}, Δ in {self.difference_unit}"
 
     def number(self, value: float, *, sign: bool = False) -> str:
-        """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0"."""
+        """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0". Raises ValueError where
+        `value` is NaN or infinite.
+        """
         if not math.isfinite(value):
             raise ValueError(f"{value} is not a number to show")
         shown = value / self.divisor
@@ -59,10 +61,7 @@ class Scale:
 
 
 def power_text(value: float) -> str:
-    """The nearest power of ten of a positive number: "10⁻³".
-
-    Example: docs/reference.md#numbers-as-text
-    """
+    """The nearest power of ten of a positive number: "10⁻³". Example: docs/reference.md#numbers-as-text"""
     return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPTS)}"
 
 

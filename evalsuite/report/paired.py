@@ -138,10 +138,7 @@ class StepTable:
 
 
 def common_scale(cells: Sequence[Compared], unit: str = "fraction") -> Scale:
-    """One scale for the numbers of cells that stand together.
-
-    Example: docs/reference.md#tables
-    """
+    """One scale for the numbers of cells that stand together. Example: docs/reference.md#tables"""
     return joint_scale(unit, [cell.mean for cell in cells], [cell.difference for cell in cells])
 
 
@@ -174,10 +171,7 @@ def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence
 
 
 def lacking(cell: Compared, table: StepTable) -> list[str]:
-    """A remark such as "n = 2 of 3" where seeds are missing; empty where none is.
-
-    Example: docs/reference.md#tables
-    """
+    """A remark such as "n = 2 of 3" where seeds are missing; empty where none is. Example: docs/reference.md#tables"""
     count = cell.mean.n if cell.mean else 0
     return [f"n = {count} of {table.seeds}"] if 0 < count < table.seeds else []
 

@@ -70,6 +70,9 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
         level: the interval's coverage for normal values.
         magnitude: of the operands that the values were computed from; differences smaller than its rounding are none.
 
+    Raises:
+        ValueError: there are no values, one is not finite, or `level` is not in (0, 1).
+
     Example: docs/reference.md#means-and-tests
     """
     if not 0 < level < 1:

@@ -112,7 +112,7 @@ def check_target(target: float) -> None:
 
 
 def check_choice(value: str, name: str, known: tuple[str, ...]) -> None:
-    """Value is one of those known."""
+    """Raise ValueError, naming the option `name`, unless `value` is one of those known."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 

@@ -41,10 +41,7 @@ Runs = tuple[Array, Array, Array]  # a function by the runs on which it is const
 
 
 class IntegerProofError(ValueError):
-    """The file proves nothing; the text says where and why.
-
-    Example: docs/reference.md#check-a-proof
-    """
+    """The file proves nothing; the text says where and why. Example: docs/reference.md#check-a-proof"""
 
 
 @dataclass(frozen=True)

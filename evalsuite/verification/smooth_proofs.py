@@ -53,17 +53,11 @@ Symbol = tuple[str, Fraction, Fraction]  # K, h, g: K(h z) / g of a layer's sum 
 
 
 class SmoothProofError(ValueError):
-    """The file proves nothing; the text says where and why.
-
-    Example: docs/reference.md#check-a-proof
-    """
+    """The file proves nothing; the text says where and why. Example: docs/reference.md#check-a-proof"""
 
 
 class SmoothBoundError(SmoothProofError):
-    """A bound of the proof, recomputed, is not > 0.
-
-    Example: docs/reference.md#check-a-proof
-    """
+    """A bound of the proof, recomputed, is not > 0. Example: docs/reference.md#check-a-proof"""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,6 @@ class SplitBudget(Budget):
 
 
 def check_heads(width: int, heads: int) -> None:
-    """Refuse widths that heads do not share equally."""
+    """Raise ValueError unless `width` is a multiple of the number of heads."""
     if heads < 1 or width < 1 or width % heads:
         raise ValueError(f"width must be a multiple of heads = {heads}, got {width}")

@@ -101,10 +101,7 @@ def packaged_file(package: str, path: str) -> Path:
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal digits.
-
-    Example: docs/reference.md#write-a-workload
-    """
+    """The SHA-256 of a file's bytes, in hexadecimal digits. Example: docs/reference.md#write-a-workload"""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
