@@ -153,8 +153,7 @@ def running(network: Network) -> nn.Module:
 
 
 def output_of(network: Network) -> str | None:
-    """The name of the output of its ONNX file that is the network's; None where the file was exported from a torch
-    module.
+    """The name of the output that the network gives, where it is an ONNX file; None for a torch module.
 
     Example: docs/reference.md#onnx-files
     """

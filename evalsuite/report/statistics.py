@@ -127,7 +127,7 @@ def seed_difference(values: Mapping[int, float], baseline: Mapping[int, float], 
 
 
 def holm(p_values: Iterable[float | None]) -> list[float | None]:
-    """Holm's adjusted p values, in the given order: below 0.05 all together are wrong in at most 5 % of runs.
+    """p values adjusted by Holm's method, in the given order: of those below 0.05, any is wrong in at most 5 % of runs.
 
     None is the p value of what is no test: it stays None, and does not count. As statsmodels' `multipletests(...,
     method="holm")`, which for these lines would be another 65 MB to install.

@@ -43,7 +43,7 @@ class Score:
 
 
 def changes(one: Score, other: Score, split: Split) -> float | None:
-    """The share of the split's targets that count where two networks decide otherwise; None of real-valued decisions.
+    """The share of the targets that count on which two networks decide differently; None of real-valued decisions.
 
     Where a task decides another number of things than there are targets, it is the share of all decisions.
 
