@@ -90,7 +90,6 @@ class Dense(Kernel):
     bias: Array
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         features, made = self.weight.shape
         x = self.source.natural(sources[0])
         rows, steps = contiguous(x, (-1, features), self.weight.dtype)
@@ -108,7 +107,6 @@ class Floor(Kernel):
     floor: int
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         out = np.empty_like(sources[0])
         return out, [partial(np.maximum, sources[0], sources[0].dtype.type(self.floor), out=out)]
 
@@ -122,7 +120,6 @@ class Flattening(Kernel):
     keep: bool
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         x = sources[0] if self.keep else self.source.natural(sources[0])
         return contiguous(x, (len(x), -1), x.dtype)
 
@@ -136,7 +133,6 @@ class Lookup(Kernel):
     start: int
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         x = sources[0]
         index = np.empty(x.shape, np.intp)
         out = room.place(x.shape[1:])
@@ -161,7 +157,6 @@ class Checked(Kernel):
     made: Slot
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         out = np.empty((room.batch, *self.made.shape), np.float64)
 
         def run() -> None:

@@ -63,7 +63,6 @@ class Rescaling(Kernel):
     ends: Ends
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         x, kind = sources[0], self.factors.dtype.type
         scaled = np.empty(x.shape, kind)
         rows = scaled.reshape(len(x), -1)
@@ -87,7 +86,6 @@ class WeightedSum(Kernel):
     ends: Ends
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         total, term = np.empty(sources[0].shape), np.empty(sources[0].shape)
         steps: list[Step] = [partial(np.multiply, sources[0], np.float64(self.factors[0]), total)]
         for x, factor in zip(sources[1:], self.factors[1:], strict=True):
@@ -108,7 +106,6 @@ class Smooth(Kernel):
     ends: Ends
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         x, of = sources[0], self.operation
         q, t = np.empty(x.shape), np.empty(x.shape)
         steps: list[Step] = [

@@ -89,7 +89,6 @@ class Correlation(Kernel):
     dilation: tuple[int, ...]
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         padded, steps = self.padded.bind(sources[0], room)
         view = window_view(padded, self.kernel, self.stride, self.dilation)
         groups, size, made = self.weight.shape
@@ -141,7 +140,6 @@ class Depthwise(Kernel):
     dilation: tuple[int, ...]
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         padded, steps = self.padded.bind(sources[0], room)
         views = each_window_place(padded, self.kernel, self.stride, self.dilation)
         length = views[0].shape[-2]
@@ -168,7 +166,6 @@ class Pool(Kernel):
     dilation: tuple[int, ...]
 
     def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """See `Kernel`."""
         padded, steps = self.padded.bind(sources[0], room)
         views = each_window_place(padded, self.kernel, self.stride, self.dilation)
         out = np.empty(views[0].shape, self.kind) if self.join is np.add else room.place(views[0].shape[1:])
