@@ -26,15 +26,21 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _EXAMPLES = 8
 IGNORED = -100
-"""The target of what has no class, as padding: torch's `ignore_index`. It counts in no loss, accuracy or training."""
+"""The target of what has no class, as padding: torch's `ignore_index`. It counts in no loss, accuracy or training.
+
+Example: docs/reference.md#batches-tasks-and-scores
+"""
 
 
 class Unsupported(Exception):
-    """Raised by a stage that cannot measure this network; its text is the reason shown in the table."""
+    """Raised by a stage that cannot measure this network; its text is the reason shown in the table.
+
+    Example: docs/reference.md#write-a-stage
+    """
 
 
 class Direction(str, Enum):
-    """Which way a metric gets better."""
+    """Which way a metric gets better. Example: docs/reference.md#write-a-stage"""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -42,7 +48,7 @@ class Direction(str, Enum):
 
 
 class Verdict(str, Enum):
-    """What a verifier says of one property of one network."""
+    """What a verifier says of one property of one network. Example: docs/reference.md#write-a-stage"""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -72,6 +78,8 @@ class Metric:
             contradictions, so give each its "eps" in `setting`, and its "norm" where that is not L-infinity.
         timing: a clock or memory reading: not reproducible, and left out of comparisons of runs.
         reason: why there is no value, or what to know about it.
+
+    Example: docs/reference.md#write-a-stage
     """
 
     name: str
@@ -115,6 +123,8 @@ class Task(Protocol):
     Write a frozen dataclass; register it under the entry-point group `evalsuite.tasks`, or name it in a recipe as
     `my.py:MyTask`. `version` enters the cache key. Outputs are the network's, a batch at a time; a target that is
     `IGNORED` (int64) or NaN (float32) counts nowhere.
+
+    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str]
@@ -134,7 +144,7 @@ class Task(Protocol):
         ...
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """What the model says, as the class of the greatest logit: what two networks may agree in."""
+        """What the model says of each sample, as its class, (samples,): what two networks may agree in."""
         ...
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -142,7 +152,7 @@ class Task(Protocol):
         ...
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """The metrics of summed tallies; the first one is the headline."""
+        """The metrics that follow from a sum of tallies, float64 (k,); the first one is the headline."""
         ...
 
 
@@ -160,6 +170,8 @@ class Split:
     asked for. `targets` are what the `task` says; of a classification int64, (samples,), or (samples, positions) where
     every position has a class of its own. Targets of -100, `IGNORED`, or NaN count nowhere; a split of nothing else is
     refused. `augment` changes a batch of inputs in training, with random numbers of the given generator.
+
+    Example: docs/reference.md#write-a-stage
     """
 
     inputs: torch.Tensor | Samples
@@ -200,7 +212,7 @@ class Split:
         return self.counted.reshape(len(self), -1).any(1)
 
     def accuracy(self, predicted: torch.Tensor) -> float:
-        """The fraction of the `predicted` classes, of the targets' shape, that are right where the target counts."""
+        """The fraction of `predicted` classes that are right, of targets that count; ValueError for other shapes."""
         if predicted.shape != self.targets.shape:
             raise ValueError(f"classes of shape {tuple(predicted.shape)}, but targets {tuple(self.targets.shape)}")
         return (predicted == self.targets)[self.counted].double().mean().item()
@@ -213,6 +225,8 @@ class Data:
     `domain` is the (lowest, highest) value of an input; perturbations are clipped to it. `classes` is the number of
     outputs. `fingerprint` is the SHA-256 of the raw data. `vocabulary` is the number of tokens where inputs are token
     indices, else None. `picture` is the shape (channels, height, width) of the images that flat inputs were made of.
+
+    Example: docs/reference.md#write-a-stage
     """
 
     train: Split
@@ -254,11 +268,14 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """Local robustness of one sample: in the box, the logit of `label` is greater than every other logit; where there
-    are `ends`, (lowest, highest), each (outputs,) float64, that every output lies within them, and `label` is -1.
+    """What is asked of one sample: in the box around it, the logit of `label` is greater than every other logit. Where
+    there are `ends`, (lowest, highest), each (outputs,) float64, every output is to lie within them instead, and
+    `label` is -1.
 
     `lower` and `upper` are float64, of the shape of one input, and include their own rounding: they are the box. Where
     there is a `center`, the property is of the part of the box within the Euclidean distance `eps` of it alone.
+
+    Example: docs/reference.md#write-a-stage
     """
 
     sample: int
@@ -300,6 +317,8 @@ class Property:
         norm: Norm = "linf",
     ) -> Property:
         """The ball of radius `eps` around `center` in the L-infinity or the L2 norm, clipped to `domain`.
+
+        `center` has the shape of one input.
 
         Raises:
             ValueError: eps is negative or NaN, the norm is another, the center is NaN or infinite, the domain is
@@ -352,8 +371,8 @@ def property_at(
     norm: Norm = "linf",
     position: int | None = None,
 ) -> Property:
-    """What the split's task asks of one of its samples, in the ball around `center`; of one position, where each has a
-    target.
+    """What the split's task asks of one of its samples, in the ball around `center`, of the shape of one input. Where
+    each position has a target, it is asked of `position`.
 
     Raises:
         Unsupported: a class is asked for, the sample has several, and no position is given.
@@ -381,6 +400,8 @@ class Network:
     the network from here on, where a stage made one that no torch module computes; `module` is then the float network
     it came from. `integer` is an ONNX file of the same network in integers throughout, where there is one: what exact
     verifiers take. `given` are real inputs, where random ones would not do.
+
+    Example: docs/plugins.md#2-a-stage
     """
 
     name: str
@@ -417,7 +438,10 @@ class Network:
 
 
 class FineTune(Protocol):
-    """Trains a module in place, the same way for every network of a workload and seed."""
+    """Trains a module in place, the same way for every network of a workload and seed.
+
+    Example: docs/reference.md#write-a-stage
+    """
 
     def __call__(
         self,
@@ -451,6 +475,8 @@ class Bench:
         fine_tune: (module, epochs) trains the module in place on the training data with the workload's own
             optimizer at a tenth of its learning rate, in an order fixed by `seed`; the same for every network. See
             `FineTune` for a teacher and a hook.
+
+    Example: docs/plugins.md#2-a-stage
     """
 
     data: Data
@@ -470,7 +496,11 @@ class Bench:
 
 
 Timed = Callable[[], "Sequence[Metric]"]
-"""Takes times, and gives their metrics: everything it runs is ready before, so that it lasts as long as they do."""
+"""A function that takes times and returns their metrics. What it runs is prepared before, so that nothing else takes
+time in it.
+
+Example: docs/reference.md#write-a-stage
+"""
 
 
 @dataclass(frozen=True, init=False)
@@ -483,6 +513,8 @@ class Outcome:
         artefacts: the files by name, inside the bench's folder.
         network: for the steps that follow.
         found: the metrics of another outcome, which `dataclasses.replace` gives; `metrics` are taken before them.
+
+    Example: docs/plugins.md#2-a-stage
     """
 
     found: list[Metric | Timed]
@@ -528,6 +560,8 @@ class Stage(Protocol):
     `timed`, and gives them as functions (see `Outcome`): its jobs run beside each other, and each takes its times
     alone. `exclusive` declares that whole jobs run alone, where times cannot be told from the rest. One that calls
     `export_network` declares `exports`: the file is then written with the network, once for all stages.
+
+    Example: docs/reference.md#write-a-stage
     """
 
     version: ClassVar[str]

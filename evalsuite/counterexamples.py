@@ -39,6 +39,8 @@ def write_counterexamples(
 
     Returns:
         The file.
+
+    Example: docs/reference.md#verify-a-property
     """
     import torch
 

@@ -34,7 +34,8 @@ def export_onnx(
     tokens: bool = False,
     example: Inputs | None = None,
 ) -> onnx.ModelProto:
-    """Write `module` as one ONNX file with a dynamic batch, input "input" and output "logits"; checked and returned.
+    """Write `module` as one ONNX file with a dynamic batch, input "input" and output "logits"; the file is checked, and
+    its model returned.
 
     Several inputs are named as the mapping that the module takes, or "input_0", "input_1", ... as the tuple.
 
@@ -48,6 +49,8 @@ def export_onnx(
 
     Raises:
         ValueError: the file does not have the opset asked for.
+
+    Example: docs/reference.md#onnx-files
     """
     if example is None:
         example = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else torch.float32)
@@ -116,15 +119,20 @@ def _built_once() -> Any:
 
 
 def run_onnx(session: onnxruntime.InferenceSession, inputs: Inputs) -> torch.Tensor:
-    """The session's first output for a batch, a tensor (batch, *input_shape) or several; see `feed`."""
+    """An ONNX Runtime session's first output for a batch, a tensor (batch, *input_shape) or several; see `feed`.
+
+    Example: docs/reference.md#onnx-files
+    """
     output: np.ndarray[Any, Any] = session.run(None, feed(session, inputs))[0]
     return torch.from_numpy(output)
 
 
 def feed(session: onnxruntime.InferenceSession, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
-    """A batch as the session takes it: real numbers as float32.
+    """A batch as an ONNX Runtime session takes it: arrays by the names of the inputs, real numbers as float32.
 
     Several inputs go by their names (see `export_onnx`); one that the graph does not read is left out.
+
+    Example: docs/reference.md#onnx-files
     """
     given = [each.float() if each.is_floating_point() else each for each in leaves(inputs)]
     taken = [each.name for each in session.get_inputs()]
@@ -133,7 +141,7 @@ def feed(session: onnxruntime.InferenceSession, inputs: Inputs) -> dict[str, np.
 
 
 def input_names(inputs: Inputs) -> list[str]:
-    """Of an exported file's inputs: see `export_onnx`."""
+    """The names that `export_onnx` gives the inputs of a file, in order. Example: docs/reference.md#onnx-files"""
     if isinstance(inputs, dict):
         return list(inputs)
     return [f"input_{index}" for index in range(len(inputs))] if isinstance(inputs, tuple) else ["input"]
@@ -154,6 +162,8 @@ def compare_latency(
     """Time two calls interleaved in one process, so that a drift of the machine meets both.
 
     Each timing repeats its call enough often to last about 1 ms; `seconds` bounds the whole.
+
+    Example: docs/reference.md#latency
     """
     for _ in range(3):
         first()

@@ -19,12 +19,15 @@ _KEPT: WeakKeyDictionary[nn.Module, Path] = WeakKeyDictionary()
 
 
 def export_network(network: Network, path: Path) -> onnx.ModelProto:
-    """Write the network, its hardness folded, as one float32 ONNX file, as `export_onnx` does; returned.
+    """Write a stage's network, its hardness folded, as one float32 ONNX file, as `export_onnx` does; its model is
+    returned.
 
     A stage that declares `exports` finds the file written already, with the network, and it is copied here.
 
     Raises:
         Exception: whatever torch, onnx or ONNX Script raise at a module that they do not take.
+
+    Example: docs/reference.md#onnx-files
     """
     if network.module in _KEPT:
         shutil.copyfile(_KEPT[network.module], path)

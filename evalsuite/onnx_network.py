@@ -29,7 +29,7 @@ _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"
 
 
 class OnnxNetwork(nn.Module):
-    """The file as a module: it gives one of the file's outputs for a batch. It has no gradients and no parameters.
+    """An ONNX file as a module that gives one of the file's outputs for a batch. It has no gradients and no parameters.
 
     A batch is a tensor where the file has one input; else a tuple, in the file's order, or a mapping by the file's
     names. A file whose batch is of a fixed size is run piece by piece. Copies and pickles hold the path, not the file.
@@ -41,6 +41,8 @@ class OnnxNetwork(nn.Module):
     Raises:
         OwnError: there is no such file, it is no ONNX file or not whole, ONNX Runtime refuses it, or it has several
             outputs and none is chosen.
+
+    Example: docs/reference.md#onnx-files
     """
 
     def __init__(self, path: Path, output: str | None = None) -> None:
@@ -121,13 +123,16 @@ class OnnxNetwork(nn.Module):
 
 
 def is_file(network: Network) -> bool:
-    """Whether the network was an ONNX file from the start, and still is that one: no step made another of it."""
+    """Whether the network was brought as an ONNX file, and no step has made another network of it since.
+
+    Example: docs/reference.md#onnx-files
+    """
     module, file = network.module, network.deployed
     return isinstance(module, OnnxNetwork) and (file is None or filecmp.cmp(file, module.path, shallow=False))
 
 
 def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceSession:
-    """An ONNX Runtime session on the CPU, quiet, with `threads` threads."""
+    """An ONNX Runtime session on the CPU, quiet, with `threads` threads. Example: docs/reference.md#onnx-files"""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -137,19 +142,29 @@ def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceS
 
 
 def running(network: Network) -> nn.Module:
-    """What gives a network's outputs: the file that stands for it in ONNX Runtime, else a copy of its module."""
+    """A module that gives the network's outputs: its ONNX file in ONNX Runtime, where one stands for it, else a copy of
+    its module.
+
+    Example: docs/reference.md#onnx-files
+    """
     if network.deployed is None or is_file(network):
         return copy.deepcopy(network.module).eval()
     return OnnxNetwork(network.deployed, output_of(network))
 
 
 def output_of(network: Network) -> str | None:
-    """Which output of its files is the network's; None of one that a torch module became."""
+    """The name of the output that the network gives, where it is an ONNX file; None for a torch module.
+
+    Example: docs/reference.md#onnx-files
+    """
     return network.module.output if isinstance(network.module, OnnxNetwork) else None
 
 
 def parameters_of(network: Network) -> int:
-    """How many numbers the network has learnt: its parameters, or what its file stores."""
+    """How many numbers the network has learnt: its parameters, or what its file stores.
+
+    Example: docs/reference.md#onnx-files
+    """
     path = network.deployed or getattr(network.module, "path", None)
     if path is None:
         return sum(each.numel() for each in network.module.parameters())
@@ -167,10 +182,12 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def copy_onnx(path: Path, to: Path) -> None:
-    """Copy the file; weights that lie in other files beside it go into the copy.
+    """Copy an ONNX file; weights that lie in other files beside it go into the copy.
 
     Raises:
         OwnError: see `OnnxNetwork`.
+
+    Example: docs/reference.md#onnx-files
     """
     if _external(_loaded(path)):
         _opened(path)

@@ -81,7 +81,9 @@ class Job:
 
 
 def jobs_of(recipe: Recipe) -> list[Job]:
-    """The jobs in the order of rows: by workload, variant and seed; each job after the one it needs."""
+    """The jobs in the order of rows: by workload, variant and seed; each job after the one it needs. Raises ValueError
+    where jobs need each other, or share an id.
+    """
     jobs: list[Job] = []
     hidden = recipe.hidden
     treated = _Treated(recipe)

@@ -216,7 +216,9 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def parse_recipe(text: str, file: str = "<recipe>") -> Recipe:
-    """See `read_recipe`."""
+    """The recipe of a YAML text, checked as `read_recipe` checks a file; `file` is named in messages. Raises
+    RecipeError where the text is no recipe; the error tells every problem with its line.
+    """
     try:
         tree = read_tree(text)
     except DocumentError as error:

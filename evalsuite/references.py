@@ -19,7 +19,10 @@ DECLARED = "__evalsuite_workload__"  # What @evalsuite.workload writes on a func
 
 
 class OwnError(ValueError):
-    """What a user brought cannot be used; the text names the culprit, the value and the cure."""
+    """Raised where what a user brought cannot be used; the text names the culprit, the value and the cure.
+
+    Example: docs/reference.md#measure-a-model
+    """
 
 
 def is_reference(text: str) -> bool:

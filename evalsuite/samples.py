@@ -10,7 +10,10 @@ from typing import Any
 import torch
 
 Inputs = torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
-"""A batch: one tensor, positional ones, or named ones; the first dimension of each is the batch."""
+"""A batch: one tensor, positional ones, or named ones; the first dimension of each is the batch.
+
+Example: docs/reference.md#batches-tasks-and-scores
+"""
 
 _VALUES = 2**21  # of the inputs of a batch: 682 images of 32 x 32, 13 of 224 x 224
 
@@ -19,6 +22,8 @@ class Samples(ABC):
     """A sequence of inputs that need not fit into memory: indexed by a slice or a tensor of indices, it gives a batch.
 
     It is picklable, gives the same at every call, and stands wherever a `Split` has a tensor of inputs.
+
+    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     @abstractmethod
@@ -63,7 +68,10 @@ class Samples(ABC):
 
 
 class Several(Samples):
-    """Named or positional inputs, each a tensor (samples, ...) in memory."""
+    """Named or positional inputs, each a tensor (samples, ...) in memory.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
 
     def __init__(self, parts: Mapping[str, torch.Tensor] | Sequence[torch.Tensor]) -> None:
         self._parts: Inputs = dict(parts) if isinstance(parts, Mapping) else tuple(parts)
@@ -100,27 +108,40 @@ class Chosen(Samples):
 
 
 def batch_of(inputs: torch.Tensor | Samples, most: int) -> int:
-    """How many samples to run at a time: `most`, or fewer where each has many values, so that memory stays bounded."""
+    """How many samples to run at a time: `most`, or fewer where each has many values, so that memory stays bounded.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
     one = inputs[:1] if isinstance(inputs, torch.Tensor) else inputs.first
     return max(1, min(most, _VALUES // max(1, sum(each.numel() for each in leaves(one)))))
 
 
 def pieces(inputs: torch.Tensor | Samples, most: int) -> Iterator[Any]:
-    """All inputs in batches of `batch_of`; an empty one where there are none."""
+    """All inputs in batches of at most `most` samples, fewer where each is large; where there are no inputs, one empty
+    batch.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
     size = batch_of(inputs, most)
     for start in range(0, max(1, len(inputs)), size):
         yield inputs[start : start + size]
 
 
 def leaves(inputs: Inputs) -> list[torch.Tensor]:
-    """The tensors of which a batch consists, in order: itself, or the values of a mapping or a tuple."""
+    """The tensors of which a batch consists, in order: itself, or the values of a mapping or a tuple.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
     if isinstance(inputs, torch.Tensor):
         return [inputs]
     return list(inputs.values() if isinstance(inputs, dict) else inputs)
 
 
 def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-    """The batch with each tensor changed."""
+    """A batch of the same form, in which `change` was applied to each tensor.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
     if isinstance(inputs, torch.Tensor):
         return change(inputs)
     if isinstance(inputs, dict):

@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from evalsuite.samples import Inputs
 
 TIMED_BATCHES = (1, 64)
+"""The batch sizes at which latencies are measured. Example: docs/reference.md#latency"""
 _NAME = "relative_latency"
 _NODES = {"relu": "Relu", "gelu": "Gelu"}
 Run = Callable[["Inputs"], object]
 
 
 def check_yardstick(name: str) -> None:
-    """Raise ValueError where no activation of that name is registered; nothing is imported."""
+    """Raise ValueError where no activation of that name is registered; nothing is imported.
+
+    Example: docs/reference.md#latency
+    """
     known = [each.name for each in entries("activations")]
     if name not in known:
         raise ValueError(f"yardstick must be the name of an activation, got {name!r}{did_you_mean(name, known)}")
@@ -37,6 +41,8 @@ def with_yardstick(module: nn.Module, name: str) -> nn.Module:
 
     Raises:
         ValueError: nothing can be replaced: see `swap`.
+
+    Example: docs/reference.md#latency
     """
     from evalsuite.activations import census
     from evalsuite.reluize.swap import swap
@@ -50,6 +56,8 @@ def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onn
     """`model`, to which `module` was exported, with the activation `name` in each place; None where nodes do not tell.
 
     ReLU and GELU are one node each: to rename them takes no time, another export more than the measurement.
+
+    Example: docs/reference.md#latency
     """
     import onnx
 
@@ -71,7 +79,7 @@ def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onn
 
 
 def timing_inputs(test: Split, batch: int) -> Inputs:
-    """Test inputs to time with, repeated where there are fewer."""
+    """A batch of test inputs to time with, repeated where there are fewer. Example: docs/reference.md#latency"""
     import torch
 
     found: Inputs = test.inputs[torch.arange(batch) % len(test)]
@@ -80,7 +88,10 @@ def timing_inputs(test: Split, batch: int) -> Inputs:
 
 def relative_latency(own: Run, yardstick: Run, test: Split, batch: int, *, reason: str,
                      setting: Mapping[str, Setting] | None = None) -> Metric:  # fmt: skip
-    """The seconds of `own` over those of `yardstick`, each run in turn on the same batch; below 1 is faster."""
+    """The seconds of `own` over those of `yardstick`, each run in turn on the same batch; below 1 is faster.
+
+    Example: docs/reference.md#latency
+    """
     from evalsuite.deployment import compare_latency
 
     inputs = timing_inputs(test, batch)
@@ -89,7 +100,10 @@ def relative_latency(own: Run, yardstick: Run, test: Split, batch: int, *, reaso
 
 
 def no_relative_latency(reason: str, setting: Mapping[str, Setting] | None = None) -> list[Metric]:
-    """A row for each batch that says why it has no value."""
+    """A relative latency without value for each batch size, with the reason why there is none.
+
+    Example: docs/reference.md#latency
+    """
     return [_metric(None, batch, reason, setting) for batch in TIMED_BATCHES]
 
 
@@ -99,7 +113,10 @@ def _metric(value: float | None, batch: int, reason: str, setting: Mapping[str, 
 
 
 def yardstick_reason(module: nn.Module, yardstick: nn.Module, name: str) -> str:
-    """What the ratio of two such networks is, for its row."""
+    """What the relative latency of two such networks compares, in words, for its row.
+
+    Example: docs/reference.md#latency
+    """
     if module is yardstick:
         return f"this network has {name} in each place: what differs from 1 is the clock's"
     return f"over that of this network with {name} in each activation's place; below 1 is faster"

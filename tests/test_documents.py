@@ -20,6 +20,8 @@ import typer
 from pyarrow import parquet
 from ruamel.yaml import YAML
 
+import evalsuite
+from docs.making.names import EXAMPLE, FIRST, TOPICS, docstring, public, section
 from evalsuite import RELU, census
 from evalsuite.cli import app
 from evalsuite.plugins import entries, load
@@ -36,7 +38,7 @@ FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.M | re.S)
 # Their Python runs in the tests below, or is a file of the plugin that tests install; README's is an outline.
 RUN = {
     "docs/training-loop.md", "docs/stages/quantize.md", "docs/stages/prune.md", "docs/recipes.md", "docs/own-models.md",
-    "docs/plugins.md", "docs/tutorial.md",
+    "docs/plugins.md", "docs/tutorial.md", "docs/reference.md",
 }  # fmt: skip
 # What shell lines call besides the command line of this project.
 OTHERS = {"source", "pip", "pre-commit"}
@@ -284,6 +286,33 @@ def test_rows_are_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert curves.index.tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
     assert curves.notna().all(axis=None)
     assert (curves.loc[0.1] > curves.loc[0.9]).all()
+
+
+@pytest.mark.parametrize("name", evalsuite.__all__)
+def test_each_public_name_says_what_it_is_and_where_code_uses_it(name: str) -> None:
+    text = docstring(name, public()[name])
+    assert len(EXAMPLE.sub("", text).split()) > 2
+    found = EXAMPLE.search(text)
+    assert found, "its docstring does not end with Example: docs/PAGE.md#section"
+    title, shown = section(*found.groups())
+    assert title, f"{found[1]} has no section #{found[2]}"
+    used = re.sub(r"from evalsuite import (\([^)]*\)|.*)", "", "".join(each for _, _, each in FENCE.findall(shown)))
+    assert re.search(rf"\b{name}\b", used), "the code there does not use it"
+
+
+def test_the_page_of_public_names_lists_each_once_and_few_to_begin_with() -> None:
+    listed = [name for topic, names in TOPICS.items() for name in names.split() if topic != FIRST]
+    assert sorted(listed) == sorted(evalsuite.__all__) == sorted(public())
+    assert len(TOPICS[FIRST].split()) <= 15
+    page = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    assert [topic for topic in TOPICS if f"<!-- names {topic} -->" not in page] == []
+
+
+@pytest.mark.parametrize("text", code("docs/reference.md"), ids=lambda text: str(text.count("\n")))
+def test_the_examples_of_public_names_run(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reports").symlink_to(ROOT / "reports")
+    exec(compile(text, "docs/reference.md", "exec", dont_inherit=True), {"__name__": "__main__"})
 
 
 def _called(words: list[str], folder: Path) -> str:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.contrasts import drift, gates, levels, orders, table, treatments
+from docs.making.names import listed
 from evalsuite.plugins import load, options_of, texts_of
 from evalsuite.report.matrix import Matrix, MatrixRow, Reading
 from evalsuite.report.record import baseline_of, in_order, read_record
@@ -24,7 +25,7 @@ from evalsuite.results import read_results
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
-    r"(<!-- (options|answers|contrasts|correlations|levels|orders|gates|treatments|terms|rooms|file)"
+    r"(<!-- (options|answers|contrasts|correlations|levels|orders|gates|treatments|terms|rooms|names|file)"
     r"(?: ([\w./-]+))? -->\n).*?(<!-- end -->)",
     re.S,
 )
@@ -126,7 +127,7 @@ def told(table: Callable[[str], list[tuple[str, ...]]]) -> Callable[[str], str]:
 MADE: dict[str, Callable[[str], str]] = {
     "options": options, "answers": answers, "terms": terms, "rooms": rooms, "file": file, "contrasts": told(table),
     "correlations": told(drift), "levels": told(levels), "orders": told(orders), "gates": told(gates),
-    "treatments": told(treatments),
+    "treatments": told(treatments), "names": lambda topic: grid(*listed(topic)),
 }  # fmt: skip
 
 

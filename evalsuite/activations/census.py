@@ -15,7 +15,10 @@ from evalsuite.activations.traits import Activation
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An activation module of a network: its dotted path, the module and its traits."""
+    """An activation module of a network: its dotted path, the module and its traits.
+
+    Example: docs/reference.md#replace-activations
+    """
 
     path: str
     module: nn.Module
@@ -44,6 +47,8 @@ def census(network: nn.Module, *, gates: bool = False) -> list[Found]:
     since its traits would not speak for it. The rows of sigmoid, tanh and the like are reported with `gates`, as most
     such modules are gates, poolers or probabilities. Activations called as functions inside `forward` are not modules:
     `census_of_run` finds them, and `expose` makes modules of them.
+
+    Example: docs/reference.md#replace-activations
     """
     found = []
     for path, module in network.named_modules():
@@ -89,6 +94,8 @@ def replace(network: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module
 
     Raises:
         ValueError: the network contains no known activation.
+
+    Example: docs/reference.md#replace-activations
     """
     changed = duplicate(network)
     found = census(changed)

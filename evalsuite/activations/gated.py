@@ -14,7 +14,7 @@ from evalsuite.activations.hardenable import Hardenable
 
 
 class GatedUnit(nn.Module):
-    """down(gate(gate_proj(x)) * up(x)): (..., width) -> (..., out_width).
+    """A gated linear unit, down(gate(gate_proj(x)) * up(x)): (..., width) -> (..., out_width).
 
     The activation is the child module `gate`, so that census() finds it and a swap replaces it as anywhere.
 
@@ -24,6 +24,8 @@ class GatedUnit(nn.Module):
         gate: the activation; one with a lambda per channel is set to have them along the last dimension.
         bias: whether the three linear layers have biases; arXiv 2002.05202 has none.
         out_width: features of the output; None: as the input.
+
+    Example: docs/reference.md#rows-of-traits
     """
 
     def __init__(
@@ -53,6 +55,8 @@ def matched_hidden(
     That is hidden (width + out + b) / (2 width + out + 2 b), b = 1 with biases, else 0: without them and with
     out = width the 2/3 of arXiv 2002.05202. Rounded to the nearest multiple of `multiple_of`, halves up, at least
     one multiple; so the counts differ by at most half a multiple over the hidden width (below 1 % beyond 50 features).
+
+    Example: docs/reference.md#rows-of-traits
     """
     out = width if out_width is None else out_width
     _check_sizes(width=width, hidden=hidden, out_width=out, multiple_of=multiple_of)

@@ -48,6 +48,7 @@ SIGMOID = Activation(
     limits=(0.0, 0.0),
     gate=True,
 )
+"""The row of the logistic sigmoid. Example: docs/reference.md#rows-of-traits"""
 
 HARD_SIGMOID = Activation(
     name="hard-sigmoid",
@@ -85,6 +86,7 @@ TANH = Activation(
     limits=(0.0, 0.0),
     gate=True,
 )
+"""The row of the hyperbolic tangent. Example: docs/reference.md#rows-of-traits"""
 
 SOFTPLUS = Activation(
     name="softplus",
@@ -103,6 +105,7 @@ SOFTPLUS = Activation(
     hardens_to="relu",
     gate=True,
 )
+"""The row of softplus, log(1 + exp(x)). Example: docs/reference.md#rows-of-traits"""
 
 
 class LinearGate(nn.Identity):

@@ -36,6 +36,8 @@ class LambdaGELU(Hardenable):
 
     A kernel of its own computes value and gradients and saves the input alone; where the forward pass is traced or
     exported, it is gelu(lambda x) / lambda, a GELU node between scalings. The arguments are those of Hardenable.
+
+    Example: docs/reference.md#rows-of-traits
     """
 
     def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
@@ -60,6 +62,7 @@ GELU = Activation(
     hardens_to="relu",
     hardened_by="lambda-gelu",
 )
+"""The row of GELU in its exact form, x Phi(x). Example: docs/reference.md#rows-of-traits"""
 
 LAMBDA_GELU = Activation(
     name="lambda-gelu",
@@ -79,3 +82,7 @@ LAMBDA_GELU = Activation(
     hardened_by="lambda-gelu",
     parameters=("s",),
 )
+"""The row of lambda-GELU, x Phi(lambda x), whose hardness lambda is learnt.
+
+Example: docs/reference.md#rows-of-traits
+"""

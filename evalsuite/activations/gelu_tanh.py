@@ -21,12 +21,12 @@ def _logit(z: torch.Tensor) -> torch.Tensor:
 
 
 def gelu_tanh(z: torch.Tensor) -> torch.Tensor:
-    """z (1 + tanh u) / 2 = z sigmoid(2 u), u = sqrt(2 / pi) (z + 0.044715 z^3): so the left tail stays accurate."""
+    """Elementwise z sigmoid(2 u), u = sqrt(2 / pi) (z + 0.044715 z^3), which is accurate in the left tail too."""
     return z * torch.sigmoid(_logit(z))
 
 
 def gelu_tanh_slope(z: torch.Tensor) -> torch.Tensor:
-    """sigmoid(2 u) (1 + 2 z u' sigmoid(-2 u))."""
+    """The slope of `gelu_tanh`, elementwise: sigmoid(2 u) (1 + 2 z u' sigmoid(-2 u))."""
     logit, near = _logit(z), z.clamp(-_FLAT, _FLAT)
     steepness = _SCALE * (1 + 3 * _CUBIC * near * near)
     return torch.sigmoid(logit) * (1 + near * steepness * torch.sigmoid(-logit))
@@ -49,3 +49,4 @@ GELU_TANH = Activation(
     hardens_to="relu",
     hardened_by="lambda-gelu",
 )
+"""The row of GELU's tanh approximation. Example: docs/reference.md#rows-of-traits"""

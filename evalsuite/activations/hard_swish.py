@@ -14,7 +14,7 @@ def hard_swish(z: torch.Tensor) -> torch.Tensor:
 
 
 def hard_swish_slope(z: torch.Tensor) -> torch.Tensor:
-    """0, then (2 z + 3) / 6, then 1."""
+    """The slope of hard-swish, elementwise: 0 up to -3, then (2 z + 3) / 6, and 1 from 3 on."""
     return torch.where(z.abs() < 3, (2 * z + 3) / 6, (z > 0).to(z.dtype))
 
 

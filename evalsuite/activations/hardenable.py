@@ -22,6 +22,8 @@ class Hardenable(nn.Module):
         temperature: t.
         hardness: the initial lambda; the default is that of s = 0, 1 + log 2.
         dimension: of the input, that the channels are: 1, or -1 where features come last, as in transformers.
+
+    Example: docs/reference.md#rows-of-traits
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Hardenable(nn.Module):
         return self.apply_hardness(x.movedim(-1, 1), hardness).movedim(1, -1)
 
     def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
-        """f(x) for lambda 0-d, or (channels,) along dimension 1 of x."""
+        """f(x) for lambda 0-d, or (channels,) along dimension 1 of x. Subclasses define it: this one raises."""
         raise NotImplementedError
 
     @torch.no_grad()

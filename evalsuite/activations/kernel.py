@@ -71,7 +71,7 @@ def lambda_gelu(x: torch.Tensor, hardness: torch.Tensor, *, compiled: bool | Non
 
 
 def composed(x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
-    """The same as gelu(lambda x) / lambda: for tracing and export, which know these operators."""
+    """The kernel's gelu(lambda x) / lambda, lambda 0-d or (channels,), in operators that tracing and export know."""
     if hardness.ndim:
         hardness = hardness.reshape(-1, *[1] * (x.ndim - 2))
     return functional.gelu(hardness * x) / hardness

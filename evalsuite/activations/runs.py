@@ -57,9 +57,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function call: the path and the running number of the forward that makes it, name and what it computes.
+    """A call of an activation function inside a `forward`: the path of the module, the number of the call, and what it
+    computes.
 
     `args` and `kwargs` are what it was given beside its input; `in_place` says whether it overwrites that.
+
+    Example: docs/reference.md#replace-activations
     """
 
     path: str
@@ -110,6 +113,8 @@ def census_of_run(network: nn.Module, *args: Any, **kwargs: Any) -> list[Use]:
     Args:
         network: any module.
         args, kwargs: what its forward takes; example inputs.
+
+    Example: docs/reference.md#replace-activations
     """
     uses, calls = _observe(network, args, kwargs, FUNCTIONS)
     for call in calls:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 Scalar = Callable[[torch.Tensor], torch.Tensor]
+"""An elementwise function of a float32 or float64 tensor. Example: docs/reference.md#rows-of-traits"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Activation:
         gate: whether networks have it as a gate, a pooler, a probability or a scale, whose range others rely on. Then
             a census counts it on request alone, values are not recognised as it, and what treats activations (the swap,
             hardening, pruning) leaves it as it is.
+
+    Example: docs/reference.md#rows-of-traits
     """
 
     name: str
@@ -86,12 +89,15 @@ class Activation:
 
 
 def unit_hardness(_: nn.Module) -> torch.Tensor:
-    """lambda = 1: the hardness of an activation that has none to learn."""
+    """The hardness lambda = 1, for the row of an activation that has none to learn.
+
+    Example: docs/reference.md#rows-of-traits
+    """
     return torch.ones(())
 
 
 def only_value(parameter: torch.Tensor, activation: str, name: str) -> float:
-    """The value of a parameter that all channels share. Raises ValueError where there is one per channel."""
+    """The one value of a parameter of any shape. Raises ValueError where there are several, one for each channel."""
     if parameter.numel() != 1:
         raise ValueError(
             f"{activation}: {name} has {parameter.numel()} values, one per channel, and no single row of traits"

@@ -16,7 +16,10 @@ _BYTES = 2**24
 
 @dataclass(frozen=True, slots=True)
 class UnitBounds:
-    """An activation: its dotted path, and what bounds its inputs, (boxes, units) float64, units in row-major order."""
+    """An activation: its dotted path, and what bounds its inputs, (boxes, units) float64, units in row-major order.
+
+    Example: docs/reference.md#certify-a-swap
+    """
 
     path: str
     lower: torch.Tensor
@@ -45,6 +48,8 @@ def preactivation_bounds(module: nn.Module, lower: torch.Tensor, upper: torch.Te
     Raises:
         Unsupported: a layer or an activation without a rule, named by its dotted path; values beyond 1e100.
         ValueError: boxes that are no boxes.
+
+    Example: docs/reference.md#certify-a-swap
     """
     if lower.shape != upper.shape or lower.ndim < 2 or not len(lower):
         raise ValueError(f"boxes must be (boxes, *input_shape), got {tuple(lower.shape)} and {tuple(upper.shape)}")

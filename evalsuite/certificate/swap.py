@@ -29,6 +29,8 @@ class SwapCertificate:
         margin_before: (boxes, outputs - 1), below every margin of the smooth network: the label's logit minus the
             others', in ascending order.
         margin_after: (boxes, outputs - 1), the same of the ReLU network.
+
+    Example: docs/reference.md#certify-a-swap
     """
 
     difference_lower: torch.Tensor
@@ -77,6 +79,8 @@ def certify_swap(
     Raises:
         Unsupported: a layer or an activation without a rule, named by its dotted path; values beyond 1e100.
         ValueError: boxes that are no boxes; labels or a hardness out of range.
+
+    Example: docs/reference.md#certify-a-swap
     """
     return SwapBounds(module, tuple(lower.shape[1:]), swapped=swapped).certify(
         lower, upper, hardness=hardness, labels=labels
@@ -87,6 +91,8 @@ class SwapBounds:
     """Certificates of one network and its swap, for several sets of boxes or hardnesses: the network is read once.
 
     Arguments and errors are those of `certify_swap`.
+
+    Example: docs/reference.md#certify-a-swap
     """
 
     def __init__(self, module: nn.Module, input_shape: tuple[int, ...], *, swapped: nn.Module | None = None) -> None:

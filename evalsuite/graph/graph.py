@@ -124,7 +124,7 @@ class Builder:
         return self._added(Node(name, Input(len(self.inputs) - 1), (), shape, kind_of(dtype)))
 
     def constant(self, value: torch.Tensor, *, exact: bool = True) -> int:
-        """Add a constant, int32 as int64, and return its number. Raises Unsupported for a dtype that is not read."""
+        """Add a constant of any shape, int32 as int64: its number. Raises Unsupported for a dtype that is not read."""
         kind = kind_of(value.dtype)
         value = value.detach() if value.is_floating_point() else value.detach().to(kind)
         return self._added(Node(self.name, Constant(value, exact), (), tuple(value.shape), kind))

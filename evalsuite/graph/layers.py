@@ -43,6 +43,8 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
     Raises:
         Unsupported: hooks or replaced forwards; a value that several others take, or an operation that is no layer,
             named by the path; whatever `evalsuite.graph.read` refuses.
+
+    Example: docs/reference.md#onnx-files
     """
     if not any(_is_foreign(layer) for layer in _leaves(module)):
         return module
@@ -106,7 +108,7 @@ def _layers(graph: Graph, module: nn.Module) -> Iterator[Placed]:
 
 
 def refuse_computed(node: Node) -> None:
-    """What is computed from parameters, in float64, is rounded: it is not what they say exactly."""
+    """Raise Unsupported where weights are computed from parameters: in float64, they are not exactly the weights."""
     for each in vars(node.operation).values():
         if isinstance(each, torch.Tensor) and each.dtype != torch.float32:
             where = f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"

@@ -73,6 +73,8 @@ def in_modules(module: nn.Module, example: Inputs, *, exact: bool = False) -> fx
 
     Raises:
         Unsupported: whatever `evalsuite.graph.read` refuses, or `exact` does, by the path.
+
+    Example: docs/reference.md#onnx-files
     """
     return written(read(module, example), example, exact=exact)
 

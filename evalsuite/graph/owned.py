@@ -73,7 +73,7 @@ def _same(owner: nn.Module, count: int, graph: Graph, nodes: list[Node], scale: 
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor, relative: float) -> bool:
-    """Whether they agree to `relative` of each entry, or to 1e-12 of the greatest."""
+    """Whether two tensors have one shape and agree to `relative` of each entry, or to 1e-12 of the greatest."""
     if ours.shape != theirs.shape or not theirs.numel():
         return ours.shape == theirs.shape
     rounding = 1e-12 * float(theirs.abs().max())

@@ -28,7 +28,7 @@ def size(first: int, second: int) -> int:
 
 
 def shape(first: Sequence[int], second: Sequence[int]) -> Shape:
-    """The same of all sizes of a shape."""
+    """The shape that is `first` and `second` for the two batches of `BATCHES`. Errors as for `size`."""
     if len(first) != len(second):
         raise Unsupported(f"the number of dimensions depends on the batch: {tuple(first)} and {tuple(second)}")
     return tuple(size(one, other) for one, other in zip(first, second, strict=True))

@@ -32,7 +32,7 @@ class HardeningCallback(pl.Callback):
         self.hardening = hardening
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse a training without an end."""
+        """Raise ValueError where the training has no end: hardening needs to know the number of steps."""
         if not math.isfinite(trainer.estimated_stepping_batches):
             raise ValueError("hardening needs the number of steps: give the Trainer max_epochs or max_steps")
 

@@ -57,6 +57,8 @@ def assess(
     Raises:
         OwnError: something is wrong with the model, the data or an option; nothing was trained.
         DataError, RunError: see `run_recipe`.
+
+    Example: docs/own-models.md#in-a-recipe-and-in-python
     """
     from evalsuite.own.assessing import asked_of, options_of
     from evalsuite.recipe import parse_recipe

@@ -19,6 +19,8 @@ def workload(**options: Any) -> Callable[[Make], Make]:
         def net(): ...
 
     Then `evalsuite assess my.py:net`, and `use: my.py:net` in a recipe. A function may stand where a reference does.
+
+    Example: docs/own-models.md#in-a-recipe-and-in-python
     """
 
     def mark(make: Make) -> Make:

@@ -48,7 +48,9 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def place(module: nn.Module, tensors: Mapping[str, torch.Tensor], file: str) -> None:
-    """See `load_weights`; `file` is named in messages."""
+    """Put the tensors into `module`, as `load_weights` does; `file` is named in messages. Raises OwnError where a
+    tensor is missing, too many, or of another shape.
+    """
     tensors = without_prefix(tensors, module.state_dict())
     here = {name: each for name, each in module.state_dict().items() if isinstance(each, torch.Tensor)}
     tied = {site.name: {each.name for each in sites} for sites in tensor_groups(module).values() for site in sites}
@@ -115,7 +117,7 @@ def _state_dict(path: Path) -> dict[str, torch.Tensor]:
 
 
 def without_prefix(tensors: Mapping[str, torch.Tensor], here: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors by the module's names, where a prefix before all of them is in the way."""
+    """The tensors, of any shapes, by the module's names, without a prefix that all of theirs have and it has not."""
     for prefix in _PREFIXES:
         bare = {name.removeprefix(prefix): each for name, each in tensors.items()}
         if all(name.startswith(prefix) for name in tensors) and bare.keys() <= here.keys():

@@ -48,7 +48,9 @@ def tangent_bound(
     first: torch.Tensor,
     last: torch.Tensor,
 ) -> torch.Tensor:
-    """The least of (tangent at `touch`) - slope z on [first, last], which holds `touch`; `steep` is g' there."""
+    """The least of (tangent at `touch`) - slope z on [first, last], which holds `touch`, of the tensors' common shape;
+    `value` is g at `touch`, and `steep` g' there.
+    """
     rest = steep - slope
     return torch.addcmul(value, slope, touch, value=-1) + torch.minimum(rest * (first - touch), rest * (last - touch))
 

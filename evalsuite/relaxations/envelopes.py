@@ -53,6 +53,8 @@ def envelope(
 
     Raises:
         ValueError: `segments` is below 1.
+
+    Example: docs/reference.md#bounds-of-functions
     """
     if segments < 1:
         raise ValueError(f"segments must be >= 1, got {segments}")

@@ -63,7 +63,9 @@ class Hull:
 
 
 def relax_hull(curve: Curve, each: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None) -> Lines:
-    """The lines that support the envelopes at the midpoints, or at `points`: slopes where all pieces are linear."""
+    """The lines that support the envelopes at the midpoints, or at `points`, each of the intervals' shape. Where all
+    pieces are linear, `points` are slopes.
+    """
     if points is not None and curve.is_piecewise_linear:
         slope, intercept = _of_slope(curve.negated(), each, -points[1])
         return Lines(*_of_slope(curve, each, points[0]), -slope, -intercept)
@@ -183,7 +185,8 @@ def _part(arc: _Arc, each: Intervals) -> tuple[torch.Tensor, torch.Tensor, torch
 def sound_intercept(
     hull: Hull, slope: torch.Tensor, first: torch.Tensor, last: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A lower bound of g - slope z on the intervals, whatever slope, and about where it is reached.
+    """A lower bound of g - slope z on the intervals, for any slope, and about where it is reached, of the intervals'
+    shape.
 
     `first` and `last` are where the line is thought to touch g: good guesses make the bound tight, bad ones loose.
     """

@@ -57,14 +57,15 @@ class Intervals:
         return self.width <= _NARROW * self.reach
 
     def outward(self, found: torch.Tensor, *, up: bool) -> torch.Tensor:
-        """An intercept or value in x coordinates, rounded outward to the dtype."""
+        """An intercept or a value in x coordinates, of the same shape, rounded outward to the dtype of the ends."""
         exact = found if self.hardness is None else found / self.hardness
         return rounded(exact, self.dtype, up=up)
 
     def intercept(
         self, slope: torch.Tensor, found: torch.Tensor, nearest: torch.Tensor | None, *, up: bool
     ) -> torch.Tensor:
-        """The intercept in x coordinates, rounded outward, differentiable through the slope if `nearest` is given.
+        """The intercept in x coordinates, of the shape of `slope`, rounded outward. It is differentiable through the
+        slope if `nearest` is given.
 
         `nearest` is the z where line and activation are nearest.
         """
@@ -77,7 +78,7 @@ class Intervals:
 
 
 def rounded(exact: torch.Tensor, dtype: torch.dtype, *, up: bool) -> torch.Tensor:
-    """A float64 tensor in `dtype`, never on the inner side."""
+    """A float64 tensor in `dtype`, of the same shape: rounded up, or down, so that a bound stays a bound."""
     if dtype == torch.float64:
         return exact
     cast = exact.to(dtype)
@@ -87,7 +88,7 @@ def rounded(exact: torch.Tensor, dtype: torch.dtype, *, up: bool) -> torch.Tenso
 
 
 def checked_hardness(hardness: float | torch.Tensor) -> torch.Tensor | None:
-    """lambda in float64, or None for 1. Raises ValueError where it is not finite and > 0."""
+    """lambda in float64, of its own shape, or None for 1. Raises ValueError where it is not finite and > 0."""
     if isinstance(hardness, float) and hardness == 1:
         return None
     factor = torch.as_tensor(hardness, dtype=torch.float64).detach()
@@ -97,7 +98,7 @@ def checked_hardness(hardness: float | torch.Tensor) -> torch.Tensor | None:
 
 
 def check_ends(lower: torch.Tensor, upper: torch.Tensor) -> None:
-    """Raise ValueError for dtypes other than float32 and float64, NaN, infinities and reversed intervals."""
+    """Raise ValueError unless the ends have one shape and float dtype, are finite, and are not reversed."""
     if lower.dtype not in (torch.float32, torch.float64) or lower.dtype != upper.dtype:
         raise ValueError(f"interval ends must both be float32 or float64, got {lower.dtype} and {upper.dtype}")
     if lower.shape != upper.shape:

@@ -49,6 +49,8 @@ def relax(
     Raises:
         ValueError: an end is NaN, infinite or beyond 1e100 / hardness, an interval is reversed, the hardness is not
             finite and > 0, the traits contradict each other, or a line overflows float32.
+
+    Example: docs/reference.md#bounds-of-functions
     """
     whole = curve(traits)
     if whole.lines is not None:
@@ -91,9 +93,12 @@ def _check_finite(whole: Curve, lines: Lines) -> None:
 def interval(
     traits: Activation, lower: torch.Tensor, upper: torch.Tensor, *, hardness: float | torch.Tensor = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sound lower and upper bounds of f on [lower, upper]: its range. Arguments and errors as for `relax`.
+    """Sound lower and upper bounds of f on [lower, upper], its range, of the shape and dtype of the ends. Arguments and
+    errors as for `relax`.
 
     Exact for ReLU; else widened by some units in the last place of the ends.
+
+    Example: docs/reference.md#bounds-of-functions
     """
     whole = curve(traits)
     if whole.lines is not None:

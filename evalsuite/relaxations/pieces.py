@@ -91,7 +91,7 @@ class Curve:
         return at(self.slope, -1.0), at(self.slope, 1.0)
 
     def steepness(self, lower: torch.Tensor, upper: torch.Tensor) -> float | torch.Tensor:
-        """A bound of |g'| on [lower, upper], of the slope's own rounding errors also."""
+        """A bound of |g'| on [lower, upper], of their shape or one for all, that covers the slope's rounding errors."""
         if not self.unbounded:
             return 1 + self.steepest
         return 1 + self.steepest + torch.maximum(self.slope(lower).abs(), self.slope(upper).abs())

@@ -93,7 +93,7 @@ def product(
     *,
     shares: tuple[float | torch.Tensor, float | torch.Tensor] = (0.0, 0.0),
 ) -> Planes:
-    """Planes below and above x y on [x_lower, x_upper] x [y_lower, y_upper].
+    """Planes below and above the product x y on the boxes [x_lower, x_upper] x [y_lower, y_upper].
 
     Args:
         x_lower: float32 or float64, any shape; the other three are alike.
@@ -107,6 +107,8 @@ def product(
     Raises:
         ValueError: an end is NaN, infinite or beyond 1e100, an interval is reversed, shapes or dtypes differ, or a
             share is outside [0, 1], or a plane overflows float32.
+
+    Example: docs/reference.md#bounds-of-functions
     """
     box = _box(x_lower, x_upper, y_lower, y_upper)
     first, second = (_share(share) for share in shares)
@@ -142,12 +144,15 @@ def gated(
     *,
     hardness: float | torch.Tensor = 1.0,
 ) -> Planes:
-    """Planes below and above f(x) y for an activation f: a gated linear unit, x the gate's input, y the other half.
+    """Planes below and above f(x) y for an activation f, as in a gated linear unit: x is the gate's input, y the other
+    half.
 
     Of McCormick's two planes for f(x) times y the one that is nearer on average is taken, with the lines of f.
 
     Raises:
         ValueError: as `product` and `relax`.
+
+    Example: docs/reference.md#bounds-of-functions
     """
     box, dtype = _box(x_lower, x_upper, y_lower, y_upper), x_lower.dtype
     lines = relax(traits, box.left, box.right, hardness=hardness)

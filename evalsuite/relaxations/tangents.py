@@ -64,12 +64,12 @@ class Wave:
     above_step: torch.Tensor
 
     def last_below(self, far: torch.Tensor) -> torch.Tensor:
-        """The last point of the convex piece that the lower envelope up to `far` follows; `far` itself up to c."""
+        """The last point that the lower envelope up to `far` (any shape) follows; `far` itself up to c."""
         position = (far - self.outer).clamp_(min=0).add_(1).reciprocal_().mul_(_POINTS)
         return torch.minimum(_interpolated(self.below, self.below_step, position), far)
 
     def first_above(self, near: torch.Tensor) -> torch.Tensor:
-        """The first point that the upper envelope from `near` on follows; infinite where it never touches."""
+        """The first point that the upper envelope from `near` (any shape) on follows; infinite where there is none."""
         position = (near / self.outer).clamp_(0, 1).sqrt_().sqrt_().mul_(_POINTS)
         return torch.maximum(_interpolated(self.above, self.above_step, position), near)
 

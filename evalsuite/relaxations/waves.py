@@ -59,7 +59,7 @@ def _value_and_slope(curve: Curve, z: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def relax_wave(wave: Wave, each: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None) -> Lines:
-    """The lines of least area, or those that support the envelopes at `points`."""
+    """The lines of least area, of the intervals' shape, or those that support the envelopes at `points`."""
     below, above = (each.middle, each.middle) if points is None else (points[0].double(), points[1].double())
     with torch.no_grad():
         at_lower, at_upper = wave.curve.value(each.lower), wave.curve.value(each.upper)

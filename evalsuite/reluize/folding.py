@@ -23,7 +23,8 @@ _AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
-    """A copy, in evaluation mode, with plain activations: f(x) = g(lambda x) / lambda exactly.
+    """A copy of `module`, in evaluation mode, whose hardness is moved into the weights: f(x) = g(lambda x) / lambda
+    exactly.
 
     LambdaGELU becomes nn.GELU and Swish nn.SiLU: lambda multiplies the affine layer before and divides those behind.
     Without an example, these neighbours are known in nn.Sequential (pooling, dropout and flattening may lie between),
@@ -36,6 +37,8 @@ def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
     Args:
         module: any network.
         example: inputs: a tensor, a tuple of arguments or a mapping of named ones.
+
+    Example: docs/reference.md#replace-activations
     """
     folded = duplicate(module).eval()
     if example is None:

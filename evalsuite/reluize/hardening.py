@@ -89,6 +89,8 @@ class Hardening:
         learn: s keeps learning while it is hardened.
         order: "together", "forward" (a window for each layer, the first registered first) or "backward".
         steps: how many optimizer steps training has, for `step`.
+
+    Example: docs/reference.md#replace-activations
     """
 
     module: nn.Module

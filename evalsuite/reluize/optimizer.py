@@ -59,7 +59,8 @@ def parameter_groups(
     weight_decay: float = 0.01,
     step: float = HARDNESS_STEP,
 ) -> list[dict[str, Any]]:
-    """Groups for torch.optim's SGD, Adam or AdamW: the raw hardness of every Hardenable apart, all else first.
+    """Parameter groups for torch.optim's SGD, Adam or AdamW, in which the raw hardness of every Hardenable stands
+    apart.
 
     The groups of s have the learning rate of `hardness_rate` and no weight decay, which would pull lambda towards that
     of s = 0; temperatures that differ have groups of their own. What other activations learn, such as PReLU's slope or
@@ -77,6 +78,8 @@ def parameter_groups(
 
     Raises:
         ValueError: an option out of its bounds, or nothing to train.
+
+    Example: docs/reference.md#replace-activations
     """
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must be in [0, 1), got {momentum}")

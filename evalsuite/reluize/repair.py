@@ -39,7 +39,10 @@ def run_on(module: nn.Module, inputs: Inputs) -> None:
 
 
 def refit_bias(swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: bool = False) -> nn.Module:
-    """A repaired copy of the swapped network: what `refit` gives, without the report."""
+    """A repaired copy of the swapped network: what `refit` gives, without the report.
+
+    Example: docs/reference.md#replace-activations
+    """
     return refit(swapped, original, inputs, scale=scale).module
 
 
@@ -64,6 +67,8 @@ def refit(swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: boo
     Raises:
         ValueError: no affine layer of `swapped` is in `original` and gives other outputs there, or values are not
             finite.
+
+    Example: docs/reference.md#replace-activations
     """
     repaired = copy.deepcopy(swapped).eval()
     wanted = _outputs_of(original, inputs, keep=scale)
@@ -204,6 +209,8 @@ def recalibrate_batchnorm(module: nn.Module, inputs: Inputs) -> nn.Module:
 
     Raises:
         ValueError: no BatchNorm with running statistics, or statistics that are not finite.
+
+    Example: docs/reference.md#replace-activations
     """
     recalibrated = copy.deepcopy(module).eval()
     layers = {
@@ -228,7 +235,7 @@ def recalibrate_batchnorm(module: nn.Module, inputs: Inputs) -> nn.Module:
 
 
 def distill_loss(student_logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float = 2.0) -> torch.Tensor:
-    """T^2 KL(teacher || student) of the softened predictions, in nats: the mean over samples and positions, 0-d.
+    """The distillation loss T^2 KL(teacher || student), in nats: the mean over samples and positions, 0-d.
 
     The factor T^2 keeps the gradient's size independent of the temperature T (arXiv 1503.02531, section 2.1). The
     teacher gets no gradient.
@@ -239,6 +246,8 @@ def distill_loss(student_logits: torch.Tensor, teacher_logits: torch.Tensor, tem
 
     Raises:
         ValueError: the shapes differ or are empty, or the temperature is not positive.
+
+    Example: docs/reference.md#replace-activations
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be > 0, got {temperature}")

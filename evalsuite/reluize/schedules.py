@@ -32,7 +32,7 @@ class Schedule:
     curve: Curve
 
     def between(self, start: torch.Tensor, target: torch.Tensor, share: float) -> torch.Tensor:
-        """The lambda that lies `share` of the way from `start` to `target`; `target` itself at 1."""
+        """The lambda that lies `share` of the way from `start` to `target`, float64 of one shape; `target` at 1."""
         if share >= 1:
             return target.clone()
         return self.back(torch.lerp(self.to(start), self.to(target), share))
@@ -68,7 +68,9 @@ def schedule_named(schedule: str | Curve) -> Schedule:
 
 
 def next_share(curve: Curve, progress: float, before: float) -> float:
-    """curve(progress), which must be in [0, 1] and at least `before`; `progress` is the share of the hardening span."""
+    """The share curve(progress) of the way to the target; `progress` is the share of the hardening span. Raises
+    ValueError where the share is not in [0, 1], or less than `before`.
+    """
     share = float(curve(progress))
     if not 0 <= share <= 1:
         raise ValueError(f"schedule must be in [0, 1], got {share:g} at progress {progress:g} of the hardening span")
@@ -84,6 +86,9 @@ def windows(layers: int, order: str, start: float) -> list[tuple[float, float]]:
 
     "together": all over [start, 1]. "forward" and "backward" cut [start, 1] into equal windows, the first layer's
     first or last.
+
+    Raises:
+        ValueError: the order is unknown.
     """
     if order not in ORDERS:
         raise ValueError(f"unknown order {order!r}{did_you_mean(order, ORDERS)}")
@@ -95,12 +100,14 @@ def windows(layers: int, order: str, start: float) -> list[tuple[float, float]]:
 
 
 def target_for(tolerance: float = 0.005) -> float:
-    """The lambda at which the gate is `tolerance` from a step: 2 / (tolerance sqrt(2 pi)); 159.6 for 0.005.
+    """The lambda at which the gate Phi(lambda x) is `tolerance` away from a step: 159.6 for 0.005.
 
     The distance is E = integral |H(x) - Phi(lambda x)| dx = 2 / (lambda sqrt(2 pi)) (arXiv 2603.21991).
 
     Raises:
         ValueError: the tolerance is not in (0, 0.798): at lambda = 1 the distance is 0.798 already.
+
+    Example: docs/reference.md#replace-activations
     """
     return _above_one("tolerance", tolerance, 2 / math.sqrt(2 * math.pi))
 
@@ -144,6 +151,8 @@ def target_for_certificate(
 
     Raises:
         ValueError: an option is out of its range, `bound` increases, or does not reach `wanted` by `highest`.
+
+    Example: docs/reference.md#replace-activations
     """
     if not wanted > 0:
         raise ValueError(f"wanted must be > 0, got {wanted}")

@@ -24,7 +24,7 @@ _UNSWAPPABLE = (*_RESEMBLING, nn.Tanh, nn.Sigmoid, nn.GLU, nn.LogSigmoid, nn.Tan
 
 
 def expose(module: nn.Module, example: Any = None) -> nn.Module:
-    """A copy that computes the same, in which every activation is a module: what `census` and `harden` find.
+    """A copy of `module` that computes the same, in which every activation is a module that `census` and `harden` find.
 
     1. A third party's module that computes a row at a fixed hardness, as x sigmoid(1.702 x), becomes Swish or
        LambdaGELU at that hardness, not learnt; a function that is an attribute, as nn.TransformerEncoderLayer's,
@@ -41,6 +41,8 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
 
     Raises:
         ValueError: see `redirect_calls` and `rewrite_formulas`.
+
+    Example: docs/reference.md#replace-activations
     """
     exposed = duplicate(module)
     fixed = {
@@ -69,7 +71,10 @@ def adopt(network: nn.Module) -> None:
 
 
 def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] = ()) -> nn.Module:
-    """A copy of `module`, in evaluation mode, with ReLU in place of each known activation: see `swap`."""
+    """A copy of `module`, in evaluation mode, with ReLU in place of each known activation: see `swap`.
+
+    Example: docs/training-loop.md#relu-ize-in-your-own-training-loop
+    """
     return swap(module, RELU, example, keep)
 
 
@@ -99,6 +104,8 @@ def swap(
     Raises:
         ValueError: there is no known activation, or one that cannot be swapped (Softplus, CELU, SELU); `keep`
             names no module; the module is a graph that was exported while it trained; see also `expose`.
+
+    Example: docs/reference.md#replace-activations
     """
     exposed = expose(duplicate(module).eval(), example)
     paths = {path for network in (module, exposed) for path, _ in network.named_modules()}

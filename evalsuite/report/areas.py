@@ -14,15 +14,22 @@ from evalsuite.report.paired import Compared, bracket, interval_text
 from evalsuite.report.statistics import SIGNIFICANT, holm
 
 AREA_SCALE = Scale(0.01, "%", "pp", 2)
+"""The scale on which areas are written: percent and percentage points, with two decimals.
+
+Example: docs/reference.md#areas-between-curves
+"""
 Point = tuple[float, float]
+"""A point of a curve: its place x, and its height there. Example: docs/reference.md#areas-between-curves"""
 Curve = Mapping[Any, Mapping[int, Point]]  # What was measured -> seed -> (x, height).
 
 
 @dataclass(frozen=True, kw_only=True)
 class Area(Compared):
-    """The mean height of a variant's curve above the baseline's, in fractions of samples: its values, above 0.
+    """The mean height of a variant's curve above the baseline's, by seed, in fractions of samples.
 
     `low` and `high` are the ends of the common range, means over seeds. `p_holm` is Holm's over a family.
+
+    Example: docs/reference.md#areas-between-curves
     """
 
     low: float | None = None
@@ -42,7 +49,7 @@ Kind = TypeVar("Kind", bound=Area)
 
 def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], str], *,
                   logarithmic: bool = False) -> Kind:  # fmt: skip
-    """The area with its numbers.
+    """A copy of `area` with its numbers: the mean height of a curve above another, for each seed that both have.
 
     Args:
         area: whose.
@@ -50,6 +57,8 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
         other: the baseline's.
         lack: what to say where there is no area, of "own", "other", "seed", "range" or "point": what is missing.
         logarithmic: over the natural logarithm of x.
+
+    Example: docs/reference.md#areas-between-curves
     """
     heights: dict[int, float] = {}
     found: list[tuple[float, float]] = []
@@ -76,7 +85,11 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
 
 def holm_areas(areas: Sequence[Kind], family: Callable[[Kind], object] = lambda _: None,
                known: Callable[[Kind], float | None] = lambda _: None) -> list[Kind]:  # fmt: skip
-    """The areas with Holm's p over all that have one in the same family; a `known` p is the decision matrix's own."""
+    """The areas with p values that are adjusted by Holm's method in each family; a `known` p, the decision matrix's
+    own, is kept.
+
+    Example: docs/reference.md#areas-between-curves
+    """
     found = list(map(known, areas))
     for each in dict.fromkeys(map(family, areas)):
         own = holm(area.p if family(area) == each and p is None else None for area, p in zip(areas, found, strict=True))
@@ -127,7 +140,10 @@ def _at(curve: Sequence[Point], x: float) -> float:
 
 
 def area_text(area: Area, scale: Scale = AREA_SCALE, more: Sequence[str] = ()) -> str:
-    """ "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"; `more` stands before the p."""
+    """An area as text, such as "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"; `more` stands before the p.
+
+    Example: docs/reference.md#areas-between-curves
+    """
     if area.difference is None:
         return area.reason
     notes = [*more, *([] if area.p_holm is None else [f"Holm's p {p_text(area.p_holm)}"])]
@@ -136,13 +152,16 @@ def area_text(area: Area, scale: Scale = AREA_SCALE, more: Sequence[str] = ()) -
 
 def areas_sheet(areas: Sequence[Kind], heads: Callable[[Kind], tuple[str, ...]], over: Callable[[Kind], str],
                 detail: Callable[[Kind], str]) -> tuple[Sheet, list[str]]:  # fmt: skip
-    """A row for each place with the range that areas there are over, a column for each of the variants.
+    """A table of areas: a row for each place, with the range that the areas there are taken over, and a column for each
+    variant.
 
     Args:
         areas: of the table.
         heads: the place of an area, as the first cells of its row.
         over: the range of one that has an estimate.
         detail: of such a one, after its interval.
+
+    Example: docs/reference.md#areas-between-curves
     """
     sheet, variants = Sheet(), list(dict.fromkeys(area.variant for area in areas))
     for place in dict.fromkeys(map(heads, areas)):
@@ -161,7 +180,10 @@ def _cell(area: Kind, detail: Callable[[Kind], str]) -> GridCell:
 
 
 def area_columns(area: Area, name: str) -> dict[str, Any]:
-    """The numbers of an area, not rounded, as columns of a table; those of its estimate begin with `name`."""
+    """The numbers of an area, not rounded, as columns of a table; those of its estimate begin with `name`.
+
+    Example: docs/reference.md#areas-between-curves
+    """
     return {
         "seeds": area.difference.n if area.difference else 0, **estimate_columns(name, area.difference),
         "range_low": area.low, "range_high": area.high, "p": area.p, "p_holm": area.p_holm, "reason": area.reason,

@@ -15,7 +15,9 @@ from evalsuite.report.statistics import Estimate
 
 FIGURE_WIDTH = 7.2  # inches: two such figures side by side stay readable
 INK_COLOUR = "#1f2328"
+"""The colour of text in figures. Example: docs/reference.md#figures"""
 MUTED_COLOUR = "#59636e"
+"""The colour of axes, ticks, and lines that stand behind the data. Example: docs/reference.md#figures"""
 RULE_COLOUR = "#d8dee4"
 # Okabe and Ito's colours, which people with the common colour blindnesses tell apart. No figure shows more than six
 # variants in one panel without naming them beside their marks: see `groups`.
@@ -39,7 +41,7 @@ FIGURE_STYLE: Any = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as SVG text, or the reason why the data give none."""
+    """A figure as SVG text, or the reason why the data give none. Example: docs/reference.md#figures"""
 
     name: str
     title: str
@@ -51,14 +53,17 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Look:
-    """How a variant is drawn, in every figure."""
+    """The colour and the marker of a variant, the same in every figure. Example: docs/reference.md#figures"""
 
     colour: str
     marker: str
 
 
 def looks(variants: Sequence[str]) -> dict[str, Look]:
-    """A colour and a marker for each variant: fixed where a section has fixed them, by name for others."""
+    """A colour and a marker for each variant: fixed where a section has fixed them, by name for others.
+
+    Example: docs/reference.md#figures
+    """
     fixed = {name: look for each in sections().values() for name, look in each.looks.items()}
     others = sorted(set(variants) - set(fixed))
     count = len(_MORE)
@@ -79,6 +84,10 @@ def groups(variants: Sequence[str]) -> list[list[str]]:
 
 
 Layers = Mapping[str, Mapping[str, Estimate]]  # Variant -> layer -> over seeds.
+"""What a figure shows of single layers: variant -> path of the layer -> estimate over seeds.
+
+Example: docs/reference.md#figures
+"""
 
 
 @dataclass
@@ -93,7 +102,8 @@ class Panels:
 @contextmanager
 def panels(count: int, columns: int, height: float, variants: Sequence[str] = (), *, more: float = 0.0,
            **shared: Any) -> Iterator[Panels]:  # fmt: skip
-    """So many panels side by side in rows of `columns`, then the legend of the variants and the SVG.
+    """A context that gives `count` panels in rows of `columns`, and draws the legend of the variants and the SVG at its
+    end.
 
     Args:
         count: of panels; places that are left are empty.
@@ -102,6 +112,8 @@ def panels(count: int, columns: int, height: float, variants: Sequence[str] = ()
         variants: what the legend names; none for no such legend.
         more: inches for legends and titles.
         shared: which axes panels share, as matplotlib has it.
+
+    Example: docs/reference.md#figures
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -131,7 +143,11 @@ def panels(count: int, columns: int, height: float, variants: Sequence[str] = ()
 
 
 def mean_marks(axes: Any, points: Iterable[tuple[float, Estimate]], look: Look, **style: Any) -> None:
-    """Means and intervals of fractions in percent, by their place across; `style` as matplotlib's errorbar has it."""
+    """Draw means and intervals of fractions, in percent, at their places across; `style` is passed on to matplotlib's
+    errorbar.
+
+    Example: docs/reference.md#figures
+    """
     shown = [(x, 100 * each.mean, 100 * (each.half_width or 0.0)) for x, each in points]
     across, heights, halves = zip(*shown, strict=True) if shown else ((), (), ())
     axes.errorbar(across, heights, yerr=halves, color=look.colour, marker=look.marker, **style)
@@ -139,7 +155,7 @@ def mean_marks(axes: Any, points: Iterable[tuple[float, Estimate]], look: Look, 
 
 def layer_marks(axes: Any, names: Sequence[str], layers: Layers, known: Mapping[str, Look],
                 seen: Layers | None = None) -> None:  # fmt: skip
-    """A mark with its interval for each layer and variant, beside one another.
+    """Draw a mark with its interval for each layer and variant, side by side.
 
     Args:
         axes: a panel, whose heights may be on a log scale: what is not above 0 has no mark.
@@ -147,6 +163,8 @@ def layer_marks(axes: Any, names: Sequence[str], layers: Layers, known: Mapping[
         layers: what has marks.
         known: how each variant is drawn.
         seen: what has dashes, of the layers that have names.
+
+    Example: docs/reference.md#figures
     """
     for (variant, look), shift in zip(known.items(), shifts(len(known), 0.7), strict=True):
         found = layers.get(variant, {})
@@ -165,12 +183,19 @@ def layer_marks(axes: Any, names: Sequence[str], layers: Layers, known: Mapping[
 
 
 def shifts(count: int, width: float) -> list[float]:
-    """How far the marks of so many variants stand apart from a place of theirs all, over a width."""
+    """How far the marks of `count` variants stand from their common place, so that they share a width.
+
+    Example: docs/reference.md#figures
+    """
     return [(i - (count - 1) / 2) * width / count for i in range(count)]
 
 
 def name_layers(axes: Any, names: Sequence[str], fitting: int) -> None:
-    """Long names are cut and many named in part; across where all are longer than what is `fitting`, in characters."""
+    """Name the layers across a panel: long names are cut, of many only some are written, and more than `fitting`
+    characters stand upright.
+
+    Example: docs/reference.md#figures
+    """
     step = -(-len(names) // _NAMED)
     shown = [name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}" for name in names[::step]]
     crowded = sum(map(len, shown)) > fitting
@@ -181,7 +206,11 @@ def name_layers(axes: Any, names: Sequence[str], fitting: int) -> None:
 
 
 def log_heights(axes: Any, text: Callable[[float], str] = power_text, **located: Any) -> None:
-    """A log scale of heights with ticks as text, since formulas are not set; `located` as LogLocator has it."""
+    """Make the heights of a panel logarithmic, with ticks as plain text; `located` is passed on to matplotlib's
+    LogLocator.
+
+    Example: docs/reference.md#figures
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axes.set_yscale("log")
@@ -192,7 +221,11 @@ def log_heights(axes: Any, text: Callable[[float], str] = power_text, **located:
 
 def drawings_by_group(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence[str], name: str,
           title: str) -> list[Drawing]:  # fmt: skip
-    """A figure for each group of variants that one can show; one reason where there is none of any."""
+    """A figure for each group of variants that one figure can show; where no data can be drawn, one drawing with the
+    reason.
+
+    Example: docs/reference.md#figures
+    """
     found = groups(variants)
     if len(found) > 1:
         drawn = [draw(each, f"{name}-{i}", f"{title}, {i} of {len(found)}") for i, each in enumerate(found, 1)]
@@ -202,7 +235,10 @@ def drawings_by_group(draw: Callable[[Sequence[str], str, str], Drawing], varian
 
 
 def number_of(text: str | None) -> float:
-    """A number from a setting's text, NaN where it is none."""
+    """The number that a setting's text stands for; NaN where it stands for none.
+
+    Example: docs/reference.md#numbers-as-text
+    """
     try:
         return float(text) if text is not None else math.nan
     except ValueError:

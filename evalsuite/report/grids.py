@@ -19,13 +19,15 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # A spreadsheet would run text that
 
 @dataclass(frozen=True, slots=True)
 class GridCell:
-    """Text with a smaller line of detail.
+    """A cell of a table: text, and perhaps a smaller line of detail.
 
     Args:
         text: what the cell says.
         detail: a second line, e.g. an interval.
         sort: a number as text that sorts the column, empty for none.
         tone: "better", "worse", "lack" or "".
+
+    Example: docs/reference.md#tables
     """
 
     text: str
@@ -50,6 +52,8 @@ class Grid:
     """A table: `caption` says what it shows, `note` how to read it, `frame` holds its exact numbers.
 
     Each row's first cell names the line. `name` is that of its files.
+
+    Example: docs/reference.md#tables
     """
 
     name: str
@@ -68,7 +72,10 @@ class Grid:
 
 
 class Sheet:
-    """A table under way: its rows of cells, and `lines` of their exact numbers."""
+    """A table that is being made: its rows of cells, and `lines` with their exact numbers.
+
+    Example: docs/reference.md#tables
+    """
 
     def __init__(self) -> None:
         self.rows: list[tuple[GridCell, ...]] = []
@@ -87,7 +94,10 @@ class Sheet:
 
 
 def estimate_columns(name: str, estimate: Estimate | None) -> dict[str, Any]:
-    """Columns `name`, `name_low`, `name_high`; None where there is no number."""
+    """The columns `name`, `name_low` and `name_high` of an estimate; None where there is no number.
+
+    Example: docs/reference.md#tables
+    """
     found = (None, None, None) if estimate is None else (estimate.mean, estimate.low, estimate.high)
     return dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
 

@@ -17,7 +17,7 @@ _PLACE = ("workload", "variant", "step", "metric", "setting")
 
 
 class Measured:
-    """The rows of a run without a sample, by network.
+    """What a run measured of whole networks, by workload, variant, step, metric, setting and seed.
 
     Args:
         frame: rows as `read_results` gives them, in the recipe's order.
@@ -25,6 +25,8 @@ class Measured:
 
     `options` are each step's, `uses` the treatment that each variant is, under whatever name. `reasons` are workload,
     variant, step and metric -> the first reason that a row gives why it has no value, with its status.
+
+    Example: docs/reference.md#a-section-of-the-report
     """
 
     def __init__(self, frame: pd.DataFrame, after: Mapping[str, str] | None = None) -> None:

@@ -24,6 +24,8 @@ class Scale:
 
     `unit` is the label of means and `difference_unit` that of differences: they differ for percent and points.
     `powers` writes all numbers in powers of ten.
+
+    Example: docs/reference.md#numbers-as-text
     """
 
     divisor: float
@@ -38,7 +40,9 @@ class Scale:
         return self.unit if self.difference_unit == self.unit else f"{self.unit}, Δ in {self.difference_unit}"
 
     def number(self, value: float, *, sign: bool = False) -> str:
-        """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0"."""
+        """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0". Raises ValueError where
+        `value` is NaN or infinite.
+        """
         if not math.isfinite(value):
             raise ValueError(f"{value} is not a number to show")
         shown = value / self.divisor
@@ -57,7 +61,7 @@ class Scale:
 
 
 def power_text(value: float) -> str:
-    """The nearest power of ten of a positive number: "10⁻³"."""
+    """The nearest power of ten of a positive number: "10⁻³". Example: docs/reference.md#numbers-as-text"""
     return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPTS)}"
 
 
@@ -67,12 +71,14 @@ def _powers(shown: float) -> str:
 
 
 def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) -> Scale:
-    """The scale of a line.
+    """The scale on which the numbers of one line of a table are written.
 
     Args:
         unit: the metric's unit; "fraction" and "share" become percent, with differences in percentage points.
         values: the line's means.
         spreads: the line's differences and half widths; where most would round to nothing, there are more decimals.
+
+    Example: docs/reference.md#numbers-as-text
     """
     means, rest = [abs(value) for value in values], [abs(value) for value in spreads if value != 0]
     if unit in ("fraction", "share"):
@@ -95,13 +101,19 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
 
 
 def listed(names: Iterable[str]) -> str:
-    """The names as they stand in a sentence: "a", "a and b" or "a, b and c"; there must be at least one."""
+    """The names as they stand in a sentence: "a", "a and b" or "a, b and c"; there must be at least one.
+
+    Example: docs/reference.md#numbers-as-text
+    """
     every = list(names)
     return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
 
 
 def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
-    """The words of each together; those that are alike have one more, and what is alike still has the next."""
+    """A label for each, of its words; labels that are alike get one word more, and those that are still alike the next.
+
+    Example: docs/reference.md#numbers-as-text
+    """
     told = [tuple(each) for each in words]
     for column in more:
         told = [(*own, name) if name and told.count(own) > 1 else own for own, name in zip(told, column, strict=True)]
@@ -109,7 +121,10 @@ def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
 
 
 def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Kind], str]) -> str:
-    """ "10 % to 50 % and 90 %": three or more in a row as a range."""
+    """Values as text, three or more neighbours as a range: "10 % to 50 % and 90 %".
+
+    Example: docs/reference.md#numbers-as-text
+    """
     # What lies in a row is as far from its place among all as the one before.
     alike = groupby(enumerate(found), key=lambda each: every.index(each[1]) - each[0])
     runs = [[each for _, each in run] for _, run in alike]
@@ -118,12 +133,18 @@ def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Ki
 
 
 def p_text(value: float) -> str:
-    """A p value to two significant digits, as "0.031"; below 0.001 it is "< 0.001"."""
+    """A p value to two significant digits, as "0.031"; below 0.001 it is "< 0.001".
+
+    Example: docs/reference.md#numbers-as-text
+    """
     return f"{value:.2g}" if value >= 0.001 else "< 0.001"
 
 
 def percent_text(share: float) -> str:
-    """A share as percent that never rounds to all or nothing: "99.97 %", "> 99.99 %"."""
+    """A share as percent that never rounds to all or nothing: "99.97 %", "> 99.99 %".
+
+    Example: docs/reference.md#numbers-as-text
+    """
     text = f"{100 * share:.2f}"
     if text == "100.00" and share < 1:
         return "> 99.99 %"

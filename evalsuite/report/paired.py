@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from evalsuite.report.measured import Measured
 
 Values = Mapping[int, float]  # Seed -> value.
+"""The values of one number by seed. Example: docs/reference.md#tables"""
 Kind = TypeVar("Kind")
 
 
@@ -25,6 +26,8 @@ class Compared:
 
     `way` is 1 where more is better, -1 where less is, and 0 where neither. `magnitude` is of the numbers that the
     values were computed from, where those were larger. `reason` says why there is no value.
+
+    Example: docs/reference.md#tables
     """
 
     variant: str
@@ -94,7 +97,10 @@ def _tone(estimate: Estimate | None, none: float, way: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTable:
-    """What one step, or several, gave of one workload: numbers of each variant, paired with the baseline's by seed."""
+    """What one step, or several, gave of one workload: numbers of each variant, paired with the baseline's by seed.
+
+    Example: docs/reference.md#tables
+    """
 
     measured: Measured
     workload: str
@@ -132,7 +138,7 @@ class StepTable:
 
 
 def common_scale(cells: Sequence[Compared], unit: str = "fraction") -> Scale:
-    """One scale for cells that stand together."""
+    """One scale for the numbers of cells that stand together. Example: docs/reference.md#tables"""
     return joint_scale(unit, [cell.mean for cell in cells], [cell.difference for cell in cells])
 
 
@@ -145,7 +151,10 @@ def joint_scale(unit: str, means: Iterable[Estimate | None], differences: Iterab
 
 def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence[str] = (), *,
                   alone: bool = False) -> GridCell:  # fmt: skip
-    """ "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value; `more` ends the detail, `alone` needs no Δ."""
+    """A cell, "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value; `more` ends the detail, `alone` needs no Δ.
+
+    Example: docs/reference.md#tables
+    """
     if cell.mean is None:
         return GridCell(cell.reason, tone="lack")
     half = cell.mean.half_width
@@ -162,13 +171,16 @@ def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence
 
 
 def lacking(cell: Compared, table: StepTable) -> list[str]:
-    """ "n = 2 of 3" where seeds are missing."""
+    """A remark such as "n = 2 of 3" where seeds are missing; empty where none is. Example: docs/reference.md#tables"""
     count = cell.mean.n if cell.mean else 0
     return [f"n = {count} of {table.seeds}"] if 0 < count < table.seeds else []
 
 
 def compared_columns(cell: Compared, mean: str = "mean") -> dict[str, Any]:
-    """The numbers of a cell, not rounded, as columns of a table; those of its mean begin with `mean`."""
+    """The numbers of a cell, not rounded, as columns of a table; those of its mean begin with `mean`.
+
+    Example: docs/reference.md#tables
+    """
     return {
         "seeds": cell.mean.n if cell.mean else 0,
         **estimate_columns(mean, cell.mean), **estimate_columns("difference", cell.difference),
@@ -177,7 +189,10 @@ def compared_columns(cell: Compared, mean: str = "mean") -> dict[str, Any]:
 
 
 def interval_text(estimate: Estimate, scale: Scale) -> str:
-    """ "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed, no interval)"."""
+    """A difference as text: "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed, no interval)".
+
+    Example: docs/reference.md#tables
+    """
     return f"{scale.number(estimate.mean, sign=True)} {scale.difference_unit} {bracket(estimate, scale)}"
 
 
@@ -191,14 +206,21 @@ def bracket(estimate: Estimate, scale: Scale) -> str:
 
 
 def tally(cells: Sequence[Compared]) -> str:
-    """How many are resolved: "3 (1 better, 2 worse) of 27", or "none of 27"."""
+    """How many differences are resolved: "3 (1 better, 2 worse) of 27", or "none of 27".
+
+    Example: docs/reference.md#tables
+    """
     tones = [cell.tone for cell in cells if cell.resolved]
     told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
     return f"{f'{len(tones)} ({told})' if tones else 'none'} of {len(cells)}"
 
 
 def resolved_text(cells: Sequence[Compared], what: str) -> str:
-    """ "3 (1 better, 2 worse) of 81 differences to gelu resolved, none after Holm's adjustment for all 81"."""
+    """How many differences are resolved, as a sentence: "3 (1 better, 2 worse) of 81 differences to gelu resolved, none
+    after Holm's adjustment for all 81".
+
+    Example: docs/reference.md#tables
+    """
     after = f", {after_holm(cell.p for cell in cells)}" if any(cell.resolved for cell in cells) else ""
     return f"{tally(cells).capitalize()} {what} resolved{after}"
 
@@ -206,7 +228,7 @@ def resolved_text(cells: Sequence[Compared], what: str) -> str:
 def where_text(cells: Sequence[tuple[Kind, Compared]], words: tuple[str, str], scale: Scale,
                told: Callable[[list[Kind]], str], *, at: Sequence[str] = ("at", "at"), alone: str = ""
                ) -> str:  # fmt: skip
-    """ "higher at 25 % and 50 % (+1.0 to +3.2 pp), not resolved at 75 %".
+    """Where differences are resolved: "higher at 25 % and 50 % (+1.0 to +3.2 pp), not resolved at 75 %".
 
     Args:
         cells: places, and what differs there.
@@ -215,6 +237,8 @@ def where_text(cells: Sequence[tuple[Kind, Compared]], words: tuple[str, str], s
         told: several places in words.
         at: stands before the places, and before those of what is not resolved.
         alone: said where nothing is resolved, in the place of all places.
+
+    Example: docs/reference.md#tables
     """
     groups: dict[str, list[tuple[Kind, Compared]]] = {}
     for place, cell in cells:
@@ -232,7 +256,10 @@ def where_text(cells: Sequence[tuple[Kind, Compared]], words: tuple[str, str], s
 
 
 def ends_text(estimates: Sequence[Estimate], scale: Scale) -> str:
-    """One estimate with its interval, of several the least and the greatest: the table has them all."""
+    """One estimate with its interval; of several estimates the least and the greatest.
+
+    Example: docs/reference.md#tables
+    """
     if len(estimates) == 1:
         return interval_text(estimates[0], scale)
     means = sorted(each.mean for each in estimates)

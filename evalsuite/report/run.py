@@ -40,6 +40,8 @@ class Run:
         baseline: the variant to compare with.
         question: that the report answers.
         folder: the run's, where its pictures are looked for.
+
+    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     frame: pd.DataFrame

@@ -33,11 +33,18 @@ if TYPE_CHECKING:
 
 
 Screen = Mapping[tuple[str, str, str], "MatrixCell"]  # (Question, workload, variant) -> what the first screen says.
+"""The cells of the decision matrix by question, workload and variant.
+
+Example: docs/reference.md#a-section-of-the-report
+"""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a section says of `subject`, a workload or a step of one: the headline, then sentences."""
+    """What a section says of `subject`, a workload or a step of one: the headline, then sentences.
+
+    Example: docs/reference.md#a-section-of-the-report
+    """
 
     subject: str
     headline: str
@@ -56,6 +63,8 @@ class Part:
         rule: how the findings are read.
         tables: what the section made them from, for other programs.
         alarm: what a reader must know before anything else of the page.
+
+    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     findings: Sequence[Finding] = ()
@@ -86,6 +95,8 @@ class Contrast:
     smaller than its rounding is none. Where questions were left open, `own` and `other` are the lower ends of what the
     values may be, and `own_upper` and `other_upper` the upper ones; else these are empty. `place` is the step, metric
     and setting of what is a line of the comparison too: its verdict there is the decision matrix's.
+
+    Example: docs/reference.md#a-section-of-the-report
     """
 
     label: str
@@ -112,6 +123,8 @@ class Evidence:
     Args:
         primary: what the answer is read from.
         family: what must not speak against it, such as the settings that the primary number is the mean of.
+
+    Example: docs/reference.md#a-section-of-the-report
     """
 
     primary: Contrast
@@ -119,6 +132,10 @@ class Evidence:
 
 
 Measure = Callable[["Run", str, str], Evidence | None]
+"""The function that finds an endpoint's evidence for a workload and a variant; None where the run does not ask.
+
+Example: docs/reference.md#a-section-of-the-report
+"""
 
 
 @dataclass(frozen=True)
@@ -132,6 +149,8 @@ class Endpoint:
         direction: which way is better.
         margin: the smallest difference that matters, in that unit: less than it is no worse.
         instead: asked only in the place of another question of the section, and not missed where that is asked.
+
+    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     question: str
@@ -154,6 +173,8 @@ class Headline:
 
     `figure` is False where the metric tells nothing of the task: a step with none of the others is of another task, and
     shows its own metrics.
+
+    Example: docs/reference.md#a-section-of-the-report
     """
 
     stage: str
@@ -184,6 +205,8 @@ class Section:
         looks: colour and marker of variants that it knows.
         subjects: the variants whose answer is shown first, the most wanted first.
         pictures: of lines of the stages, from the folder of one job's artefacts, which need not be there.
+
+    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     title: str
@@ -238,6 +261,8 @@ def first_step(stage: str, metrics: Sequence[str]) -> Measure:
     Args:
         stage: whose steps.
         metrics: the one that both arms have is compared, the first of them most, at the first setting that it has.
+
+    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
@@ -257,7 +282,10 @@ def first_step(stage: str, metrics: Sequence[str]) -> Measure:
 
 def paired_test(run: Run, workload: str, variant: str, step: str, metrics: Sequence[str], setting: str = "",
                 label: str = "") -> Contrast:  # fmt: skip
-    """The values of a variant and of the baseline: of the first metric that both have, else why there is none."""
+    """The contrast of a variant with the baseline in the first metric that both have; where there is none, the reason.
+
+    Example: docs/reference.md#a-section-of-the-report
+    """
     label = label or step
     for metric in metrics:
         own, other = (run.measured.values(workload, each, step, metric, setting) for each in (variant, run.baseline))
@@ -270,7 +298,11 @@ def paired_test(run: Run, workload: str, variant: str, step: str, metrics: Seque
 
 
 def mean_test(tests: Sequence[Contrast]) -> Contrast:
-    """The mean over those tests that both arms have, by seeds that have all of these; its label says what it lacks."""
+    """The mean of several contrasts, over those that both arms have and the seeds that have all of these; its label
+    says what is missing.
+
+    Example: docs/reference.md#a-section-of-the-report
+    """
     whole = [each for each in tests if each.own and each.other]
     if not whole:
         label = " and ".join(each.label for each in tests)

@@ -13,6 +13,7 @@ from functools import cache
 from itertools import accumulate
 
 SIGNIFICANT = 0.05
+"""The p value up to which a difference counts as significant. Example: docs/reference.md#means-and-tests"""
 MOST_SEEDS = 1000  # Nobody trains more.
 _ROUNDING = 8 * 2.0**-52  # Subtracting two decimals such as 0.96 - 0.95 is off by an ulp or two of the operands.
 
@@ -24,6 +25,8 @@ class Estimate:
     `low` and `high` are None for a single seed: it says nothing of the spread. `constant` is true where two or more
     seeds gave the same number; the interval then has no width, which is the sample's doing and no proof that other
     seeds would agree. `p` is of the two-sided t test of mean 0, and None where `low` is or `constant` is true.
+
+    Example: docs/reference.md#means-and-tests
     """
 
     mean: float
@@ -66,6 +69,11 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
         values: one per seed, finite.
         level: the interval's coverage for normal values.
         magnitude: of the operands that the values were computed from; differences smaller than its rounding are none.
+
+    Raises:
+        ValueError: there are no values, one is not finite, or `level` is not in (0, 1).
+
+    Example: docs/reference.md#means-and-tests
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be in (0, 1), got {level}")
@@ -90,7 +98,10 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
 
 
 def mean_by_seed(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """Seed -> the mean of several numbers, of the seeds that have all of them; empty of no numbers."""
+    """The mean of several numbers by seed, over the seeds that have all of them; empty where there are no numbers.
+
+    Example: docs/reference.md#means-and-tests
+    """
     seeds = set.intersection(*map(set, every)) if every else set()
     return {seed: math.fsum(each[seed] for each in every) / len(every) for seed in sorted(seeds)}
 
@@ -104,6 +115,8 @@ def seed_difference(values: Mapping[int, float], baseline: Mapping[int, float], 
         baseline: seed -> value of the baseline.
         magnitude: of the numbers that the values were computed from, where those were larger.
         level: the interval's coverage for normal differences.
+
+    Example: docs/reference.md#means-and-tests
     """
     seeds = sorted(values.keys() & baseline.keys())
     if not seeds:
@@ -114,10 +127,12 @@ def seed_difference(values: Mapping[int, float], baseline: Mapping[int, float], 
 
 
 def holm(p_values: Iterable[float | None]) -> list[float | None]:
-    """Holm's adjusted p values, in the given order: below 0.05 all together are wrong in at most 5 % of runs.
+    """p values adjusted by Holm's method, in the given order: of those below 0.05, any is wrong in at most 5 % of runs.
 
     None is the p value of what is no test: it stays None, and does not count. As statsmodels' `multipletests(...,
     method="holm")`, which for these lines would be another 65 MB to install.
+
+    Example: docs/reference.md#means-and-tests
     """
     every = list(p_values)
     tests = sorted((p, i) for i, p in enumerate(every) if p is not None)
@@ -127,16 +142,21 @@ def holm(p_values: Iterable[float | None]) -> list[float | None]:
 
 
 def after_holm(p_values: Iterable[float | None]) -> str:
-    """What a count of resolved tests comes to once it is adjusted: "none after Holm's adjustment for all 81"."""
+    """How many tests stay significant after Holm's adjustment, in words: "none after Holm's adjustment for all 81".
+
+    Example: docs/reference.md#means-and-tests
+    """
     adjusted = [p for p in holm(p_values) if p is not None]
     return f"{sum(p <= SIGNIFICANT for p in adjusted) or 'none'} after Holm's adjustment for all {len(adjusted)}"
 
 
 def between(least: Estimate, most: Estimate) -> Estimate:
-    """What holds of a difference between two others: from the one's interval to the other's.
+    """The estimate of a difference that lies between two others: its interval reaches from the one's to the other's.
 
     Its p is that of the end nearer to 0, whichever way the difference goes: it is at least as far. 0 between the ends
     is no evidence at all.
+
+    Example: docs/reference.md#means-and-tests
     """
     if least == most:
         return least

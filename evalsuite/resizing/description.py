@@ -179,7 +179,7 @@ def first_tensor(sites: list[Site]) -> torch.Tensor:
 
 
 def check_finite(site: Site, tensor: torch.Tensor) -> None:
-    """Raise a ValueError for a tensor at that site that is NaN anywhere or, a parameter, infinite."""
+    """Raise ValueError for a tensor of any shape that is NaN anywhere or, if it is a parameter, infinite."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return
     # The 8-bit floats have no isnan of their own.

@@ -37,6 +37,8 @@ def run(
     Raises:
         RecipeError: the recipe is wrong.
         DataError, RunError: see `run_recipe`.
+
+    Example: docs/reference.md#measure-a-model
     """
     from evalsuite.recipe import parse_recipe, read_recipe
     from evalsuite.results import read_results

@@ -74,7 +74,7 @@ def _adapter() -> TypeAdapter[Order]:
 
 
 def order_of(assignment: Assignment, recipe: Recipe) -> Order:
-    """The order to do that, to be carried out by any process."""
+    """The order by which any process carries out the assignment. Raises ValueError where that has no cache."""
     home = assignment.network.parent if assignment.network is not None else None
     if assignment.cache is None:
         raise ValueError(f"{assignment.job.id} has no cache to share")

@@ -17,6 +17,8 @@ class Classification:
 
     Outputs are logits (samples, classes), or (samples, positions, classes); targets are int64, of the shape without
     classes, and those of -100 count nowhere.
+
+    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str] = "1"
@@ -36,11 +38,11 @@ class Classification:
         return distill_loss(outputs[counted], teacher[counted])
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The class of the greatest logit."""
+        """The class of the greatest logit, int64 of the shape of the targets."""
         return outputs.argmax(-1)
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of the targets that count: how many, how many right, and their summed loss."""
+        """Of the targets that count, float64 (3,): how many there are, how many are right, and their summed loss."""
         import torch
         from torch.nn import functional
 
@@ -50,7 +52,7 @@ class Classification:
         return torch.stack([counted.sum().double(), (logits.argmax(-1) == wanted).sum().double(), loss])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """The accuracy, a fraction, and the mean cross-entropy `nll`, in nats."""
+        """Of a tally (3,): the accuracy, a fraction, and the mean cross-entropy `nll`, in nats."""
         count, right, loss = tally.tolist()
         return [
             Metric("accuracy", right / count, "fraction", Direction.HIGHER),
@@ -60,6 +62,9 @@ class Classification:
 
 @dataclass(frozen=True)
 class TokenClassification(Classification):
-    """One class for each position, as of named entities: cross-entropy and accuracy over the positions that count."""
+    """One class for each position, as of named entities: cross-entropy and accuracy over the positions that count.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
 
     asks: ClassVar[str] = ""

@@ -17,6 +17,8 @@ class Embedding:
 
     Outputs and targets are (samples, width), float32. Where the data have no targets, the original network's outputs
     are the targets.
+
+    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str] = "1"
@@ -29,15 +31,15 @@ class Embedding:
         return 1 - functional.cosine_similarity(outputs, targets, dim=-1).mean()
 
     def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """One minus the mean cosine to the teacher's."""
+        """One minus the mean cosine to the teacher's outputs, (samples, width): 0-d."""
         return self.loss(outputs, teacher.detach())
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The vectors themselves, since an embedding decides nothing."""
+        """The vectors themselves, (samples, width), since an embedding decides nothing."""
         return outputs
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """How many; the sum of cosines, the number of those under 0.95; the sum of squared distances."""
+        """Sums, float64 (4,): the samples, their cosines, those with a cosine under 0.95, and squared distances."""
         import torch
         from torch.nn import functional
 
@@ -47,7 +49,7 @@ class Embedding:
         return torch.stack([torch.tensor(float(len(cosine)), dtype=torch.float64), *sums])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """The mean cosine, the share of samples under 0.95, and the mean squared distance."""
+        """Of a tally (4,): the mean cosine, the share of samples under 0.95, and the mean squared distance."""
         count, cosine, under, distance = tally.tolist()
         return [
             Metric("cosine", cosine / count, "cosine", Direction.HIGHER),

@@ -21,6 +21,8 @@ class LanguageModel(Classification):
         per: "token" or "byte": what bits and perplexity are counted by.
         tokens_per_byte: of the text that is measured, where bits are counted by bytes and tokens are longer than one.
             It is a mean over the whole text: what is measured on a part of the text is counted by it too.
+
+    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     asks: ClassVar[str] = "margin"  # of the next token behind the last position
@@ -36,7 +38,7 @@ class LanguageModel(Classification):
             raise ValueError(f"tokens_per_byte must be in (0, 1], got {self.tokens_per_byte}")
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Bits first, then accuracy, the mean loss and perplexity."""
+        """Of a tally (3,): the bits first, then accuracy, the mean loss and perplexity."""
         nats = float(tally[2] / tally[0]) * self.tokens_per_byte
         bits = Metric(f"bits_per_{self.per}", nats / math.log(2), "bits", Direction.LOWER)
         perplexity = math.exp(nats) if nats < 700 else None

@@ -16,6 +16,8 @@ class MultiLabel:
     """Each label for itself, present or not: binary cross-entropy, F1 over all labels, and whole samples right.
 
     Outputs are logits (samples, labels), present where > 0; targets are int64 0 or 1, and -100 counts nowhere.
+
+    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str] = "1"
@@ -29,7 +31,7 @@ class MultiLabel:
         return functional.binary_cross_entropy_with_logits(outputs[counted], targets[counted].to(outputs.dtype))
 
     def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean binary cross-entropy to the teacher's probabilities."""
+        """The mean binary cross-entropy to the teacher's probabilities, both of logits (samples, labels): 0-d."""
         from torch.nn import functional
 
         counted = targets != IGNORED
@@ -40,7 +42,7 @@ class MultiLabel:
         return outputs > 0
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Labels, true and false positives, false negatives, summed loss; samples, and those wholly right."""
+        """Sums, float64 (7,): labels, true and false positives, false negatives, samples, those all right, loss."""
         import torch
         from torch.nn import functional
 
@@ -55,7 +57,7 @@ class MultiLabel:
         return torch.stack([*(each.sum().double() for each in sums), loss])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Micro-averaged F1, accuracy over labels, the share of samples wholly right, and the mean loss."""
+        """Of a tally (7,): micro-averaged F1, accuracy over labels, the share of samples all right, and mean loss."""
         labels, hits, false, missed, samples, right, loss = tally.tolist()
         present = 2 * hits + false + missed
         f1, reason = (2 * hits / present, "") if present else (None, "no label is present, and none was found")

@@ -21,6 +21,8 @@ class Regression:
     Args:
         unit: of the targets, as it stands in tables.
         tolerance: what a verifier asks: whether an output stays within this distance of its target. None: nothing.
+
+    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str] = "1"
@@ -42,11 +44,11 @@ class Regression:
         return (outputs.reshape(targets.shape)[counted] - targets[counted]).square().mean()
 
     def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean squared difference from the teacher."""
+        """The mean squared difference from the teacher's outputs, (samples, values): 0-d."""
         return (outputs - teacher.detach()).square().mean()
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The values themselves, since a regression decides nothing."""
+        """The values themselves, (samples, values), since a regression decides nothing."""
         return outputs
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -60,7 +62,7 @@ class Regression:
         return torch.cat([each.sum(0) for each in sums])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """RMSE and mean absolute error over all values, and the mean of each value's R squared."""
+        """Of a tally (5 x values,): RMSE, mean absolute error, and the mean over values of R squared."""
         count, squared, absolute, total, squares = tally.reshape(5, -1)
         spread = squares - total * total / count
         varies = spread > 1e-12 * squares

@@ -18,7 +18,10 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Score:
-    """The task's metrics, the headline first, and what the network decides for each sample where it was asked for."""
+    """The task's metrics, the headline first, and what the network decides for each sample where it was asked for.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
 
     metrics: tuple[Metric, ...]
     decisions: torch.Tensor | None = None
@@ -40,9 +43,11 @@ class Score:
 
 
 def changes(one: Score, other: Score, split: Split) -> float | None:
-    """The share of the split's targets that count where two networks decide otherwise; None of real-valued decisions.
+    """The share of the targets that count on which two networks decide differently; None of real-valued decisions.
 
     Where a task decides another number of things than there are targets, it is the share of all decisions.
+
+    Example: docs/reference.md#batches-tasks-and-scores
     """
     if one.decisions is None or other.decisions is None:
         return None
@@ -51,7 +56,11 @@ def changes(one: Score, other: Score, split: Split) -> float | None:
 
 
 def worsening(before: Metric, after: Metric, *, reason: str = "") -> Metric:
-    """How far a metric got worse: the `_drop` of one that is better higher, the `_increase` of another."""
+    """How far a metric got worse, as a metric of its own: its name ends in `_drop` where higher is better, else in
+    `_increase`.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
     falls = after.direction is Direction.HIGHER
     value = None
     if before.value is not None and after.value is not None:
@@ -70,6 +79,8 @@ def score(run: Callable[[Inputs], torch.Tensor], split: Split, *, batch: int = B
         batch: samples at a time, fewer where each is large.
         decisions: whether to keep what the task decides, on the CPU: for comparing two networks. Decisions that are
             real numbers, as of a regression, are none to agree in, and not kept.
+
+    Example: docs/plugins.md#2-a-stage
     """
     return scores([run], split, batch=batch, decisions=decisions)[0]
 
@@ -82,7 +93,11 @@ def scores(
     decisions: bool = False,
     seen: Callable[[list[torch.Tensor]], None] | None = None,
 ) -> list[Score]:
-    """`score` of several at once: each batch is read once; `seen` gets the outputs of all of them for it."""
+    """What `score` gives, of several networks at once: each batch is read once, and `seen` is given all their outputs
+    for it.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
     import torch
 
     from evalsuite.samples import batch_of
@@ -106,7 +121,10 @@ def scores(
 
 
 def mean_loss(run: Callable[[Inputs], torch.Tensor], split: Split, *, batch: int = BATCH) -> float:
-    """The task's loss over all targets of the split that count, in float64: what training lowers."""
+    """The task's loss over all targets of the split that count, in float64: what training lowers.
+
+    Example: docs/reference.md#batches-tasks-and-scores
+    """
     import torch
 
     from evalsuite.samples import batch_of

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_shares(variant: object) -> None:
-    """`share` and `rate` are in (0, 1]."""
+    """Raise ValueError unless `share` and `rate` are in (0, 1]."""
     for name in ("share", "rate"):
         if not 0 < getattr(variant, name) <= 1:
             raise ValueError(f"{name} must be in (0, 1], got {getattr(variant, name)}")

@@ -29,7 +29,7 @@ class Given:
     file: str = ""
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`."""
+        """See `Variant`. Raises Unsupported where neither the workload nor `file` brings a model."""
         if self.file:
             from evalsuite.onnx_network import OnnxNetwork
 

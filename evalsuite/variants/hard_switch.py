@@ -39,7 +39,7 @@ class HardSwitch:
         return self.to
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`."""
+        """See `Variant`. Raises Unsupported where `to` has parameters, which the optimizer would not train."""
         learns = [name for name, _ in maker(self.to)(1).named_parameters()]
         if learns:
             raise Unsupported(

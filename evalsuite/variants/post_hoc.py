@@ -43,7 +43,7 @@ class PostHoc:
         check_choice(self.order, "order", ORDERS)
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`."""
+        """See `Variant`. Raises Unsupported where the network has no activation that can be hardened."""
         from evalsuite.reluize.harden import harden
         from evalsuite.reluize.profile import HardnessProfile
         from evalsuite.reluize.training import fit

@@ -18,7 +18,7 @@ class SwapRecalibrated(Swapped):
     """The direct swap, then BatchNorm's statistics recomputed on the unlabeled calibration inputs."""
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`."""
+        """See `Variant`. Raises Unsupported where the network has no BatchNorm."""
         from torch import nn
 
         from evalsuite.reluize.repair import recalibrate_batchnorm

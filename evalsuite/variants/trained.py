@@ -29,6 +29,8 @@ class Trained:
 
     Args:
         activation: the name of a registered activation.
+
+    Example: docs/reference.md#write-a-variant
     """
 
     version: ClassVar[str] = "1"

@@ -23,6 +23,8 @@ class Setup:
     """What a variant may use: never the test or the validation data. Of `calibration` only the inputs.
 
     `check` is called with what makes the activations, before a training: it raises where that would be in vain.
+
+    Example: docs/reference.md#write-a-variant
     """
 
     workload: Workload
@@ -39,6 +41,8 @@ class Made:
     `train_loss` is the loss at the end of training in nats, None where nothing was trained, and `untrained` then says
     why; `budget` the optimizer steps spent on it, its base's included, as a share of the workload's; `profile` the
     course of lambda.
+
+    Example: docs/reference.md#write-a-variant
     """
 
     module: nn.Module
@@ -55,6 +59,8 @@ class Variant(Protocol):
     Write a frozen dataclass: its fields are the options that a recipe may set, its docstring's first line is its help.
     Register it under the entry-point group `evalsuite.variants`. Import heavy libraries inside `make`. `version` enters
     the cache key: raise it when the networks change.
+
+    Example: docs/reference.md#write-a-variant
     """
 
     version: ClassVar[str]
@@ -106,7 +112,7 @@ def check_target(target: float) -> None:
 
 
 def check_choice(value: str, name: str, known: tuple[str, ...]) -> None:
-    """Value is one of those known."""
+    """Raise ValueError, naming the option `name`, unless `value` is one of those known."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
@@ -149,6 +155,8 @@ def train(
     Raises:
         Unsupported: the user's weights are trained, and nothing is to change them from the first step on.
         ValueError: the workload's network executes another activation, or not every one that it asks for.
+
+    Example: docs/reference.md#write-a-variant
     """
     from evalsuite.reluize.optimizer import HARDNESS_STEP
     from evalsuite.reluize.profile import HardnessProfile

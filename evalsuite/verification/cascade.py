@@ -46,7 +46,10 @@ _REASONS = ["intervals", "backward bounds", "bisection", "phases"]
 
 
 class Answer(str, Enum):
-    """VNN-COMP's words: `sat` is a violation of the property that the file negates, `unsat` says that it holds."""
+    """VNN-COMP's words: `sat` is a violation of the property that the file negates, `unsat` says that it holds.
+
+    Example: docs/reference.md#verify-a-property
+    """
 
     SAT = "sat"
     UNSAT = "unsat"
@@ -65,6 +68,8 @@ class Verification:
         boxes: how many boxes, and parts of boxes by phases, were bounded.
         prepare_seconds: spent on reading the files and comparing the network with ONNX Runtime.
         seconds: spent on deciding.
+
+    Example: docs/reference.md#verify-a-property
     """
 
     answer: Answer
@@ -135,6 +140,8 @@ def verify(
         ValueError: a timeout that is not > 0, a file that is none, a property with other numbers of X and Y, networks
             that do not fit each other, `within` where there is nothing to compare, an engine that is none.
         OSError: a file can't be read.
+
+    Example: docs/reference.md#verify-a-property
     """
     if within is not None and (against is None or within < 0):
         raise ValueError(f"within is a distance >= 0 between the outputs of two networks, got {float(within):g}")
@@ -147,7 +154,10 @@ def verify(
 def decide(
     model: onnx.ModelProto, graph: Graph, specification: Specification, *, timeout: float, seed: int = 0
 ) -> Verification:
-    """`verify` of a model that has been read and compared, and of a specification made in memory."""
+    """`verify` of a model that has been read and compared, and of a specification made in memory.
+
+    Example: docs/reference.md#verify-a-property
+    """
     asked = _Asked(specification, graph, Judge(specification, (model, graph)))
     return _decided(lambda _: asked, "auto", timeout, seed)
 

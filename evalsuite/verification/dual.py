@@ -46,6 +46,8 @@ class Parts:
         slopes: (parts, neurons) float32, alpha.
         conditions: (parts, neurons) float32, beta, which counts only where a neuron was held.
         rows: (parts, rows) float32, of each row's weight the logarithm; -inf for rows that the part does not ask for.
+
+    Example: docs/reference.md#search-by-neurons
     """
 
     phases: torch.Tensor
@@ -79,6 +81,8 @@ class Carried:
         inputs: coefficients of the input, (parts, inputs).
         neurons: of each ReLU's output, (parts, neurons).
         multipliers: of its input, which stand for those.
+
+    Example: docs/reference.md#search-by-neurons
     """
 
     value: torch.Tensor
@@ -110,6 +114,8 @@ class Dual:
         rows: (rows, units) float64.
         bounds: (rows,) float64, at least the exact d.
         start: the value that the rows are of; the output by default.
+
+    Example: docs/reference.md#search-by-neurons
     """
 
     def __init__(
@@ -339,6 +345,8 @@ def dual_of_forms(widths: Floats, layers: Sequence[tuple[Floats, Floats, Floats]
 
     Raises:
         Unsupported: values beyond what bounds are computed of.
+
+    Example: docs/reference.md#search-by-neurons
     """
     count, sizes = len(widths), [len(lower) for _, lower, _ in layers]
     nodes: list[Node] = []

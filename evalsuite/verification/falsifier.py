@@ -13,6 +13,8 @@ def float32_box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]
     """The float32 points inside each property's box: bounds rounded inward, each (properties, *input_shape).
 
     Where a box holds no float32 point, lower > upper in that place.
+
+    Example: docs/reference.md#verify-a-property
     """
     lower64 = torch.stack([each.lower for each in properties]).numpy()
     upper64 = torch.stack([each.upper for each in properties]).numpy()
@@ -26,6 +28,8 @@ def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The label's logit minus the greatest other one, (batch,): the property is violated where it is not > 0.
 
     It is NaN where a logit is NaN, or the label's and another are the same infinity: no class is the greatest then.
+
+    Example: docs/reference.md#verify-a-property
     """
     own = logits.gather(1, labels[:, None])[:, 0]
     others = logits.scatter(1, labels[:, None], -torch.inf)
@@ -49,6 +53,8 @@ def violated(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
     """Where outputs violate their property, (batch,) bool: a tie violates a margin, but the end of an interval is in.
 
     NaN violates both.
+
+    Example: docs/reference.md#verify-a-property
     """
     found = slack(outputs, properties)
     closed = torch.tensor([each.ends is not None for each in properties])
@@ -62,6 +68,8 @@ def falsify(
 
     Each one is a float32 point of the property that violates it, evaluated alone in float32. No counterexample proves
     nothing. A box without float32 points has none.
+
+    Example: docs/reference.md#verify-a-property
     """
     if not properties:
         return []

@@ -29,7 +29,10 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """A scalar activation, given by its row of traits at hardness 1, of each entry of an earlier value."""
+    """A scalar activation, given by its row of traits at hardness 1, of each entry of an earlier value.
+
+    Example: docs/reference.md#verify-a-property
+    """
 
     source: int
     traits: Activation
@@ -132,6 +135,8 @@ class Graph:
         input_shape: as the file declares it, a free first dimension taken as 1.
         output_shape: likewise.
         input_name: of the file's input.
+
+    Example: docs/reference.md#verify-a-property
     """
 
     nodes: tuple[Node, ...]

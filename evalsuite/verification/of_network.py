@@ -27,6 +27,8 @@ def graph_of_network(network: Network) -> tuple[onnx.ModelProto, Graph]:
     Raises:
         Unsupported: the network cannot be exported, an operator has no reader, or the file's numbers of inputs or
             outputs are not the network's, or the module computes something else.
+
+    Example: docs/reference.md#verify-a-property
     """
     model = _model(network)
     if isinstance(network.module, Embedded):

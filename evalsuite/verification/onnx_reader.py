@@ -49,6 +49,8 @@ def read_onnx(path: Path) -> Graph:
         Unsupported: an operator or attribute without a reader, named with its node; an input that is not one float32
             tensor; a network that ONNX Runtime evaluates differently.
         ValueError: not an ONNX file.
+
+    Example: docs/reference.md#verify-a-property
     """
     model = load_onnx(path)
     graph = graph_of(model, str(path))

@@ -39,6 +39,8 @@ class Branching(ABC, Generic[Found]):
 
     Args:
         dual: what bounds them.
+
+    Example: docs/reference.md#search-by-neurons
     """
 
     def __init__(self, dual: Dual) -> None:

@@ -27,7 +27,7 @@ Known = dict[Any, Any]  # of neurons, by layer and index: a p, or z's interval a
 
 
 class ProofError(ValueError):
-    """The file proves nothing; the text says where and why."""
+    """The file proves nothing; the text says where and why. Example: docs/reference.md#check-a-proof"""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class _Check:  # bounds of rows, for one network and box; `neurons` are by layer
 
 
 def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
-    """What the proof proves of the network in the bytes of an ONNX file. Raises ProofError if that is nothing."""
+    """What the proof proves of a network, an ONNX file; else ProofError. Example: docs/reference.md#check-a-proof"""
     place, sha256 = "network", hashlib.sha256(onnx_bytes).hexdigest()
     try:
         sizes, layers, exponent = read_network(onnx.load_model_from_string(onnx_bytes))

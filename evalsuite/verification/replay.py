@@ -14,7 +14,10 @@ from evalsuite.verification.falsifier import violated
 
 
 class Replay:
-    """Runs a network's counterexamples in torch and in ONNX Runtime, both in float32, one input at a time."""
+    """Runs a network's counterexamples in torch and in ONNX Runtime, both in float32, one input at a time.
+
+    Example: docs/reference.md#verify-a-property
+    """
 
     def __init__(self, network: Network) -> None:
         self._module = network.module

@@ -26,6 +26,7 @@ from typing import Any
 import onnx
 
 SMOOTH_PROOF = "evalsuite-smooth-proof/1"
+"""The entry `format` of proof files about smooth networks. Example: docs/reference.md#check-a-proof"""
 _S, _Z, _T, _W = 32, 40, 72, 112  # binary places: of slopes and p; of z and cuts; of f, f' and starts; of series
 _ONE, _FAR = 1 << _W, 64 << _W
 _LIMIT = 2**12 << _Z  # of |z|, times the hardness
@@ -52,11 +53,11 @@ Symbol = tuple[str, Fraction, Fraction]  # K, h, g: K(h z) / g of a layer's sum 
 
 
 class SmoothProofError(ValueError):
-    """The file proves nothing; the text says where and why."""
+    """The file proves nothing; the text says where and why. Example: docs/reference.md#check-a-proof"""
 
 
 class SmoothBoundError(SmoothProofError):
-    """A bound of the proof, recomputed, is not > 0."""
+    """A bound of the proof, recomputed, is not > 0. Example: docs/reference.md#check-a-proof"""
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,8 @@ def _applied(operator: str, attributes: str, given: list[Symbol], constants: lis
 def read_smooth_network(model: onnx.ModelProto) -> tuple[list[list[list[int]]], int, list[tuple[str, Fraction]], int]:
     """A chain's affine layers, as each input's weights and last the biases, in units of 2**-e; that e; the functions
     between them, as K and h of K(h z) / h; and the number of inputs.
+
+    Example: docs/reference.md#check-a-proof
     """
     onnx.checker.check_model(model)
     graph, tensors = model.graph, {each.name: each for each in model.graph.initializer}
@@ -401,6 +404,8 @@ def recompute_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
     """What the proof's choices prove of the network in an ONNX file's bytes, whatever "computed" says.
 
     Raises SmoothProofError if that is nothing.
+
+    Example: docs/reference.md#check-a-proof
     """
     try:
         return _checked(proof, onnx_bytes)
@@ -411,7 +416,10 @@ def recompute_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
 
 
 def check_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
-    """The same, of a file whose "computed" is the digest of all numbers that were recomputed: else it was changed."""
+    """The same, of a file whose "computed" is the digest of all numbers that were recomputed: else it was changed.
+
+    Example: docs/reference.md#check-a-proof
+    """
     found = recompute_smooth_proof(proof, onnx_bytes)
     _require(proof.get("computed") == found.computed, f"computed: is not the digest {found.computed} of what it proves")
     return found

@@ -84,6 +84,8 @@ class Specification:
         inputs: the number of X.
         outputs: the number of Y.
         cases: at least one.
+
+    Example: docs/reference.md#verify-a-property
     """
 
     inputs: int
@@ -116,6 +118,8 @@ def specification_of(property_: Property, outputs: int) -> Specification:
 
     Raises:
         Unsupported: the property is of an L2 ball.
+
+    Example: docs/reference.md#verify-a-property
     """
     if property_.center is not None:
         raise Unsupported("boxes are bisected, and this property is of an L2 ball")

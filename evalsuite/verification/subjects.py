@@ -22,7 +22,10 @@ _Member = tuple[int, int | None, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A network of real inputs, and `properties` of a radius: what is asked of it around the samples it stands for."""
+    """A network of real inputs, and `properties` of a radius: what is asked of it around the samples it stands for.
+
+    Example: docs/reference.md#verify-a-property
+    """
 
     network: Network
     properties: Callable[[float], list[Property]]
@@ -37,6 +40,8 @@ def subjects(network: Network, bench: Bench, count: int) -> list[Subject]:
     Raises:
         Unsupported: the network takes several real inputs, it cannot be read as a graph, not exactly one table is given
             its tokens, or the table is another one than before the swap.
+
+    Example: docs/reference.md#verify-a-property
     """
     if network.vocabulary is None:
         if network.several:

@@ -57,6 +57,8 @@ def read_vnnlib(path: Path, check: Check = lambda: None) -> Specification:
     Raises:
         VnnLibError: what is no VNN-LIB, not linear, or no box: an input without both bounds, or with reversed ones.
         OSError: the file can't be read.
+
+    Example: docs/reference.md#verify-a-property
     """
     raw = path.read_bytes()
     try:

@@ -64,13 +64,16 @@ def _beside() -> Path | None:
 
 
 def encode(table: pd.DataFrame, train: np.ndarray) -> np.ndarray:
-    """Columns in [0, 1], float32: the numeric ones scaled by their range, then one for each category.
+    """Columns in [0, 1], float32 (rows, columns): the numeric ones scaled by their range, then one for each category.
 
     Values beyond the range seen in training are clipped to it.
 
     Args:
         table: with the columns `NUMERIC` and `CATEGORICAL`.
         train: indices of the rows from which the ranges are taken: no others may be looked at.
+
+    Raises:
+        ValueError: a numeric column is constant over the training rows.
     """
     import numpy as np
 

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def mlp(widths: list[int], activation: Callable[[int], nn.Module]) -> nn.Sequential:
-    """Linear layers of the given widths with an activation between each two."""
+    """Linear layers of the given widths with an activation between each two.
+
+    Example: docs/reference.md#write-a-workload
+    """
     from torch import nn
 
     layers: list[nn.Module] = []
@@ -23,7 +26,10 @@ def mlp(widths: list[int], activation: Callable[[int], nn.Module]) -> nn.Sequent
 def convolution(
     channels_in: int, channels_out: int, activation: Callable[[int], nn.Module], *, stride: int = 1
 ) -> list[nn.Module]:
-    """3 x 3 convolution, BatchNorm, activation. The bias is BatchNorm's."""
+    """A 3 x 3 convolution, BatchNorm and an activation. The convolution has no bias, because BatchNorm has one.
+
+    Example: docs/reference.md#write-a-workload
+    """
     from torch import nn
 
     return [

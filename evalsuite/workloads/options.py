@@ -22,6 +22,8 @@ class Budget:
         precision: of the passes of training: "float32", or "bfloat16" mixed with it.
         channels_last: trains on images with their channels innermost in memory; faster where convolutions are.
         warm_up: the share of the steps in which the learning rate rises to its peak, linearly, before it falls.
+
+    Example: docs/reference.md#write-a-workload
     """
 
     epochs: int = 20
@@ -76,6 +78,6 @@ class SplitBudget(Budget):
 
 
 def check_heads(width: int, heads: int) -> None:
-    """Refuse widths that heads do not share equally."""
+    """Raise ValueError unless `width` is a multiple of the number of heads."""
     if heads < 1 or width < 1 or width % heads:
         raise ValueError(f"width must be a multiple of heads = {heads}, got {width}")

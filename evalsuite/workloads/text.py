@@ -34,7 +34,12 @@ _SIZES = (12_288, 12_288, 61_440)  # bytes for calibration, validation and test,
 
 
 def topics() -> list[str]:
-    """The help topics, read without running the file."""
+    """The help topics of Python, read without running their file.
+
+    Raises:
+        FileNotFoundError: this Python has no such file.
+        ValueError: the file holds no dictionary.
+    """
     spec = importlib.util.find_spec("pydoc_data")
     places = spec.submodule_search_locations if spec else None
     file = Path(next(iter(places or [""]))) / "topics.py"

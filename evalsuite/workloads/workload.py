@@ -21,6 +21,8 @@ class Workload(Protocol):
     """Data, architecture and training budget. A frozen dataclass: its fields may be set in a recipe.
 
     `version` enters the cache key: raise it when data or architecture change.
+
+    Example: docs/reference.md#write-a-workload
     """
 
     version: ClassVar[str]
@@ -82,10 +84,12 @@ def unreadable(error: BaseException) -> str:
 
 
 def packaged_file(package: str, path: str) -> Path:
-    """A data file inside an installed package, found without importing it.
+    """The path of a data file inside an installed package, found without importing it.
 
     Raises:
         FileNotFoundError: the package or the file is missing; the text says what to install.
+
+    Example: docs/reference.md#write-a-workload
     """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
@@ -97,7 +101,7 @@ def packaged_file(package: str, path: str) -> Path:
 
 
 def sha256(file: Path) -> str:
-    """The digest of a file's bytes."""
+    """The SHA-256 of a file's bytes, in hexadecimal digits. Example: docs/reference.md#write-a-workload"""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -108,6 +112,8 @@ def partition(targets: np.ndarray, sizes: Sequence[int], number: int = 0) -> lis
         targets: (samples,) class indices.
         sizes: their numbers of samples.
         number: of the fixed shuffle that chooses them.
+
+    Example: docs/reference.md#write-a-workload
     """
     import numpy as np
     from sklearn.model_selection import train_test_split
@@ -122,7 +128,10 @@ def partition(targets: np.ndarray, sizes: Sequence[int], number: int = 0) -> lis
 
 
 def labelled(inputs: np.ndarray, targets: np.ndarray) -> Split:
-    """Inputs (samples, *input_shape) as float32 and class indices (samples,) as int64."""
+    """A split of arrays: inputs (samples, *input_shape) as float32, and class indices (samples,) as int64.
+
+    Example: docs/reference.md#write-a-workload
+    """
     import torch
 
     return Split(torch.tensor(inputs, dtype=torch.float32), torch.tensor(targets, dtype=torch.int64))
@@ -137,7 +146,8 @@ def split(
     rescale: bool = False,
     number: int = 0,
 ) -> Data:
-    """Train / calibration / validation / test, disjoint and stratified by class.
+    """The data of a workload, cut into training, calibration, validation and test parts, disjoint and stratified by
+    class.
 
     Args:
         inputs: (samples, *input_shape), values in [0, 1] unless they are rescaled.
@@ -146,6 +156,8 @@ def split(
         fingerprint: the digest of the raw data.
         rescale: each feature by its range in the training part; what lies outside of it is clipped to [0, 1].
         number: of the fixed shuffle that cuts them, see `partition`.
+
+    Example: docs/reference.md#write-a-workload
     """
     import numpy as np
 

@@ -76,7 +76,7 @@ class Graph:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn whatever torch-pruning fails with, on a layout that it does not know, into Unsupported."""
+    """A context that turns what torch-pruning raises, on a layout that it does not know, into Unsupported."""
     try:
         yield
     except (MemoryError, Unsupported):  # the machine's limit, not the network's; or what is explained already

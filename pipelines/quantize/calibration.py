@@ -44,7 +44,7 @@ class FloatRun(fx.Interpreter):
 
 
 def compute(layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-    """What a layer of `COMPUTE` makes of real inputs with its weights and biases as they are, not quantized."""
+    """What a layer of `COMPUTE` makes of real inputs, (batch, ...), with weights and biases that are not quantized."""
     if isinstance(layer, nn.Linear):
         return nn.functional.linear(inputs, layer.weight, layer.bias)
     made: torch.Tensor = layer._conv_forward(inputs, layer.weight, layer.bias)

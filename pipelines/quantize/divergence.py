@@ -39,9 +39,13 @@ class Reference:
         self._logs = logits.log_softmax(-1)
 
     def loss(self, quantized: nn.Module) -> Loss:
-        """Of `quantized` on the same inputs: the mean over samples of sum over classes p log(p / q), in float64.
+        """The divergence of `quantized` on the same inputs: the mean over samples of sum over classes p log(p / q), in
+        float64.
 
         p are the float network's probabilities, q the quantized one's.
+
+        Raises:
+            ValueError: it is NaN or infinite.
         """
         logs = _logits(quantized, self._inputs).log_softmax(-1)
         # The sum's own rounding may take a divergence of 0 below 0.

@@ -83,7 +83,7 @@ class Execution:
         return sum(node.kind == kind for node in self.nodes)
 
     def time_share(self, kind: str) -> float:
-        """The share of the nodes' whole time that nodes of this kind take, in [0, 1]."""
+        """The share of all nodes' time that nodes of this kind take, in [0, 1]; ValueError where none was measured."""
         total = sum(node.seconds for node in self.nodes)
         if not total:
             raise ValueError("no node took a measurable time")
@@ -104,7 +104,7 @@ class Execution:
 
     @property
     def integer_mac_fraction(self) -> float:
-        """The share of multiply-accumulates that integer kernels execute, in [0, 1]."""
+        """The share of multiply-accumulates in integer kernels, in [0, 1]. Raises ValueError where there are none."""
         total = sum(node.macs for node in self.nodes)
         if not total:
             raise ValueError("no multiply-accumulates were executed")
@@ -112,7 +112,7 @@ class Execution:
 
     @property
     def integer_node_fraction(self) -> float:
-        """The share of nodes that compute on integers, of all that compute on data, in [0, 1]."""
+        """The share on integers of the nodes that compute on data, in [0, 1]. Raises ValueError without such nodes."""
         integer, in_float = self.count("integer"), self.count("float")
         if not integer + in_float:
             raise ValueError("no node computed on data")

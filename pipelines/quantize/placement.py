@@ -53,7 +53,7 @@ class Value(nn.Module):
     """The float value of a quantized tensor: what a layer outside Brevitas computes on."""
 
     def forward(self, x: torch.Tensor | QuantTensor) -> torch.Tensor:
-        """The same numbers, without scale and zero point."""
+        """The same numbers as a tensor of the same shape, without scale and zero point."""
         return x.value if isinstance(x, QuantTensor) else x
 
 

@@ -35,6 +35,9 @@ def quantized_layer(layer: nn.Module, bits: int, scales: Scales, name: str) -> n
 
     The scale of each output channel is a constant from then on, at first that of its greatest weight: a scale that
     followed the weights would change under the hands of what rounds them one after another.
+
+    Raises:
+        Unsupported: a weight or bias is NaN or infinite.
     """
     if not all(bool(torch.isfinite(each).all()) for each in layer.parameters()):
         raise Unsupported(f"{name!r}: its weights or biases are not finite")

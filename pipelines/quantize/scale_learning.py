@@ -30,6 +30,7 @@ class Range:
 
     @classmethod
     def of(cls, kernel: Any, *, signed: bool) -> Range:
+        """The range of a calibrated quantizer of Brevitas, as it is now; `signed` grids have no zero point to learn."""
         length, power_of_two = kernel.scaling_impl.value, isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling)
         below = None if signed else kernel.zero_point_impl.value
         # Brevitas rounds a logarithm up: from a whole one the least step up would double the scale, so begin amid.

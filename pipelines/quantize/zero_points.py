@@ -19,6 +19,9 @@ def even_zero_points(quantized: nn.Module) -> list[str]:
     point they differ by one. Ties are common with power-of-two scales (up to 25% of a layer's integers at 4 bits) and
     rare with others. The range moves by the step to the side where it cuts off less: nothing of note at 8 bits, but
     up to 3 points of accuracy at 4 bits and more below, so coarser grids stay as they are.
+
+    Raises:
+        RuntimeError: a zero point did not become the even one that was asked for.
     """
     moved = []
     for name, layer in quantized.named_modules():

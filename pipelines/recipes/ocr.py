@@ -47,13 +47,15 @@ class Words:
     asks: ClassVar[str] = ""
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean over words of a letter's negative log-likelihood."""
+        """The mean over words of a letter's negative log-likelihood, 0-d. Outputs are (words, places, letters), targets
+        (words, length).
+        """
         places = torch.full((len(outputs),), outputs.shape[1])
         letters = (targets != IGNORED).sum(1)
         return functional.ctc_loss(outputs.log_softmax(-1).transpose(0, 1), targets.clamp(min=0), places, letters)
 
     def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The divergence from the teacher at each place."""
+        """The mean over places of the divergence from the teacher's outputs, (words, places, letters): 0-d."""
         own, wanted = outputs.log_softmax(-1).flatten(0, 1), teacher.detach().log_softmax(-1).flatten(0, 1)
         return functional.kl_div(own, wanted, reduction="batchmean", log_target=True)
 
@@ -62,7 +64,9 @@ class Words:
         return outputs.argmax(-1)
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Letters, letters that would have to be changed, words, words that are right, and the words' loss."""
+        """Sums, float64 (5,): letters, letters that would have to be changed, words, words that are right, and the
+        words' loss.
+        """
         counts = []
         for places, word in zip(self.decisions(outputs).tolist(), targets.tolist(), strict=True):
             read = [each for each, before in zip(places, [0, *places], strict=False) if each not in (0, before)]
@@ -72,7 +76,7 @@ class Words:
         return torch.cat([sums, self.loss(outputs, targets).double().reshape(1) * len(targets)])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """The share of letters that need no change, the share of words that are right, and the loss."""
+        """Of a tally (5,): the share of letters that need no change, the share of words that are right, the loss."""
         letters, edits, words, right, lost = tally.tolist()
         return [
             Metric("letter_accuracy", 1 - edits / letters, "fraction", Direction.HIGHER),

@@ -84,7 +84,9 @@ class GraphSwapBounds:
 
     @torch.no_grad()
     def certify(self, lower: torch.Tensor, upper: torch.Tensor, *, hardness: float | None = None) -> SwapCertificate:
-        """The certificate of each box, of the class at its middle."""
+        """The certificate of each box, (boxes, *input_shape), for the class that is predicted at its middle. Raises
+        ValueError where a hardness is given: a graph is certified at its own.
+        """
         if hardness is not None:
             raise ValueError("of its own hardness alone")
         self._check()

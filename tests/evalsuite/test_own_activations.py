@@ -10,13 +10,14 @@ import torch
 from own_networks import ByHand, Convolutional, config, mixed, text
 from torch import nn
 
-from evalsuite import Hardenable, check_executes, harden, swap
+from evalsuite import Hardenable, harden, swap
 from evalsuite.activations.census import built_with, staying
 from evalsuite.own.activations import OwnActivations
 from evalsuite.own.adapter import adapted
 from evalsuite.plugins import load
 from evalsuite.references import OwnError
 from evalsuite.reluize.building import build_executing
+from evalsuite.reluize.swap import check_executes
 from evalsuite.variants.variant import Made, maker, swapped
 
 Build = Callable[[], nn.Module]

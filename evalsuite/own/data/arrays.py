@@ -46,7 +46,9 @@ def _array(archive: Any, name: str, said: str) -> np.ndarray:
 
 
 def raw_of(arrays: Mapping[str, Any], source: Source, said: str) -> Raw:
-    """Arrays by name, with the part in it where there are several."""
+    """The data of arrays by name; a name such as `x_test` also tells the part. Raises OwnError where there is no array,
+    or `part_of` refuses one.
+    """
     parts: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
         stem, part = _stem(name)
@@ -58,7 +60,9 @@ def raw_of(arrays: Mapping[str, Any], source: Source, said: str) -> Raw:
 
 
 def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
-    """The part that has these inputs and targets."""
+    """The part that consists of these inputs and targets. Raises OwnError where there are no inputs, their numbers of
+    samples differ, or the targets are missing or of a type that is not read.
+    """
     if source.target and source.target[0] not in arrays:
         raise OwnError(f"{said}: there is no array {source.target[0]!r}{did_you_mean(source.target[0], arrays)}")
     target = source.target[0] if source.target else next((each for each in TARGETS if each in arrays), "")
@@ -88,7 +92,7 @@ class Where:
 
 
 def tensor_of(array: Any, said: str) -> torch.Tensor:
-    """An array or tensor as inputs: see `as_input`."""
+    """An array (samples, ...) as inputs: see `as_input`. Raises OwnError for what is no number, and for one alone."""
     if not isinstance(array, torch.Tensor):
         array = np.asarray(array)
         if array.dtype.kind not in "iufb":
@@ -100,8 +104,10 @@ def tensor_of(array: Any, said: str) -> torch.Tensor:
 
 
 def as_input(batch: torch.Tensor, said: str) -> torch.Tensor:
-    """Real numbers as float32; pixels, uint8 of three dimensions or more, in [0, 1] with channels first; other integers
-    are tokens, int64."""
+    """A batch (samples, ...) as inputs. Real numbers become float32; pixels, uint8 of three dimensions or more, lie in
+    [0, 1] with channels first; other integers are tokens, int64. Raises OwnError where integers have three dimensions
+    or more, or are negative.
+    """
     if batch.is_floating_point():
         return batch.float()
     if batch.dtype == torch.uint8 and batch.ndim > 2:

@@ -59,7 +59,9 @@ def read_rows(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
 
 
 def windows(texts: Mapping[str, str], source: Source, tokenizer: Tokenizer, said: str) -> Raw:
-    """Windows (samples, length) that do not overlap, views of one tensor of tokens; a rest is left."""
+    """Windows (samples, length) that do not overlap, views of one tensor of tokens; a rest is left out. Raises OwnError
+    where a part has fewer tokens than a window and the next one.
+    """
     parts = {}
     for part, text in texts.items():
         tokens = _tokens(text, tokenizer)

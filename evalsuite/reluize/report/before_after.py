@@ -162,6 +162,9 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
 
     Args:
         pairs: (numerator, denominator), one a seed.
+
+    Raises:
+        ValueError: there are no pairs.
     """
     n = len(pairs)
     if not n:

@@ -36,7 +36,7 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's rho_S; None where one side is constant, or has fewer than two values."""
+    """Spearman's rho_S of two lists of one length, else ValueError; None where one is constant, or has one value."""
     if len(first) != len(second):
         raise ValueError(f"rank correlation of {len(first)} values with {len(second)}")
     a, b = _standard(ranks(first)), _standard(ranks(second))
@@ -57,6 +57,9 @@ def agreement(profiles: Mapping[int, Sequence[float]]) -> Estimate | None:
 
     Args:
         profiles: seed -> one value per layer, the same layers in the same order; at least two seeds.
+
+    Raises:
+        ValueError: there are fewer than two seeds.
     """
     seeds = sorted(profiles)
     if len(seeds) < 2:

@@ -11,7 +11,10 @@ _MOST_LABELS = 6
 
 
 def is_geometric(radii: Sequence[float]) -> bool:
-    """Whether radii, in order, are spaced more evenly by their logarithm than by themselves."""
+    """Whether radii, in order, are spaced more evenly by their logarithm than by themselves.
+
+    Example: docs/reference.md#figures
+    """
     if len(radii) < 3 or radii[0] <= 0:
         return False
     plain = [b - a for a, b in pairwise(radii)]
@@ -20,7 +23,10 @@ def is_geometric(radii: Sequence[float]) -> bool:
 
 
 def radius_text(eps: float) -> str:
-    """ "1/64", "3/64" or "3/255" where it is such a fraction, else a short decimal."""
+    """ "1/64", "3/64" or "3/255" where it is such a fraction, else a short decimal.
+
+    Example: docs/reference.md#figures
+    """
     if eps > 0:
         for below in (round(1 / eps), *(2**k for k in range(1, 11)), 255):
             above = round(eps * below)
@@ -30,7 +36,10 @@ def radius_text(eps: float) -> str:
 
 
 def radius_axis(axes: Any, radii: Sequence[float], text: Callable[[float], str] = radius_text) -> None:
-    """A tick at each radius, and as many labels as there is room for; the largest has one."""
+    """A tick at each radius, and as many labels as there is room for; the largest has one.
+
+    Example: docs/reference.md#figures
+    """
     from matplotlib.ticker import NullLocator
 
     if is_geometric(radii):
@@ -42,7 +51,10 @@ def radius_axis(axes: Any, radii: Sequence[float], text: Callable[[float], str] 
 
 
 def shifted_radius(radii: Sequence[float], share: float) -> Callable[[float], float]:
-    """What moves a radius by a share of the least distance between two of them, as they lie on their axis."""
+    """What moves a radius by a share of the least distance between two of them, as they lie on their axis.
+
+    Example: docs/reference.md#figures
+    """
     log = is_geometric(radii)
     shift = share * min((math.log(b / a) if log else b - a for a, b in pairwise(radii)), default=0.0)
     return lambda eps: eps * math.exp(shift) if log else eps + shift

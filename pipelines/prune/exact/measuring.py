@@ -49,7 +49,7 @@ _VERDICTS = (Verdict.HOLDS, Verdict.VIOLATED, Verdict.TIMEOUT, Verdict.UNSUPPORT
 
 
 def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
-    """See `ExactPrune.run`."""
+    """See `ExactPrune.run`. Raises Unsupported where float32 parameters cannot hold what moves into the next layer."""
     deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
     given = fold_hardness(in_layers(network.module, network.input_shape), network.example(2))
     original = _trained(options, given, bench)

@@ -56,6 +56,9 @@ def remove(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
     Args:
         module: in float64 and eval mode.
         removals: of this layer, decided of the whole network before any was made.
+
+    Raises:
+        ValueError: a removed unit's part would go to another unit that is removed.
     """
     gone = {each.unit for each in removals}
     if gone & {other for each in removals for other in each.shares}:

@@ -141,7 +141,9 @@ def _exact_integers(exact: fx.GraphModule, network: IntegerNetwork, inputs: torc
 
 
 def recorded_integers(quantized: fx.GraphModule, inputs: torch.Tensor) -> dict[str, Integers]:
-    """What every quantizer of the fake-quantized network makes of `inputs`: int64, by name, the input's by `INPUT`."""
+    """The integers that every quantizer of the fake-quantized network makes of `inputs`, (batch, ...): int64 by its
+    name, the input's by `INPUT`.
+    """
     made: dict[str, Integers] = {}
     hooks = []
     for name, layer in quantizers_of(quantized):

@@ -152,6 +152,6 @@ class Exactly:
                 setattr(self._module, operation.name, _Exact(layer, operation))
 
     def steps(self, inputs: torch.Tensor) -> dict[str, npt.NDArray[np.float64]]:
-        """What each quantizer rounds, in steps of its grid."""
+        """What each quantizer rounds of a batch, in steps of its grid: float64 of its input's shape, by name."""
         self._module(inputs if self._tokens else inputs.double())
         return {name: step.steps for name, step in self._steps.items()}

@@ -151,7 +151,9 @@ class Holding:
         return OnGrid(name, grid)
 
     def reach(self, held: Held) -> tuple[float, float]:
-        """The least and the greatest real value."""
+        """The least and the greatest real value that the value may have. Raises ValueError where it is a mask or a
+        constant, which have no such ends.
+        """
         match held:
             case OnGrid(_, grid):
                 return grid.scale * (grid.low - grid.zero_point), grid.scale * (grid.high - grid.zero_point)
@@ -173,12 +175,13 @@ class Holding:
         raise ValueError("needs numbers where there is a mask or a constant")
 
     def grid(self, held: Held, bits: int) -> OnGrid:
-        """On a grid of at most so many bits."""
+        """The value on a grid of at most `bits` bits; itself, where it is on such a grid already."""
         if isinstance(held, OnGrid) and held.grid.high - held.grid.low < 2**bits:
             return held
         return self.onto(held, Grid.over(*self.reach(held), bits))
 
     def fine(self, held: Held) -> OnGrid:
+        """The value on a grid of at most 16 bits."""
         return self.grid(held, FINE)
 
     def onto(self, held: Held, grid: Grid) -> OnGrid:
@@ -253,6 +256,7 @@ def needed(operations: list[Operation]) -> list[Operation]:
 
 
 def product_of(name: str, first: Grid, second: Grid, terms: int) -> Raw:
+    """The sum of `terms` products, each of a value on either grid, as 32-bit integers with their range."""
     ends = [
         grid.scale * np.array([grid.low - grid.zero_point, grid.high - grid.zero_point]) for grid in (first, second)
     ]

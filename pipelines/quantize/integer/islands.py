@@ -14,7 +14,8 @@ from pipelines.quantize.threads import one_thread
 
 
 def quantize(values: npt.NDArray[Any], grid: Grid, what: str, kind: npt.DTypeLike = np.int64) -> Integers:
-    """clip(round half even(values / scale + zero_point), low, high), of type `kind`, in the float32 steps of Brevitas.
+    """The integers of real values, of their shape: clip(round half even(values / scale + zero_point), low, high), in
+    the float32 steps of Brevitas.
 
     Raises:
         ValueError: some of the values are not finite; `what` names them.

@@ -33,9 +33,13 @@ class Accumulated:
 
 
 def accumulate(name: str, layer: nn.Module, source: OnGrid, given: QuantTensor) -> tuple[Operation, Accumulated]:
-    """Of a quantized linear or convolutional layer; `given` is any tensor on the grid of its input.
+    """The integer operation of a quantized linear or convolutional layer, and the grid of its sums; `given` is any
+    tensor on the grid of its input.
 
     Brevitas rounds the bias in the scale of the accumulator, which it takes from a quantized input.
+
+    Raises:
+        TypeError: the layer is of another kind.
     """
     weight = layer.quant_weight()  # type: ignore[operator]
     integers = weight.int(float_datatype=False).numpy().astype(np.int8)

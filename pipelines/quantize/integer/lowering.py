@@ -104,7 +104,7 @@ def lower(
 
 
 def grid_of(layer: QuantIdentity) -> Grid:
-    """The grid of a calibrated quantizer."""
+    """The grid of a calibrated quantizer. Raises RuntimeError where its zero point is no integer."""
     quantizer = layer.act_quant
     zero_point = quantizer.zero_point().item()
     if zero_point != round(zero_point):

@@ -84,7 +84,9 @@ class OperationWriter:
         raise TypeError(f"{operation.name!r}: no ONNX nodes are known for a {type(operation).__name__}")
 
     def unsigned(self, x: Tensor, zero_point: int) -> tuple[str, str]:
-        """`x` as uint8, and its zero point as a constant."""
+        """The tensor `x` as uint8, and its zero point as a constant: the names of both. Raises ValueError where the
+        integers of `x` do not fit into 8 bits.
+        """
         if x.dtype == np.uint8:
             return x.name, self.nodes.constant(zero_point, np.uint8)
         if x.high - x.low > np.iinfo(np.uint8).max:
@@ -151,6 +153,7 @@ class OperationWriter:
         return self.nodes.add("Max", *slices)
 
     def clipped(self, value: str, output: Grid) -> Tensor:
+        """The tensor `value`, clipped to the integers of the grid `output` and stored in its type."""
         dtype = output.storage
         return Tensor(self.nodes.clipped(value, output, dtype), dtype, output.low, output.high)
 
