@@ -7,7 +7,6 @@ network computes what the network computes. All is float64.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 
 from pipelines.bounds.curved import OPERATOR, BoundCurved, numbered, operator
-from pipelines.bounds.factors import factors, norm_bounds, norm_nodes
+from pipelines.bounds.factors import factors, norm_bounds, normalised
 from pipelines.bounds.first_layers import FirstLayer
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.spread import Norm
@@ -42,7 +41,6 @@ _COPIES, _PATCHES = 10, 4
 # How often the lines' parameters are held at once while all lines are optimized, measured; and how many times the
 # memory of a batch they may take for one input.
 _PARAMETERS, _DEAREST = 16, 4
-_FIXED_LINES = ("BoundMaxPool", "BoundMul", "BoundReciprocal", "BoundSoftmax", "BoundSqrt")
 
 with at_home():
     # The library switches these off for the whole process when it is imported.
@@ -53,14 +51,6 @@ with at_home():
 
     torch._C._jit_set_profiling_executor(_executor)
     torch._C._jit_set_profiling_mode(_profiling)
-
-# Release 0.3 has neither the products nor a LayerNorm that attention comes with.
-if LEGACY:
-    _OPERATORS: dict[str, Any] = {}
-    _spelling: Callable[[], AbstractContextManager[Any]] = nullcontext
-else:
-    from pipelines.bounds.attention import OPERATORS as _OPERATORS
-    from pipelines.bounds.attention import Spelling as _spelling
 
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -151,8 +141,8 @@ class Engine:
         self._input_shape = input_shape
         self._layers: list[FirstLayer] | None = None
         self._intervals: tuple[Pairs, dict[str, tuple[torch.Tensor, torch.Tensor]]] | None = None
-        with at_home(), _spelling():
-            made = {OPERATOR: operator(numbered(module)), STEP: step_operator(steps_of(module)), **_OPERATORS}
+        with at_home():
+            made = {OPERATOR: operator(numbered(module)), STEP: step_operator(steps_of(module))}
             self._module = _Module(module, example, bound_opts=options, custom_ops=made)
             self._module.known, self._module.tightest = {}, {}
             self._module.eval()
@@ -160,7 +150,7 @@ class Engine:
     @staticmethod
     def operators(module: nn.Module, input_shape: tuple[int, ...]) -> list[tuple[str, Any]]:
         """The ONNX operators of the traced `module`, with their attributes."""
-        with at_home(), _spelling():
+        with at_home():
             numbered(module)
             steps_of(module)
             parsed = parse_module(module, (torch.zeros(1, *input_shape, dtype=torch.float64),))[0]
@@ -172,9 +162,9 @@ class Engine:
 
     @property
     def optimizes(self) -> bool:
-        """Whether alpha-CROWN can work: that of MaxPool and of LayerNorm's products fails, on some boxes only."""
+        """Whether alpha-CROWN can work: that of MaxPool fails, on some boxes only; our steps have fixed lines."""
         return not any(
-            type(each).__name__ in _FIXED_LINES or (isinstance(each, BoundStep) and each.rule.curved)
+            type(each).__name__ == "BoundMaxPool" or (isinstance(each, BoundStep) and each.rule.curved)
             for each in self._module.children()
         )
 
@@ -218,7 +208,7 @@ class Engine:
     def norms_at(self, x: torch.Tensor) -> list[torch.Tensor]:
         """What LayerNorms divide at the inputs `x`, in the order of `norms`."""
         self.forward(x)
-        return [centered.forward_value.detach() for centered, _ in norm_nodes(self._module)]
+        return [each.inputs[0].forward_value.detach() for each in normalised(self._module)]
 
     @property
     def norms(self) -> list[Norm]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from evalsuite import SOFTPLUS, Activation, Found, Unsupported, census, clip
 from pipelines.bounds.curved import Curved, Shape
-from pipelines.bounds.survey import NORMS, changed
+from pipelines.bounds.survey import changed
 
 _LAYERS = (
     nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU,
@@ -164,7 +164,7 @@ def _refuse_layers(module: nn.Module) -> None:
         f"{path or 'the network'} ({type(each).__name__ if list(each.children()) else each})"
         for path, each in module.named_modules()
         if type(each).__module__.startswith("torch.nn")
-        and type(each) not in (*_LAYERS, *NORMS, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
+        and type(each) not in (*_LAYERS, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
     ]
     if unknown:
         raise Unsupported(f"no sound bounds for {', '.join(unknown)}")

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 import torch
 
-# The operators of attention in traced networks.
-PRODUCT, SOFTMAX = "evalsuite::Product", "evalsuite::Softmax"
 _ROUNDING = 2.0**-48
 
 

@@ -13,28 +13,19 @@ from torch.overrides import TorchFunctionMode
 from evalsuite import Unsupported
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.curved import OPERATOR
-from pipelines.bounds.softmax import PRODUCT, SOFTMAX
 from pipelines.bounds.steps import STEP
-from pipelines.bounds.surroundings import LEGACY
 
-# Operators whose bounds were sampled in the tests. Not x / sqrt(y), nor softmax and products of activations that are
-# written by hand: auto_LiRPA's softmax is unsound, and ours stands for scaled_dot_product_attention alone. Not
-# Gather, whose backward bounds lose all but one use of an index that is repeated.
+# Operators whose bounds were sampled in the tests. Not x / sqrt(y), which release 0.3 takes for a LayerNorm without its
+# epsilon, nor softmax, which is unsound, and products of activations: our own steps stand for these. Not Gather, whose
+# backward bounds lose all but one use of an index that is repeated.
 ALLOWED = {
     "onnx::Add", "onnx::AveragePool", "onnx::BatchNormalization", "onnx::Concat", "onnx::Constant", "onnx::Conv",
     "onnx::Flatten", "onnx::Gemm", "onnx::GlobalAveragePool", "onnx::MaxPool", "onnx::Relu", "onnx::Reshape",
     "onnx::Sub", "onnx::Unsqueeze", OPERATOR, STEP,
 }  # fmt: skip
-# What comes with attention, sampled with it.
-ATTENTION = set() if LEGACY else {"onnx::ReduceMean", "onnx::Split", "onnx::Transpose", PRODUCT, SOFTMAX}
 _WINDOWED = ("onnx::Conv", "onnx::MaxPool", "onnx::AveragePool")
 # Where one of these is, patches were not compared with matrices.
-_MATRICES = {
-    "onnx::Concat", "onnx::ReduceMean", "onnx::Reshape", "onnx::Split", "onnx::Sub", "onnx::Transpose",
-    "onnx::Unsqueeze", PRODUCT, SOFTMAX, STEP,
-}  # fmt: skip
-# Release 0.3 takes any x / sqrt(y) for a LayerNorm without its epsilon; 0.7 bounds the operators one by one.
-NORMS: tuple[type[nn.Module], ...] = () if LEGACY else (nn.LayerNorm,)
+_MATRICES = {"onnx::Concat", "onnx::Reshape", "onnx::Sub", "onnx::Unsqueeze", STEP}
 # The functions of torch that exporters write as an operator of another name.
 _MADE_BY = {
     "Softmax": ("scaled_dot_product_attention",), "MatMul": ("scaled_dot_product_attention", "__matmul__", "bmm"),
@@ -60,10 +51,9 @@ class Survey:
 
 
 def survey(module: nn.Module, input_shape: tuple[int, ...]) -> Survey:
-    """What the traced `module` consists of; norms that have bounds of their own are looked through."""
-    plainer = _without_norms(module)
-    operators = Engine.operators(plainer, input_shape)
-    unknown = {op.removeprefix("onnx::") for op, _ in operators if op not in ALLOWED | ATTENTION}
+    """What the traced `module` consists of."""
+    operators = Engine.operators(module, input_shape)
+    unknown = {op.removeprefix("onnx::") for op, _ in operators if op not in ALLOWED}
     refused = {_placed(name, module, input_shape) for name in unknown}
     refused |= {told for each in operators if (told := _refused_geometry(*each))}
     windows = [attributes for op, attributes in operators if op in _WINDOWED]
@@ -74,15 +64,6 @@ def survey(module: nn.Module, input_shape: tuple[int, ...]) -> Survey:
 def changed(module: nn.Module) -> bool:
     """Whether its forward pass may be more than its type says: such a layer is traced as it is, never replaced."""
     return bool(module._forward_hooks or module._forward_pre_hooks) or "forward" in vars(module)
-
-
-def _without_norms(module: nn.Module) -> nn.Module:
-    plainer = copy.deepcopy(module)
-    for parent in list(plainer.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) in NORMS and not changed(child):
-                setattr(parent, name, nn.Identity())
-    return plainer
 
 
 class _Watch(TorchFunctionMode):

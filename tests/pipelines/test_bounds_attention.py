@@ -1,4 +1,4 @@
-"""Attention: bounded soundly under auto_LiRPA 0.7 by our own softmax, refused by path where it is not."""
+"""Attention: bounded soundly by our own steps, refused by path where it is not."""
 
 from __future__ import annotations
 
@@ -233,7 +233,6 @@ def test_a_query_that_is_its_own_key_is_bounded_soundly() -> None:
     assert_sound(Network("same", nn.Sequential(Masked(scale=2.0)).eval(), (4,), 3), 0.3, 2000)
 
 
-@pytest.mark.skipif(not LEGACY, reason="auto_LiRPA 0.7 bounds LayerNorm by operators of its own")
 def test_a_gpt_is_refused_by_path() -> None:
     module = load("workloads", "text-gpt").target().build(lambda _: nn.GELU()).eval()
     subject = embedded(Network("gpt", module, (64,), 256, vocabulary=256), torch.zeros(1, 64, dtype=torch.long))[0]

@@ -13,11 +13,10 @@ from evalsuite import Network, Property, Unsupported
 from pipelines.bounds.layer_norm import least_variance
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
-from pipelines.bounds.surroundings import LEGACY
 
 MakeNetwork = Callable[..., Network]
-# Our own steps, by which release 0.3 bounds norms, go backward alone.
-METHODS = ("ibp", "crown-ibp", "crown") if LEGACY else ("ibp", "forward", "crown-ibp", "crown")
+# Our own steps go backward alone.
+METHODS = ("ibp", "crown-ibp", "crown")
 
 
 class Residual(nn.Module):

@@ -233,8 +233,6 @@ def test_a_mask_is_each_samples_own() -> None:
 
 @pytest.mark.slow
 def test_a_gpt_is_bounded_as_long_as_there_is_time() -> None:
-    if not LEGACY:
-        pytest.skip("this release of auto_LiRPA has a LayerNorm")
     workload = load("workloads", "text-gpt").target()
     subject = Network("text-gpt", workload.build(lambda _: nn.GELU()).eval(), (64,), 256, vocabulary=256)
     tokens = torch.randint(256, (2, 64))
