@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipelines.bounds.curved import OPERATOR, BoundCurved, numbered, operator
+from pipelines.bounds.curved import BoundCurved
 from pipelines.bounds.factors import factors, norm_bounds, normalised
 from pipelines.bounds.first_layers import FirstLayer
+from pipelines.bounds.own import OPERATOR, numbered
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.spread import Norm
-from pipelines.bounds.steps import STEP, BoundStep, step_operator, steps_of
+from pipelines.bounds.steps import BoundStep
 from pipelines.bounds.surroundings import LEGACY, at_home
 
 # Names that differ between the releases: the argument, the option and the method.
@@ -122,7 +123,7 @@ class Engine:
     """One converted network: bounds of C times its logits over regions.
 
     Args:
-        module: float64, eval mode, with `Curved` in the place of the activations.
+        module: float64, eval mode, with `Own` in the place of the activations.
         input_shape: of one input.
         iterations: of alpha-CROWN.
         patches: whether convolutions propagate as patches: half the time of matrices, but only plain chains of
@@ -142,8 +143,7 @@ class Engine:
         self._layers: list[FirstLayer] | None = None
         self._intervals: tuple[Pairs, dict[str, tuple[torch.Tensor, torch.Tensor]]] | None = None
         with at_home():
-            made = {OPERATOR: operator(numbered(module)), STEP: step_operator(steps_of(module))}
-            self._module = _Module(module, example, bound_opts=options, custom_ops=made)
+            self._module = _Module(module, example, bound_opts=options, custom_ops={OPERATOR: numbered(module)})
             self._module.known, self._module.tightest = {}, {}
             self._module.eval()
 
@@ -152,7 +152,6 @@ class Engine:
         """The ONNX operators of the traced `module`, with their attributes."""
         with at_home():
             numbered(module)
-            steps_of(module)
             parsed = parse_module(module, (torch.zeros(1, *input_shape, dtype=torch.float64),))[0]
         return [(each.op, each.attr) for each in parsed]
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import torch
-from torch import nn
 
 from evalsuite import Activation, interval, relax
 from pipelines.bounds.surroundings import at_home
-
-OPERATOR = "evalsuite::Curved"
 
 # How near a line must be to the function at both ends to be taken for a chord, and how far these must be apart.
 _NEAR = 1e-6
@@ -58,53 +54,13 @@ class Shape:
         # 2**-48 times the threshold covers the rounding of the difference.
         return float((self.traits.value(factor * edge) / factor - edge).abs()) + 2.0**-48 * self.threshold
 
+    def operator(self, *given: Any) -> BoundCurved:
+        """See `Meaning`."""
+        return BoundCurved(self, *given)
+
     def bends(self) -> bool:
         """Whether f has a curved piece: of what is piecewise linear lines are told by slopes, not by points."""
         return self.traits.shape != ""
-
-
-class _Function(torch.autograd.Function):
-    """A shape's values, which exporters write as one operator with the number of the shape."""
-
-    @staticmethod
-    def symbolic(graph: Any, x: Any, _: Shape, number: int) -> Any:
-        made = graph.op(OPERATOR, x, number_i=number)
-        made.setType(x.type())
-        return made
-
-    @staticmethod
-    def forward(_: Any, x: torch.Tensor, shape: Shape, __: int) -> torch.Tensor:
-        return shape.value(x)
-
-
-class Curved(nn.Module):
-    """Stands for an activation in the network that auto_LiRPA converts; `number` is its place among the shapes."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.shape, self.number = shape, -1
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The values of the shape at x, of the shape of x."""
-        y: torch.Tensor = _Function.apply(x, self.shape, self.number)  # type: ignore[no-untyped-call]
-        return y
-
-
-def numbered(module: nn.Module) -> tuple[Shape, ...]:
-    """The shapes of a module's `Curved`, which learn their numbers."""
-    found = [each for each in module.modules() if isinstance(each, Curved)]
-    for number, each in enumerate(found):
-        each.number = number
-    return tuple(each.shape for each in found)
-
-
-def operator(shapes: tuple[Shape, ...]) -> Callable[..., BoundCurved]:
-    """What makes auto_LiRPA's operator for a node, by its attributes."""
-
-    def make(attr: Any = None, inputs: Any = None, output_index: int = 0, options: Any = None) -> BoundCurved:
-        return BoundCurved(shapes[int(attr["number"])], attr, inputs, output_index, options)
-
-    return make
 
 
 class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]

@@ -53,20 +53,6 @@ class Margins:
         margins, lower, upper, allowance = (torch.cat([getattr(each, name) for each in parts]) for name in _ROWS)
         return Margins(margins, lower, upper, allowance, inputs)
 
-    def within(self, other: Margins) -> Margins:
-        """These bounds, narrowed by others of the same properties; those of the activations' inputs too."""
-        inputs = [
-            (torch.maximum(low, least), torch.minimum(high, most))
-            for (low, high), (least, most) in zip(self.inputs, other.inputs, strict=True)
-        ]
-        return Margins(
-            torch.maximum(self.margins, other.margins),
-            torch.maximum(self.lower, other.lower),
-            torch.minimum(self.upper, other.upper),
-            torch.minimum(self.allowance, other.allowance),
-            inputs,
-        )
-
 
 def rows_of(properties: list[Property], classes: int) -> torch.Tensor:
     """(properties, 2 classes - 1, classes): what the logits are multiplied by for the margins, then themselves."""

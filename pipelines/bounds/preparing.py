@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from evalsuite import SOFTPLUS, Activation, Found, Unsupported, census, clip
-from pipelines.bounds.curved import Curved, Shape
+from pipelines.bounds.curved import Shape
+from pipelines.bounds.own import Own
 from pipelines.bounds.survey import changed
 
 _LAYERS = (
@@ -38,7 +39,7 @@ def _is_softplus(row: Activation, module: nn.Module) -> bool:
 
 
 def prepared(module: nn.Module) -> nn.Module:
-    """A float64 copy: curved activations as `Curved`, no Dropout, BatchNorm folded into the convolution before it.
+    """A float64 copy: curved activations as `Own`, no Dropout, BatchNorm folded into the convolution before it.
 
     Folding spares bound propagation an operator whose input bounds it would compute for nothing.
 
@@ -76,7 +77,7 @@ def stand_in(found: Found) -> nn.Module:
     if found.traits.name == "relu":
         return found.module
     try:
-        return Curved(shape_of(found))
+        return Own(shape_of(found))
     except ValueError as error:
         raise Unsupported(f"no sound bounds for {found.path} ({type(found.module).__name__}): {error}") from error
 

@@ -17,8 +17,9 @@ from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 
 from evalsuite import Unsupported
+from pipelines.bounds.own import Own
 from pipelines.bounds.preparing import activations, stand_in
-from pipelines.bounds.steps import Affine, Greatest, Matrices, Normalised, Rule, Softmax, Step, Times, Total
+from pipelines.bounds.steps import Affine, Greatest, Matrices, Normalised, Rule, Softmax, Times, Total
 
 Shape = tuple[int, ...]
 # What auto_LiRPA bounds by operators of its own that were compared with samples.
@@ -190,7 +191,7 @@ class _Stepper:
 
     def _step(self, node: fx.Node, rule: Rule, given: list[Any], shape: Shape) -> fx.Node:
         name = next(each for number in range(10**6) if not hasattr(self.module, each := f"step_{number}"))
-        self.module.add_submodule(name, Step(rule, shape[1:]))
+        self.module.add_submodule(name, Own(rule, shape[1:]))
         made = self.module.graph.call_module(name, tuple(given))
         self.shapes[made] = shape
         return made

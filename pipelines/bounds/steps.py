@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from pipelines.bounds.softmax import softmax_lines, softmax_range, through, visible
 from pipelines.bounds.surroundings import at_home
 
-STEP = "evalsuite::Step"
 _LEAST = -1e300
 
 with at_home():
@@ -48,6 +46,10 @@ class Rule(ABC):
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
         """An affine map of the operands that is below (sign 1) or above (-1) `rows` (rows, batch, *shape) times the
         values; the ends of an affine map's operands tell their shapes alone."""
+
+    def operator(self, *given: Any) -> BoundStep:
+        """See `Meaning`."""
+        return BoundStep(self, *given)
 
 
 @dataclass(frozen=True)
@@ -318,50 +320,6 @@ class Greatest(Rule):
         found = rows.new_zeros(*rows.shape[:3], low[0, 0].numel())
         found = found.scatter_add(3, places.expand(len(rows), *places.shape), kept)
         return [found.view(*rows.shape[:3], *low.shape[2:])], constant.flatten(2).sum(2)
-
-
-class _Function(torch.autograd.Function):
-    """A rule's values, which exporters write as one operator with the number of the step."""
-
-    @staticmethod
-    def symbolic(graph: Any, _: Rule, number: int, shape: tuple[int, ...], *operands: Any) -> Any:
-        made = graph.op(STEP, *operands, number_i=number)
-        made.setType(operands[0].type().with_sizes([1, *shape]))
-        return made
-
-    @staticmethod
-    def forward(_: Any, rule: Rule, __: int, ___: tuple[int, ...], *operands: Tensor) -> Tensor:
-        return rule.value(*operands)
-
-
-class Step(nn.Module):
-    """Stands for an operation in the network that auto_LiRPA converts; `shape` is that of a sample's result."""
-
-    def __init__(self, rule: Rule, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.rule, self.shape, self.number = rule, shape, -1
-
-    def forward(self, *operands: Tensor) -> Tensor:
-        """The values that the rule computes of the operands, (batch, *shape)."""
-        y: Tensor = _Function.apply(self.rule, self.number, self.shape, *operands)  # type: ignore[no-untyped-call]
-        return y
-
-
-def steps_of(module: nn.Module) -> tuple[Rule, ...]:
-    """The rules of a module's steps, which learn their numbers."""
-    found = [each for each in module.modules() if isinstance(each, Step)]
-    for number, each in enumerate(found):
-        each.number = number
-    return tuple(each.rule for each in found)
-
-
-def step_operator(rules: tuple[Rule, ...]) -> Callable[..., BoundStep]:
-    """What makes auto_LiRPA's operator for a node, by its attributes."""
-
-    def make(attr: Any = None, inputs: Any = None, output_index: int = 0, options: Any = None) -> BoundStep:
-        return BoundStep(rules[int(attr["number"])], attr, inputs, output_index, options)
-
-    return make
 
 
 class BoundStep(Bound):  # type: ignore[misc]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from evalsuite import Unsupported
 from pipelines.bounds.adapter import Engine
-from pipelines.bounds.curved import OPERATOR
-from pipelines.bounds.steps import STEP
+from pipelines.bounds.own import OPERATOR, Own
+from pipelines.bounds.steps import Rule
 
 # Operators whose bounds were sampled in the tests. Not x / sqrt(y), which release 0.3 takes for a LayerNorm without its
 # epsilon, nor softmax, which is unsound, and products of activations: our own steps stand for these. Not Gather, whose
@@ -21,11 +20,11 @@ from pipelines.bounds.steps import STEP
 ALLOWED = {
     "onnx::Add", "onnx::AveragePool", "onnx::BatchNormalization", "onnx::Concat", "onnx::Constant", "onnx::Conv",
     "onnx::Flatten", "onnx::Gemm", "onnx::GlobalAveragePool", "onnx::MaxPool", "onnx::Relu", "onnx::Reshape",
-    "onnx::Sub", "onnx::Unsqueeze", OPERATOR, STEP,
+    "onnx::Sub", "onnx::Unsqueeze", OPERATOR,
 }  # fmt: skip
 _WINDOWED = ("onnx::Conv", "onnx::MaxPool", "onnx::AveragePool")
-# Where one of these is, patches were not compared with matrices.
-_MATRICES = {"onnx::Concat", "onnx::Reshape", "onnx::Sub", "onnx::Unsqueeze", STEP}
+# Where one of these is, or a rule of our own, patches were not compared with matrices.
+_MATRICES = {"onnx::Concat", "onnx::Reshape", "onnx::Sub", "onnx::Unsqueeze"}
 # The functions of torch that exporters write as an operator of another name.
 _MADE_BY = {
     "Softmax": ("scaled_dot_product_attention",), "MatMul": ("scaled_dot_product_attention", "__matmul__", "bmm"),
@@ -33,32 +32,6 @@ _MADE_BY = {
     "aten::ATen": ("scaled_dot_product_attention",), "Max": ("maximum", "clamp", "clamp_min"),
     "Min": ("minimum", "clamp", "clamp_max"), "Clip": ("clamp", "clamp_", "clamp_min", "clamp_max"),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What a traced network consists of.
-
-    Args:
-        refused: the operators for which there are no trustworthy bounds, by name, sorted, with the modules that call
-            them.
-        plain: every window is square, with the same stride and padding on all sides, undilated and ungrouped, and
-            only sums join branches: there patches give the bounds that matrices give.
-    """
-
-    refused: list[str]
-    plain: bool
-
-
-def survey(module: nn.Module, input_shape: tuple[int, ...]) -> Survey:
-    """What the traced `module` consists of."""
-    operators = Engine.operators(module, input_shape)
-    unknown = {op.removeprefix("onnx::") for op, _ in operators if op not in ALLOWED}
-    refused = {_placed(name, module, input_shape) for name in unknown}
-    refused |= {told for each in operators if (told := _refused_geometry(*each))}
-    windows = [attributes for op, attributes in operators if op in _WINDOWED]
-    joined = any(op in _MATRICES for op, _ in operators)
-    return Survey(sorted(refused), not refused and not joined and all(_is_plain(each) for each in windows))
 
 
 def changed(module: nn.Module) -> bool:
@@ -119,12 +92,17 @@ def _is_plain(window: Any) -> bool:
 def plain_windows(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
     """Whether convolutions may propagate as patches. Raises Unsupported, naming what has no trustworthy bounds."""
     try:
-        found = survey(module, input_shape)
+        operators = Engine.operators(module, input_shape)
+        unknown = {op.removeprefix("onnx::") for op, _ in operators if op not in ALLOWED}
+        refused = {_placed(name, module, input_shape) for name in unknown}
     except (RuntimeError, NotImplementedError, TypeError) as error:
         told = _placed("Softmax", module, input_shape)
         if told != "Softmax":
             raise Unsupported(f"no sound bounds for {told}") from error
         raise Unsupported(f"the network could not be traced: {(str(error).splitlines() or [''])[0]}") from error
-    if found.refused:
-        raise Unsupported(f"no sound bounds for {', '.join(found.refused)}")
-    return found.plain
+    refused |= {told for each in operators if (told := _refused_geometry(*each))}
+    if refused:
+        raise Unsupported(f"no sound bounds for {', '.join(sorted(refused))}")
+    if any(isinstance(each, Own) and isinstance(each.meaning, Rule) for each in module.modules()):
+        return False
+    return not any(op in _MATRICES or (op in _WINDOWED and not _is_plain(window)) for op, window in operators)
