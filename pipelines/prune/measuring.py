@@ -23,9 +23,10 @@ from evalsuite import (
     worsening,
 )
 from pipelines.prune.conv1d import conv1d_to_linear
-from pipelines.prune.cost import runtime_metrics, size_metrics
+from pipelines.prune.cost import runtime_metrics
 from pipelines.prune.narrowing import Narrowed, narrow, probe_of
 from pipelines.prune.obstacles import check_weights
+from pipelines.prune.size import size_metrics
 
 if TYPE_CHECKING:
     from pipelines.prune import Prune

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from evalsuite import (
     Bench,
@@ -35,6 +34,7 @@ from pipelines.prune.exact.layers import read_layers
 from pipelines.prune.exact.proofs import NOTHING_REMOVED, Proof, Prover, difference_bound
 from pipelines.prune.exact.removing import Removed, remove_all
 from pipelines.prune.exact.training import train
+from pipelines.prune.size import size_metrics
 
 if TYPE_CHECKING:
     from pipelines.prune.exact import ExactPrune
@@ -73,7 +73,8 @@ def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
         *_proven(original, removed, bench, tolerance),
         _equality("smt", prover.network(original, removed)),
         *_unit_proofs(units),
-        *_costs(given, original, removed.module, bench),
+        *_scores(given, original, removed.module, bench),
+        *size_metrics(original, removed.module, network.example(1)),
         Metric("training_epochs", options.epochs, "count", Direction.NEUTRAL),
     ]
     path = _write(removed, units, bench.folder / "units.json")
@@ -178,27 +179,9 @@ def _unit_proofs(proofs: list[Proof]) -> list[Metric]:
     return metrics
 
 
-def _costs(given: nn.Module, original: nn.Module, narrowed: nn.Module, bench: Bench) -> list[Metric]:
+def _scores(given: nn.Module, original: nn.Module, narrowed: nn.Module, bench: Bench) -> list[Metric]:
     start, before, after = scores([given, original, narrowed], bench.data.test, batch=_BATCH)
-    sizes = [sum(each.numel() for each in module.parameters()) for module in (original, narrowed)]
-    macs = [_macs(module, bench.data.input_shape) for module in (original, narrowed)]
-    return [
-        before.named("{}_before_removal"),
-        after.headline,
-        worsening(start.headline, after.headline),
-        Metric("parameters", sizes[1], "count", Direction.LOWER),
-        Metric("parameter_fraction", sizes[1] / sizes[0], "share", Direction.LOWER),
-        Metric("macs", macs[1], "count", Direction.LOWER),
-        Metric("mac_fraction", macs[1] / macs[0], "share", Direction.LOWER),
-    ]
-
-
-@torch.no_grad()
-def _macs(module: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """The multiply-accumulates of one sample: half the operations that torch's counter finds."""
-    with FlopCounterMode(display=False) as counter:
-        module(torch.zeros(1, *input_shape))
-    return int(counter.get_total_flops()) // 2
+    return [before.named("{}_before_removal"), after.headline, worsening(start.headline, after.headline)]
 
 
 def _write(removed: Removed, proofs: list[Proof], path: Path) -> Path:

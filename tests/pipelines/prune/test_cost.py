@@ -10,7 +10,8 @@ from torch import nn
 
 from evalsuite import export_onnx
 from evalsuite.workloads.transformer import Attention
-from pipelines.prune.cost import macs_of, parameters_of, peak_bytes
+from pipelines.prune.cost import peak_bytes
+from pipelines.prune.size import macs_of, parameters_of
 
 
 def test_peak_of_a_chain_is_its_widest_pair(tmp_path: Path) -> None:

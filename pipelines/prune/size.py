@@ -1,0 +1,51 @@
+"""How large networks are: parameters, and multiply-accumulates."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from evalsuite import Direction, Inputs, Metric
+
+LOWER = Direction.LOWER
+
+
+def parameters_of(module: nn.Module) -> int:
+    """How many there are, shared ones once."""
+    return sum(each.numel() for each in module.parameters())
+
+
+def macs_of(module: nn.Module, example: Inputs) -> float:
+    """Multiply-accumulates of matrix products, convolutions and attention for `example`, a batch of one."""
+    counter = FlopCounterMode(display=False)
+    # The counter knows no fused attention: as single products it is counted.
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+            copy.deepcopy(module)(example)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+    return counter.get_total_flops() / 2
+
+
+def size_metrics(unpruned: nn.Module, pruned: nn.Module, example: Inputs) -> list[Metric]:
+    """Parameters and multiply-accumulates, and what share of the unpruned network's they are."""
+    macs, all_macs = macs_of(pruned, example), macs_of(unpruned, example)
+    parameters = parameters_of(pruned)
+    return [
+        Metric("parameters", parameters, "count", LOWER),
+        Metric("parameter_fraction", parameters / parameters_of(unpruned), "share", LOWER),
+        Metric("macs", macs, "count", LOWER),
+        Metric(
+            "mac_fraction",
+            macs / all_macs if all_macs else None,
+            "share",
+            LOWER,
+            reason="" if all_macs else "no matrix product or convolution is known in it",
+        ),
+    ]
