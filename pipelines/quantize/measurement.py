@@ -41,8 +41,7 @@ from pipelines.quantize.integer_measurement import IntegerStudy
 from pipelines.quantize.mixed_precision import metrics_of_plan, search
 from pipelines.quantize.onnx_file import measure_file
 from pipelines.quantize.placement import Bits, Scheme
-from pipelines.quantize.qcdq import check_exportable, export_qcdq
-from pipelines.quantize.qonnx import export_qonnx
+from pipelines.quantize.qcdq import check_exportable, export_qcdq, export_qonnx
 from pipelines.quantize.sensitivity import metrics_of_sensitivity, sensitivity
 from pipelines.quantize.tracing import at_a_time, trace
 from pipelines.quantize.training import least_bits, metrics_of_training, train, train_scales

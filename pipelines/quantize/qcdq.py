@@ -1,21 +1,24 @@
-"""Writing a calibrated network as ONNX with QuantizeLinear, Clip and DequantizeLinear nodes (QCDQ)."""
+"""Writing a calibrated network as ONNX: with QuantizeLinear, Clip and DequantizeLinear nodes (QCDQ), and as QONNX."""
 
 from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
 from brevitas.export import export_onnx_qcdq
+from brevitas.export import export_qonnx as export_by_brevitas
 from onnx import numpy_helper
 from torch import fx, nn
 from torch.backends import mha
 from torch.nn import functional
 from torch.onnx import OnnxExporterError
+from torch.onnx.errors import UnsupportedOperatorError
 
 from evalsuite import Inputs, Unsupported, input_names, leaves, mapped
 from pipelines.quantize.rewriting import explicit_padding, fixed_shapes, flat_products
@@ -23,6 +26,8 @@ from pipelines.quantize.tracing import ADAPTIVE, layer_of
 
 # Opset 20, that of the float32 file, writes GELU as one operator, so both files run the same kernel. IR 9 came with it.
 _OPSET, _IR = 20, 9
+# What FPGA compilers read; GELU is written as Div, Erf, Add and Mul there.
+_QONNX_OPSET, _QONNX_IR = 13, 8
 _ADAPTIVE_FUNCTIONS = (
     functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_max_pool1d,
     functional.adaptive_max_pool2d, torch.adaptive_avg_pool1d, torch.adaptive_max_pool1d,
@@ -77,11 +82,37 @@ def export_qcdq(
     except OnnxExporterError as error:
         text = str(error).partition("\n")[0].partition("  [Caused by")[0]
         raise Unsupported(f"QCDQ: {text}; write that layer with operators of ONNX {_OPSET}") from error
+    _finish(path, _IR, lambda model: (fixed_shapes(model, given), flat_products(model, given)))
+
+
+def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) -> None:
+    """Write `path` as QONNX (arXiv 2206.07527), for FPGAs: one Quant node of any width per quantizer, float32 between.
+
+    Dynamic batch, input "input", output "logits". Unlike in QCDQ, widths below 8 bits are stated in the file. ONNX
+    Runtime does not run it: Quant is an operator of the domain "qonnx.custom_op.general", which the package qonnx
+    executes.
+
+    Args:
+        quantized: calibrated; stays as it is.
+        input_shape: of one input.
+        path: the file.
+
+    Raises:
+        Unsupported: a float island, such as attention, has no operator in this opset.
+    """
+    try:
+        _write(export_by_brevitas, quantized, {"input": torch.zeros(2, *input_shape)}, path, _QONNX_OPSET)
+    except UnsupportedOperatorError as error:
+        raise Unsupported(f"QONNX: {str(error).splitlines()[0]}") from error
+    _finish(path, _QONNX_IR)
+
+
+def _finish(path: Path, ir: int, rewrite: Callable[[onnx.ModelProto], Any] = lambda _: None) -> None:
+    """Rewrite the file that Brevitas wrote, and check it."""
     model = onnx.load(str(path))
-    model.ir_version = _IR
+    model.ir_version = ir
     explicit_padding(model)  # first: the others run the graph
-    fixed_shapes(model, given)
-    flat_products(model, given)
+    rewrite(model)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
 
@@ -103,12 +134,19 @@ def _export(quantized: fx.GraphModule, example: Inputs, path: Path) -> None:
     if not isinstance(pair, torch.Tensor):
         quantized = _apart(quantized, list(taken))
         taken = {node.name: taken[node.name] for node in quantized.graph.nodes if node.op == "placeholder"}
-    export_onnx_qcdq(
+    _write(export_onnx_qcdq, quantized, taken, path, _OPSET)
+
+
+def _write(
+    export: Callable[..., Any], quantized: nn.Module, taken: dict[str, torch.Tensor], path: Path, opset: int
+) -> None:
+    """One of Brevitas' exports; `taken` are the inputs by their names in the file."""
+    export(
         quantized,
         tuple(taken.values()),
         export_path=str(path),
         dynamo=False,  # torch's newer exporter cannot write quantized biases
-        opset_version=_OPSET,
+        opset_version=opset,
         keep_initializers_as_inputs=False,  # a constant that is an input too is never folded
         input_names=list(taken),
         output_names=["logits"],

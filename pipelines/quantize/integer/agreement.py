@@ -12,7 +12,7 @@ from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
 from evalsuite import Samples, pieces
-from pipelines.quantize.integer.exactly import Exactly, in_float64, quantizers_of
+from pipelines.quantize.integer.exactly import in_float64, quantizers_of, real_steps
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.islands import quantize
 from pipelines.quantize.integer.network import INPUT, IntegerNetwork, Integers
@@ -163,7 +163,7 @@ def recorded_integers(quantized: fx.GraphModule, inputs: torch.Tensor) -> dict[s
 def _local_differences(
     quantized: fx.GraphModule, network: IntegerNetwork, inputs: torch.Tensor, made: dict[str, Integers]
 ) -> list[Disagreement]:
-    steps = Exactly(quantized, network, made).steps(inputs)
+    steps = real_steps(quantized, network, made, inputs)
     tensors = {INPUT: inputs.numpy() if network.tokens else made[INPUT]}
     found = []
     for operation in network.operations:

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import torch
 from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
+from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
-from torch.nn import functional
 
 from pipelines.quantize.integer.lowering import grid_of
-from pipelines.quantize.integer.network import INPUT, Convolution, Grid, IntegerNetwork, Integers, Linear
+from pipelines.quantize.integer.network import INPUT, Convolution, IntegerNetwork, Integers, Linear
 from pipelines.quantize.tracing import layer_of
 
 _QUANTIZE_INPUT = "quantize_input"
@@ -89,69 +89,36 @@ def _reach(kernel: Any, scale: torch.Tensor, greatest: int) -> torch.Tensor:
 
 
 class _Step(nn.Module):
-    """Stands for a quantizer, in float64: keeps what it is given, in steps of its grid, and hands on integers given.
-
-    Args:
-        grid: of the quantizer.
-        integers: to hand on, whatever it is given.
+    """Stands for a quantizer of the network in float64: keeps what it is given, in steps of its grid, and hands on
+    integers given, whatever it is given.
     """
 
-    def __init__(self, grid: Grid, integers: Integers) -> None:
+    def __init__(self, layer: QuantIdentity, integers: Integers) -> None:
         super().__init__()
-        self._grid = grid
-        self._made = torch.from_numpy(grid.scale * (integers - grid.zero_point))
+        self._grid, self._layer = grid_of(layer), layer
+        self._made = torch.from_numpy(self._grid.scale * (integers - self._grid.zero_point))
         self.steps: npt.NDArray[np.float64] = np.empty(0)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.steps = x.numpy() / self._grid.scale + self._grid.zero_point
-        return self._made
+    def forward(self, x: torch.Tensor | QuantTensor) -> Any:
+        real = x.value if isinstance(x, QuantTensor) else x
+        self.steps = real.numpy() / self._grid.scale + self._grid.zero_point
+        return self._layer(self._made)
 
 
-class _Exact(nn.Module):
-    """A quantized layer on the real values of its integer weights and biases, in float64."""
-
-    def __init__(self, layer: nn.Module, operation: Linear | Convolution) -> None:
-        super().__init__()
-        shape = (-1, *[1] * (operation.weight.ndim - 1))
-        scales = np.broadcast_to(operation.scale, len(operation.weight))
-        self._layer = layer
-        self._weight = torch.from_numpy(operation.weight * (scales / operation.input.scale).reshape(shape))
-        self._bias = torch.from_numpy(operation.bias * scales)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        layer = self._layer
-        if isinstance(layer, nn.Linear):
-            return functional.linear(x, self._weight, self._bias)
-        if not isinstance(layer, (nn.Conv1d, nn.Conv2d)):
-            raise TypeError(f"no quantized layer: {type(layer).__name__}")
-        convolve = functional.conv1d if isinstance(layer, nn.Conv1d) else functional.conv2d
-        made: torch.Tensor = convolve(
-            x, self._weight, self._bias, layer.stride, layer.padding, layer.dilation, layer.groups
-        )
-        return made
-
-
-class Exactly:
-    """The fake-quantized network in float64, from the scales, integer weights and biases that `network` has.
+def real_steps(
+    quantized: fx.GraphModule, network: IntegerNetwork, integers: dict[str, Integers], inputs: torch.Tensor
+) -> dict[str, npt.NDArray[np.float64]]:
+    """What each quantizer rounds, in steps of its grid, in float64.
 
     Args:
         quantized: stays as it is.
         network: what `lower` made of it.
         integers: by quantizer, to hand on instead of what it would round.
+        inputs: of the network.
     """
-
-    def __init__(self, quantized: fx.GraphModule, network: IntegerNetwork, integers: dict[str, Integers]) -> None:
-        self._tokens = network.tokens
-        self._steps = {name: _Step(grid_of(layer), integers[name]) for name, layer in quantizers_of(quantized)}
-        self._module = copy.deepcopy(quantized).double()
-        for name, step in self._steps.items():
-            setattr(self._module, _QUANTIZE_INPUT if name == INPUT else name, step)
-        for operation in network.operations:
-            if isinstance(operation, (Linear, Convolution)):
-                layer = self._module.get_submodule(operation.name)
-                setattr(self._module, operation.name, _Exact(layer, operation))
-
-    def steps(self, inputs: torch.Tensor) -> dict[str, npt.NDArray[np.float64]]:
-        """What each quantizer rounds of a batch, in steps of its grid: float64 of its input's shape, by name."""
-        self._module(inputs if self._tokens else inputs.double())
-        return {name: step.steps for name, step in self._steps.items()}
+    exact = in_float64(quantized, network)
+    steps = {name: _Step(layer, integers[name]) for name, layer in quantizers_of(exact)}
+    for name, step in steps.items():
+        setattr(exact, _QUANTIZE_INPUT if name == INPUT else name, step)
+    exact(inputs if network.tokens else inputs.double())
+    return {name: step.steps for name, step in steps.items()}

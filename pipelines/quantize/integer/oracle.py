@@ -111,17 +111,20 @@ def _products(name: str, values: Integers, multiplier: Integers) -> Integers:
     return values
 
 
-@apply.register
-def _(operation: Linear, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
+@apply.register(Linear)
+@apply.register(Convolution)
+def _(operation: Linear | Convolution, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
     centred = inputs[0].astype(np.int64) - operation.input.zero_point
-    return _accumulators(operation.name, centred @ operation.weight.T.astype(np.int64) + operation.bias)
+    products, axis = weighted(operation, centred, operation.weight), -1 if isinstance(operation, Linear) else 1
+    return _accumulators(operation.name, products + along(operation.bias, axis, products.ndim))
 
 
-@apply.register
-def _(operation: Convolution, inputs: Sequence[Integers], rounding: Rounding) -> Integers:
-    centred = inputs[0].astype(np.int64) - operation.input.zero_point
-    products = correlate(centred, operation.weight.astype(np.int64), operation)
-    return _accumulators(operation.name, products + along(operation.bias, 1, products.ndim))
+def weighted(operation: Linear | Convolution, centred: Integers, weight: Integers) -> Integers:
+    """The sums of products of a layer, with a weight of its shape, int64."""
+    kind = _kind(centred, weight, weight[0].size)
+    x, w = centred.astype(kind), weight.astype(kind)
+    sums = x @ w.T if isinstance(operation, Linear) else correlate(x, w, operation)
+    return np.asarray(sums.astype(np.int64))
 
 
 @apply.register
@@ -213,11 +216,17 @@ def _(operation: MatrixProduct | Product, inputs: Sequence[Integers], rounding: 
 
 
 def _matmul(first: Integers, second: Integers) -> Integers:
-    """The product of matrices; in float64, for which there are fast kernels, where no partial sum can be rounded."""
-    reach = first.shape[-1] * int(np.abs(first).max(initial=0)) * int(np.abs(second).max(initial=0))
-    if reach >= 2**53:
-        return np.asarray(first @ second)
-    return np.asarray((first.astype(np.float64) @ second.astype(np.float64)).astype(np.int64))
+    kind = _kind(first, second, first.shape[-1])
+    return np.asarray((first.astype(kind) @ second.astype(kind)).astype(np.int64))
+
+
+def _kind(first: Integers, second: Integers, terms: int) -> npt.DTypeLike:
+    """The type in which to sum products: float64, for which there are fast kernels, where it cannot round a sum.
+
+    Python's integers are for what 64 bits might not hold.
+    """
+    reach = terms * int(np.abs(first).max(initial=0)) * int(np.abs(second.astype(np.int64)).max(initial=0))
+    return np.float64 if reach < 2**53 else np.int64 if reach < 2**63 else object
 
 
 @apply.register

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, singledispatch
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pipelines.quantize.integer.network import (
     INPUT,
@@ -31,7 +29,7 @@ from pipelines.quantize.integer.network import (
     SumPool,
     Table,
 )
-from pipelines.quantize.integer.oracle import apply, correlate, every, polynomial
+from pipelines.quantize.integer.oracle import apply, every, polynomial, weighted
 from pipelines.quantize.integer.transformer import (
     QUOTIENT_BITS,
     Affine,
@@ -45,7 +43,6 @@ from pipelines.quantize.integer.transformer import (
 )
 
 ACCUMULATOR_BITS = 32
-_EXACT_FLOAT = 2**53
 _RESCALED_BITS = 63
 
 
@@ -183,7 +180,10 @@ def _accumulate(operation: Linear | Convolution | SumPool, inputs: Span) -> tupl
         return span, Sum(int(pool([np.minimum(lower, 0)]).min()), int(pool([np.maximum(upper, 0)]).max()))
     weight, bias = operation.weight.astype(np.int64), _along_channels(operation)
     rising, falling = np.maximum(weight, 0), np.minimum(weight, 0)
-    total = partial(_weigh, operation)
+
+    def total(factors: Integers, values: Integers) -> Integers:
+        return np.asarray(weighted(operation, values[None], factors)[0])
+
     ends = total(rising, lower) + total(falling, upper), total(rising, upper) + total(falling, lower)
     # A term lies between its least and greatest product; where both have one sign, leaving it out gives 0.
     least = total(rising, np.minimum(lower, 0)) + total(falling, np.maximum(upper, 0)) + np.minimum(bias, 0)
@@ -205,16 +205,6 @@ def _without_limits(operation: SumPool) -> SumPool:
 def _along_channels(operation: Linear | Convolution) -> Integers:
     bias = operation.bias.astype(np.int64)
     return bias if isinstance(operation, Linear) else bias.reshape(-1, *(1 for _ in operation.stride))
-
-
-def _weigh(operation: Linear | Convolution, weight: Integers, centred: Integers) -> Integers:
-    """The exact weighted sums of one sample, int64."""
-    terms = int(np.prod(weight.shape[1:]))
-    exact = terms * int(np.abs(weight).max(initial=0)) * int(np.abs(centred).max(initial=0)) < _EXACT_FLOAT
-    kind: Any = np.float64 if exact else object
-    x, w = centred[None].astype(kind), weight.astype(kind)
-    sums: npt.NDArray[Any] = x @ w.T if isinstance(operation, Linear) else correlate(x, w, operation)
-    return np.asarray(sums[0].astype(np.int64))
 
 
 def apply_sample(operation: Operation, inputs: Sequence[Integers], rounding: Rounding) -> Integers:

@@ -14,7 +14,7 @@ from onnx.reference.op_run import OpRun
 from torch import nn
 
 from pipelines.quantize.placement import Bits, Scheme
-from pipelines.quantize.qonnx import export_qonnx
+from pipelines.quantize.qcdq import export_qonnx
 from pipelines.quantize.treatment import quantize
 
 DOMAIN = "qonnx.custom_op.general"
