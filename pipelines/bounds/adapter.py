@@ -15,12 +15,10 @@ import torch
 from torch import nn
 
 from pipelines.bounds.curved import BoundCurved
-from pipelines.bounds.factors import factors, norm_bounds, normalised
-from pipelines.bounds.first_layers import FirstLayer
 from pipelines.bounds.own import OPERATOR, numbered
-from pipelines.bounds.regions import Regions
+from pipelines.bounds.regions import FirstLayer, Regions
 from pipelines.bounds.spread import Norm
-from pipelines.bounds.steps import BoundStep
+from pipelines.bounds.steps import BoundStep, factors, norm_bounds, normalised
 from pipelines.bounds.surroundings import LEGACY, at_home
 
 # Names that differ between the releases: the argument, the option and the method.

@@ -13,8 +13,7 @@ from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, fa
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.graph_certification import certify_graph
-from pipelines.bounds.memory import Memory
-from pipelines.bounds.pace import Pace
+from pipelines.bounds.limits import Memory, Pace
 from pipelines.bounds.propagation import Distrusted, Margins, Propagation, proven
 from pipelines.bounds.radius import search
 from pipelines.bounds.rows import Found, Rows

@@ -16,8 +16,7 @@ from pipelines.bounds import METHODS
 from pipelines.bounds.adapter import Engine, Pairs
 from pipelines.bounds.functions import with_modules
 from pipelines.bounds.margins import Margins, of_margins, proven, rows_of
-from pipelines.bounds.naming import layer_names
-from pipelines.bounds.preparing import prepared, refuse_overwritten, refuse_values
+from pipelines.bounds.preparing import layer_names, prepared, refuse_overwritten, refuse_values
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.stepping import stepped

@@ -24,8 +24,7 @@ from pipelines.bounds import certification as certification_module
 from pipelines.bounds import memory as memory_module
 from pipelines.bounds.certification import Certification
 from pipelines.bounds.graph_certification import certify_graph
-from pipelines.bounds.memory import Memory
-from pipelines.bounds.pace import Pace
+from pipelines.bounds.limits import Memory, Pace
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.samples import Samples
 
