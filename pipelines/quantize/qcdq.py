@@ -82,7 +82,12 @@ def export_qcdq(
     except OnnxExporterError as error:
         text = str(error).partition("\n")[0].partition("  [Caused by")[0]
         raise Unsupported(f"QCDQ: {text}; write that layer with operators of ONNX {_OPSET}") from error
-    _finish(path, _IR, lambda model: (fixed_shapes(model, given), flat_products(model, given)))
+
+    def rewrite(model: onnx.ModelProto) -> None:
+        fixed_shapes(model, given)
+        flat_products(model, given)
+
+    _finish(path, _IR, rewrite)
 
 
 def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) -> None:
@@ -107,12 +112,13 @@ def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path)
     _finish(path, _QONNX_IR)
 
 
-def _finish(path: Path, ir: int, rewrite: Callable[[onnx.ModelProto], Any] = lambda _: None) -> None:
+def _finish(path: Path, ir: int, rewrite: Callable[[onnx.ModelProto], None] | None = None) -> None:
     """Rewrite the file that Brevitas wrote, and check it."""
     model = onnx.load(str(path))
     model.ir_version = ir
     explicit_padding(model)  # first: the others run the graph
-    rewrite(model)
+    if rewrite is not None:
+        rewrite(model)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
 
