@@ -21,7 +21,7 @@ from evalsuite import Bench, Data, Metric, Network, Property, Split, Unsupported
 from evalsuite.testing import check_stage
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds import certification as certification_module
-from pipelines.bounds import memory as memory_module
+from pipelines.bounds import limits as limits_module
 from pipelines.bounds.certification import Certification
 from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.limits import Memory, Pace
@@ -461,7 +461,7 @@ def test_memory_is_what_was_taken_in_between() -> None:
 
 
 def test_memory_without_a_mark_to_reset_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(memory_module, "_RESET", tmp_path / "missing" / "clear_refs")
+    monkeypatch.setattr(limits_module, "_RESET", tmp_path / "missing" / "clear_refs")
     memory = Memory()
     with memory.measured("ibp"):
         torch.ones(8).sum()
