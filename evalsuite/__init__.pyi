@@ -528,7 +528,6 @@ from .verification import (
     verify as verify,
 )
 from .verification.cascade import decide as decide
-from .verification.difference import with_difference as with_difference
 from .verification.dual import Carried as Carried
 from .verification.dual import Dual as Dual
 from .verification.dual import Parts as Parts
