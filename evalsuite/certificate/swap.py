@@ -18,7 +18,7 @@ from evalsuite.verification.onnx_reader import graph_of_typed
 from evalsuite.verification.propagation import Propagation
 
 # Entries of the values of the boxes that are bounded at once.
-_ENTRIES = 2**14
+_ENTRIES = 2**12
 # Beyond these, lambda times a value, or its inverse, could overflow.
 _SOFTEST, _HARDEST = 1e-100, 1e100
 
