@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from evalsuite.certificate.propagation import Propagation
-from evalsuite.certificate.routes import Twins, read_twins
+from evalsuite.certificate.reading import activations, read_module, with_activations
+from evalsuite.verification.graph import Pointwise
+from evalsuite.verification.onnx_reader import graph_of_typed
+from evalsuite.verification.propagation import Propagation
 
-# Bytes of the largest array of coefficients of the boxes that are bounded at once.
-_BYTES = 2**24
+# Boxes that are bounded at once, times the entries of the widest value.
+_ENTRIES = 2**14
+_EPS = torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +29,21 @@ class UnitBounds:
     upper: torch.Tensor
 
 
-class _Reaching(Propagation):
-    """A propagation that tells the intervals before its activations."""
-
-    def reached(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [level.reach.a for level in self._levels]
-
-
 @torch.no_grad()
 def preactivation_bounds(module: nn.Module, lower: torch.Tensor, upper: torch.Tensor) -> list[UnitBounds]:
     """Bounds of the inputs of every activation of `module` over boxes, in the order in which they are applied.
 
     Interval arithmetic and backward linear bounds (CROWN, arXiv 1811.00866) are intersected, as neither is always the
-    tighter one. The statement is about the real functions of the float32 parameters; rounding here is accounted for.
+    tighter one; units of ReLU that intervals know to be on or off are bounded by these alone. The statement is about
+    the real functions of the float32 parameters; rounding here is accounted for.
 
     Args:
-        module: affine layers and activations, one behind the other, in any mode: eval mode is meant.
+        module: of one real input, in any mode: eval mode is meant.
         lower: (boxes, *input_shape), float32 or float64.
         upper: of the same shape, >= lower.
 
     Raises:
-        Unsupported: a layer or an activation without a rule, named by its dotted path; values beyond 1e100.
+        Unsupported: an operation without sound bounds, named by its dotted path; values beyond 1e100.
         ValueError: boxes that are no boxes.
 
     Example: docs/reference.md#certify-a-swap
@@ -55,15 +52,25 @@ def preactivation_bounds(module: nn.Module, lower: torch.Tensor, upper: torch.Te
         raise ValueError(f"boxes must be (boxes, *input_shape), got {tuple(lower.shape)} and {tuple(upper.shape)}")
     if not bool((lower.isfinite() & upper.isfinite() & (lower <= upper)).all()):
         raise ValueError("a box is reversed, or has an end that is NaN or infinite")
-    twins = read_twins(module, tuple(lower.shape[1:]))
+    typed = read_module(module, tuple(lower.shape[1:]))
+    curves = activations(typed)
+    graph = graph_of_typed(with_activations(typed, curves), "input")
+    nodes = (node for node in graph.nodes if isinstance(node.operation, Pointwise))
+    places = [next(node for node in nodes if node.name == typed.nodes[at].name) for at in curves]
+    batch = max(1, _ENTRIES // max(node.size for node in graph.nodes))
     low, high = lower.double().flatten(1), upper.double().flatten(1)
-    batch = max(1, _BYTES // (8 * twins.largest))
-    parts = [_reached(twins, low[at : at + batch], high[at : at + batch]) for at in range(0, len(low), batch)]
+    parts = [Propagation(graph, low[at : at + batch], high[at : at + batch]) for at in range(0, len(low), batch)]
     return [
-        UnitBounds(place.path, *(torch.cat(ends) for ends in zip(*(part[at] for part in parts), strict=True)))
-        for at, place in enumerate(twins.smooth.places)
+        UnitBounds(place.name, *_unscaled([part.intervals[place.sources[0]] for part in parts], curve.hardness))
+        for place, curve in zip(places, curves.values(), strict=True)
     ]
 
 
-def _reached(twins: Twins, lower: torch.Tensor, upper: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return _Reaching(twins, lower, upper).reached()
+def _unscaled(parts: list[tuple[torch.Tensor, torch.Tensor]], scale: torch.Tensor | None) -> list[torch.Tensor]:
+    """The ends of the boxes' intervals, divided by lambda."""
+    ends = [torch.cat(each) for each in zip(*parts, strict=True)]
+    if scale is None:
+        return ends
+    # One for all units, or one per channel.
+    scale = scale.double().flatten().repeat_interleave(ends[0].shape[1] // scale.numel())
+    return [each / scale + sign * 64 * _EPS * (each / scale).abs() for each, sign in zip(ends, (-1, 1), strict=True)]

@@ -7,13 +7,18 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from evalsuite.certificate.propagation import Propagation, Rows
-from evalsuite.certificate.routes import Twins, read_twins
+from evalsuite.activations import RELU
+from evalsuite.certificate.reading import given_way, read_module, with_activations
+from evalsuite.contract import Unsupported
+from evalsuite.graph.operations import Pointwise
+from evalsuite.verification.difference import with_difference
+from evalsuite.verification.graph import Graph
+from evalsuite.verification.onnx_reader import graph_of_typed
+from evalsuite.verification.propagation import Propagation
 
-# Bytes of the largest array of coefficients of the boxes that are bounded at once.
-_BYTES = 2**24
+# Entries of the values of the boxes that are bounded at once.
+_ENTRIES = 2**12
 # Beyond these, lambda times a value, or its inverse, could overflow.
 _SOFTEST, _HARDEST = 1e-100, 1e100
 
@@ -69,7 +74,7 @@ def certify_swap(
     The statement is about the real functions of the float32 parameters; float64 rounding here is accounted for.
 
     Args:
-        module: affine layers and activations, one behind the other, in any mode: eval mode is meant.
+        module: of one real input, in any mode: eval mode is meant.
         lower: (boxes, *input_shape), float32 or float64.
         upper: of the same shape, >= lower.
         swapped: the network after the swap; by default the same weights with ReLU in each activation's place.
@@ -77,7 +82,7 @@ def certify_swap(
         labels: (boxes,); by default the class that `module` predicts at each box's middle.
 
     Raises:
-        Unsupported: a layer or an activation without a rule, named by its dotted path; values beyond 1e100.
+        Unsupported: an operation without sound bounds, named by its dotted path; values beyond 1e100.
         ValueError: boxes that are no boxes; labels or a hardness out of range.
 
     Example: docs/reference.md#certify-a-swap
@@ -90,16 +95,56 @@ def certify_swap(
 class SwapBounds:
     """Certificates of one network and its swap, for several sets of boxes or hardnesses: the network is read once.
 
-    Arguments and errors are those of `certify_swap`.
+    Both networks are bounded as one graph, in which what they differ by is followed from layer to layer: see
+    `evalsuite.verification.difference`.
+
+    Arguments and errors are those of `certify_swap`. `check` is called often; what it raises ends a computation. For
+    deadlines.
 
     Example: docs/reference.md#certify-a-swap
     """
 
-    def __init__(self, module: nn.Module, input_shape: tuple[int, ...], *, swapped: nn.Module | None = None) -> None:
-        self._shape = input_shape
-        self._twins = read_twins(module, input_shape, swapped)
-        self.batch = max(1, _BYTES // (8 * self._twins.largest))
+    def __init__(
+        self,
+        module: nn.Module,
+        input_shape: tuple[int, ...],
+        *,
+        swapped: nn.Module | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._shape, self._check = input_shape, check
+        self._smooth = read_module(module, input_shape)
+        curves = given_way(self._smooth).values()
+        if not curves:
+            raise Unsupported("no activation to swap: the network has none that gives way to ReLU")
+        self.swaps = any(each.traits.name != RELU.name for each in curves)
+        """Whether any activation is another than ReLU."""
+        self._swapped = None if swapped is None else read_module(swapped, input_shape)
+        self._pairs: dict[float | None, Graph] = {}
+        self.batch = max(1, _ENTRIES // max(node.size for node in self._pair(None).nodes))
         """How many boxes are bounded at once."""
+
+    def _pair(self, hardness: float | None) -> Graph:
+        """The graph whose outputs are the difference, those of the smooth network and those of the swapped one."""
+        if hardness is not None and not 0 < hardness < float("inf"):
+            raise ValueError(f"hardness must be finite and > 0, got {hardness}")
+        if hardness is not None and not _SOFTEST <= hardness <= _HARDEST:
+            raise ValueError(f"hardness must be in [{_SOFTEST:g}, {_HARDEST:g}], got {hardness}")
+        if hardness not in self._pairs:
+            before, swapped = given_way(self._smooth), self._swapped
+            if hardness is not None:
+                scale = None if hardness == 1 else torch.tensor(hardness, dtype=torch.float64)
+                before = {at: replace(each, hardness=scale) for at, each in before.items()}
+            after = {at: replace(each, traits=RELU, deviation=0.0) for at, each in before.items()}
+            if swapped is not None:
+                after = _in_units_of(before, given_way(swapped))
+            sides = (self._smooth, before), (swapped or self._smooth, after)
+            first, second = (graph_of_typed(with_activations(*side), "input") for side in sides)
+            try:
+                self._pairs = {hardness: with_difference(first, second)}
+            except ValueError as error:
+                raise Unsupported(f"the swapped network is of other shapes: {error}") from error
+        return self._pairs[hardness]
 
     @torch.no_grad()
     def certify(
@@ -112,17 +157,17 @@ class SwapBounds:
     ) -> SwapCertificate:
         """The certificate of each box, of the network with its own hardness or the given one."""
         lower, upper = _checked(lower, upper, self._shape)
-        twins = self._twins if hardness is None else _hardened(self._twins, hardness)
+        pair = self._pair(hardness)
+        outputs = pair.outputs // 3
         if labels is None:
-            labels = twins.smooth.value((lower + upper) / 2).argmax(1)
-        outputs = len(twins.relu[-1].bias)
+            labels = pair((lower + upper) / 2)[:, outputs : 2 * outputs].argmax(1)
         if labels.is_floating_point() or labels.dtype == torch.bool:
             raise ValueError(f"labels must be integers, got {labels.dtype}")
         labels = labels.long()
         if labels.shape != lower.shape[:1] or not bool(((labels >= 0) & (labels < outputs)).all()):
             raise ValueError(f"labels must be {len(lower)} classes in [0, {outputs}), got {labels}")
         parts = [
-            _certified(twins, *(each[at : at + self.batch] for each in (lower, upper, labels)))
+            _certified(pair, self._check, *(each[at : at + self.batch] for each in (lower, upper, labels)))
             for at in range(0, len(lower), self.batch)
         ]
         names = SwapCertificate.__dataclass_fields__
@@ -130,16 +175,9 @@ class SwapBounds:
 
     def difference(self, x: torch.Tensor, *, hardness: float | None = None) -> torch.Tensor:
         """d at inputs (batch, *input_shape), (batch, outputs): evaluated in float64, not bounded; differentiable."""
-        twins = self._twins if hardness is None else _hardened(self._twins, hardness)
-        values = x.double().flatten(1)
-        for map_ in twins.relu[:-1]:
-            values = functional.linear(values, map_.weight, map_.bias).relu()
-        before, after = twins.smooth.maps[-1], twins.relu[-1]
-        moved = functional.linear(twins.smooth.hidden(x.double()), before.weight) - functional.linear(
-            values, after.weight
-        )
-        # Added to each, a large bias that both have in common would leave its rounding errors.
-        return moved + (before.bias - after.bias)
+        found = self._pair(hardness)(x.double().flatten(1))
+        # Made of differences: added to each, what both have in common would leave its rounding errors.
+        return found[:, : found.shape[1] // 3]
 
     def disruption(self, lower: torch.Tensor, upper: torch.Tensor) -> Callable[[float], float]:
         """lambda -> the greatest |d| possible in any of the boxes, of any output, if every activation has that lambda.
@@ -149,21 +187,22 @@ class SwapBounds:
         return lambda hardness: float(self.certify(lower, upper, hardness=hardness).disruption.max())
 
 
+def _in_units_of(before: dict[int, Pointwise], after: dict[int, Pointwise]) -> dict[int, Pointwise]:
+    """Each ReLU as relu(lambda x) / lambda, which it is, with the lambda of the activation that it replaced."""
+    if len(before) != len(after):
+        return after
+    return {
+        at: replace(own, hardness=each.hardness) if own.traits.name == RELU.name else own
+        for each, (at, own) in zip(before.values(), after.items(), strict=True)
+    }
+
+
 def _checked(lower: torch.Tensor, upper: torch.Tensor, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     if lower.shape != upper.shape or tuple(lower.shape[1:]) != shape or not len(lower):
         raise ValueError(f"boxes must be (boxes, {shape}), got {tuple(lower.shape)} and {tuple(upper.shape)}")
     if not bool((lower.isfinite() & upper.isfinite() & (lower <= upper)).all()):
         raise ValueError("a box is reversed, or has an end that is NaN or infinite")
-    return lower.double(), upper.double()
-
-
-def _hardened(twins: Twins, hardness: float) -> Twins:
-    if not 0 < hardness < float("inf"):
-        raise ValueError(f"hardness must be finite and > 0, got {hardness}")
-    if not _SOFTEST <= hardness <= _HARDEST:
-        raise ValueError(f"hardness must be in [{_SOFTEST:g}, {_HARDEST:g}], got {hardness}")
-    places = [replace(place, hardness=torch.full_like(place.hardness, hardness)) for place in twins.smooth.places]
-    return replace(twins, smooth=replace(twins.smooth, places=places))
+    return lower.double().flatten(1), upper.double().flatten(1)
 
 
 def _margin_rows(labels: torch.Tensor, outputs: int) -> torch.Tensor:
@@ -173,20 +212,27 @@ def _margin_rows(labels: torch.Tensor, outputs: int) -> torch.Tensor:
     return identity[labels][:, None] - others
 
 
-def _certified(twins: Twins, lower: torch.Tensor, upper: torch.Tensor, labels: torch.Tensor) -> SwapCertificate:
-    propagation = Propagation(twins, lower.flatten(1), upper.flatten(1))
-    outputs = len(twins.relu[-1].bias)
-    eye = torch.eye(outputs, dtype=torch.float64)
-    both = torch.cat([eye, -eye])
-    found = torch.maximum(propagation.bounds(Rows(d=both)), propagation.bounds(Rows(a=both, b=-both)))
-    known = propagation.outputs.d
-    rows = _margin_rows(labels, outputs)
-    before = propagation.bounds(Rows(a=rows))
-    after = torch.maximum(propagation.bounds(Rows(b=rows)), propagation.bounds(Rows(a=rows, d=-rows)))
+def _certified(
+    pair: Graph, check: Callable[[], None], lower: torch.Tensor, upper: torch.Tensor, labels: torch.Tensor
+) -> SwapCertificate:
+    # Of a box that is a point, intervals are only as wide as rounding makes them, and lines gain nothing.
+    bounds = Propagation(pair, lower, upper, backward=bool((lower < upper).any()), check=check)
+    count = pair.outputs // 3
+    margins = _margin_rows(labels, count)
+    eye = torch.eye(count, dtype=torch.float64).expand(len(lower), -1, -1)
+    none, less = torch.zeros_like(eye), torch.zeros_like(margins)
+    apart = torch.cat([torch.cat([eye, none, none], 2), torch.cat([-eye, none, none], 2)], 1)
+    asked = [[margins, less], [less, margins], [margins, less]]
+    rows = [torch.cat([-margins if at == 2 else less, *each], 2) for at, each in enumerate(asked)]
+    found = bounds.lower_bounds(torch.cat([apart, *rows], 1)).value
+    alone = bounds.lower_bounds(apart, related=False).value
+    met = torch.maximum(found[:, : 2 * count], alone)
+    before, after, moved = found[:, 2 * count :].chunk(3, 1)
+    known_low, known_high = (each[:, :count] for each in bounds.outputs)
     return SwapCertificate(
-        torch.maximum(found[:, :outputs], known[0]),
-        torch.minimum(-found[:, outputs:], known[1]),
+        torch.maximum(met[:, :count], known_low),
+        torch.minimum(-met[:, count:], known_high),
         labels,
         before,
-        after,
+        torch.maximum(after, moved),
     )

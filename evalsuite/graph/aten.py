@@ -286,9 +286,15 @@ def _max_pool(
 
 def _average_pool(c: Call, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False,
                   counts: bool = True, divisor: int | None = None) -> Value:  # fmt: skip
-    count = len(c.node(x).shape) - 2
+    before = c.node(x).shape
+    if len(before) == 2:  # along the last axis: torch takes the batch for channels
+        x = c.reshaped(x, (before[0], 1, before[1]))
+    count = max(len(before) - 2, 1)
     kernel = tupled(kernel, count)
-    return c.add(AveragePool(kernel, tupled(stride or kernel, count), tupled(padding, count), ceil, counts, divisor), x)
+    pooled = c.add(
+        AveragePool(kernel, tupled(stride or kernel, count), tupled(padding, count), ceil, counts, divisor), x
+    )
+    return c.reshaped(pooled, c.shape) if len(before) == 2 else pooled
 
 
 def _masked(c: Call, x: Any, mask: Any, fill: Any) -> Value:

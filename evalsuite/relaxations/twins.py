@@ -1,10 +1,11 @@
-"""Sound planes of an activation pair on boxes: the smooth f(a), ReLU(b), and their difference q = f(a) - ReLU(b).
+"""Sound planes of what two activations differ by on boxes: first(a) - second(b), with d = a - b.
 
-With d = a - b and the gap h(x) = f(x) - ReLU(x), the difference is told in two ways, and unit by unit the one whose
-planes are nearer to each other is taken:
+Of one activation, f(a) - f(b) = s d with s in the range of f' (mean value theorem). Of a smooth f and ReLU, with the
+gap h(x) = f(x) - ReLU(x), it is told in two ways, and unit by unit the one whose planes are nearer to each other is
+taken:
 
     q = h(a) + (ReLU(a) - ReLU(b)),   ReLU(a) - ReLU(b) = s d with s in {0}, {1} or [0, 1],
-    q = h(b) + (f(a) - f(b)),         f(a) - f(b) = s d with s in the range of f' (mean value theorem).
+    q = h(b) + (f(a) - f(b)),         f(a) - f(b) = s d with s in the range of f'.
 
 Lines of f(a) and of ReLU(b), each for itself, would be sound too, but they forget that a and b move together: taken
 where they are nearer, they made the bounds 30 times wider (digits-mlp, lambda = 160, eps = 0.01).
@@ -20,7 +21,6 @@ from functools import cache
 import torch
 
 from evalsuite.activations import RELU, Activation
-from evalsuite.contract import Unsupported
 from evalsuite.relaxations.lines import interval, relax
 
 Interval = tuple[torch.Tensor, torch.Tensor]
@@ -31,17 +31,8 @@ _UNITS = 64 * _EPS
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An activation: its dotted path and traits, and lambda of each unit, (units,) float64."""
-
-    path: str
-    traits: Activation
-    hardness: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class Form:
-    """d * difference + a * smooth + b * relu + constant, each (batch, units)."""
+    """d * difference + a * first + b * second + constant, each (batch, units)."""
 
     d: torch.Tensor
     a: torch.Tensor
@@ -59,79 +50,79 @@ class Planes:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Intervals of an activation's inputs, (batch, units) each: smooth a, relu b, and d = a - b."""
+    """Intervals of two activations' inputs, (batch, units) each: a, b, and d = a - b."""
 
     a: Interval
     b: Interval
     d: Interval
 
 
-def check_place(place: Place) -> None:
-    """Raise Unsupported for an activation without sound lines here, naming its path."""
-    traits = place.traits
-    if traits.name == RELU.name:
-        return
-    # A row with parameters speaks for their initial values, and its numbers may be larger than its inputs.
-    if traits.row_of is not None or traits.shape != _SHAPE or traits.kinks or not _is_even(traits):
-        raise Unsupported(
-            f"no certificate for {place.path or 'the network'}: no bounds of {traits.name} minus ReLU are known"
+def are_twins(first: Activation, second: Activation) -> bool:
+    """Whether planes of first(a) - second(b) are known: of one activation, or of a smooth one and ReLU."""
+    if first == second:
+        return first.name == RELU.name or bool(
+            first.shape and not first.kinks and not first.row_of and not first.parameters
         )
+    others = [each for each in (first, second) if each.name != RELU.name]
+    # A row with parameters speaks for their initial values, and its numbers may be larger than its inputs.
+    return len(others) == 1 and others[0].row_of is None and others[0].shape == _SHAPE and _is_even(others[0])
 
 
 @cache
 def _is_even(traits: Activation) -> bool:
     z = torch.linspace(0, 40, 4001, dtype=torch.float64)
-    return bool(((traits.value(z) - traits.value(-z) - z).abs() <= 1e-12 * (1 + z)).all())
+    return not traits.kinks and bool(((traits.value(z) - traits.value(-z) - z).abs() <= 1e-12 * (1 + z)).all())
 
 
 @torch.no_grad()
-def smooth_planes(place: Place, a: Interval) -> Planes:
-    """Planes of f(a), in a alone."""
-    if place.traits.name == RELU.name:
-        return _in_a(relu_planes(a))
-    lines = relax(place.traits, *a, hardness=place.hardness)
-    zero = torch.zeros_like(a[0])
-    return Planes(
-        Form(zero, lines.lower_slope, zero, lines.lower_intercept),
-        Form(zero, lines.upper_slope, zero, lines.upper_intercept),
-    )
+def apart_planes(first: Activation, second: Activation, reach: Reach) -> Planes | None:
+    """Planes of first(a) - second(b); None of activations that are no twins."""
+    found = apart(first, second, reach)
+    return None if found is None else found[0]
 
 
 @torch.no_grad()
-def smooth_range(place: Place, a: Interval) -> Interval:
-    """Bounds of f(a), elementwise, for a within its interval."""
-    if place.traits.name == RELU.name:
-        return a[0].relu(), a[1].relu()
-    return interval(place.traits, *a, hardness=place.hardness)
+def apart(first: Activation, second: Activation, reach: Reach) -> tuple[Planes, Interval] | None:
+    """Planes of first(a) - second(b), and its interval; None of activations that are no twins."""
+    if not are_twins(first, second):
+        return None
+    if first == second:
+        slopes = _slopes(first, *_both(reach))
+        return mean_planes(slopes, reach.d), mean_range(slopes, reach.d)
+    if second.name == RELU.name:
+        return _gap_planes(first, reach), _gap_range(first, reach)
+    low, high = reach.d
+    turned = Reach(reach.b, reach.a, (-high, -low))
+    planes, (least, most) = _gap_planes(second, turned), _gap_range(second, turned)
+    sides = (Form(each.d, -each.b, -each.a, -each.constant) for each in (planes.upper, planes.lower))
+    return Planes(*sides), (-most, -least)
 
 
-@torch.no_grad()
-def relu_planes(b: Interval) -> Planes:
-    """Planes of ReLU(b), in b alone: CROWN's adaptive lower slope, the chord above (arXiv 1811.00866, table 2)."""
-    low, high = b
-    zero = torch.zeros_like(low)
-    on, off = low >= 0, high <= 0
-    width = torch.where(on | off, 1.0, high - low)
-    steep = torch.where(on, 1.0, torch.where(off, 0.0, high / width))
-    above = torch.where(on | off, zero, torch.maximum(-steep * low, high - steep * high) + _UNITS * (high - low))
-    flat = torch.where(on, 1.0, torch.where(off, 0.0, (high > -low).double()))
-    return Planes(Form(zero, zero, flat, zero), Form(zero, zero, steep, above))
+def mean_planes(slopes: Interval, d: Interval) -> Planes:
+    """Planes of s d for s in `slopes` and d in its interval."""
+    zero = torch.zeros_like(d[0])
+    return Planes(*(Form(slope, zero, zero, offset) for slope, offset in _multiple(slopes, d)))
 
 
-def _in_a(planes: Planes) -> Planes:
-    return Planes(*(Form(each.d, each.b, each.a, each.constant) for each in (planes.lower, planes.upper)))
+def mean_range(slopes: Interval, d: Interval) -> Interval:
+    """The interval of s d for s in `slopes` and d in its interval."""
+    products = torch.stack([slope * end for slope in slopes for end in d])
+    slack = _UNITS * products.abs().amax(0)
+    return products.amin(0) - slack, products.amax(0) + slack
 
 
-@torch.no_grad()
-def _slopes(place: Place, low: torch.Tensor, high: torch.Tensor) -> Interval:
+def _both(reach: Reach) -> Interval:
+    return torch.minimum(reach.a[0], reach.b[0]), torch.maximum(reach.a[1], reach.b[1])
+
+
+def _slopes(traits: Activation, low: torch.Tensor, high: torch.Tensor) -> Interval:
     """The range of f' on [low, high]: its ends and, where they are inside, the inflections."""
-    if place.traits.name == RELU.name:
+    if traits.name == RELU.name:
         return (low > 0).double(), (high > 0).double()
-    low, high = place.hardness * low, place.hardness * high
-    ends = place.traits.slope(low), place.traits.slope(high)
+    ends = traits.slope(low), traits.slope(high)
     least, most = torch.minimum(*ends), torch.maximum(*ends)
-    for at in place.traits.inflections:
-        there = place.traits.slope(torch.tensor(at, dtype=torch.float64))
+    for at in traits.inflections:
+        there = traits.slope(torch.tensor(at, dtype=torch.float64))
         # An end may be rounded past the inflection.
         inside = (low <= at + 1e-9) & (at - 1e-9 <= high)
         least = torch.where(inside, torch.minimum(least, there), least)
@@ -162,22 +153,13 @@ def _mirrored(x: Interval) -> Interval:
     return -torch.maximum(low.abs(), high.abs()), -nearest
 
 
-def _gap_range(place: Place, x: Interval) -> Interval:
-    """The interval of h(x) = f(-|x|)."""
-    if place.traits.name == RELU.name:
-        return torch.zeros_like(x[0]), torch.zeros_like(x[0])
-    return interval(place.traits, *_mirrored(x), hardness=place.hardness)
-
-
-def _gap(place: Place, x: Interval) -> tuple[Interval, Interval]:
+def _gap(traits: Activation, x: Interval) -> tuple[Interval, Interval]:
     """Lines below and above h(x) = f(-|x|): (slope, intercept) of each; constants where 0 is inside."""
     low, high = x
     zero = torch.zeros_like(low)
-    if place.traits.name == RELU.name:
-        return (zero, zero), (zero, zero)
     inside = (low < 0) & (high > 0)
-    lines = relax(place.traits, *_mirrored(x), hardness=place.hardness)
-    least, most = _gap_range(place, x)
+    mirrored = _mirrored(x)
+    lines, (least, most) = relax(traits, *mirrored), interval(traits, *mirrored)
     sign = torch.where(low >= 0, -1.0, 1.0)
     return (
         (torch.where(inside, zero, sign * lines.lower_slope), torch.where(inside, least, lines.lower_intercept)),
@@ -185,19 +167,11 @@ def _gap(place: Place, x: Interval) -> tuple[Interval, Interval]:
     )
 
 
-def _ways(place: Place, reach: Reach) -> list[tuple[Interval, Interval]]:
-    """For each of the two ways: the range of the factor s of d, and the interval whose gap is added."""
-    both = torch.minimum(reach.a[0], reach.b[0]), torch.maximum(reach.a[1], reach.b[1])
-    of_relu = (both[0] > 0).double(), (both[1] > 0).double()
-    return [(of_relu, reach.a), (_slopes(place, *both), reach.b)]
-
-
-@torch.no_grad()
-def difference_planes(place: Place, reach: Reach) -> Planes:
+def _gap_planes(traits: Activation, reach: Reach) -> Planes:
     """Planes of q = f(a) - ReLU(b): of the two ways above the one whose planes are nearer at the interval's middle."""
-    zero = torch.zeros_like(reach.a[0])
+    zero, both = torch.zeros_like(reach.a[0]), _both(reach)
     ways = []
-    for slopes, of_gap in _ways(place, reach):
+    for slopes, of_gap in ((_slopes(RELU, *both), reach.a), (_slopes(traits, *both), reach.b)):
         forms = [
             Form(
                 multiple[0],
@@ -205,45 +179,19 @@ def difference_planes(place: Place, reach: Reach) -> Planes:
                 gap[0] if of_gap is reach.b else zero,
                 multiple[1] + gap[1] + side * _UNITS * (multiple[1].abs() + gap[1].abs()),
             )
-            for multiple, gap, side in zip(_multiple(slopes, reach.d), _gap(place, of_gap), (-1, 1), strict=True)
+            for multiple, gap, side in zip(_multiple(slopes, reach.d), _gap(traits, of_gap), (-1, 1), strict=True)
         ]
         ways.append(Planes(forms[0], forms[1]))
     return _nearest(ways, reach)
 
 
-@torch.no_grad()
-def apart_planes(first: Activation, second: Activation, reach: Reach) -> Planes | None:
-    """Planes of first(a) - second(b): of one activation, or of a smooth one and ReLU; None of any others."""
-    own, other = (Place("", each, torch.ones((), dtype=torch.float64)) for each in (first, second))
-    if first.name == second.name and first == second:
-        if first.name != RELU.name and (not first.shape or first.kinks or first.row_of or first.parameters):
-            return None
-        slopes = _slopes(own, torch.minimum(reach.a[0], reach.b[0]), torch.maximum(reach.a[1], reach.b[1]))
-        zero = torch.zeros_like(slopes[0])
-        return Planes(*(Form(slope, zero, zero, offset) for slope, offset in _multiple(slopes, reach.d)))
-    if RELU.name not in (first.name, second.name):
-        return None
-    try:
-        check_place(own)
-        check_place(other)
-    except Unsupported:
-        return None
-    if second.name == RELU.name:
-        return difference_planes(own, reach)
-    low, high = reach.d
-    turned = difference_planes(other, Reach(reach.b, reach.a, (-high, -low)))
-    return Planes(*(Form(each.d, -each.b, -each.a, -each.constant) for each in (turned.upper, turned.lower)))
-
-
-@torch.no_grad()
-def difference_range(place: Place, reach: Reach) -> Interval:
+def _gap_range(traits: Activation, reach: Reach) -> Interval:
     """The interval of q by both ways."""
-    ends = []
-    for slopes, of_gap in _ways(place, reach):
-        products = torch.stack([slope * end for slope in slopes for end in reach.d])
-        least, most = _gap_range(place, of_gap)
-        slack = _UNITS * (products.abs().amax(0) + least.abs() + most.abs())
-        ends.append((products.amin(0) + least - slack, products.amax(0) + most + slack))
+    ends, both = [], _both(reach)
+    for slopes, of_gap in ((_slopes(RELU, *both), reach.a), (_slopes(traits, *both), reach.b)):
+        (low, high), (least, most) = mean_range(slopes, reach.d), interval(traits, *_mirrored(of_gap))
+        slack = _UNITS * torch.maximum(least.abs(), most.abs())
+        ends.append((low + least - slack, high + most + slack))
     return torch.maximum(ends[0][0], ends[1][0]), torch.minimum(ends[0][1], ends[1][1])
 
 

@@ -3,6 +3,10 @@
 `side_by_side` has a node of what each two activations differ by, where the networks have as many, one behind the other:
 bounds follow the difference from layer to layer (arXiv 2001.03662, 2009.09943). Of layers of other sizes, as where
 channels were pruned, those units are compared which behave most alike at random inputs; bounds hold whichever they are.
+
+`with_difference` has, of two networks of the same nodes, a node of what each two of their values differ by, made of
+what those before differ by: of an affine map, A a - B b = A (a - b) + (A - B) b, and what both add cancels. Where the
+networks do not differ yet there is none.
 """
 
 from __future__ import annotations
@@ -10,13 +14,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 
 import torch
 
-from evalsuite.verification.graph import Affine, Difference, Graph, Node, Operation, Pointwise, renumbered
-from evalsuite.verification.linear import Dense, Linear, Same, Select
-from evalsuite.verification.nonlinear import are_twins
+from evalsuite.relaxations.twins import are_twins
+from evalsuite.verification.graph import (
+    Affine,
+    Convex,
+    Difference,
+    Graph,
+    Maximum,
+    Node,
+    Operation,
+    Pointwise,
+    Product,
+    Rounded,
+    renumbered,
+)
+from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Scale, Select
+from evalsuite.verification.nonlinear import are_related
 
 # At which units are matched, and how many of the one network by how many of the other at most.
 _POINTS, _MOST_MATCHED = 64, 2**22
@@ -42,7 +59,112 @@ def with_difference(first: Graph, second: Graph) -> Graph:
     _check(first, second)
     eye = torch.eye(first.outputs, dtype=torch.float64)
     none = torch.zeros_like(eye)
-    return _joined(first, second, {}, torch.cat([eye, eye, none]), torch.cat([-eye, none, eye]))
+    if not _are_alike(first, second):
+        return _joined(first, second, _twins(first, second), torch.cat([eye, eye, none]), torch.cat([-eye, none, eye]))
+    pair = _Pair(first, second)
+    own, other, apart = pair.places[first.output]
+    parts = [(own, torch.cat([none, eye, none])), (other, torch.cat([none, none, eye]))]
+    if apart is not None:
+        parts.append((apart, torch.cat([eye, none, none])))
+    bias = torch.zeros(3 * first.outputs, dtype=torch.float64)
+    node = Node("difference", Affine(tuple((value, Dense(weight)) for value, weight in parts), bias), len(bias))
+    return replace(first, nodes=(*pair.nodes, node), output=len(pair.nodes) + 1, output_shape=(1, len(bias)))
+
+
+def _are_alike(first: Graph, second: Graph) -> bool:
+    """Whether they have the same nodes, but for their numbers."""
+    return (first.output, len(first.nodes)) == (second.output, len(second.nodes)) and all(
+        (type(one.operation), one.sources, one.size) == (type(other.operation), other.sources, other.size)
+        for one, other in zip(first.nodes, second.nodes, strict=True)
+    )
+
+
+class _Pair:
+    """The nodes of two networks that are alike, with those of what they differ by; `places` of each value: its two
+    and their difference, None where it is 0.
+    """
+
+    def __init__(self, first: Graph, second: Graph) -> None:
+        self.nodes = list[Node]()
+        self.places: list[tuple[int, int, int | None]] = [(0, 0, None)]
+        for nodes in zip(first.nodes, second.nodes, strict=True):
+            apart = [self.places[each][2] for each in nodes[0].sources]
+            one = renumbered(nodes[0], {old: place[0] for old, place in enumerate(self.places)})
+            other = renumbered(nodes[1], {old: place[1] for old, place in enumerate(self.places)})
+            self.nodes += [one, other]
+            values = len(self.nodes) - 1, len(self.nodes)
+            self.places.append((*values, self._apart(one, other, values, apart)))
+
+    def _apart(self, one: Node, other: Node, values: tuple[int, int], apart: list[int | None]) -> int | None:
+        first, second = one.operation, other.operation
+        changes = [_change(*each) for each in zip(_maps(first), _maps(second), strict=True)]
+        if isinstance(first, Affine) and isinstance(second, Affine) and None not in changes:
+            parts = [(before, map_) for (_, map_), before in zip(first.parts, apart, strict=True) if before is not None]
+            for (source, _), change in zip(second.parts, changes, strict=True):
+                parts += [(source, each) for each in change or ()]
+            bias = first.bias - second.bias
+            return self._append(one, *parts, bias=bias) if parts or bool(bias.any()) else None
+        if isinstance(first, Product) and not any(changes) and None not in changes:
+            # x y - x' y' = (x - x') y + x' (y - y')
+            pairs = (apart[0], first.second), (other.sources[0], apart[1])
+            made = [
+                self._add(one, replace(first, first=x, second=y, most=inf))
+                for x, y in pairs if x is not None and y is not None
+            ]  # fmt: skip
+            return self._append(one, *((each, Same()) for each in made)) if made else None
+        if apart == [None] and _are_equal(first, second):
+            return None
+        if not are_related(first, second):
+            return self._append(one, (values[0], Same()), (values[1], Same(-1)))
+        source = apart[0] or self._append(one)
+        return self._add(one, Difference(source, *values, Same(), Same()))
+
+    def _append(self, node: Node, *parts: tuple[int, Linear], bias: torch.Tensor | None = None) -> int:
+        bias = torch.zeros(node.size, dtype=torch.float64) if bias is None else bias
+        return self._add(node, Affine(parts, bias))
+
+    def _add(self, node: Node, operation: Operation) -> int:
+        self.nodes.append(replace(node, operation=operation))
+        return len(self.nodes)
+
+
+def _maps(operation: Operation) -> list[Linear]:
+    if isinstance(operation, Affine):
+        return [map_ for _, map_ in operation.parts]
+    return [operation.left, operation.right] if isinstance(operation, Product) else []
+
+
+def _change(first: Linear, second: Linear) -> list[Linear] | None:
+    """What first - second maps by: nothing where they are equal, and None where it is not known exactly."""
+    if isinstance(first, Dense | Convolution) and isinstance(second, Dense | Convolution):
+        if _geometry(first) != _geometry(second):
+            return None
+        change = first.weight - second.weight
+        return [replace(first, weight=change)] if bool(change.any()) else []
+    if isinstance(first, Adjoint) and isinstance(second, Adjoint):
+        inner = _change(first.of, second.of)
+        return None if inner is None else [Adjoint(each) for each in inner]
+    if isinstance(first, Select) and isinstance(second, Select):
+        return [] if first.inputs == second.inputs and torch.equal(first.index, second.index) else None
+    if isinstance(first, Scale) and isinstance(second, Scale):
+        made = [(first.factor, *first.of), (second.factor, *second.of)]
+        return [] if len(made[0]) == len(made[1]) and all(map(torch.equal, *made)) else None
+    return [] if isinstance(first, Same) and first == second else None
+
+
+def _geometry(map_: Dense | Convolution) -> object:
+    """All that a map is but its numbers."""
+    rest = map_.blocks if isinstance(map_, Dense) else (map_.shape, map_.out_shape, map_.window)
+    return map_.weight.shape, rest
+
+
+def _are_equal(first: Operation, second: Operation) -> bool:
+    """Whether two operations of one value compute the same of the same."""
+    if isinstance(first, Maximum) and isinstance(second, Maximum):
+        return torch.equal(first.windows, second.windows)
+    if isinstance(first, Pointwise | Convex | Rounded) and isinstance(second, Pointwise | Convex | Rounded):
+        return first == replace(second, source=first.source)
+    return False
 
 
 def side_by_side(first: Graph, second: Graph) -> Graph:

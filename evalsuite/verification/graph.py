@@ -89,10 +89,10 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """left(first) - right(second), the values of two `Pointwise` nodes whose operands differ by the value `apart`.
+    """left(first) - right(second), the values of two related nodes whose operands differ by the value `apart`.
 
-    `left` and `right` only choose entries, none of them twice. No node takes it: where rows ask for entries of both
-    values, with opposite signs, they ask for what these differ by.
+    `left` and `right` only choose entries, none of them twice. Where rows ask for entries of both values, with opposite
+    signs, they ask for what these differ by.
     """
 
     apart: int

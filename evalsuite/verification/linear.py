@@ -77,10 +77,14 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """factor * x, elementwise; `terms` is how many units in the last place the factor itself may be off."""
+    """factor * x, elementwise; `terms` is how many units in the last place the factor itself may be off.
+
+    `of` has the numbers that it was computed from, where others may round to the same factor.
+    """
 
     factor: torch.Tensor
     terms: int = 2
+    of: tuple[torch.Tensor, ...] = ()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""

@@ -11,16 +11,17 @@ from math import inf
 
 import torch
 
-from evalsuite.activations import Activation
 from evalsuite.contract import Unsupported
 from evalsuite.relaxations import product
-from evalsuite.relaxations.twins import Form, Reach, apart_planes
-from evalsuite.verification.graph import CONVEX, STEEPEST, Convex, Product
+from evalsuite.relaxations.twins import Reach, are_twins, mean_planes, mean_range
+from evalsuite.relaxations.twins import apart as related
+from evalsuite.verification.graph import CONVEX, STEEPEST, Convex, Operation, Pointwise, Product
 from evalsuite.verification.rounding import EPS, TINY, magnitude, units
 from evalsuite.verification.scalar_lines import Middle
 
 Interval = tuple[torch.Tensor, torch.Tensor]
-_Plane = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+# The slope of each operand, then the intercept.
+_Plane = tuple[torch.Tensor, ...]
 _SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp": torch.exp,
     "exp-of-softmax": torch.exp,
@@ -37,25 +38,26 @@ _CAPPED = 1e-55
 
 
 @dataclass(frozen=True, slots=True)
-class Bilinear:
-    """As `Middle`, of two operands: slope and spread of each, (batch, units) float64."""
+class Joint:
+    """As `Middle`, of several operands: slope and spread of each, (batch, units) float64."""
 
-    slopes: tuple[torch.Tensor, torch.Tensor]
-    spreads: tuple[torch.Tensor, torch.Tensor]
+    slopes: tuple[torch.Tensor, ...]
+    spreads: tuple[torch.Tensor, ...]
     constant: torch.Tensor
     loss: torch.Tensor
 
     @staticmethod
-    def between(lower: _Plane, upper: _Plane, sizes: tuple[torch.Tensor, torch.Tensor], terms: int) -> Bilinear:
-        """Of planes below and above, each (slope, slope, intercept), for operands of magnitudes up to `sizes`.
+    def between(lower: _Plane, upper: _Plane, sizes: tuple[torch.Tensor, ...], terms: int) -> Joint:
+        """Of planes below and above, for operands of magnitudes up to `sizes`.
 
         Carried back, a coefficient of an operand is a sum of at most so many `terms`.
         """
-        rounded = lower[2].abs() + upper[2].abs()
+        rounded = lower[-1].abs() + upper[-1].abs()
         for one, other, size in zip(lower, upper, sizes, strict=False):
             rounded = rounded + (one.abs() + other.abs()) * size
-        x, y, rest = (((one + other) / 2, (other - one) / 2) for one, other in zip(lower, upper, strict=True))
-        return Bilinear((x[0], y[0]), (x[1], y[1]), rest[0], rest[1] + units(terms) * rounded + TINY)
+        *slopes, rest = (((one + other) / 2, (other - one) / 2) for one, other in zip(lower, upper, strict=True))
+        middles, spreads = zip(*slopes, strict=True)
+        return Joint(middles, spreads, rest[0], rest[1] + units(terms) * rounded + TINY)
 
 
 def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[Interval, Middle]:
@@ -92,7 +94,7 @@ def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[In
     return interval, Middle.between((tangent, below), (chord, over), size)
 
 
-def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Interval, Bilinear]:
+def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Interval, Joint]:
     """The interval of the products for operands within their ends, and planes. Raises Unsupported: beyond 1e100."""
     xs, ys = tuple(map(operation.left, first)), tuple(map(operation.right, second))
     try:
@@ -102,8 +104,8 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
     corners = torch.stack([x * y for x in xs for y in ys])
     low, high = corners.amin(0), corners.amax(0)
     low, high = low - 4 * EPS * low.abs() - TINY, high + 4 * EPS * high.abs() + TINY
-    lower = planes.lower_x, planes.lower_y, planes.lower_intercept
-    upper = planes.upper_x, planes.upper_y, planes.upper_intercept
+    lower: _Plane = planes.lower_x, planes.lower_y, planes.lower_intercept
+    upper: _Plane = planes.upper_x, planes.upper_y, planes.upper_intercept
     if operation.most < inf:
         most = operation.most * (1 + 4 * EPS)
         low, high = low.clamp(-most, most), high.clamp(-most, most)
@@ -113,7 +115,7 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
         lower, upper = _flat(gap > high - low, lower, low), _flat(gap > high - low, upper, high)
     # Over all the products that take an operand.
     terms = 8 + low.shape[-1] + operation.left.terms + operation.right.terms
-    return (low, high), Bilinear.between(lower, upper, (magnitude(*xs), magnitude(*ys)), terms)
+    return (low, high), Joint.between(lower, upper, (magnitude(*xs), magnitude(*ys)), terms)
 
 
 def _flat(where: torch.Tensor, plane: _Plane, end: torch.Tensor) -> _Plane:
@@ -122,19 +124,47 @@ def _flat(where: torch.Tensor, plane: _Plane, end: torch.Tensor) -> _Plane:
     return x.masked_fill(where, 0.0), y.masked_fill(where, 0.0), torch.where(where, end, rest)
 
 
-def are_twins(first: Activation, second: Activation) -> bool:
-    """Whether planes of first(x) - second(y) are known."""
-    point = torch.zeros(1, dtype=torch.float64)
-    return apart_planes(first, second, Reach((point, point), (point, point), (point, point))) is not None
+def are_related(first: Operation, second: Operation) -> bool:
+    """Whether planes of the difference of the two values are known."""
+    if isinstance(first, Pointwise) and isinstance(second, Pointwise):
+        return are_twins(first.traits, second.traits)
+    return isinstance(first, Convex) and isinstance(second, Convex) and first.name == second.name
 
 
-def difference(first: Activation, second: Activation, x: Interval, y: Interval, apart: Interval) -> Bilinear:
-    """Planes of first(x) - second(y), which are twins, for operands within their ends and x - y within `apart`."""
-    planes = apart_planes(first, second, Reach(x, y, apart))
-    assert planes is not None
+def difference(
+    first: Operation, second: Operation, x: Interval, y: Interval, apart: Interval
+) -> tuple[Interval, Joint]:
+    """The interval of first(x) - second(y), which are related, and planes in x - y, x and y.
 
-    def plane(form: Form) -> _Plane:
-        return form.d + form.a, form.b - form.d, form.constant
+    The operands are within their ends, and x - y within `apart`.
+    """
+    if isinstance(first, Pointwise) and isinstance(second, Pointwise):
+        known = related(first.traits, second.traits, Reach(x, y, apart))
+        assert known is not None
+        (planes, interval), spare = known, 0.0
+    else:
+        assert isinstance(first, Convex)
+        slopes, spare = _mean(first, x, y)
+        planes, interval = mean_planes(slopes, apart), mean_range(slopes, apart)
+    lower, upper = (
+        (form.d, form.a, form.b, form.constant + side * spare) for form, side in ((planes.lower, -1), (planes.upper, 1))
+    )
+    # Beside the numbers of which the interval is made, those that it is added to and taken from.
+    slack = units(8) * magnitude(*interval) + TINY + spare
+    sizes = magnitude(*apart), magnitude(*x), magnitude(*y)
+    lines = Joint.between(lower, upper, sizes, 8 + x[0].shape[-1])
+    return (interval[0] - slack, interval[1] + slack), lines
 
-    sizes = magnitude(*x), magnitude(*y)
-    return Bilinear.between(plane(planes.lower), plane(planes.upper), sizes, 8 + x[0].shape[-1])
+
+def _mean(convex: Convex, x: Interval, y: Interval) -> tuple[Interval, float]:
+    """By the mean value theorem, slopes from that at the least operand; and what else the difference may be off."""
+    low, high = (each.clamp(min=convex.least) for each in (torch.minimum(x[0], y[0]), torch.maximum(x[1], y[1])))
+    spare = 2 * _CAPPED if convex.name == "reciprocal" else 0.0
+    least, most = _SLOPES[convex.name](low), _SLOPES[convex.name](high)
+    if convex.name == "exp-of-softmax":
+        least, most = (
+            least.masked_fill(high > STEEPEST, 0.0),
+            most.clamp(max=_SLOPES["exp"](torch.tensor(STEEPEST).double())),
+        )
+    slack = _SLACK * torch.maximum(least.abs(), most.abs()) + TINY
+    return (least - slack, most + slack), spare

@@ -154,7 +154,9 @@ def _batch_norm(w: Writer, operation: typed.BatchNorm, x: Tensor) -> Tensor:
     factor = spread.rsqrt() if operation.weight is None else operation.weight / spread.sqrt()
     # Moved before it is scaled: the mean is exact, where its product with the factor would be rounded.
     made = w.shifted(x, _column(-operation.mean, len(x.shape)))
-    made = w.scaled(made, _column(factor, len(x.shape)), terms=_NORM_TERMS)
+    numbers_ = operation.variance, torch.tensor(operation.eps), operation.weight
+    of = tuple(each for each in numbers_ if each is not None)
+    made = w.scaled(made, _column(factor, len(x.shape)), terms=_NORM_TERMS, of=of)
     return made if operation.bias is None else w.shifted(made, _column(operation.bias, len(x.shape)))
 
 

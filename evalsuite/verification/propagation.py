@@ -15,8 +15,8 @@ import torch
 
 from evalsuite.contract import Unsupported
 from evalsuite.verification.graph import Affine, Convex, Difference, Graph, Maximum, Node, Pointwise, Product, Rounded
-from evalsuite.verification.linear import Same, Scale
-from evalsuite.verification.nonlinear import Bilinear, bilinear, convex, difference
+from evalsuite.verification.linear import Linear, Same, Scale
+from evalsuite.verification.nonlinear import Joint, bilinear, convex, difference
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
 from evalsuite.verification.scalar_lines import (
     Chosen,
@@ -45,6 +45,17 @@ def _dot(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     if rows.shape[0] == 1:
         return values @ rows[0].T
     return (rows @ values[:, :, None])[..., 0]
+
+
+def _met(first: Interval, second: Interval) -> Interval:
+    """What two sound intervals of the same values leave."""
+    return torch.maximum(first[0], second[0]), torch.minimum(first[1], second[1])
+
+
+def _minus(first: Interval, second: Interval) -> Interval:
+    """The interval of the difference, widened by its rounding."""
+    slack = 4 * EPS * (magnitude(*first) + magnitude(*second)) + TINY
+    return first[0] - second[1] - slack, first[1] - second[0] + slack
 
 
 class Propagation:
@@ -81,7 +92,7 @@ class Propagation:
         self._graph, self._check = graph, check
         self.intervals: list[Interval] = [(lower, upper)]
         self._losses: list[torch.Tensor | None] = [None]
-        self._lines: list[Middle | Chosen | Bilinear | None] = [None]
+        self._lines: list[Middle | Chosen | Joint | None] = [None]
         # Of each difference, where its planes lie nearer to each other than the lines of both activations.
         self._nearer: dict[int, torch.Tensor] = {}
         sharpened = {0}
@@ -109,7 +120,7 @@ class Propagation:
     def _enter(self, node: Node) -> None:
         """Append what is known of a node's output by intervals."""
         operation, loss = node.operation, None
-        lines: Middle | Chosen | Bilinear | None = None
+        lines: Middle | Chosen | Joint | None = None
         if isinstance(operation, Affine):
             found, loss = self._through(operation)
         elif isinstance(operation, Product):
@@ -134,32 +145,37 @@ class Propagation:
         self._losses.append(loss)
         self._lines.append(lines)
 
-    def _twins(self, operation: Difference) -> tuple[Pointwise, Pointwise]:
-        first, second = (self._graph.nodes[each - 1].operation for each in (operation.first, operation.second))
-        assert isinstance(first, Pointwise)
-        assert isinstance(second, Pointwise)
+    def _operands(self, operation: Difference) -> tuple[int, int]:
+        """The operands of the two values."""
+        (first,), (second,) = (self._graph.nodes[each - 1].sources for each in (operation.first, operation.second))
         return first, second
 
-    def _apart(self, at: int, operation: Difference) -> tuple[Interval, Bilinear]:
-        first, second = self._twins(operation)
-        x, y = (
-            (map_(self.intervals[source][0]), map_(self.intervals[source][1]))
-            for source, map_ in ((first.source, operation.left), (second.source, operation.right))
-        )
-        lines = difference(first.traits, second.traits, x, y, self.intervals[operation.apart])
+    def _mapped(self, value: int, map_: Linear) -> Interval:
+        return map_(self.intervals[value][0]), map_(self.intervals[value][1])
+
+    def _apart(self, at: int, operation: Difference) -> tuple[Interval, Joint]:
+        one, other = self._operands(operation)
+        x, y = self._mapped(one, operation.left), self._mapped(other, operation.right)
+        apart = self.intervals[operation.apart] = _met(self.intervals[operation.apart], _minus(x, y))
+        nodes = [self._graph.nodes[each - 1].operation for each in (operation.first, operation.second)]
+        found, lines = difference(nodes[0], nodes[1], x, y, apart)
         alone, joint = torch.zeros((), dtype=torch.float64), lines.loss
         sides = (operation.first, operation.left, x), (operation.second, operation.right, y)
-        for (value, map_, (low, high)), spread in zip(sides, lines.spreads, strict=True):
+        for (value, map_, (low, high)), sign, spread in zip(sides, (1, -1), lines.spreads[1:], strict=True):
             own = self._lines[value]
             assert isinstance(own, Middle)
             alone = alone + map_(own.spread) * (low + high) / 2 + map_(own.loss)
-            joint = joint + spread * (low + high) / 2
+            joint = joint + (spread + sign * lines.spreads[0]) * (low + high) / 2
         self._nearer[at] = joint < alone
-        return self.intervals[operation.apart], lines  # no node takes its interval
+        apart_values = (
+            self._mapped(*each) for each in ((operation.first, operation.left), (operation.second, operation.right))
+        )
+        return _met(found, _minus(*apart_values)), lines
 
     def _through(self, affine: Affine) -> tuple[Interval, torch.Tensor]:
         """The interval of an affine node, and what of each output can be lost by rounding, (batch, outputs)."""
-        center, size, terms = affine.bias, affine.bias.abs(), len(affine.parts)
+        center, terms = affine.bias.expand(len(self.intervals[0][0]), -1), len(affine.parts)
+        size = center.abs()
         radius = torch.zeros_like(size)
         for source, map_ in affine.parts:
             low, high = self.intervals[source]
@@ -173,14 +189,17 @@ class Propagation:
         return (center - radius - loss, center + radius + loss), loss
 
     def _follows(self, value: int, sharpened: set[int]) -> bool:
-        """Whether its interval is what entries of a sharpened value make of theirs, which no backward bound betters."""
+        """Whether its interval is what entries of a sharpened value make of theirs, which no backward bound betters.
+
+        Nor does it better what one map makes of the input, whose entries are known to be free of each other.
+        """
         while value not in sharpened:
-            operation = self._graph.nodes[value - 1].operation
+            operation, sources = self._graph.nodes[value - 1].operation, self._graph.nodes[value - 1].sources
             maps = [map_ for _, map_ in operation.parts] if isinstance(operation, Affine) else []
-            scaled = len(maps) == 1 and isinstance(maps[0], Same | Scale)
+            scaled = len(maps) == 1 and (isinstance(maps[0], Same | Scale) or sources == (0,))
             if not scaled and not isinstance(operation, Pointwise | Rounded):
                 return False
-            (value,) = self._graph.nodes[value - 1].sources
+            (value,) = sources
         return True
 
     def _sharpen(self, value: int, user: Node) -> None:
@@ -189,6 +208,8 @@ class Propagation:
         operation = user.operation
         if isinstance(operation, Pointwise) and is_piecewise_linear(operation.traits):
             wanted = ((low < 0) & (high > 0)).any(0)
+        elif isinstance(operation, Difference):
+            wanted = self._bent(operation).any(0)
         else:
             wanted = (low < high).any(0)
         chosen = torch.nonzero(wanted)[:, 0]
@@ -204,20 +225,35 @@ class Propagation:
             high[:, part] = torch.minimum(high[:, part], -found[:, len(part) :])
         self.intervals[value] = low, high
 
+    def _bent(self, operation: Difference) -> torch.Tensor:
+        """Where what the values differ by is no known multiple of what the operands do, (batch, units) bool."""
+        one, other = self._operands(operation)
+        x, y = self._mapped(one, operation.left), self._mapped(other, operation.right)
+        nodes = [self._graph.nodes[each - 1].operation for each in (operation.first, operation.second)]
+        if any(isinstance(each, Pointwise) and is_piecewise_linear(each.traits) for each in nodes):
+            return (torch.minimum(x[0], y[0]) < 0) & (torch.maximum(x[1], y[1]) > 0)
+        return torch.minimum(x[0], y[0]) < torch.maximum(x[1], y[1])
+
     def _widest(self) -> int:
         return max([self._graph.inputs, *(node.size for node in self._graph.nodes)])
 
     @torch.no_grad()
-    def lower_bounds(self, rows: torch.Tensor, value: int | None = None) -> LowerBounds:
-        """Lower bounds of rows (rows, units) times a value, by default the output, for each box."""
+    def lower_bounds(self, rows: torch.Tensor, value: int | None = None, *, related: bool = True) -> LowerBounds:
+        """Lower bounds of rows times a value, by default the output, for each box.
+
+        Args:
+            rows: (rows, units), or (batch, rows, units) of each box.
+            value: which one.
+            related: whether what two activations differ by may be followed; else each is bounded for itself.
+        """
         start = self._graph.output if value is None else value
-        related, met = self._carried(rows, start, related=True)
+        known, met = self._carried(rows, start, related=related)
         if not met:
-            return related
+            return known
         found, _ = self._carried(rows, start, related=False)
-        nearer = related.value > found.value
-        coefficients = torch.where(nearer[..., None], related.coefficients, found.coefficients)
-        return LowerBounds(torch.maximum(related.value, found.value), coefficients)
+        nearer = known.value > found.value
+        coefficients = torch.where(nearer[..., None], known.coefficients, found.coefficients)
+        return LowerBounds(torch.maximum(known.value, found.value), coefficients)
 
     def _carried(self, rows: torch.Tensor, start: int, *, related: bool) -> tuple[LowerBounds, bool]:
         """By lines of each activation for itself, or `related`, of what two differ by where rows ask for both.
@@ -225,29 +261,37 @@ class Propagation:
         The second result is whether any did.
         """
         met = False
-        pending: dict[int, torch.Tensor] = {start: rows[None]}
-        total = largest = torch.zeros(1, len(rows), dtype=torch.float64)
+        pending: dict[int, torch.Tensor] = {start: rows if rows.ndim == 3 else rows[None]}
+        total = largest = torch.zeros(1, rows.shape[-2], dtype=torch.float64)
         additions = 1
         for at in range(start, 0, -1):
             operation = self._graph.nodes[at - 1].operation
-            if isinstance(operation, Difference) and related:
-                pulled, constant = self._exchanged(at, operation, pending)
-                met |= bool(pulled)
-            elif (asked := pending.pop(at, None)) is None:
+            exchanged = (
+                self._exchanged(at, operation, pending) if related and isinstance(operation, Difference) else None
+            )
+            met |= exchanged is not None
+            asked = pending.pop(at, None)
+            if asked is None:
                 continue
-            elif isinstance(operation, Affine):
+            if isinstance(operation, Affine):
                 pulled, constant = self._back_affine(at, operation, asked)
             elif isinstance(operation, Product):
                 pulled, constant = self._back_product(at, operation, asked)
-            else:
-                assert not isinstance(operation, Difference)
+            elif not isinstance(operation, Difference):
                 pulled, constant = self._back_activation(at, operation, asked)
+            elif related:
+                pulled, constant = self._back_difference(at, operation, asked)
+            else:
+                sides = ((operation.first, operation.left, 1), (operation.second, operation.right, -1))
+                pulled = [(value, map_.pull(sign * asked)) for value, map_, sign in sides]
+                constant = torch.zeros((), dtype=torch.float64)
+            constant = constant if exchanged is None else constant + exchanged
             for source, coefficients in pulled:
                 constant = constant + self._collect(pending, source, coefficients)
             total = total + constant
             largest, additions = torch.maximum(largest, total.abs()), additions + 1 + len(pulled)
             self._check()
-        asked = pending.get(0, torch.zeros(1, len(rows), self._graph.inputs, dtype=torch.float64))
+        asked = pending.get(0, torch.zeros(1, rows.shape[-2], self._graph.inputs, dtype=torch.float64))
         found = total + self._at_input(asked)
         # Each addition above rounds a sum of at most this magnitude.
         found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
@@ -263,7 +307,7 @@ class Propagation:
             if asked is None:
                 continue
             operation, lines = self._graph.nodes[at - 1].operation, self._lines[at]
-            assert not isinstance(operation, Difference)  # which no node takes
+            assert not isinstance(operation, Difference)  # of two networks, no branch asks
             if isinstance(operation, Affine):
                 pulled = [(source, map_.absolute().pull(asked)) for source, map_ in operation.parts]
             elif isinstance(operation, Product):
@@ -289,45 +333,49 @@ class Propagation:
     def _back_affine(
         self, at: int, affine: Affine, asked: torch.Tensor
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        constant = _dot(asked, affine.bias[None]) - _dot(asked.abs(), self.loss(at))
+        constant = -_dot(asked.abs(), self.loss(at))
+        if bool(affine.bias.any()):
+            constant = constant + _dot(asked, affine.bias[None])
         return [(source, map_.pull(asked)) for source, map_ in affine.parts], constant
 
     def _back_product(
         self, at: int, operation: Product, asked: torch.Tensor
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        (x, y), constant = self._back_planes(at, asked)
-        pulled = [(operation.first, operation.left.pull(x)), (operation.second, operation.right.pull(y))]
-        return pulled, constant
+        return self._back_planes(at, asked, (operation.first, operation.left), (operation.second, operation.right))
 
-    def _back_planes(self, at: int, asked: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def _back_planes(
+        self, at: int, asked: torch.Tensor, *operands: tuple[int, Linear]
+    ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
         lines, size = self._lines[at], asked.abs()
-        assert isinstance(lines, Bilinear)
+        assert isinstance(lines, Joint)
         pulled = [
-            asked * slope[:, None] - size * spread[:, None]
-            for slope, spread in zip(lines.slopes, lines.spreads, strict=True)
+            (value, map_.pull(torch.addcmul(asked * slope[:, None], size, spread[:, None], value=-1)))
+            for (value, map_), slope, spread in zip(operands, lines.slopes, lines.spreads, strict=True)
+            if bool(slope.any() | spread.any())
         ]
         return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
 
-    def _exchanged(
-        self, at: int, operation: Difference, pending: dict[int, torch.Tensor]
+    def _back_difference(
+        self, at: int, operation: Difference, asked: torch.Tensor
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        """p x - q y = (p - s) x - (q - s) y + s (x - y): the rows keep what is left of p and q, at most one of them."""
+        one, other = self._operands(operation)
+        return self._back_planes(at, asked, (operation.apart, Same()), (one, operation.left), (other, operation.right))
+
+    def _exchanged(self, at: int, operation: Difference, pending: dict[int, torch.Tensor]) -> torch.Tensor | None:
+        """p x - q y = (p - s) x - (q - s) y + s (x - y): the rows keep what is left of p and q, at most one of them.
+
+        What that can lose, (batch, rows); None where there is nothing to exchange.
+        """
         if operation.first not in pending or operation.second not in pending:
-            return [], torch.zeros((), dtype=torch.float64)
+            return None
         p, q = operation.left(pending[operation.first]), operation.right(pending[operation.second])
         opposite = (p * q < 0) & self._nearer[at][:, None]
         shared = torch.where(opposite, torch.minimum(p.abs(), q.abs()) * p.sign(), 0.0)
-        planes, constant = self._back_planes(at, shared)
-        pulled = list[tuple[int, torch.Tensor]]()
-        for value, map_, sign, twin, part in zip(
-            (operation.first, operation.second), (operation.left, operation.right), (1, -1), self._twins(operation),
-            planes, strict=True,
-        ):  # fmt: skip
-            rest = pending[value] - sign * map_.pull(shared)
+        constant = self._collect(pending, at, shared)
+        for value, map_, sign in ((operation.first, operation.left, 1), (operation.second, operation.right, -1)):
+            pending[value] = rest = pending[value] - sign * map_.pull(shared)
             constant = constant - units(rest.shape[-1]) * _dot(rest.abs(), magnitude(*self.intervals[value]))
-            pending[value] = rest
-            pulled.append((twin.source, map_.pull(part)))
-        return pulled, constant
+        return constant
 
     def _back_activation(
         self, at: int, operation: Pointwise | Convex | Rounded | Maximum, asked: torch.Tensor

@@ -241,11 +241,11 @@ class Writer:
         shape = tuple(np.broadcast_shapes(x.shape, y.shape))
         return self.append(Product(x.value, y.value, self.repeated(x, shape), self.repeated(y, shape), most), shape)
 
-    def scaled(self, x: Tensor, factor: torch.Tensor, *, terms: int = 2) -> Tensor:
-        """The product with constants, which are off by at most `terms` units in the last place."""
+    def scaled(self, x: Tensor, factor: torch.Tensor, *, terms: int = 2, of: tuple[torch.Tensor, ...] = ()) -> Tensor:
+        """The product with constants, which are off by at most `terms` units in the last place: see `Scale`."""
         shape = tuple(np.broadcast_shapes(x.shape, factor.shape))
         x = self.affine(x, self.repeated(x, shape), shape) if prod(x.shape) < prod(shape) else x
-        return self.affine(x, Scale(factor.double().expand(shape).flatten(), terms), shape)
+        return self.affine(x, Scale(factor.double().expand(shape).flatten(), terms, of), shape)
 
 
 def inexact(operation: typed.Operation) -> str:

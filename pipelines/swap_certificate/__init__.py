@@ -18,9 +18,9 @@ class Certificate:
     with the float32 weights, computed in float64 with all rounding accounted for. The prediction is the class that the
     network before the swap gives the ball's center, not the sample's true class: this is no robustness verdict.
 
-    A network that is no chain of layers, as with residual sums or attention, is bounded by its graph beside the swapped
-    one's: more loosely, and at its own hardness alone. Of tokens, balls are around what they are embedded to, in the
-    embedding's units; where each position has logits, those of the last one with a target are meant.
+    Both networks are bounded as one graph, which follows what they differ by from layer to layer. Of tokens, balls are
+    around what they are embedded to, in the embedding's units; where each position has logits, those of the last one
+    with a target are meant.
 
     Then lambda is set to each value of `hardness` in the network before the swap, and compared with ReLU of the same
     weights: how the certified and the observed disruption fall as lambda grows.
@@ -32,7 +32,7 @@ class Certificate:
         sweep_samples: how many test samples, in the sweep.
     """
 
-    version: ClassVar[str] = "3"
+    version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True
@@ -59,7 +59,7 @@ class Certificate:
         """Certify the balls around the first test samples.
 
         Raises:
-            Unsupported: the network has nothing to swap, or a layer without a rule, named by its dotted path.
+            Unsupported: the network has nothing to swap, or an operation without sound bounds, named by its path.
         """
         from pipelines.swap_certificate.measuring import Measurement
 

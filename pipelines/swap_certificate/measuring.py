@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from evalsuite import (
     Bench,
@@ -18,11 +17,8 @@ from evalsuite import (
     Subject,
     SwapBounds,
     Unsupported,
-    census,
-    in_layers,
     subjects,
 )
-from pipelines.swap_certificate.graph_bounds import GraphSwapBounds, OutOfTime, with_swap
 
 # What is left of the time limit is for the rest of the job.
 _SHARE = 0.8
@@ -54,53 +50,38 @@ class _Found:
     kept: torch.Tensor
 
 
-def before_swap(network: Network) -> nn.Module:
-    """The network before its swap; where it was not swapped, itself.
-
-    Raises:
-        Unsupported: there is no activation but ReLU.
-    """
-    module = in_layers(network.module if network.unswapped is None else network.unswapped, network.input_shape)
-    if not [found for found in census(module) if found.traits.name != "relu"]:
-        raise Unsupported("nothing to swap: no activation module of the network is one that gives way to ReLU")
-    return module
+class OutOfTime(Exception):
+    """Raised while a certificate is computed when the deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of some samples: the bounds, and those of the same weights before and after the swap, of any hardness.
-
-    Those are None where the network is read as a graph.
-    """
+    """Of some samples: the bounds, and those of the same weights before and after the swap, of any hardness."""
 
     subject: Subject
-    bounds: SwapBounds | GraphSwapBounds
-    swept: SwapBounds | None
+    bounds: SwapBounds
+    swept: SwapBounds
 
 
 def _parts(network: Network, bench: Bench, count: int, deadline: float) -> list[_Part]:
-    """Of all samples that may be asked for. Raises Unsupported: what both ways of reading say."""
-    if network.vocabulary is None and network.several:
-        raise Unsupported(f"takes one real input, or tokens; {network.name} has several inputs")
-    if network.vocabulary is not None:
-        return _of_graphs(network, bench, count, deadline)
-    repaired = None if network.unswapped is None else network.module
-    try:
-        module, shape = before_swap(network), network.input_shape
-        own = SwapBounds(module, shape, swapped=repaired)
-        swept = own if repaired is None else SwapBounds(module, shape)
-    except Unsupported as refusal:
-        try:
-            return _of_graphs(network, bench, count, deadline)
-        except Unsupported as error:
-            raise Unsupported(f"{refusal}; nor by its graph: {error}") from error
-    return [_Part(each, own, swept) for each in subjects(network, bench, count)]
+    """Of all samples that may be asked for. Raises Unsupported: nothing to swap, or an operation without bounds."""
+
+    def check() -> None:
+        if time.monotonic() > deadline:
+            raise OutOfTime
+
+    return [_part(each, check) for each in subjects(network, bench, count)]
 
 
-def _of_graphs(network: Network, bench: Bench, count: int, deadline: float) -> list[_Part]:
-    asked = [(each, GraphSwapBounds(each.network, deadline)) for each in subjects(with_swap(network), bench, count)]
-    asked[0][1].check()
-    return [_Part(each, bounds, None) for each, bounds in asked]
+def _part(subject: Subject, check: Callable[[], None]) -> _Part:
+    network = subject.network
+    before = network.module if network.unswapped is None else network.unswapped
+    swept = SwapBounds(before, network.input_shape, check=check)
+    if not swept.swaps:
+        raise Unsupported("nothing to swap: the network has no activation but ReLU")
+    if network.unswapped is None:
+        return _Part(subject, swept, swept)
+    return _Part(subject, SwapBounds(before, network.input_shape, swapped=network.module, check=check), swept)
 
 
 class Measurement:
@@ -163,10 +144,7 @@ class Measurement:
         asked = self._asked(eps, samples)
         properties = [each for _, some in asked for each in some]
         setting = {"eps": eps, "hardness": hardness}
-        swept = [(part.swept, some) for part, some in asked if part.swept is not None]
-        if not swept:
-            return _nothing(setting, _OF_A_HARDNESS, "lambda is swept where layers are in a row alone")
-        found = self._found(swept, hardness)
+        found = self._found([(part.swept, some) for part, some in asked], hardness)
         if found is None:
             return _nothing(setting, _OF_A_HARDNESS)
         reason = _told(len(found.certified), len(properties))
@@ -175,9 +153,7 @@ class Measurement:
             _logit("observed_disruption", found.observed.mean().item(), setting, reason),
         ]
 
-    def _found(
-        self, asked: Sequence[tuple[SwapBounds | GraphSwapBounds, list[Property]]], hardness: float | None
-    ) -> _Found | None:
+    def _found(self, asked: Sequence[tuple[SwapBounds, list[Property]]], hardness: float | None) -> _Found | None:
         """What could be found of the first properties in time; None if nothing."""
         parts = []
         batches = (
@@ -205,7 +181,7 @@ class Measurement:
 
 
 def observed_disruption(
-    bounds: SwapBounds | GraphSwapBounds, lower: torch.Tensor, upper: torch.Tensor, hardness: float | None, *, seed: int
+    bounds: SwapBounds, lower: torch.Tensor, upper: torch.Tensor, hardness: float | None, *, seed: int
 ) -> torch.Tensor:
     """The greatest |difference| found in each box by sign-gradient ascent from its center and random points, (boxes,).
 
@@ -243,5 +219,5 @@ def _looseness(certified: torch.Tensor, observed: torch.Tensor, setting: dict[st
     return Metric("certified_to_observed", value, "ratio", Direction.LOWER, setting, reason=why)
 
 
-def _nothing(setting: dict[str, float], metrics: dict[str, tuple[str, Direction]], reason: str = _LATE) -> list[Metric]:
-    return [Metric(name, None, unit, way, setting, reason=reason) for name, (unit, way) in metrics.items()]
+def _nothing(setting: dict[str, float], metrics: dict[str, tuple[str, Direction]]) -> list[Metric]:
+    return [Metric(name, None, unit, way, setting, reason=_LATE) for name, (unit, way) in metrics.items()]

@@ -51,7 +51,7 @@ ALLOWED = {
     "integrations": {"reluize"},
     "relaxations": {"activations", "contract"},
     "graph": {"activations", "contract", "onnx_network", "samples"},
-    "certificate": {"activations", "contract", "graph", "relaxations"},
+    "certificate": {"activations", "contract", "graph", "verification"},
     "counterexamples": {"contract"},
     "deployment": {"samples"},
     "exporting": {"contract", "deployment", "reluize"},

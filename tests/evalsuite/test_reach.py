@@ -64,10 +64,34 @@ def test_no_sample_leaves_the_bounds(activation: type[nn.Module], seed: int) -> 
         torch.testing.assert_close(each.upper, module[: int(each.path)](middle).flatten(1))
 
 
+@pytest.mark.parametrize("hardness", [1.5, 7.0])
+def test_of_a_network_that_is_no_chain(hardness: float) -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.act = nn.Linear(3, 4), nn.LayerNorm(4), LambdaGELU(hardness=hardness)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.first(x)
+            return h + torch.softmax(self.act(self.norm(h)), -1)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    module = Residual()
+    middle = torch.rand(2, 3)
+    (found,) = preactivation_bounds(module, middle - 0.1, middle + 0.1)
+    assert found.path == "act"
+    module = module.double()
+    for box in range(2):
+        x = middle[box] + 0.1 * (2 * torch.rand(2000, 3) - 1)
+        values = module.norm(module.first(x.double())).detach()
+        assert bool(((values >= found.lower[box]) & (values <= found.upper[box])).all())
+        assert float((found.upper - found.lower)[box].max()) < 4 * float((values.amax(0) - values.amin(0)).max())
+
+
 def test_what_it_cannot_bound_it_refuses() -> None:
     box = torch.zeros(1, 2), torch.ones(1, 2)
-    with pytest.raises(Unsupported, match=r"1: .* is neither a known affine layer"):
-        preactivation_bounds(nn.Sequential(nn.Linear(2, 2), nn.Softmax(1), nn.ReLU(), nn.Linear(2, 2)), *box)
+    with pytest.raises(Unsupported, match="'1': no sound bounds of the logarithm"):
+        preactivation_bounds(nn.Sequential(nn.Linear(2, 2), nn.LogSoftmax(1), nn.ReLU(), nn.Linear(2, 2)), *box)
     module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     with pytest.raises(ValueError, match="reversed"):
         preactivation_bounds(module, box[1], box[0])

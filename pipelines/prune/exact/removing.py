@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from evalsuite import preactivation_bounds
+from evalsuite import Unsupported, preactivation_bounds
 from pipelines.prune.exact.kinds import Removal, removals
 from pipelines.prune.exact.layers import Hidden, Layers, read_layers
 from pipelines.prune.exact.surgery import foldable, remove
@@ -66,6 +66,8 @@ def remove_all(module: nn.Module, input_shape: tuple[int, ...], domain: tuple[fl
     while True:
         bounds = preactivation_bounds(narrowed, lower, upper)
         present = read_layers(narrowed, input_shape)
+        if any(each.index >= len(bounds) or bounds[each.index].path != each.activation for each in present.hidden):
+            raise Unsupported("its activations are not the layers in a row whose inputs are bounded")
         layers = layers or present
         kept = kept or {each.producer: list(range(each.units)) for each in present.hidden}
         exact = copy.deepcopy(narrowed).double()
