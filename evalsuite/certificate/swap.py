@@ -11,14 +11,19 @@ from torch import nn
 from evalsuite.activations import RELU
 from evalsuite.certificate.reading import given_way, read_module, with_activations
 from evalsuite.contract import Unsupported
+from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.operations import Pointwise
 from evalsuite.verification.difference import with_difference
+from evalsuite.verification.forward import attends, zonotope_of
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import graph_of_typed
 from evalsuite.verification.propagation import Propagation
+from evalsuite.verification.zonotope import Zonotope
 
 # Entries of the values of the boxes that are bounded at once.
 _ENTRIES = 2**12
+# Of networks with attention: lines are carried backward as well where no layer has more values.
+_NARROW = 2**13
 # Beyond these, lambda times a value, or its inverse, could overflow.
 _SOFTEST, _HARDEST = 1e-100, 1e100
 
@@ -43,6 +48,16 @@ class SwapCertificate:
     labels: torch.Tensor
     margin_before: torch.Tensor
     margin_after: torch.Tensor
+
+    def met(self, other: SwapCertificate) -> SwapCertificate:
+        """What both say of the same boxes and labels."""
+        return SwapCertificate(
+            torch.maximum(self.difference_lower, other.difference_lower),
+            torch.minimum(self.difference_upper, other.difference_upper),
+            self.labels,
+            torch.maximum(self.margin_before, other.margin_before),
+            torch.maximum(self.margin_after, other.margin_after),
+        )
 
     @property
     def disruption(self) -> torch.Tensor:
@@ -96,7 +111,8 @@ class SwapBounds:
     """Certificates of one network and its swap, for several sets of boxes or hardnesses: the network is read once.
 
     Both networks are bounded as one graph, in which what they differ by is followed from layer to layer: see
-    `evalsuite.verification.difference`.
+    `evalsuite.verification.difference`. Those with attention are bounded by zonotopes of the same inputs: see
+    `evalsuite.verification.forward`.
 
     Arguments and errors are those of `certify_swap`. `check` is called often; what it raises ends a computation. For
     deadlines.
@@ -120,9 +136,23 @@ class SwapBounds:
         self.swaps = any(each.traits.name != RELU.name for each in curves)
         """Whether any activation is another than ReLU."""
         self._swapped = None if swapped is None else read_module(swapped, input_shape)
+        self._attends = attends(self._smooth)
         self._pairs: dict[float | None, Graph] = {}
-        self.batch = max(1, _ENTRIES // max(node.size for node in self._pair(None).nodes))
+        largest = max(node.size for node in self._pair(None).nodes)
+        self._narrow = largest <= _NARROW
+        self.batch = 1 if self._attends else max(1, _ENTRIES // largest)
         """How many boxes are bounded at once."""
+
+    def _sides(self, hardness: float | None) -> tuple[TypedGraph, TypedGraph]:
+        """The smooth network of a hardness, and the swapped one."""
+        before, swapped = given_way(self._smooth), self._swapped
+        if hardness is not None:
+            scale = None if hardness == 1 else torch.tensor(hardness, dtype=torch.float64)
+            before = {at: replace(each, hardness=scale) for at, each in before.items()}
+        after = {at: replace(each, traits=RELU, deviation=0.0) for at, each in before.items()}
+        if swapped is not None:
+            after = _in_units_of(before, given_way(swapped))
+        return with_activations(self._smooth, before), with_activations(swapped or self._smooth, after)
 
     def _pair(self, hardness: float | None) -> Graph:
         """The graph whose outputs are the difference, those of the smooth network and those of the swapped one."""
@@ -131,15 +161,7 @@ class SwapBounds:
         if hardness is not None and not _SOFTEST <= hardness <= _HARDEST:
             raise ValueError(f"hardness must be in [{_SOFTEST:g}, {_HARDEST:g}], got {hardness}")
         if hardness not in self._pairs:
-            before, swapped = given_way(self._smooth), self._swapped
-            if hardness is not None:
-                scale = None if hardness == 1 else torch.tensor(hardness, dtype=torch.float64)
-                before = {at: replace(each, hardness=scale) for at, each in before.items()}
-            after = {at: replace(each, traits=RELU, deviation=0.0) for at, each in before.items()}
-            if swapped is not None:
-                after = _in_units_of(before, given_way(swapped))
-            sides = (self._smooth, before), (swapped or self._smooth, after)
-            first, second = (graph_of_typed(with_activations(*side), "input") for side in sides)
+            first, second = (graph_of_typed(each, "input") for each in self._sides(hardness))
             try:
                 self._pairs = {hardness: with_difference(first, second)}
             except ValueError as error:
@@ -167,11 +189,29 @@ class SwapBounds:
         if labels.shape != lower.shape[:1] or not bool(((labels >= 0) & (labels < outputs)).all()):
             raise ValueError(f"labels must be {len(lower)} classes in [0, {outputs}), got {labels}")
         parts = [
-            _certified(pair, self._check, *(each[at : at + self.batch] for each in (lower, upper, labels)))
+            self._bounded(hardness, *(each[at : at + self.batch] for each in (lower, upper, labels)))
             for at in range(0, len(lower), self.batch)
         ]
         names = SwapCertificate.__dataclass_fields__
         return SwapCertificate(**{name: torch.cat([getattr(each, name) for each in parts]) for name in names})
+
+    def _bounded(
+        self, hardness: float | None, lower: torch.Tensor, upper: torch.Tensor, labels: torch.Tensor
+    ) -> SwapCertificate:
+        """Of as many boxes as are bounded at once."""
+        if not self._attends:
+            return _certified(self._pair(hardness), self._check, lower, upper, labels)
+        lower_shaped, upper_shaped = (each.reshape(1, *self._shape) for each in (lower, upper))
+        try:
+            before, after = (
+                zonotope_of(each, lower_shaped, upper_shaped, check=self._check) for each in self._sides(hardness)
+            )
+        except Unsupported:  # an operation that lines may know
+            return _certified(self._pair(hardness), self._check, lower, upper, labels)
+        certificate = _by_zonotopes(before, after, lower.numel(), labels)
+        if not self._narrow:
+            return certificate
+        return certificate.met(_certified(self._pair(hardness), self._check, lower, upper, labels))
 
     def difference(self, x: torch.Tensor, *, hardness: float | None = None) -> torch.Tensor:
         """d at inputs (batch, *input_shape), (batch, outputs): evaluated in float64, not bounded; differentiable."""
@@ -210,6 +250,15 @@ def _margin_rows(labels: torch.Tensor, outputs: int) -> torch.Tensor:
     identity = torch.eye(outputs, dtype=torch.float64)
     others = torch.stack([identity[torch.arange(outputs) != label] for label in labels])
     return identity[labels][:, None] - others
+
+
+def _by_zonotopes(before: Zonotope, after: Zonotope, inputs: int, labels: torch.Tensor) -> SwapCertificate:
+    """Of one box: the networks' outputs as zonotopes, whose first symbols are the box's `inputs`."""
+    apart, eye = before.minus(after, inputs), torch.eye(before.center.numel(), dtype=torch.float64)
+    margins = _margin_rows(labels, len(eye))[0]
+    ends = apart.lower_bounds(eye), -apart.lower_bounds(-eye)
+    known = before.lower_bounds(margins), after.lower_bounds(margins)
+    return SwapCertificate(ends[0][None], ends[1][None], labels, known[0][None], known[1][None])
 
 
 def _certified(

@@ -65,12 +65,19 @@ def zonotope_of(
         Unsupported: an operation without a rule here, by its node's name; numbers that were rounded on the way; values
             beyond 1e100.
         ValueError: an end that is NaN or infinite, or a reversed box.
+
+    Example: docs/reference.md#verify-a-property
     """
     if not bool((lower.isfinite() & upper.isfinite()).all()):
         raise ValueError("a box has an end that is NaN or infinite")
     if not bool((lower <= upper).all()):
         raise ValueError("a box is reversed: lower > upper")
     return _Forward(recognised(graph), lower, upper, check).run()
+
+
+def attends(graph: Graph) -> bool:
+    """Whether a network has attention: zonotopes are then nearer than lines, and much cheaper where it is large."""
+    return any(isinstance(node.operation, typed.Softmax) for node in graph.nodes)
 
 
 _Value = Zonotope | torch.Tensor
