@@ -207,7 +207,10 @@ class Propagation:
 
     @torch.no_grad()
     def lower_bounds(self, rows: torch.Tensor, value: int | None = None) -> LowerBounds:
-        """Lower bounds of rows (rows, units) times a value, by default the output, for each box."""
+        """Lower bounds of rows (rows, units) times a value, by default the output, for each box.
+
+        Of the output they end at the input, or, where that is more, at an earlier value all of whose paths meet in it.
+        """
         start = self._graph.output if value is None else value
         related, met = self._carried(rows, start, related=True)
         if not met:
@@ -225,9 +228,11 @@ class Propagation:
         met = False
         pending: dict[int, torch.Tensor] = {start: rows[None]}
         total = largest = torch.zeros(1, len(rows), dtype=torch.float64)
-        additions = 1
+        sooner, additions = torch.full_like(total, -torch.inf), 1
         for at in range(start, 0, -1):
             operation = self._graph.nodes[at - 1].operation
+            if start == self._graph.output and pending.keys() == {at}:
+                sooner = torch.fmax(sooner, self._ended(at, pending[at], total, largest, additions))
             if isinstance(operation, Difference) and related:
                 pulled, constant = self._exchanged(at, operation, pending)
                 met |= bool(pulled)
@@ -246,10 +251,7 @@ class Propagation:
             largest, additions = torch.maximum(largest, total.abs()), additions + 1 + len(pulled)
             self._check()
         asked = pending.get(0, torch.zeros(1, len(rows), self._graph.inputs, dtype=torch.float64))
-        found = total + self._at_input(asked)
-        # Each addition above rounds a sum of at most this magnitude.
-        found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
-        found = torch.where(found.isnan(), -torch.inf, found)
+        found = torch.fmax(self._ended(0, asked, total, largest, additions), sooner)
         return LowerBounds(found, asked.expand(len(found), -1, -1)), met
 
     @torch.no_grad()
@@ -344,8 +346,16 @@ class Propagation:
         constant = _dot(down, torch.where(lines.dominates, 0.0, lines.most)) - _dot(asked.abs(), lines.loss)
         return [(operation.source, pulled)], constant
 
-    def _at_input(self, asked: torch.Tensor) -> torch.Tensor:
-        """The least value of the rows over each box, (batch, rows)."""
-        lower, upper = self.intervals[0]
+    def _ended(
+        self, value: int, asked: torch.Tensor, total: torch.Tensor, largest: torch.Tensor, additions: int
+    ) -> torch.Tensor:
+        """The sum of `total` and the least that the rows of a value are within its interval in each box, (batch, rows).
+
+        Of so many additions each has rounded a sum of at most the magnitude `largest`.
+        """
+        lower, upper = self.intervals[value]
         slack = units(lower.shape[1]) * magnitude(lower, upper)
-        return _dot(asked, (lower + upper) / 2) - _dot(asked.abs(), (upper - lower) / 2 + slack) - TINY
+        least = _dot(asked, (lower + upper) / 2) - _dot(asked.abs(), (upper - lower) / 2 + slack) - TINY
+        found = total + least
+        found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
+        return torch.where(found.isnan(), -torch.inf, found)

@@ -240,6 +240,14 @@ def test_the_lower_slope_of_relu_adapts() -> None:
     assert bounds(graph, *box((-3, 1)))[0].item() == pytest.approx(-1, abs=1e-10)
 
 
+def test_rows_of_the_output_end_where_they_are_greatest() -> None:
+    # y = relu(x0) + relu(x1) over [-1, 2]^2: the lines y >= x0 + x1 end in -2 at the input, and in 0 at the relus.
+    graph = graph_from(2, Pointwise(0, RELU), affine(1, dense([1, 1]), [0]))
+    low, high = bounds(graph, *box((-1, 2), (-1, 2)))
+    assert low.item() == pytest.approx(0, abs=1e-10)
+    assert high.item() == pytest.approx(4, abs=1e-10)
+
+
 def test_gelu_minus_a_steeper_line() -> None:
     # y = gelu(x) - 1.01 x on [0.0001, 6]: at x = 0.0001 it is -0.00005099; an upper bound below that is unsound.
     graph = graph_from(
