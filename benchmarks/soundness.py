@@ -100,7 +100,8 @@ class Tally:
             self.methods[name] = [one + more for one, more in zip(known, counts, strict=True)]
 
 
-def _network(name: str, folder: Path) -> tuple[Network, Bench]:
+def network_of(name: str, folder: Path) -> tuple[Network, Bench]:
+    """A network of the table, or one that is trained here, with its data."""
     if name in NETWORKS:
         return of_table(name, folder)
     workload, variant = name.split()
@@ -289,7 +290,7 @@ def _tried(name: str, points: int) -> Tally:
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        asked = subjects(*_network(name, Path(folder)), _SAMPLES)
+        asked = subjects(*network_of(name, Path(folder)), _SAMPLES)
         for each in asked:
             trial = _Trial(each, -(-points // (len(asked) * len(_WIDTHS))), tally)
             tally.radii = tally.radii or trial.radii()
