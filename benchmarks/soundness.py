@@ -285,7 +285,8 @@ class _Trial:
         tally.spanned += ((most - least) / (lowest - highest)).tolist()
 
 
-def _tried(name: str, points: int) -> Tally:
+def tried(name: str, points: int) -> Tally:
+    """What so many points of a network, at the least, and its bounds give."""
     tally = Tally()
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -309,7 +310,7 @@ def main() -> None:
     sums = {"networks of the table": Tally(), "trained networks": Tally()}
     for name in names:
         began = time.monotonic()
-        tally = _tried(name, -(-given.points // len(NETWORKS)))
+        tally = tried(name, -(-given.points // len(NETWORKS)))
         print(f"{NETWORKS.get(name, name)}: {tally.line()}; {time.monotonic() - began:.0f} s", flush=True)
         sums["networks of the table" if name in NETWORKS else "trained networks"].add(tally)
     for name, tally in sums.items():
