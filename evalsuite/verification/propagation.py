@@ -339,12 +339,12 @@ class Propagation:
             return [(operation.source, pulled)], _dot(asked, lines.constant) - _dot(size, lines.loss)
         assert isinstance(lines, Chosen)
         up, down = asked.clamp(min=0), asked.clamp(max=0)
-        moved = up + down * lines.dominates[:, None]
         inputs = self.intervals[operation.source][0].shape[1]
-        pulled = torch.zeros((*moved.shape[:-1], inputs), dtype=torch.float64)
-        pulled.scatter_add_(-1, lines.index[:, None].expand(moved.shape), moved)
-        constant = _dot(down, torch.where(lines.dominates, 0.0, lines.most)) - _dot(asked.abs(), lines.loss)
-        return [(operation.source, pulled)], constant
+        pulled = torch.zeros((len(lines.slope), *asked.shape[1:-1], inputs), dtype=torch.float64)
+        for index, part in ((lines.below, up), (lines.above, down * lines.slope[:, None])):
+            moved = part.expand(*pulled.shape[:-1], -1)
+            pulled.scatter_add_(-1, index[:, None].expand(moved.shape), moved)
+        return [(operation.source, pulled)], _dot(down, lines.constant) - _dot(asked.abs(), lines.loss)
 
     def _ended(
         self, value: int, asked: torch.Tensor, total: torch.Tensor, largest: torch.Tensor, additions: int
