@@ -167,7 +167,7 @@ def quantized() -> Iterator[Ratio]:
 
 
 def lowered() -> Iterator[Ratio]:
-    """`lower` on a network of 40 float islands over one of 10: 4 where it is linear in the graph."""
+    """`lower` on a network of 40 float islands over one of 10: 4 where it is linear; and of a MobileNetV3."""
     from torch import nn
 
     from pipelines.quantize.integer.lowering import lower
@@ -181,6 +181,16 @@ def lowered() -> Iterator[Ratio]:
     many, few = network(40), network(10)
     measured = compare_latency(lambda: lower(many, (16,)), lambda: lower(few, (16,)), pairs=5, seconds=20)
     yield f"lower, 40 float islands ({measured.first:.2f} s here) / 10 of them", measured.ratio
+
+    from tests.pipelines.quantize.mobile import SHAPE, mobile
+
+    torch.manual_seed(0)
+    made, samples = mobile(), torch.rand(8, *SHAPE)
+    mobilenet = quantize(made, SHAPE, Scheme(Bits(8, 8)), samples)
+    measured = compare_latency(
+        lambda: lower(mobilenet, SHAPE), lambda: quantize(made, SHAPE, Scheme(Bits(8, 8)), samples), pairs=5, seconds=20
+    )
+    yield f"lower, a small MobileNetV3 ({measured.first:.2f} s here) / its quantization", measured.ratio
 
 
 def pruned() -> Iterator[Ratio]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.crown import crown
 from benchmarks.optimised import optimised
 from evalsuite import Network, Property, compare_latency, replace
 from evalsuite.plugins import load
@@ -122,6 +123,7 @@ def bounds() -> Iterator[Ratio]:
     """All of the above."""
     yield from speed()
     yield from tightness()
+    yield from crown()
     yield from optimised()
 
 

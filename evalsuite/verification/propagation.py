@@ -241,6 +241,8 @@ class Propagation:
     def lower_bounds(self, rows: torch.Tensor, value: int | None = None, *, related: bool = True) -> LowerBounds:
         """Lower bounds of rows times a value, by default the output, for each box.
 
+        Of the output they end at the input, or, where that is more, at an earlier value all of whose paths meet in it.
+
         Args:
             rows: (rows, units), or (batch, rows, units) of each box.
             value: which one.
@@ -263,9 +265,11 @@ class Propagation:
         met = False
         pending: dict[int, torch.Tensor] = {start: rows if rows.ndim == 3 else rows[None]}
         total = largest = torch.zeros(1, rows.shape[-2], dtype=torch.float64)
-        additions = 1
+        sooner, additions = torch.full_like(total, -torch.inf), 1
         for at in range(start, 0, -1):
             operation = self._graph.nodes[at - 1].operation
+            if start == self._graph.output and pending.keys() == {at}:
+                sooner = torch.fmax(sooner, self._ended(at, pending[at], total, largest, additions))
             exchanged = (
                 self._exchanged(at, operation, pending) if related and isinstance(operation, Difference) else None
             )
@@ -292,10 +296,7 @@ class Propagation:
             largest, additions = torch.maximum(largest, total.abs()), additions + 1 + len(pulled)
             self._check()
         asked = pending.get(0, torch.zeros(1, rows.shape[-2], self._graph.inputs, dtype=torch.float64))
-        found = total + self._at_input(asked)
-        # Each addition above rounds a sum of at most this magnitude.
-        found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
-        found = torch.where(found.isnan(), -torch.inf, found)
+        found = torch.fmax(self._ended(0, asked, total, largest, additions), sooner)
         return LowerBounds(found, asked.expand(len(found), -1, -1)), met
 
     @torch.no_grad()
@@ -387,15 +388,23 @@ class Propagation:
             return [(operation.source, pulled)], _dot(asked, lines.constant) - _dot(size, lines.loss)
         assert isinstance(lines, Chosen)
         up, down = asked.clamp(min=0), asked.clamp(max=0)
-        moved = up + down * lines.dominates[:, None]
         inputs = self.intervals[operation.source][0].shape[1]
-        pulled = torch.zeros((*moved.shape[:-1], inputs), dtype=torch.float64)
-        pulled.scatter_add_(-1, lines.index[:, None].expand(moved.shape), moved)
-        constant = _dot(down, torch.where(lines.dominates, 0.0, lines.most)) - _dot(asked.abs(), lines.loss)
-        return [(operation.source, pulled)], constant
+        pulled = torch.zeros((len(lines.slope), *asked.shape[1:-1], inputs), dtype=torch.float64)
+        for index, part in ((lines.below, up), (lines.above, down * lines.slope[:, None])):
+            moved = part.expand(*pulled.shape[:-1], -1)
+            pulled.scatter_add_(-1, index[:, None].expand(moved.shape), moved)
+        return [(operation.source, pulled)], _dot(down, lines.constant) - _dot(asked.abs(), lines.loss)
 
-    def _at_input(self, asked: torch.Tensor) -> torch.Tensor:
-        """The least value of the rows over each box, (batch, rows)."""
-        lower, upper = self.intervals[0]
+    def _ended(
+        self, value: int, asked: torch.Tensor, total: torch.Tensor, largest: torch.Tensor, additions: int
+    ) -> torch.Tensor:
+        """The sum of `total` and the least that the rows of a value are within its interval in each box, (batch, rows).
+
+        Of so many additions each has rounded a sum of at most the magnitude `largest`.
+        """
+        lower, upper = self.intervals[value]
         slack = units(lower.shape[1]) * magnitude(lower, upper)
-        return _dot(asked, (lower + upper) / 2) - _dot(asked.abs(), (upper - lower) / 2 + slack) - TINY
+        least = _dot(asked, (lower + upper) / 2) - _dot(asked.abs(), (upper - lower) / 2 + slack) - TINY
+        found = total + least
+        found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
+        return torch.where(found.isnan(), -torch.inf, found)

@@ -120,23 +120,35 @@ def _two_pieces(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) ->
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Bounds of maxima: each is at least the entry `index`, and that entry itself where it `dominates`, else at most
-    `most`. Each (batch, outputs); `loss` is what rounding can cost per unit of an output's coefficient.
+    """Lines around maxima: each is at least the entry `below`, and at most `slope` times the entry `above` plus
+    `constant`. Each (batch, outputs); `loss` is what rounding can cost per unit of an output's coefficient.
     """
 
-    index: torch.Tensor
-    dominates: torch.Tensor
-    most: torch.Tensor
+    below: torch.Tensor
+    above: torch.Tensor
+    slope: torch.Tensor
+    constant: torch.Tensor
     loss: torch.Tensor
 
     @staticmethod
     def of(maximum: Maximum, lower: torch.Tensor, upper: torch.Tensor) -> Chosen:
-        """For inputs in [lower, upper], (batch, inputs)."""
+        """For inputs in [lower, upper], (batch, inputs).
+
+        Where an entry in [l, u] reaches highest and the others at most m >= l, the chord from (l, m) to (u, u) lies
+        above: at x >= l it is at least m, and at least x.
+        """
         low, high = maximum.of(lower), maximum.of(upper)
-        place = low.argmax(-1, keepdim=True)
-        least = low.gather(-1, place)[..., 0]
-        others = high.scatter(-1, place, -torch.inf)
-        index = maximum.windows.expand(low.shape).gather(-1, place)[..., 0]
-        most = high.amax(-1)
-        size = magnitude(least, most)
-        return Chosen(index, others.amax(-1) <= least, most, units(maximum.windows.shape[0]) * size + TINY)
+        entries = maximum.windows.expand(low.shape)
+        place, top = low.argmax(-1, keepdim=True), high.argmax(-1, keepdim=True)
+        below, above = entries.gather(-1, place)[..., 0], entries.gather(-1, top)[..., 0]
+        dominates = high.scatter(-1, place, -torch.inf).amax(-1) <= low.gather(-1, place)[..., 0]
+        start, end = low.gather(-1, top)[..., 0], high.gather(-1, top)[..., 0]
+        others = torch.maximum(high.scatter(-1, top, -torch.inf).amax(-1), start)
+        slope = ((end - others) / torch.where(end > start, end - start, 1.0)).clamp(0.0, 1.0)
+        size = magnitude(start, end)
+        # Whatever the rounded slope, a line is above a chord where it is above both of its ends.
+        constant = torch.maximum(others - slope * start, end - slope * end) + _CHORD_SLACK * size + TINY
+        slope, constant = torch.where(dominates, 1.0, slope), torch.where(dominates, 0.0, constant)
+        # Sums of as many products with the constants and with the entries, each of at most twice this size.
+        loss = 2 * units(maximum.windows.shape[0]) * size + TINY
+        return Chosen(below, torch.where(dominates, below, above), slope, constant, loss)

@@ -240,6 +240,14 @@ def test_the_lower_slope_of_relu_adapts() -> None:
     assert bounds(graph, *box((-3, 1)))[0].item() == pytest.approx(-1, abs=1e-10)
 
 
+def test_rows_of_the_output_end_where_they_are_greatest() -> None:
+    # y = relu(x0) + relu(x1) over [-1, 2]^2: the lines y >= x0 + x1 end in -2 at the input, and in 0 at the relus.
+    graph = graph_from(2, Pointwise(0, RELU), affine(1, dense([1, 1]), [0]))
+    low, high = bounds(graph, *box((-1, 2), (-1, 2)))
+    assert low.item() == pytest.approx(0, abs=1e-10)
+    assert high.item() == pytest.approx(4, abs=1e-10)
+
+
 def test_gelu_minus_a_steeper_line() -> None:
     # y = gelu(x) - 1.01 x on [0.0001, 6]: at x = 0.0001 it is -0.00005099; an upper bound below that is unsound.
     graph = graph_from(
@@ -269,6 +277,36 @@ def test_maxima_by_hand() -> None:
     low, high = bounds(graph, *box((0, 1), (2, 3), (-5, 4)))
     torch.testing.assert_close(low, torch.tensor([[2.0, -5.0, 2.0]]).double(), rtol=0, atol=1e-9)
     torch.testing.assert_close(high, torch.tensor([[3.0, 4.0, 4.0]]).double(), rtol=0, atol=1e-9)
+
+
+def test_a_maximum_is_below_a_chord() -> None:
+    # y = max(x0, x1) - x1 over [0, 2] x [1, 3]: max <= (x1 + 3) / 2, so that y <= 1, which (2, 1) has. Of x1 in
+    # [-3, -1] max <= x0, which dominates.
+    windows = torch.tensor([[0, 1]])
+    map_ = dense([0, -1])
+    less = Affine(((1, Same()), (0, map_)), torch.zeros(1, dtype=torch.float64))
+    graph = graph_from(2, Maximum(0, windows), less)
+    assert bounds(graph, *box((0, 2), (1, 3)))[1].item() == pytest.approx(1, abs=1e-9)
+    low, high = bounds(graph, *box((0, 2), (-3, -1)))
+    assert (low.item(), high.item()) == pytest.approx((1, 5), abs=1e-9)
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_maxima_lie_between_their_lines(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    windows = torch.randint(-1, 6, (5, 4), generator=generator)
+    windows[:, 0] = torch.randint(0, 6, (5,), generator=generator)
+    center, radius = torch.randn(1, 6, generator=generator).double(), torch.rand(1, 6, generator=generator).double()
+    radius = radius * (torch.rand(1, 6, generator=generator) > 0.2)
+    mixed = torch.randn(3, 5, generator=generator).double(), torch.randn(3, 6, generator=generator).double()
+    both = Affine(((1, Dense(mixed[0])), (0, Dense(mixed[1]))), torch.zeros(3, dtype=torch.float64))
+    graph = graph_from(6, Maximum(0, windows), both)
+    low, high = bounds(graph, center - radius, center + radius)
+    share = torch.rand(2000, 6, generator=generator, dtype=torch.float64)
+    share[::2] = share[::2].round()
+    values = graph(center + (2 * share - 1) * radius)
+    assert bool(((low - 1e-12 <= values) & (values <= high + 1e-12)).all())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""CROWN of ReLU networks by the bounds of the graph over auto_LiRPA's: widths and time, in one process.
+
+auto_LiRPA runs with its own lines, in float64, by patches where it manages a network so, which is its faster way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from benchmarks.soundness import network_of
+from evalsuite import Bench, Property, compare_latency, graph_of_network
+from evalsuite import Propagation as OfGraph
+from evalsuite.verification.graph import Graph
+from pipelines.bounds.adapter import Engine
+from pipelines.bounds.propagation import Propagation
+from pipelines.bounds.regions import Regions
+
+Ratio = tuple[str, float]
+_RADII = (1 / 64, 1 / 16, 1 / 8)
+# Boxes of each network, and whether time is measured too.
+_CASES = {"digits-mlp relu": (100, True), "digits-cnn relu": (20, True), "resnet": (8, False)}
+
+
+def _of_graph(graph: Graph, properties: list[Property]) -> torch.Tensor:
+    """The widths of the logits, (properties, classes)."""
+    lower, upper = (torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper"))
+    units = torch.eye(graph.outputs, dtype=torch.float64)
+    return -sum(OfGraph(graph, lower, upper).lower_bounds(torch.cat([units, -units])).value.chunk(2, 1))
+
+
+def _of_module(engine: Engine, properties: list[Property], classes: int) -> torch.Tensor:
+    units = torch.eye(classes, dtype=torch.float64).expand(len(properties), -1, -1)
+    lower, upper, _ = engine.bound(Regions.of(properties), units, "crown")
+    return upper - lower
+
+
+def crown() -> Iterator[Ratio]:
+    """The mean of the widths' ratios and the greatest of them, and the ratio of medians of times."""
+    for name, (count, timed) in _CASES.items():
+        network, bench = network_of(name, Path())
+        _, graph = graph_of_network(network)
+        theirs = Propagation(network)
+        engine = theirs._engine_for(theirs.patches)  # what the adapter adds to it is left out
+        yield from _compared(name, graph, engine, bench, count, timed)
+
+
+def _compared(name: str, graph: Graph, engine: Engine, bench: Bench, count: int, timed: bool) -> Iterator[Ratio]:
+    told = f"CROWN, the graph's / auto_LiRPA's, {name}"
+    for eps in _RADII:
+        properties = bench.properties(eps, count)
+        widths = _of_graph(graph, properties) / _of_module(engine, properties, graph.outputs)
+        what = f"{told}, eps {eps:g}, {count} boxes"
+        yield f"width, {what}, mean", float(widths.mean())
+        yield f"width, {what}, greatest of {widths.numel()}", float(widths.max())
+        if timed:
+            measured = compare_latency(
+                lambda asked=properties: _of_graph(graph, asked),
+                lambda asked=properties: _of_module(engine, asked, graph.outputs),
+                pairs=9, seconds=20,
+            )  # fmt: skip
+            yield f"time, {what}", measured.ratio
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for said, ratio in crown():
+        print(f"{ratio:11.7f}  {said}", flush=True)
