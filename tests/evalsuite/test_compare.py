@@ -10,7 +10,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from test_report_sample import write_run
+from report_workshop import job as job_of
+from report_workshop import write_run
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
@@ -40,14 +41,7 @@ def rows_of(metric: str, values: Sequence[float], unit: str = "fraction", direct
 
 
 def job(variant: str, seed: int) -> dict[str, Any]:
-    return {
-        "workload": "w",
-        "variant": variant,
-        "seed": seed,
-        "step": "q",
-        "stage": "quantize",
-        "key": f"{variant}{seed}",
-    }
+    return job_of(variant, seed, "q", "quantize")
 
 
 def shifted(by: float, values: Sequence[float] = FIRST) -> list[float]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_report_sample import write_run
+from report_workshop import job, write_run
 
 from benchmarks import contrasts
 from benchmarks.contrasts import Study, table
@@ -23,7 +23,7 @@ def _rows(arm: str, shift: float, noise: tuple[float, ...] = NOISE, step: str = 
     return [
         row_of(
             Metric("accuracy", 0.9 + 0.01 * seed + shift + each, "fraction", Direction.HIGHER),
-            {"workload": workload, "variant": arm, "seed": seed, "step": step, "stage": step, "key": ""},
+            job(arm, seed, step, workload=workload),
         )
         for seed, each in enumerate(noise)
     ]
@@ -176,8 +176,7 @@ def test_the_families_of_the_committed_recipes_are_the_protocols() -> None:
 
 def test_drift_is_correlated_with_what_is_less_float(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def row(seed: int, step: str, metric: str, value: float, **setting: str) -> Row:
-        place = {"workload": "w", "variant": "annealed", "seed": seed, "step": step, "stage": step, "key": ""}
-        return row_of(Metric(metric, value, "fraction", Direction.HIGHER, setting), place)
+        return row_of(Metric(metric, value, "fraction", Direction.HIGHER, setting), job("annealed", seed, step))
 
     rows = []
     for seed, drifted in enumerate((0.1, 0.4, 0.2, 0.3, 0.5)):
@@ -200,14 +199,7 @@ def test_drift_is_correlated_with_what_is_less_float(monkeypatch: pytest.MonkeyP
 def test_orders_are_compared_with_the_random_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = []
     for seed, noise in enumerate(NOISE):
-        place = {
-            "workload": "w",
-            "variant": "lambda-gelu",
-            "seed": seed,
-            "step": "accuracy",
-            "stage": "accuracy",
-            "key": "",
-        }
+        place = job("lambda-gelu", seed)
         for order, gain in (("hardness", -0.01 + noise), ("sensitivity", 0.02 + noise), ("random", 0.0)):
             value = 0.9 + 0.01 * seed + gain
             rows.append(
@@ -238,8 +230,7 @@ def test_gated_networks_are_told_less_the_plain_ones_of_their_seed(
         rows = []
         for arm, cost in arms.items():
             for seed, noise in enumerate(NOISE if arm == "gelu-swap" and name == "gated" else STILL):
-                place = {"workload": name, "variant": arm, "seed": seed, "step": "accuracy", "stage": "accuracy",
-                         "key": ""}  # fmt: skip
+                place = job(arm, seed, workload=name)
                 bits = Metric("bits_per_byte", 2 + 0.1 * seed + cost + noise, "bits", Direction.LOWER)
                 rows.append(row_of(bits, place))
         write_run(tmp_path / name, rows, {"baseline": next(iter(arms))})

@@ -14,8 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from test_report import Page
-from test_report_sample import sample_record, sample_rows, write_run
+from report_workshop import Page, sample_record, sample_rows, write_run
 
 from evalsuite.report import write_report
 from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, panels

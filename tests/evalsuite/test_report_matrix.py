@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from report_workshop import Page, job, read_run, written_page
 from scipy.stats import t, ttest_1samp
-from test_report import Page
-from test_report_sample import write_run
 
 from evalsuite.contract import Direction, Metric
 from evalsuite.plugins import PluginError
 from evalsuite.report import section as section_module
-from evalsuite.report import write_report
 from evalsuite.report.documents import markdown
 from evalsuite.report.matrix import Matrix, MatrixCell, MatrixRow, Reading, matrix_row, read_rows, read_screens
 from evalsuite.report.page import render
@@ -108,17 +106,35 @@ def test_what_only_its_own_interval_resolves_says_that_the_adjustment_undoes_it(
     assert found.words.startswith("not resolved after Holm's adjustment (a difference of the margin would take about ")
 
 
-def test_what_was_not_measured_says_why() -> None:
-    lacking = Evidence(Contrast("w", {}, dict(enumerate(BASE)), "relu: crashed: signal 11"))
-    assert cell(lacking).words == "not measured: relu: crashed: signal 11"
-    assert cell(None).words == "not measured: not asked"
-    apart = Evidence(Contrast("w", {7: 0.9}, dict(enumerate(BASE))))
-    assert cell(apart).words == "not measured: no seed in common with the baseline"
+SAME = (0.0,) * 5
 
 
-def test_one_seed_claims_nothing() -> None:
-    found = cell(Evidence(contrast(0.5, NOISE[:1])))
-    assert (found.reading, found.words) == (Reading.UNRESOLVED, "not resolved: one seed")
+@pytest.mark.parametrize(
+    ("evidence", "unit", "reading", "words"),
+    [
+        (Evidence(Contrast("w", {}, dict(enumerate(BASE)), "relu: crashed: signal 11")), "fraction",
+         Reading.UNMEASURED, "not measured: relu: crashed: signal 11"),
+        (None, "fraction", Reading.UNMEASURED, "not measured: not asked"),
+        (Evidence(Contrast("w", {7: 0.9}, dict(enumerate(BASE)))), "fraction",
+         Reading.UNMEASURED, "not measured: no seed in common with the baseline"),
+        (Evidence(contrast(0.5, NOISE[:1])), "fraction", Reading.UNRESOLVED, "not resolved: one seed"),
+        # The same in every seed resolves a property of the network, and no share of samples.
+        (Evidence(contrast(0.05, SAME)), "fraction", Reading.UNRESOLVED, "not resolved: the same in every seed"),
+        (Evidence(contrast(0.05, SAME)), "share", Reading.HELPS, "helps"),
+        (Evidence(contrast(0.0, SAME)), "share", Reading.NO_WORSE, "no worse than the margin"),
+        (Evidence(contrast(-0.004)), "fraction", Reading.COSTS, "costs, less than the margin"),
+        (Evidence(contrast(-0.05)), "fraction", Reading.COSTS, "costs"),
+    ],
+)  # fmt: skip
+def test_words(evidence: Evidence | None, unit: str, reading: Reading, words: str) -> None:
+    found = cell(evidence, endpoint(unit=unit))
+    assert (found.reading, found.words) == (reading, words)
+
+
+def test_an_effect_within_the_margin_says_so_in_the_sentence() -> None:
+    (row,) = read_rows([matrix_row("demo", endpoint(), {"w": Evidence(contrast(-0.004))})])
+    told = Matrix("relu", "gelu", ("w",), (row,)).sentence
+    assert told.endswith("costs a question (on w by less than the margin).")
 
 
 def test_values_that_are_no_numbers_are_no_seeds() -> None:
@@ -134,13 +150,6 @@ def test_of_fewer_than_four_fifths_of_the_seeds_nothing_is_concluded() -> None:
         found = Evidence(Contrast("w", {**pair.own, **dict.fromkeys(range(lost), math.nan)}, pair.other))
         (row,) = read_rows([matrix_row("demo", endpoint(), {"w": found}, {"w": 5})])
         assert row.cells["w"].reading is reading
-
-
-def test_the_same_in_every_seed_resolves_a_property_of_the_network_and_no_share_of_samples() -> None:
-    same = Evidence(contrast(0.05, (0.0,) * 5))
-    assert cell(same).words == "not resolved: the same in every seed"
-    assert cell(same, endpoint(unit="share")).reading is Reading.HELPS
-    assert cell(Evidence(contrast(0.0, (0.0,) * 5)), endpoint(unit="share")).reading is Reading.NO_WORSE
 
 
 def test_holm_counts_every_test_of_the_screen() -> None:
@@ -160,7 +169,7 @@ def run_of(folder: Path) -> Run:
     better = [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]
     quiet = [each + more for each, more in zip(BASE, WIDE, strict=True)]
     rows = rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": better, "silu": quiet, "annealed": better})
-    return Run(read_results(write_run(folder, rows)), Record({}), "gelu")
+    return read_run(folder, rows)
 
 
 def test_the_declared_variant_is_a_family_and_all_others_are_one(tmp_path: Path) -> None:
@@ -180,7 +189,7 @@ def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison(tmp_path: Path
     for name, helps in (("annealed", True), ("relu", False)):
         values = {"gelu": BASE, "annealed": BASE, **quiet, name: rise}
         rows = [*rows_of("accuracy", "accuracy", values), *rows_of("nll", "accuracy", values)]
-        content = Run(read_results(write_run(tmp_path / name, rows)), Record({}), "gelu")
+        content = read_run(tmp_path / name, rows)
         found = next(each.rows[0].cells["w"] for each in content.matrices if each.variant == name)
         assert found.p is not None
         assert 0.005 < found.p < 0.05
@@ -299,15 +308,6 @@ def test_no_worse_on_average_names_the_workloads_that_do_not_say_so() -> None:
     assert told.endswith("in a question (on average over 5 workloads, not resolved on w).")
 
 
-def test_an_effect_within_the_margin_says_so() -> None:
-    found = cell(Evidence(contrast(-0.004)))
-    assert (found.reading, found.words) == (Reading.COSTS, "costs, less than the margin")
-    (row,) = read_rows([matrix_row("demo", endpoint(), {"w": Evidence(contrast(-0.004))})])
-    told = Matrix("relu", "gelu", ("w",), (row,)).sentence
-    assert told.endswith("costs a question (on w by less than the margin).")
-    assert cell(Evidence(contrast(-0.05))).words == "costs"
-
-
 def test_seeds_that_vary_too_much_or_not_at_all_need_no_number() -> None:
     assert seeds_needed(mean_interval([0.0, 1.0, -1.0]), 0.001) is None
     assert seeds_needed(mean_interval([0.5, 0.5]), 0.01) is None
@@ -322,21 +322,16 @@ def test_an_endpoint_without_margin_or_direction_is_refused() -> None:
 
 def rows_of(metric: str, stage: str, values: Mapping[str, Sequence[float]], **setting: float) -> list[Row]:
     return [
-        row_of(Metric(metric, value, "fraction", HIGHER, setting),
-               {"workload": "w", "variant": variant, "seed": seed, "step": stage, "stage": stage,
-                "key": f"{variant}{seed}{stage}"})
-        for variant, every in values.items() for seed, value in enumerate(every)
-    ]  # fmt: skip
+        row_of(Metric(metric, value, "fraction", HIGHER, setting), job(variant, seed, stage))
+        for variant, every in values.items()
+        for seed, value in enumerate(every)
+    ]
 
 
 def test_rows_of_a_failed_job_leave_their_reason_in_the_matrix(tmp_path: Path) -> None:
-    rows = rows_of("accuracy", "accuracy", {"gelu": BASE})
-    failed = {"workload": "w", "variant": "relu", "seed": 0, "step": "accuracy", "stage": "accuracy", "key": "k"}
-    rows.append(failure_row(failed, Status.CRASHED, "signal 11"))
-    content = Run(read_results(write_run(tmp_path, rows)), Record({}), "gelu")
-    (matrix,) = content.matrices
-    (row,) = matrix.rows
-    assert row.cells["w"].words == "not measured: relu: crashed: signal 11"
+    failed = failure_row(job("relu", 0), Status.CRASHED, "signal 11")
+    (matrix,) = read_run(tmp_path, [*rows_of("accuracy", "accuracy", {"gelu": BASE}), failed]).matrices
+    assert matrix.rows[0].cells["w"].words == "not measured: relu: crashed: signal 11"
 
 
 def test_a_task_that_no_question_knows_is_answered_by_its_own_share(tmp_path: Path) -> None:
@@ -345,7 +340,7 @@ def test_a_task_that_no_question_knows_is_answered_by_its_own_share(tmp_path: Pa
     for metric in ("letter_accuracy", "word_accuracy"):
         own = rows_of(metric, "accuracy", {"gelu": BASE, "relu": better})
         rows += [replace(each, workload="letters") for each in own]
-    (matrix,) = Run(read_results(write_run(tmp_path, rows)), Record({}), "gelu").matrices
+    (matrix,) = read_run(tmp_path, rows).matrices
     told = {row.endpoint.question: row for row in matrix.rows}
     assert list(told) == ["accuracy in float", "the task's own share in float"]
     assert told["accuracy in float"].cells["letters"].words == "not measured: not asked"
@@ -360,23 +355,19 @@ def test_a_strangers_section_is_on_the_page_with_its_figure_term_and_row(
     values = {"gelu": BASE, "relu": [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]}
     rows = [*rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": BASE}),
             *rows_of("noisy_accuracy", "input-noise", values, sigma=0.1)]  # fmt: skip
-    folder = write_run(tmp_path / "run", rows, {"baseline": "gelu"})
     assert "input-noise" not in sections()
     monkeypatch.syspath_prepend(demo_site)
-    write_report(folder)
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert (
-        "relu in the place of gelu helps accuracy under noise (on w); is not resolved in accuracy in float."
-        in page.text
-    )
+    page = written_page(tmp_path, rows, {"baseline": "gelu"})
+    said = "relu in the place of gelu helps accuracy under noise (on w); is not resolved in accuracy in float."
+    assert said in page.text
     assert "section-input-noise" in {each.get("id") for _, each in page.tags}
     assert "Bars of accuracies." in {each.get("aria-label") for each in page.attributes("svg")}
     assert "Gaussian noise that is added to the inputs of a network." in page.text
-    text = (folder / "report.md").read_text(encoding="utf-8")
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "The highest accuracy is relu's." in text
     assert "✓" not in text.split("## At a glance")[0]
-    assert (folder / "tables" / "input-noise.tex").is_file()
-    assert "accuracy under noise,input-noise,relu,gelu,w," in (folder / "tables" / "matrix.csv").read_text()
+    assert (tmp_path / "tables" / "input-noise.tex").is_file()
+    assert "accuracy under noise,input-noise,relu,gelu,w," in (tmp_path / "tables" / "matrix.csv").read_text()
 
 
 def test_sections_come_in_the_order_of_the_steps() -> None:

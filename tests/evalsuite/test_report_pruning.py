@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report import Page
-from test_report_sample import sample_record, sample_rows, write_run
+from report_workshop import csv_lines, write_run, written_page
+from report_workshop import job as job_of
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
@@ -21,7 +20,7 @@ from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.prune.report.pareto import Spot, front, pareto_figures
-from pipelines.prune.report.sweep_areas import FAST, MACS, QUESTIONS, SweepArea, areas
+from pipelines.prune.report.sweep_areas import MACS, QUESTIONS, SweepArea, areas
 from pipelines.prune.report.tables import BEFORE, PruningTable
 from pipelines.prune.report.text import accuracy_grid
 
@@ -42,8 +41,7 @@ def options(sparsity: float, **more: Any) -> Options:
 
 
 def job(variant: str, seed: int, step: str, stage: str = "prune") -> dict[str, object]:
-    return {"workload": "w", "variant": variant, "seed": seed, "step": step, "stage": stage,
-            "key": f"{variant}{seed}{step}"}  # fmt: skip
+    return job_of(variant, seed, step, stage)
 
 
 def rows_of(step: str, values: Values, name: str = "accuracy", stage: str = "prune", **setting: Any) -> list[Row]:
@@ -107,9 +105,17 @@ def test_area_by_hand() -> None:
     assert area_between(curve, curve) == 0
 
 
-def test_area_of_curves_that_cross_is_signed() -> None:
-    assert area_between([(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)]) == pytest.approx(0)
-    assert area_between([(0, 0.5), (1, 1.0)], [(0, 1.0), (1, 0.0)]) == pytest.approx(0.25)
+@pytest.mark.parametrize(
+    ("curve", "other", "area"),
+    [
+        ([(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)], 0.0),  # curves that cross
+        ([(0, 0.5), (1, 1.0)], [(0, 1.0), (1, 0.0)], 0.25),
+        # With rounding two sparsities may leave the same width: points of one cost are one point at their mean.
+        ([(0.0, 0.0), (0.5, 0.2), (0.5, 0.4), (1.0, 0.0)], [(0.0, 0.0), (1.0, 0.0)], 0.15),
+    ],
+)
+def test_area_is_signed(curve: list[tuple[float, float]], other: list[tuple[float, float]], area: float) -> None:
+    assert area_between(curve, other) == pytest.approx(area)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +125,6 @@ def test_area_of_curves_that_cross_is_signed() -> None:
 def test_without_a_common_range_there_is_no_area(other: list[tuple[float, float]]) -> None:
     assert area_between([(0.2, 0.5), (1.0, 0.9)], other) is None
     assert area_between(other, [(0.2, 0.5), (1.0, 0.9)]) is None
-
-
-def test_points_of_one_cost_are_one_point_at_their_mean() -> None:
-    # With rounding two sparsities may leave the same width.
-    curve = [(0.0, 0.0), (0.5, 0.2), (0.5, 0.4), (1.0, 0.0)]
-    assert area_between(curve, [(0.0, 0.0), (1.0, 0.0)]) == pytest.approx(0.15)
 
 
 HALVES = {"a": options(0.25), "b": options(0.5), "c": options(0.75)}
@@ -420,26 +420,22 @@ def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_pat
 
 @pytest.mark.slow
 def test_page_and_files_show_the_section(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", full_rows(), record_of(FULL, variants=["gelu", "relu", "annealed"]), FULL)
-    write_report(folder)
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    page = written_page(tmp_path, full_rows(), record_of(FULL, variants=["gelu", "relu", "annealed"]), FULL)
     assert "w, accuracy of pruned networks after fine-tuning (%, Δ in pp; 3 seeds)" in page.whole
     assert "#section-prune" in {each["href"] for each in page.attributes("a")}
-    text = (folder / "report.md").read_text(encoding="utf-8")
+    text, tables = (tmp_path / "report.md").read_text(encoding="utf-8"), tmp_path / "tables"
     assert "## Pruning" in text
     assert "## Quantization" not in text
-    assert (folder / "tables" / "w-pruned-before-tuning.csv").is_file()  # On demand: no table to print.
+    assert (tables / "w-pruned-before-tuning.csv").is_file()  # On demand: no table to print.
     for name in ("w-pruned", "w-pruning-cost", "pruning-areas"):
-        tex = (folder / "tables" / f"{name}.tex").read_text(encoding="utf-8")
+        tex = (tables / f"{name}.tex").read_text(encoding="utf-8")
         assert tex.isascii()
         assert "?" not in tex
-        assert (folder / "tables" / f"{name}.csv").is_file()
-    with (folder / "tables" / "pruning-areas.csv").open(newline="", encoding="utf-8") as file:
-        lines = {(each["variant"], each["over"]): each for each in csv.DictReader(file)}
+        assert (tables / f"{name}.csv").is_file()
+    lines = {(each["variant"], each["over"]): each for each in csv_lines(tables / "pruning-areas.csv")}
     assert float(lines["relu", "mac_fraction"]["area"]) == pytest.approx(0.02)
     assert lines["relu", "relative_latency"]["timing"] == "True"
-    with (folder / "tables" / "w-pruned.csv").open(newline="", encoding="utf-8") as file:
-        own = [each for each in csv.DictReader(file) if (each["step"], each["variant"]) == ("b", "relu")]
+    own = [each for each in csv_lines(tables / "w-pruned.csv") if (each["step"], each["variant"]) == ("b", "relu")]
     assert float(own[0]["difference"]) == pytest.approx(0.02)
     assert own[0]["sparsity"] == "0.5"
 
@@ -550,25 +546,6 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rows, record_of({"exact": {}}))
     write_report(folder)
     assert "removal that changes no output" in (folder / "report.html").read_text(encoding="utf-8")
-
-
-def test_steps_of_unknown_options_show_under_their_names(tmp_path: Path) -> None:
-    frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",), seeds=(0, 1))))
-    section = Run(frame, Record(sample_record()), "gelu").parts["prune"]
-    assert [each.label for each in section.tables[0].treatments] == ["prune"]
-    assert section.grids[0].rows[1][0].text == "prune"
-    assert {each.axis for each in areas(section.tables)} == {MACS, FAST}
-    assert all(each.reason for each in areas(section.tables))
-
-
-def test_a_run_without_pruning_has_no_section(tmp_path: Path) -> None:
-    rows = [row for row in sample_rows(workloads=("digits-mlp",), seeds=(0, 1)) if row.stage in ("train", "accuracy")]
-    folder = write_run(tmp_path / "run", rows, sample_record())
-    write_report(folder)
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert "section-prune" not in {each.get("id") for each in page.attributes("section")}
-    assert "Accuracy against cost" not in page.text
-    assert "Pruning" not in (folder / "report.md").read_text(encoding="utf-8")
 
 
 def test_of_many_prune_steps_the_first_four_are_headlines(tmp_path: Path) -> None:

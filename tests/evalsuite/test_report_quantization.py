@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,19 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from report_workshop import csv_lines, write_run, written_page
+from report_workshop import job as job_of
 from scipy.stats import ttest_1samp
-from test_report import Page
-from test_report_sample import sample_record, sample_rows, write_run
 
 from evalsuite.contract import Direction, Metric
-from evalsuite.report import write_report
 from evalsuite.report.numerals import percent_text
 from evalsuite.report.record import Record
 from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
-from pipelines.quantize.report.findings import finding
-from pipelines.quantize.report.tables import QuantizationTable, quantization_tables
+from pipelines.quantize.report.tables import QuantizationTable
 from pipelines.quantize.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
@@ -36,8 +33,7 @@ def options(bits: int, placement: str = "post", epochs: int = 0, **more: Any) ->
 
 
 def job(variant: str, seed: int, step: str, stage: str = "quantize") -> dict[str, object]:
-    return {"workload": "w", "variant": variant, "seed": seed, "step": step, "stage": stage,
-            "key": f"{variant}{seed}{step}"}  # fmt: skip
+    return job_of(variant, seed, step, stage)
 
 
 def accuracy(value: float | None, name: str = "integer_accuracy", reason: str = "", **setting: str) -> Metric:
@@ -165,35 +161,31 @@ def test_an_accuracy_of_another_kind_is_marked_and_paired_with_its_own_kind(tmp_
 PLACEMENTS = {"post": options(3), "both": options(3, "pre+post")}
 
 
-def test_a_gap_with_both_placements_is_said_to_hold_with_both(tmp_path: Path) -> None:
-    rows = [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=GELU, relu=(0.92, 0.931, 0.939))]
-    found = finding_of(tmp_path, rows, PLACEMENTS)
-    assert found.headline == (
-        "2 of 2 differences to gelu (integers only) are resolved, at W3A3; 2 after Holm's adjustment for all 2."
+@pytest.mark.parametrize(
+    ("gelu", "relu", "said", "apart"),
+    [
+        (GELU, (0.92, 0.931, 0.939),
+         "relu: better with every placement: PTQ W3A3 (post +3.0 pp [2.8, 3.2], pre+post +2.0 pp [1.8, 2.2]).", ""),
+        # The gaps differ by 0.029, 0.032 and 0.029: 0.030 +- 4.3027 * 0.0017321 / sqrt(3).
+        (GELU, SAME, "relu: better with post only, the placement's: PTQ W3A3 (post +3.0 pp",
+         "the gaps differ by +3.0 pp [2.6, 3.4]"),
+        (GELU, (0.98, 0.90, 0.96), "relu: better with post only: PTQ W3A3 (post +3.0 pp", ""),
+        (BETTER, GELU, "relu: turning with the placement: PTQ W3A3", ""),
+    ],
+    ids=["with both", "the placement's", "not excluded with the other", "turning"],
+)  # fmt: skip
+def test_a_gap_is_told_by_placement(
+    tmp_path: Path, gelu: Sequence[float], relu: Sequence[float], said: str, apart: str
+) -> None:
+    found = finding_of(
+        tmp_path, [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=gelu, relu=relu)], PLACEMENTS
     )
-    assert found.sentences[0].startswith(
-        "relu: better with every placement: PTQ W3A3 (post +3.0 pp [2.8, 3.2], pre+post +2.0 pp [1.8, 2.2])."
-    )
-
-
-def test_a_gap_with_one_placement_only_is_the_placements(tmp_path: Path) -> None:
-    rows = [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=GELU, relu=SAME)]
-    found = finding_of(tmp_path, rows, PLACEMENTS)
-    # The gaps differ by 0.029, 0.032 and 0.029: 0.030 +- 4.3027 * 0.0017321 / sqrt(3).
-    assert found.sentences[0].startswith("relu: better with post only, the placement's: PTQ W3A3 (post +3.0 pp")
-    assert "the gaps differ by +3.0 pp [2.6, 3.4]" in found.sentences[0]
-
-
-def test_a_gap_with_one_placement_only_that_the_other_does_not_exclude_is_nobodys(tmp_path: Path) -> None:
-    rows = [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=GELU, relu=(0.98, 0.90, 0.96))]
-    found = finding_of(tmp_path, rows, PLACEMENTS)
-    assert found.sentences[0].startswith("relu: better with post only: PTQ W3A3 (post +3.0 pp")
-    assert "the placement's" not in found.sentences[0]
-
-
-def test_a_gap_that_turns_with_the_placement(tmp_path: Path) -> None:
-    rows = [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=BETTER, relu=GELU)]
-    assert finding_of(tmp_path, rows, PLACEMENTS).sentences[0].startswith("relu: turning with the placement: PTQ W3A3")
+    assert found.sentences[0].startswith(said)
+    assert apart in found.sentences[0]
+    if "every" in said:
+        assert found.headline == (
+            "2 of 2 differences to gelu (integers only) are resolved, at W3A3; 2 after Holm's adjustment for all 2."
+        )
 
 
 def test_what_is_not_resolved_is_said_too(tmp_path: Path) -> None:
@@ -224,16 +216,6 @@ def test_differences_in_other_arithmetic_are_told_where_integers_resolve_none(tm
         "1 of 2 differences to gelu (integers only) are resolved, at W4A4; none at W8A8; 1 after Holm's adjustment "
         "for all 2; other arithmetic resolves 1 more."
     )
-
-
-def test_the_same_difference_in_every_seed_resolves_nothing(tmp_path: Path) -> None:
-    rows = rows_of("q", gelu=GELU, relu=tuple(value + 0.01 for value in GELU))
-    table = table_of(tmp_path, rows, {"q": options(8)})
-    cell = table.cells["q", "relu"]
-    assert cell.difference is not None
-    assert cell.difference.constant
-    assert not cell.resolved
-    assert accuracy_grid(table).rows[0][2].marked.endswith("Δ +1.0 in all 3 seeds")
 
 
 def test_a_gap_that_was_there_in_float_is_not_put_down_to_quantization(tmp_path: Path) -> None:
@@ -270,13 +252,6 @@ def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> Non
     row = dict(zip(content.parts["quantize"].grids[0].columns, content.parts["quantize"].grids[0].rows[0], strict=True))
     assert (row["annealed"].text, row["annealed"].tone) == (f"unsupported: {reason}", "lack")
     assert row["relu"].detail.endswith("n = 2 of 3")
-
-
-def test_without_the_baseline_nothing_is_compared(tmp_path: Path) -> None:
-    rows = [failure_row(job("gelu", seed, "q"), Status.FAILED, "no memory") for seed in range(3)]
-    content = content_of(tmp_path, [*rows, *rows_of("q", relu=BETTER)], {"q": options(8)})
-    assert content.parts["quantize"].findings[0].headline == "No quantized network can be compared with gelu."
-    assert content.parts["quantize"].grids[0].rows[0][2].detail == "no gelu to compare with"
 
 
 def checked(seed: int, variant: str) -> list[Metric]:
@@ -419,54 +394,24 @@ def test_layers_are_drawn_and_in_the_csv_but_are_no_lines(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
-    first, second = (
-        [each.svg for each in content_of(tmp_path / name, checked_rows(), STEPS).parts["quantize"].drawings]
-        for name in ("a", "b")
-    )
-    assert first == second
-
-
-@pytest.mark.slow
 def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     steps = {**STEPS, "w8": MIXED}
-    folder = write_run(tmp_path / "run", checked_rows(), record_of(steps, variants=["gelu", "relu"]), steps)
-    write_report(folder)
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    page = written_page(tmp_path, checked_rows(), record_of(steps, variants=["gelu", "relu"]), steps)
     assert "w, accuracy after quantization, integers only (%, Δ in pp; 3 seeds)" in page.whole
     assert "#section-quantize" in {each["href"] for each in page.attributes("a")}
-    assert "## Quantization" in (folder / "report.md").read_text(encoding="utf-8")
-    assert {"w-integer-checks.csv", "w-mixed-precision.csv"} <= {each.name for each in (folder / "tables").iterdir()}
+    assert "## Quantization" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    tables = tmp_path / "tables"
+    assert {"w-integer-checks.csv", "w-mixed-precision.csv"} <= {each.name for each in tables.iterdir()}
     for name in ("w-quantized", "w-coverage"):
-        text = (folder / "tables" / f"{name}.tex").read_text(encoding="utf-8")
+        text = (tables / f"{name}.tex").read_text(encoding="utf-8")
         assert text.isascii()
         assert "?" not in text
-        assert (folder / "tables" / f"{name}.csv").is_file()
-    with (folder / "tables" / "w-quantized.csv").open(newline="", encoding="utf-8") as file:
-        lines = [each for each in csv.DictReader(file) if each["step"] == "w4" and each["variant"] == "relu"]
-    assert [(each["weight_bits"], each["placement"], each["metric"]) for each in lines] == [
-        ("4", "post", "integer_accuracy")
-    ]
-    assert float(lines[0]["accuracy"]) == pytest.approx(0.91)
-
-
-@pytest.mark.slow
-def test_unknown_widths_show_under_the_steps_names(tmp_path: Path) -> None:
-    frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",))))
-    (table,) = Run(frame, Record(sample_record()), "gelu").parts["quantize"].tables
-    assert [each.label for each in table.treatments] == ["quantize-w8", "quantize-w4"]
-    assert "quantize-w8" in finding(table).headline
-
-
-@pytest.mark.slow
-def test_a_run_without_quantization_has_no_section(tmp_path: Path) -> None:
-    rows = [row for row in sample_rows(workloads=("digits-mlp",), seeds=(0, 1)) if row.stage != "quantize"]
-    folder = write_run(tmp_path / "run", rows, sample_record())
-    write_report(folder)
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert "section-quantize" not in {each.get("id") for each in page.attributes("section")}
-    assert "Accuracy by bit width" not in page.text
-    assert quantization_tables(Run(read_results(folder), Record({}), "gelu")) == []
+        assert (tables / f"{name}.csv").is_file()
+    (line,) = (
+        each for each in csv_lines(tables / "w-quantized.csv") if (each["step"], each["variant"]) == ("w4", "relu")
+    )
+    assert (line["weight_bits"], line["placement"], line["metric"]) == ("4", "post", "integer_accuracy")
+    assert float(line["accuracy"]) == pytest.approx(0.91)
 
 
 def test_of_many_quantize_steps_the_four_with_the_largest_differences_are_headlines(tmp_path: Path) -> None:
@@ -573,3 +518,10 @@ def test_a_run_without_relative_latencies_does_not_ask_for_them(tmp_path: Path) 
     ]
     (matrix,) = content_of(tmp_path, rows, {"q": options(8)}).matrices
     assert "latency with 8-bit integers" not in [each.endpoint.question for each in matrix.rows]
+
+
+def test_without_the_baseline_nothing_is_compared(tmp_path: Path) -> None:
+    rows = [failure_row(job("gelu", seed, "q"), Status.FAILED, "no memory") for seed in range(3)]
+    section = content_of(tmp_path, [*rows, *rows_of("q", relu=BETTER)], {"q": options(8)}).parts["quantize"]
+    assert section.findings[0].headline == "No quantized network can be compared with gelu."
+    assert section.grids[0].rows[0][2].detail == "no gelu to compare with"

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from test_report_sample import sample_rows, write_run
+from report_workshop import sample_rows, write_run
 from typer.testing import CliRunner
 
 import evalsuite

@@ -30,7 +30,6 @@ from evalsuite.variants.refitted import SwapRefit
 from evalsuite.variants.swapped import Swapped
 from evalsuite.variants.trained import Trained
 
-MakeSetup = Callable[..., Setup]
 VARIANTS = {name: standing(name) for name in ("relu", *(entry.name for entry in entries("variants")))}
 LEAVE_RELU = {name for name, variant in VARIANTS.items() if variant.executes == "relu"}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from cifar_files import write_binary
 from torch import nn
 
 from evalsuite.plugins import load
@@ -16,7 +17,6 @@ from evalsuite.workloads import cifar, gpt2
 from evalsuite.workloads.cifar import Cifar10ResNet8
 from evalsuite.workloads.deit import DeiTTiny
 from evalsuite.workloads.gpt2 import GPT2Small, text_files
-from tests.evalsuite.test_workloads_cifar import write_binary
 
 SHAKESPEARE = Path(__file__).parents[3] / "shared/data/text/tinyshakespeare.txt"
 WIKI = Path(__file__).parents[3] / "shared/data/text/wikitext2-valid.txt"

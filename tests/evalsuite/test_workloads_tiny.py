@@ -21,8 +21,6 @@ from evalsuite.workloads.iris import IrisMLP
 from evalsuite.workloads.moons import MoonsMLP
 from evalsuite.workloads.tiny import DigitsTinyMLP
 
-NAMES = ("moons-mlp", "iris-mlp", "digits-tiny-mlp")
-
 
 @pytest.mark.parametrize(("name", "sizes"), [("moons-mlp", [500, 100, 100, 300]), ("iris-mlp", [60, 15, 15, 60])])
 def test_parts_are_disjoint_stratified_and_repeatable(name: str, sizes: list[int]) -> None:
