@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from report_workshop import read_run
+from report_workshop import part_of, read_run
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report.section import Finding
 from evalsuite.results import Row, row_of
-from pipelines.smt.report.tables import ExactTable
+from pipelines.smt.report.tables import ExactTable, exact_tables
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
@@ -69,12 +69,12 @@ def said(variant: str, seed: int, verdicts: Sequence[tuple[Verdict, str, float |
 
 
 def table_of(folder: Path, rows: list[Row], **entries: Any) -> ExactTable:
-    (table,) = read_run(folder, rows, **entries).parts["exact"].tables
+    (table,) = exact_tables(read_run(folder, rows, **entries))
     return table
 
 
 def finding_of(folder: Path, rows: list[Row]) -> Finding:
-    return read_run(folder, rows).parts["exact"].findings[-1]
+    return part_of(read_run(folder, rows), "exact").findings[-1]
 
 
 def near(values: Sequence[float], *by: float) -> tuple[float, ...]:

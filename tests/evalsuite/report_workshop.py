@@ -19,6 +19,7 @@ from evalsuite.report import write_report
 from evalsuite.report.grids import Grid
 from evalsuite.report.record import Record
 from evalsuite.report.run import Run
+from evalsuite.report.section import Part
 from evalsuite.results import Origin, Row, Status, failure_row, read_results, row_of, write_parquet
 
 WORKLOADS = ("digits-mlp", "digits-cnn")
@@ -266,6 +267,11 @@ def read_run(
 ) -> Run:
     """A report's content against `gelu`, of these rows, steps' options and entries of the record."""
     return Run(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
+
+
+def part_of(run: Run, section: str) -> Part:
+    """What one section says: `run.parts` makes all sections, with their figures."""
+    return run.once(run.sections[section].part)
 
 
 def marked(grid: Grid | None) -> list[list[str]]:

@@ -58,25 +58,22 @@ def points(hardness: float, dtype: torch.dtype, reach: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("hardness", HARDNESSES)
-def test_float64_is_exact_to_1e_12_relative_down_to_the_underflow(hardness: float) -> None:
-    x = points(hardness, torch.float64, 37.0)
-    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, False)), strict=True):
+@pytest.mark.parametrize(
+    ("dtype", "compiled", "reach", "step"),
+    [
+        pytest.param(torch.float64, False, 37.0, 1e-12, id="float64"),
+        pytest.param(torch.float32, True, 13.0, 1e-6, id="compiled", marks=[needs_numba, pytest.mark.slow]),
+    ],
+)
+def test_it_is_relatively_exact_down_to_the_underflow(
+    dtype: torch.dtype, compiled: bool, reach: float, step: float, hardness: float
+) -> None:
+    x, least = points(hardness, dtype, reach), 1e-300 if dtype == torch.float64 else 1e-37
+    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, compiled)), strict=True):
         value, slope, of_hardness, scale = exact(each, hardness)
-        assert abs(found[0] - value) <= 1e-12 * abs(value) + 1e-300
-        assert abs(found[1] - slope) <= 1e-12 * scale
-        assert abs(found[2] - of_hardness) <= 1e-12 * of_hardness + 1e-300
-
-
-@needs_numba
-@pytest.mark.parametrize("hardness", HARDNESSES)
-@pytest.mark.slow
-def test_compiled_float32_is_exact_to_1e_6_relative_down_to_the_underflow(hardness: float) -> None:
-    x = points(hardness, torch.float32, 13.0)
-    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, True)), strict=True):
-        value, slope, of_hardness, scale = exact(each, hardness)
-        assert abs(found[0] - value) <= 1e-6 * abs(value) + 1e-37
-        assert abs(found[1] - slope) <= 1e-6 * scale
-        assert abs(found[2] - of_hardness) <= 1e-6 * of_hardness + 1e-37
+        assert abs(found[0] - value) <= step * abs(value) + least
+        assert abs(found[1] - slope) <= step * scale
+        assert abs(found[2] - of_hardness) <= step * of_hardness + least
 
 
 @pytest.mark.parametrize("hardness", HARDNESSES)

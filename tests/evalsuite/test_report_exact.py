@@ -28,7 +28,7 @@ from exact_rows import (
     verified,
 )
 from matplotlib.figure import Figure
-from report_workshop import marked, page_of, read_run, write_run
+from report_workshop import marked, page_of, part_of, read_run, write_run
 from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Metric
@@ -67,7 +67,7 @@ def test_verdicts_are_counted_over_seeds_and_radii(tmp_path: Path) -> None:
     table = table_of(tmp_path, rows)
     assert table.counted("gelu", 0.125) == Counted(4, 2, 1, 1, {"bounds": 2, "falsifier": 2, "search": 2})
     assert table.counted("gelu") == Counted(4, 3, 2, 2, {"bounds": 2, "falsifier": 3, "search": 2})
-    _, counts = read_run(tmp_path / "told", rows).parts["verdicts"].details
+    _, counts = part_of(read_run(tmp_path / "told", rows), "verdicts").details
     assert [row[2:] for row in marked(counts)] == [
         ["gelu", "0.125", "search", "4", "2", "1", "1", "0", "8", "2", ""],
         ["gelu", "0.25", "search", "0", "1", "1", "1", "0", "3", "1", ""],
@@ -108,7 +108,7 @@ def test_the_gap_is_what_bounds_leave_open(tmp_path: Path, given: bool) -> None:
     assert cell.resolved
     assert cell.tone == ""
     assert [row[1] for row in marked(verified_grid(table))] == ["verified", "by bounds alone", "gap"]
-    told = " ".join(read_run(tmp_path / "told", rows).parts["exact"].findings[-1].sentences)
+    told = " ".join(part_of(read_run(tmp_path / "told", rows), "exact").findings[-1].sentences)
     assert (
         "at most: gelu 25.0 pp at ε = 1/8, relu 0; of 1 testable difference to gelu's gap, what was left open counted "
         "both ways, 1 (0 larger and 1 smaller) resolved"
@@ -154,7 +154,7 @@ def test_a_lower_end_alone_marks_nothing(tmp_path: Path) -> None:
     rows += rows_of("violated_fraction", {"gelu": [0.8 - x for x in BASE], "relu": [1 - x for x in up]}, eps=0.125)
     rows += rows_of("undecided_fraction", {"gelu": (0.2,) * 3, "relu": (0.0,) * 3}, eps=0.125)
     content = read_run(tmp_path, rows)
-    (table,) = content.parts["exact"].tables
+    (table,) = part_of(content, "exact").tables
     assert table.compared("relu", VERIFIED, 0.125).tone == "better"
     assert {cell.tone for row in grid_of(table).rows for cell in row} <= {"", "better"}
     assert [row[3].tone for row in grid_of(table).rows if row[1].text in ("verified", "not violated")] == ["", ""]
@@ -191,7 +191,7 @@ def test_distances_are_adjusted_by_holm(tmp_path: Path) -> None:
     gaps = {"relu": (0.010, 0.012, 0.009, 0.011), "annealed": (0.003, 0.001, 0.004, 0.002), "flat": (0.1,) * 4}
     given = {"gelu": base, **{name: near(base, *each) for name, each in gaps.items()}}
     rows = [*verified({"gelu": (0.5,) * 4}), *measured_distances(given)]
-    section = read_run(tmp_path, rows).parts["exact"]
+    section = part_of(read_run(tmp_path, rows), "exact")
     found = {each.variant: each for _, each in distances(section.tables)}
     first, second = (ttest_1samp(gaps[name], 0.0).pvalue for name in ("relu", "annealed"))
     assert found["relu"].p_holm == pytest.approx(2 * first)
@@ -211,16 +211,16 @@ def test_distances_of_open_brackets_are_told_from_end_to_end(tmp_path: Path) -> 
     """Both ends of relu lie 0.011 above gelu's, but its bracket and gelu's overlap: no difference is resolved."""
     base, up = (0.050, 0.052, 0.049, 0.051), (0.060, 0.064, 0.058, 0.062)
     rows = [*verified({"gelu": BASE}), *measured_distances({"gelu": base, "relu": up}, 0.02)]
-    wide = read_run(tmp_path / "wide", rows).parts["exact"]
+    wide = part_of(read_run(tmp_path / "wide", rows), "exact")
     (found,) = (each for _, each in distances(wide.tables))
     assert (found.p_holm, found.tone) == (1.0, "")
     assert "relu −0.0095 to +0.0305 [" in next(each for each in wide.findings[-1].sentences if "distance" in each)
-    narrow = read_run(tmp_path / "narrow", measured_distances({"gelu": base, "relu": up}, 0.002)).parts["exact"]
+    narrow = part_of(read_run(tmp_path / "narrow", measured_distances({"gelu": base, "relu": up}, 0.002)), "exact")
     (found,) = (each for _, each in distances(narrow.tables))
     assert found.p == pytest.approx(ttest_1samp(np.subtract(up, base) - 0.002, 0.0).pvalue)
     assert found.tone == "better"
     alone = [*rows_of("adversarial_distance", {"gelu": base, "relu": up})]  # No counterexample: the ends are unknown.
-    (found,) = (each for _, each in distances(read_run(tmp_path / "none", alone).parts["exact"].tables))
+    (found,) = (each for _, each in distances(part_of(read_run(tmp_path / "none", alone), "exact").tables))
     assert (found.p_holm, found.tone) == (None, "")
 
 
@@ -229,7 +229,7 @@ def test_two_p_values_that_holm_leaves_unresolved(tmp_path: Path) -> None:
     p = ttest_1samp(gaps, 0.0).pvalue
     assert 0.025 < p < 0.05
     same = {name: near(base, *gaps) for name in ("relu", "annealed")}
-    section = read_run(tmp_path, measured_distances({"gelu": base, **same})).parts["exact"]
+    section = part_of(read_run(tmp_path, measured_distances({"gelu": base, **same})), "exact")
     assert [(each.tone, each.p_holm) for _, each in distances(section.tables)] == [("", pytest.approx(2 * p))] * 2
 
 
@@ -238,7 +238,7 @@ def test_solver_limits_of_the_committed_run_are_no_robustness() -> None:
     """On 64-32-32-10 the annealed networks' lower ends lie 0.006 higher, and half of GELU's brackets are open."""
     folder = SAMPLE.parent / "smt"
     content = Run(read_results(folder), read_record(folder), "gelu")
-    section = content.parts["exact"]
+    section = part_of(content, "exact")
     found = {(table.workload, each.variant): each for table, each in distances(section.tables)}
     bracket = found["digits-tiny-wide", "annealed"]
     lower, upper = (content.measured.values("digits-tiny-wide", "annealed", "smt", f"adversarial_distance{end}",
@@ -257,7 +257,7 @@ def test_solver_limits_of_the_committed_run_are_no_robustness() -> None:
 
 def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> None:
     content = read_run(tmp_path, integer_rows(), steps=STEPS)
-    (table,) = content.parts["exact"].tables
+    (table,) = part_of(content, "exact").tables
     assert (table.label, table.radii, table.method) == ("w, in integers, after int8", (2.0,), "integer")
     assert table.radius(2.0) == "2 steps (ε = 0.02 to 0.022)"
     cell = table.compared("relu", VERIFIED, 2.0)
@@ -268,7 +268,7 @@ def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> N
     assert [row[1] for row in marked(verified_grid(table))] == ["correct", "verified"]
     # A line of one network's own radius compares with nothing.
     assert set(content.compared["setting"]) > set(content.whole["setting"]) == {"", "method=integer"} - {""}
-    _, counts = content.parts["verdicts"].details
+    _, counts = part_of(content, "verdicts").details
     assert counts.frame is not None
     assert list(counts.frame["eps"]) == ["2 grid steps"] * 2
 
@@ -281,9 +281,9 @@ def test_grid_steps_in_float32_read_as_fractions_of_255(tmp_path: Path) -> None:
 
 def test_two_methods_of_one_workload_have_tables_of_their_own(tmp_path: Path) -> None:
     rows = [*verified({"gelu": BASE}), *verified({"gelu": BASE}, step="smt-z3", method="z3")]
-    tables = read_run(tmp_path, rows).parts["exact"].tables
+    tables = part_of(read_run(tmp_path, rows), "exact").tables
     assert [(each.label, each.method) for each in tables] == [("w, smt", "search"), ("w, smt-z3", "z3")]
-    assert [each.subject for each in read_run(tmp_path / "told", rows).parts["exact"].findings] == [
+    assert [each.subject for each in part_of(read_run(tmp_path / "told", rows), "exact").findings] == [
         "w, smt",
         "w, smt-z3",
     ]
@@ -297,7 +297,7 @@ def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
     ]
     lack = Metric("proofs_checked", None, "count", HIGHER, {"eps": 0.125, "method": "search"}, reason="GELU has none")
     rows.append(row_of(lack, job("gelu", 0)))
-    section = read_run(tmp_path, rows).parts["exact"]
+    section = part_of(read_run(tmp_path, rows), "exact")
     (grid,) = [each for each in section.grids if each.name == "exact-proofs"]
     assert marked(grid) == [["w", "none of 2", "2 of 2 mean 3.00 kB"]]
     assert grid.note.endswith("rests on the prover alone. None of gelu: GELU has none.")
@@ -308,10 +308,10 @@ def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
 def test_cost_splits_what_was_decided(tmp_path: Path) -> None:
     rows = [*verified({"gelu": (0.4,)}), *said("gelu", 0, FIVE), *rows_of("par2", {"gelu": (2.166,)}, eps=0.125)]
     rows += rows_of("nodes", {"gelu": (12.0,)}, eps=0.125)
-    (grid,) = [each for each in read_run(tmp_path, rows).parts["exact"].grids if each.name == "exact-cost"]
+    (grid,) = [each for each in part_of(read_run(tmp_path, rows), "exact").grids if each.name == "exact-cost"]
     assert grid.columns == ("workload", "variant", "decided", "bounds · attack · search", "PAR-2", "median", "nodes")
     assert marked(grid) == [["w", "gelu", "3 of 5 (60 %)", "1 · 1 · 1", "2.17 s", "20.0 ms", "12"]]
-    sentences = read_run(tmp_path / "told", rows).parts["exact"].findings[-1].sentences
+    sentences = part_of(read_run(tmp_path / "told", rows), "exact").findings[-1].sentences
     assert "Decided of the robustness questions asked: gelu 60 % (2 open)." in sentences
     assert "PAR-2 of a question, a clock reading without a verdict: gelu 2.17 s (12 nodes)." in sentences
 
@@ -320,7 +320,7 @@ def test_clocks_have_no_verdict(tmp_path: Path) -> None:
     rows = verified({"gelu": BASE, "relu": BASE})
     rows += rows_of("par2", {"gelu": (1.0, 1.1, 0.9), "relu": (0.1, 0.12, 0.09)}, eps=0.125)
     rows += [*said("gelu", 0, FIVE), *said("relu", 0, FIVE)]
-    section = read_run(tmp_path, rows).parts["exact"]
+    section = part_of(read_run(tmp_path, rows), "exact")
     compared = read_run(tmp_path / "compared", rows).compared
     assert set(compared.loc[compared["metric"] == "par2", "better"]) == {""}
     ratio = math.exp(np.mean(np.log([0.1 / 1.0, 0.12 / 1.1, 0.09 / 0.9])))
@@ -357,7 +357,7 @@ def test_figures_have_the_panels_that_there_are_data_for(tmp_path: Path) -> None
 
 def test_what_failed_says_why(tmp_path: Path) -> None:
     rows = [failure_row(job("gelu", seed), Status.UNSUPPORTED, "no exact encoding") for seed in range(2)]
-    section = read_run(tmp_path / "all", rows).parts["exact"]
+    section = part_of(read_run(tmp_path / "all", rows), "exact")
     assert section.findings == [Finding("w", "Nothing was verified exactly.", ("unsupported: no exact encoding",))]
     assert section.grids == []
     more = [*rows, *verified({"relu": (0.5, 0.6)}), *said("relu", 0, FIVE[:3])]
@@ -370,7 +370,7 @@ def test_what_failed_says_why(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_committed_rows_without_times_and_nodes_render() -> None:
     content = Run(read_results(SAMPLE), read_record(SAMPLE), "gelu")
-    section = content.parts["exact"]
+    section = part_of(content, "exact")
     assert {each.workload for each in section.tables} == {"digits-mlp", "digits-cnn"}
     table = section.tables[0]
     frame = content.frame

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_workshop import csv_lines, write_run, written_page
+from report_workshop import csv_lines, part_of, write_run, written_page
 from report_workshop import job as job_of
 
 from evalsuite.contract import Direction, Metric, Verdict
@@ -21,7 +21,7 @@ from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.prune.report.pareto import Spot, front, pareto_figures
 from pipelines.prune.report.sweep_areas import MACS, QUESTIONS, SweepArea, areas
-from pipelines.prune.report.tables import BEFORE, PruningTable
+from pipelines.prune.report.tables import BEFORE, PruningTable, pruning_tables
 from pipelines.prune.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
@@ -80,17 +80,17 @@ def content_of(
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningTable:
-    (table,) = content_of(folder, rows, steps).parts["prune"].tables
+    (table,) = pruning_tables(content_of(folder, rows, steps))
     return table
 
 
 def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Finding:
-    (found,) = content_of(folder, rows, steps).parts["prune"].findings
+    (found,) = part_of(content_of(folder, rows, steps), "prune").findings
     return found
 
 
 def areas_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> dict[str, SweepArea]:
-    found = areas(content_of(folder, rows, steps).parts["prune"].tables)
+    found = areas(pruning_tables(content_of(folder, rows, steps)))
     return {f"{each.variant} {each.axis.metric}": each for each in found}
 
 
@@ -277,9 +277,12 @@ def test_two_sweeps_are_apart(tmp_path: Path) -> None:
     steps = {**HALVES, **{f"r{name}": {**each, "importance": "random"} for name, each in HALVES.items()}}
     rows = [row for step in steps for row in pruned(step, 0.5, {"gelu": GELU, "relu": SAME})]
     content = content_of(tmp_path, rows, steps)
-    assert [each.method for each in content.parts["prune"].tables[0].sweeps] == ["l2, local", "random, local"]
-    assert [row[0].text for row in content.parts["prune"].grids[0].rows][:2] == ["25 %, l2, local", "50 %, l2, local"]
-    assert any(each.startswith("random, local: ") for each in content.parts["prune"].findings[0].sentences)
+    assert [each.method for each in part_of(content, "prune").tables[0].sweeps] == ["l2, local", "random, local"]
+    assert [row[0].text for row in part_of(content, "prune").grids[0].rows][:2] == [
+        "25 %, l2, local",
+        "50 %, l2, local",
+    ]
+    assert any(each.startswith("random, local: ") for each in part_of(content, "prune").findings[0].sentences)
 
 
 @pytest.mark.slow
@@ -340,7 +343,7 @@ def test_treatments_of_equal_sparsity_and_random_channels(tmp_path: Path) -> Non
         *pruned("wide", 0.3, {"gelu": BETTER, "relu": BETTER}),
     ]
     content = content_of(tmp_path, rows, steps)
-    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-treatments")
+    grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-treatments")
     assert [[cell.marked for cell in row] for row in grid.rows] == [
         ["50 %, l2, local", "94.0 ± 2.4", "91.0 ± 2.4"],
         ["50 %, random, local", "91.0 ± 2.5 Δ −3.0 [−3.2, −2.8] ✗ worse", "91.0 ± 2.5 Δ 0 [−0.2, 0.2]"],
@@ -351,7 +354,7 @@ def test_treatments_of_equal_sparsity_and_random_channels(tmp_path: Path) -> Non
     assert (
         "l2 against random channels at 50 %: after fine-tuning, better for gelu (+3.0 pp [2.8, 3.2]), not resolved "
         "for relu; before it, better for gelu and relu (+3.0 pp)."
-    ) in content.parts["prune"].findings[0].sentences
+    ) in part_of(content, "prune").findings[0].sentences
 
 
 def spot(variant: str, x: float, height: float) -> Spot:
@@ -386,13 +389,13 @@ def full_rows() -> list[Row]:
 
 def test_costs_by_hand(tmp_path: Path) -> None:
     content = content_of(tmp_path, full_rows(), FULL)
-    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-cost")
+    grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-cost")
     lines = [dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows]
     assert lines[2] == {
         "sparsity": "50 %", "MACs left": "30.0 %", "ONNX file": "4.00 to 4.10 kB",
         **{f"{name}, batch 1, batch 64": "×2.50, ×2.50 (0.40)" for name in ("gelu", "annealed", "relu")},
     }  # fmt: skip
-    said = content.parts["prune"].findings[0].sentences
+    said = part_of(content, "prune").findings[0].sentences
     assert ("Removing channels gives the outputs of zeroing them: the largest error of 27 networks is 3.0e-15.") in said
     areas = next(each for each in said if each.startswith("Mean height"))
     # Both areas of annealed have the same p, 0.00037 by the formula above: times the three tests of its screen.
@@ -405,7 +408,7 @@ def test_costs_by_hand(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_path: Path) -> None:
     content = content_of(tmp_path, full_rows(), FULL)
-    (table,) = content.parts["prune"].tables
+    (table,) = part_of(content, "prune").tables
     (first,), (second,) = pareto_figures(table), pareto_figures(table)
     assert first.svg == second.svg
     assert first.alt.startswith(
@@ -443,11 +446,11 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     rows = [*pruned("a", 0.6, {"gelu": (0.9,), "relu": (0.8,)}), *pruned("b", 0.3, {"gelu": (0.9,), "relu": (0.8,)})]
     content = content_of(tmp_path, rows, {"a": options(0.25), "b": options(0.5)})
-    assert content.parts["prune"].findings[0].headline == "One seed: no interval, so nothing is claimed."
-    assert [each.marked for each in content.parts["prune"].grids[0].rows[0]] == [
+    assert part_of(content, "prune").findings[0].headline == "One seed: no interval, so nothing is claimed."
+    assert [each.marked for each in part_of(content, "prune").grids[0].rows[0]] == [
         "25 %", "90.0; one seed", "80.0 Δ −10.0 (one seed, no interval)",
     ]  # fmt: skip
-    area = next(each for each in areas(content.parts["prune"].tables) if each.axis == MACS)
+    area = next(each for each in areas(part_of(content, "prune").tables) if each.axis == MACS)
     assert (area.p, area.tone) == (None, "")
     assert area.difference is not None
     assert area.difference.mean == pytest.approx(-0.1)
@@ -457,13 +460,13 @@ def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> Non
     rows = pruned("a", 0.6, {"gelu": GELU})
     rows += [failure_row(job("relu", seed, "a"), Status.UNSUPPORTED, "nothing to prune") for seed in range(3)]
     content = content_of(tmp_path, rows, {"a": options(0.25), "never": options(0.5)})
-    row = content.parts["prune"].grids[0].rows[0]
+    row = part_of(content, "prune").grids[0].rows[0]
     assert (row[2].text, row[2].tone) == ("unsupported: nothing to prune", "lack")
-    assert content.parts["prune"].findings[0].headline == "No pruned network can be compared with gelu."
+    assert part_of(content, "prune").findings[0].headline == "No pruned network can be compared with gelu."
     failed = [failure_row(job("gelu", seed, "a"), Status.FAILED, "no memory") for seed in range(3)]
     content = content_of(tmp_path / "b", [*failed, *pruned("a", 0.6, {"relu": GELU})], {"a": options(0.25)})
-    assert content.parts["prune"].grids[0].rows[0][2].detail == "no gelu to compare with"
-    assert areas(content.parts["prune"].tables)[0].reason == "the baseline has no accuracy with mac_fraction"
+    assert part_of(content, "prune").grids[0].rows[0][2].detail == "no gelu to compare with"
+    assert areas(part_of(content, "prune").tables)[0].reason == "the baseline has no accuracy with mac_fraction"
 
 
 def test_the_same_difference_in_every_seed_resolves_nothing(tmp_path: Path) -> None:
@@ -487,7 +490,7 @@ def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) ->
         rows += rows_of(step, {"gelu": (size,) * 3}, "model_bytes", "quantize")
     rows += rows_of("export", {"gelu": (33.0,) * 3}, "model_bytes", "export")
     content = content_of(tmp_path, rows, CHAIN, after=AFTER)
-    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-chains")
+    grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-chains")
     lost = "91.0 ± 2.5 % Δ −3.0 pp [−3.2, −2.8] ✗ worse"
     assert [[cell.marked for cell in row] for row in grid.rows] == [
         ["prune", "accuracy", "accuracy", lost],
@@ -497,7 +500,7 @@ def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) ->
         ["prune → w2-pruned", "file size", "–", "10 bytes"],
         ["prune → w8-pruned → export", "file size", "–", "33 bytes"],
     ]
-    assert [each.step for each in content.parts["prune"].tables[0].treatments] == ["prune"]
+    assert [each.step for each in part_of(content, "prune").tables[0].treatments] == ["prune"]
 
 
 def test_of_several_steps_that_do_the_same_none_is_the_twin(tmp_path: Path) -> None:
@@ -506,7 +509,7 @@ def test_of_several_steps_that_do_the_same_none_is_the_twin(tmp_path: Path) -> N
     for step in ("w8", "w4", "w8-pruned"):
         rows += rows_of(step, {"gelu": GELU}, "integer_accuracy", "quantize")
     content = content_of(tmp_path, rows, steps, after=AFTER)
-    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-chains")
+    grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-chains")
     assert [row[2].text for row in grid.rows] == ["–", "–"]
 
 
@@ -530,7 +533,7 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     rows += exact("gelu", 2, 0.0, Verdict.UNKNOWN)
     rows += [failure_row(job("odd", 0, "exact", "exact-prune"), Status.UNSUPPORTED, "no bounds")]
     content = content_of(tmp_path, rows, {"exact": {}})
-    (grid,) = content.parts["prune"].details
+    (grid,) = part_of(content, "prune").details
     lines = {row[0].text: dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows}
     assert lines["relu"] == {
         "variant": "relu", "constant": "4 (0 to 8)", "unused": "–", "proven off": "0",
@@ -542,7 +545,7 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     assert lines["gelu"]["equality"] == "bounds: holds 3; smt: holds 2, unknown 1"
     assert lines["odd"]["constant"] == "unsupported: no bounds"
     assert content.glance("w") == []
-    assert (content.parts["prune"].tables, content.parts["prune"].rule) == ([], "")
+    assert (part_of(content, "prune").tables, part_of(content, "prune").rule) == ([], "")
     folder = write_run(tmp_path / "run", rows, record_of({"exact": {}}))
     write_report(folder)
     assert "removal that changes no output" in (folder / "report.html").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_workshop import csv_lines, write_run, written_page
+from report_workshop import csv_lines, part_of, write_run, written_page
 from report_workshop import job as job_of
 from scipy.stats import ttest_1samp
 
@@ -20,7 +20,7 @@ from evalsuite.report.record import Record
 from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
-from pipelines.quantize.report.tables import QuantizationTable
+from pipelines.quantize.report.tables import QuantizationTable, quantization_tables
 from pipelines.quantize.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
@@ -60,12 +60,12 @@ def content_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> R
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
-    (table,) = content_of(folder, rows, steps).parts["quantize"].tables
+    (table,) = quantization_tables(content_of(folder, rows, steps))
     return table
 
 
 def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Finding:
-    (found,) = content_of(folder, rows, steps).parts["quantize"].findings
+    (found,) = part_of(content_of(folder, rows, steps), "quantize").findings
     return found
 
 
@@ -141,7 +141,7 @@ def test_both_arms_are_compared_in_the_same_arithmetic(tmp_path: Path) -> None:
     assert cell.mean.mean == pytest.approx(0.61)
     assert cell.reason == f"gelu: unavailable: {lack}"
     assert "ONNX Runtime" in accuracy_grid(table).caption
-    (found,) = content_of(tmp_path, rows, {"q": options(8)}).parts["quantize"].findings
+    (found,) = part_of(content_of(tmp_path, rows, {"q": options(8)}), "quantize").findings
     assert f"No accuracy of the integer-only network everywhere for gelu (unavailable: {lack})." in found.sentences
 
 
@@ -232,8 +232,8 @@ def test_a_gap_that_was_there_in_float_is_not_put_down_to_quantization(tmp_path:
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     rows = rows_of("q", gelu=(0.9,), relu=(0.95,))
     content = content_of(tmp_path, rows, {"q": options(8)})
-    assert content.parts["quantize"].findings[0].headline == "One seed: no interval, so nothing is claimed."
-    row = content.parts["quantize"].grids[0].rows[0]
+    assert part_of(content, "quantize").findings[0].headline == "One seed: no interval, so nothing is claimed."
+    row = part_of(content, "quantize").grids[0].rows[0]
     assert [each.marked for each in row] == [
         "W8A8, PTQ, post", "90.0; one seed", "95.0 Δ +5.0 (one seed, no interval)",
     ]  # fmt: skip
@@ -245,11 +245,13 @@ def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> Non
     rows += [failure_row(job("annealed", seed, "q"), Status.UNSUPPORTED, reason) for seed in range(3)]
     rows.append(failure_row(job("relu", 2, "q"), Status.TIMEOUT, "ran past 120 s"))
     content = content_of(tmp_path, rows, {"q": options(4), "never": options(2)})
-    table = content.parts["quantize"].tables[0]
+    table = part_of(content, "quantize").tables[0]
     assert [each.step for each in table.treatments] == ["q"]
     cells = {each.variant: each for each in table.cells.values()}
     assert (cells["annealed"].mean, cells["annealed"].reason) == (None, f"unsupported: {reason}")
-    row = dict(zip(content.parts["quantize"].grids[0].columns, content.parts["quantize"].grids[0].rows[0], strict=True))
+    row = dict(
+        zip(part_of(content, "quantize").grids[0].columns, part_of(content, "quantize").grids[0].rows[0], strict=True)
+    )
     assert (row["annealed"].text, row["annealed"].tone) == (f"unsupported: {reason}", "lack")
     assert row["relu"].detail.endswith("n = 2 of 3")
 
@@ -290,7 +292,7 @@ MIXED = options(8, size_budget=0.5)
 
 def test_checks_show_the_worst_seed_and_what_it_says(tmp_path: Path) -> None:
     content = content_of(tmp_path, checked_rows(), STEPS)
-    grid = next(each for each in content.parts["quantize"].details if each.name == "w-integer-checks")
+    grid = next(each for each in part_of(content, "quantize").details if each.name == "w-integer-checks")
     line = dict(zip(grid.columns, (each.plain for each in grid.rows[0]), strict=True))
     assert line["same class as Brevitas"] == "99.8 %"
     assert line["differing logits"] == "0.02 %"
@@ -302,7 +304,7 @@ def test_checks_show_the_worst_seed_and_what_it_says(tmp_path: Path) -> None:
     assert line["polynomial, Δ to the table"].startswith("−1.0 pp [−1.2, −0.9]")
     assert line["treatment chosen"] == "percentile 99.9"
     assert "other logits, gemmlowp" not in line
-    said = content.parts["quantize"].findings[0].sentences
+    said = part_of(content, "quantize").findings[0].sentences
     assert (
         "The integer-only networks give Brevitas' class on at least 99.8 % of samples, differ from it in at most "
         "0.02 % of a network's logits, leave 2 differences unexplained by rounding ties and are equal in every bit to "
@@ -351,12 +353,12 @@ def test_coverage_tells_nodes_where_they_differ_from_macs(tmp_path: Path) -> Non
         for variant, share in (("gelu", 0.75), ("relu", 1.0)) for seed in range(3) for step in STEPS
     ]  # fmt: skip
     content = content_of(tmp_path, rows, STEPS)
-    first = [each.plain for each in content.parts["quantize"].grids[1].rows[0]]
+    first = [each.plain for each in part_of(content, "quantize").grids[1].rows[0]]
     assert [each.split(" ×")[0] for each in first[1:]] == ["6.87 %, nodes 75 %", "100 %, nodes 100 %"]
 
 
 def test_coverage_and_latency_by_hand(tmp_path: Path) -> None:
-    grid = content_of(tmp_path, checked_rows(), STEPS).parts["quantize"].grids[1]
+    grid = part_of(content_of(tmp_path, checked_rows(), STEPS), "quantize").grids[1]
     half = T2 * 0.1 / math.sqrt(3)
     assert [each.plain for each in grid.rows[0]] == [
         "W8A8, PTQ, post", f"6.87 % ×0.60 ± {half:.2f}", f"100 % ×0.60 ± {half:.2f}",
@@ -366,7 +368,9 @@ def test_coverage_and_latency_by_hand(tmp_path: Path) -> None:
 def test_chosen_bits_are_one_number_where_the_seeds_agree(tmp_path: Path) -> None:
     steps = {"w8": MIXED, "w4": options(4)}
     grid = next(
-        each for each in content_of(tmp_path, checked_rows(), steps).parts["quantize"].details if "mixed" in each.name
+        each
+        for each in part_of(content_of(tmp_path, checked_rows(), steps), "quantize").details
+        if "mixed" in each.name
     )
     assert [[each.text for each in row][:2] for row in grid.rows] == [["0", "8"], ["2", "8, 4, 4"]]
 
@@ -389,7 +393,7 @@ def test_layers_are_drawn_and_in_the_csv_but_are_no_lines(tmp_path: Path) -> Non
         "accumulator_bits", "accumulator_bits_observed", "layer_alone_loss", "layer_spared_loss", "chosen_weight_bits",
     }  # fmt: skip
     assert "chosen_treatment" not in {line.metric for line in content.lines} | set(content.failures["metric"])
-    drawn = {each.title for each in content.parts["quantize"].drawings if each.svg}
+    drawn = {each.title for each in part_of(content, "quantize").drawings if each.svg}
     assert {"Accuracy by bit width, w", "Sensitivity of layers, w", "Accumulator width, w"} <= drawn
 
 
@@ -443,7 +447,7 @@ def test_all_workloads_are_counted_after_holm_and_pooled(tmp_path: Path) -> None
     still = [*in_float(**floats), *rows_of("b8", **floats), *rows_of("b4", **floats), *rows_of("b2", **floats)]
     steps = {"b8": options(8), "b4": options(4), "b2": options(2)}
     content = content_of(tmp_path, [*rows, *in_workload(still, "v")], steps)
-    first, *rest = content.parts["quantize"].findings
+    first, *rest = part_of(content, "quantize").findings
     assert [first.subject, *(each.subject for each in rest)] == ["all workloads", "w", "v"]
     gaps = [np.subtract(moved["relu"], moved["gelu"])] * 2 + [np.subtract(BETTER, GELU)]
     p = [ttest_1samp(each, 0.0).pvalue for each in gaps]
@@ -459,9 +463,9 @@ def test_all_workloads_are_counted_after_holm_and_pooled(tmp_path: Path) -> None
         f"is shown to move by less than 0.50 pp in 1 of 1 methods and placements: PTQ, post +0.10 pp [{low}, {high}].",
     )
     wide = [*in_float(**floats), *rows_of("b8", gelu=GELU, relu=(0.88, 0.91, 0.91))]
-    (found, *_) = (
-        content_of(tmp_path / "wide", [*wide, *in_workload(wide, "v")], {"b8": options(8)}).parts["quantize"].findings
-    )
+    (found, *_) = part_of(
+        content_of(tmp_path / "wide", [*wide, *in_workload(wide, "v")], {"b8": options(8)}), "quantize"
+    ).findings
     assert "is shown to move by less than 0.50 pp in 0 of 1" in found.sentences[0]
 
 
@@ -522,6 +526,6 @@ def test_a_run_without_relative_latencies_does_not_ask_for_them(tmp_path: Path) 
 
 def test_without_the_baseline_nothing_is_compared(tmp_path: Path) -> None:
     rows = [failure_row(job("gelu", seed, "q"), Status.FAILED, "no memory") for seed in range(3)]
-    section = content_of(tmp_path, [*rows, *rows_of("q", relu=BETTER)], {"q": options(8)}).parts["quantize"]
+    section = part_of(content_of(tmp_path, [*rows, *rows_of("q", relu=BETTER)], {"q": options(8)}), "quantize")
     assert section.findings[0].headline == "No quantized network can be compared with gelu."
     assert section.grids[0].rows[0][2].detail == "no gelu to compare with"
