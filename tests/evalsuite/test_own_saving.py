@@ -162,18 +162,6 @@ def test_what_was_changed_or_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert refusal() == f"{weights}: is missing, or was changed since it was saved; save the model again"
 
 
-def test_biases_that_a_repair_added_are_kept(tmp_path: Path) -> None:
-    def make() -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3, bias=False))
-
-    treated = Treated(make, random(9, 6))
-    repaired = refit_bias(treated.module, treated.original, (treated.example,))
-    assert treated.save(tmp_path, repaired) == Saved("own")
-    loaded = load_own(make, tmp_path)
-    assert torch.equal(loaded[2].bias, repaired[2].bias)
-    assert torch.allclose(treated.outputs(loaded), treated.outputs(repaired), atol=1e-6)
-
-
 def test_what_the_own_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:
     treated = Treated(*PLAIN["modules"])
     learnt = treated.own.replaced(treated.network(), maker("prelu")).eval()

@@ -455,15 +455,6 @@ def test_points_of_what_is_piecewise_linear_are_slopes() -> None:
     assert lines.upper_intercept.tolist() == pytest.approx([0.9, 0, 1, 0], abs=1e-12)
 
 
-def test_celu_is_elu_with_a_hardness() -> None:
-    low, high = tensor(-2.0), tensor(1.0)
-    lines = relax(ELU, low, high, hardness=1 / 0.5)
-    x = torch.linspace(-2, 1, 1001, dtype=torch.float64)
-    true = nn.functional.celu(x, alpha=0.5)
-    assert bool((lines.lower_slope * x + lines.lower_intercept <= true).all())
-    assert bool((lines.upper_slope * x + lines.upper_intercept >= true).all())
-
-
 def test_bad_rows_and_intervals_are_refused() -> None:
     with pytest.raises(ValueError, match="'bent': shape"):
         relax(replace(SILU, name="bent", shape="-+"), tensor(0.0), tensor(1.0))

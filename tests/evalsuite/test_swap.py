@@ -16,7 +16,6 @@ from evalsuite import LambdaGELU, census, replace, swap_to_relu
 from evalsuite.activations.gates import SOFTPLUS
 from evalsuite.activations.gelu import GELU
 from evalsuite.activations.recognition import known
-from evalsuite.activations.runs import census_of_run
 from evalsuite.reluize.harden import harden
 from evalsuite.reluize.swap import check_executes, check_swapped, expose, swap
 
@@ -76,22 +75,6 @@ def names(module: nn.Module) -> list[tuple[str, str]]:
     return [(found.path, found.traits.name) for found in census(module)]
 
 
-@pytest.mark.slow
-def test_bert_of_hugging_face_is_swapped_with_its_pooler_kept() -> None:
-    module, example = bert(), tokens()
-    swapped = swap_to_relu(module, example)
-    path = "bert.encoder.layer.{}.intermediate.intermediate_act_fn"
-    assert names(swapped) == [(path.format(0), "relu"), (path.format(1), "relu")]
-    kept = [(use.path, use.function) for use in census_of_run(swapped, **example) if use.kind == "kept"]
-    assert kept == [("bert.pooler.activation", "tanh")]
-    by_config = transformers.BertForSequenceClassification(copy.deepcopy(module.config))
-    by_config.load_state_dict(module.state_dict())
-    for layer in by_config.bert.encoder.layer:
-        layer.intermediate.intermediate_act_fn = nn.ReLU()
-    assert torch.equal(swapped(**example).logits, by_config.eval()(**example).logits)
-    assert names(module) == [(path.format(0), "gelu"), (path.format(1), "gelu")]
-
-
 def test_functional_calls_become_modules_of_the_module_that_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     module, x = Nested(), torch.randn(5, 4)
@@ -128,22 +111,6 @@ def test_a_redirected_network_learns_lambda_copies_pickles_exports_and_takes_nam
     copied = copy.deepcopy(hard)
     copied.activation_0.set_hardness(1.5)
     assert not torch.equal(copied(x), expected)
-
-
-@pytest.mark.slow
-def test_a_redirected_and_swapped_network_becomes_an_onnx_file_of_relus(tmp_path) -> None:
-    import onnx
-    import onnxruntime
-
-    torch.manual_seed(0)
-    swapped, x = swap_to_relu(Twice(), torch.randn(5, 4)), torch.randn(5, 4)
-    torch.onnx.export(swapped, (x,), tmp_path / "net.onnx", dynamo=True, verbose=False)
-    operators = [node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node]
-    assert operators.count("Relu") >= 2
-    assert not {"Gelu", "Erf", "Sigmoid"} & set(operators)
-    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
-    (output,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(output), swapped(x), rtol=1e-5, atol=1e-6)
 
 
 def test_in_place_functions_stay_in_place() -> None:

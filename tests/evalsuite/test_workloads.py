@@ -99,7 +99,7 @@ def test_the_architecture_fits_the_data(name: str) -> None:
     assert logits.shape == (*data.test.targets[:3].shape, data.classes)
 
 
-@pytest.mark.parametrize("name", [*SIZES, *LANGUAGE])
+@pytest.mark.parametrize("name", [*SIZES, *LANGUAGE, "moons-mlp", "iris-mlp", "digits-tiny-mlp"])
 def test_the_initial_weights_do_not_depend_on_the_activation(name: str) -> None:
     workload = load("workloads", name).target()
     states, asked = [], []

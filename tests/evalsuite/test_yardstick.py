@@ -11,7 +11,6 @@ from torch import nn
 from evalsuite import Direction, LambdaGELU, Split, census, deployment, export_onnx, open_onnx, run_onnx
 from evalsuite.activations.census import let_stay
 from evalsuite.yardstick import (
-    check_yardstick,
     no_relative_latency,
     relative_latency,
     timing_inputs,
@@ -119,11 +118,3 @@ def test_rows_without_a_value_have_the_same_places() -> None:
     assert [(each.value, each.setting["batch"], each.timing, each.reason) for each in rows] == [
         (None, 1, True, "why"), (None, 64, True, "why"),
     ]  # fmt: skip
-
-
-def test_the_name_of_a_yardstick_is_checked() -> None:
-    check_yardstick("silu")
-    with pytest.raises(
-        ValueError, match=r"yardstick must be the name of an activation, got 'gelo'; did you mean 'gelu'"
-    ):
-        check_yardstick("gelo")

@@ -304,10 +304,6 @@ def test_conformance() -> None:
     assert "odd_network" in check_stage(Accuracy())
 
 
-def test_conformance_on_a_convolutional_network(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
-    check_stage(Accuracy(), network=network("digits-cnn", "gelu-swap", epochs=2), bench=bench("digits-cnn", epochs=2))
-
-
 @pytest.mark.parametrize("module", ["pipelines.accuracy", "pipelines.export_onnx", "pipelines.prune"])
 def test_importing_a_stage_imports_nothing_heavy(module: str) -> None:
     heavy = "{'torch', 'onnx', 'onnxruntime', 'torch_pruning', 'numpy', 'sklearn'}"
