@@ -38,15 +38,6 @@ def test_the_fixed_hardness_of_a_formula_is_measured(beta: float) -> None:
     assert use.hardness == pytest.approx(beta, rel=1e-6)
 
 
-def test_quick_gelu_and_mish_by_hand_are_their_rows() -> None:
-    for name, form in {
-        "quick-gelu": lambda x: x * torch.sigmoid(1.702 * x),
-        "mish": lambda x: x * torch.tanh(torch.log1p(torch.exp(x))),
-    }.items():
-        (use,) = census_of_run(Calls(form), torch.randn(5, 4))
-        assert (use.kind, use.function, use.hardness) == ("formula", name, 1.0)
-
-
 GATES = [nn.Tanh(), nn.Sigmoid(), nn.Hardsigmoid(), nn.Softplus(), nn.Softplus(threshold=50)]
 
 

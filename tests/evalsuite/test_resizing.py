@@ -116,7 +116,7 @@ def test_a_pruned_workload_comes_back_exactly(workload: str, tmp_path: Path) -> 
     assert sum(each.numel() for each in loaded.parameters()) < sum(each.numel() for each in fresh.parameters())
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", ["digits-resnet", "digits-vit"])
 def test_a_pruned_network_goes_on_to_the_next_step(workload: str, tmp_path: Path) -> None:
     kind = load("workloads", workload).target()
     data = kind.data()

@@ -35,11 +35,12 @@ SAMPLE = REPORTS / "sample"
 KEY = ["workload", "variant", "seed", "step", "metric", "setting", "sample"]
 
 
-def cut(folder: Path, *seeds: int, change: dict[str, Any] | None = None) -> Path:
-    """The committed run with some of its seeds."""
+def cut(folder: Path, *seeds: int, change: dict[str, Any] | None = None, samples: bool = False) -> Path:
+    """The committed run with some of its seeds, and with the rows of single samples where they are asked for."""
     folder.mkdir(parents=True)
     table = pq.read_table(SAMPLE / "results.parquet")
-    pq.write_table(table.filter(pc.is_in(table["seed"], pa.array(seeds, pa.int64()))), folder / "results.parquet")
+    table = table.filter(pc.is_in(table["seed"], pa.array(seeds, pa.int64())))
+    pq.write_table(table if samples else table.filter(pc.is_null(table["sample"])), folder / "results.parquet")
     record = json.loads((SAMPLE / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**record, "seeds": list(seeds), **(change or {})}))
     return folder
@@ -59,7 +60,7 @@ def in_one_order(frame: pd.DataFrame) -> pd.DataFrame:
 def test_runs_with_other_seeds_unite_to_the_run_that_has_them_all(tmp_path: Path) -> None:
     """Seed 1 is in both, and counts once."""
     out = tmp_path / "whole"
-    done = call("merge", out, cut(tmp_path / "a", 0, 1), cut(tmp_path / "b", 1, 2))
+    done = call("merge", out, cut(tmp_path / "a", 0, 1, samples=True), cut(tmp_path / "b", 1, 2, samples=True))
     assert done.exit_code == 0, done.stderr
     assert f"Next: evalsuite report {out}" in done.stdout
     pd.testing.assert_frame_equal(in_one_order(read_results(out)), in_one_order(read_results(SAMPLE)))
