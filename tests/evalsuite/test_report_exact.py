@@ -35,16 +35,11 @@ from evalsuite.contract import Metric
 from evalsuite.report import write_report
 from evalsuite.report.canvas import looks
 from evalsuite.report.grids import Grid
-from evalsuite.report.record import read_record
-from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
-from evalsuite.report.statistics import mean_interval
-from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from evalsuite.results import Row, Status, failure_row, row_of
 from pipelines.smt.report.figures import LEAST, _cactus, curve_points, exact_figures
 from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable
 from pipelines.smt.report.text import distances, verified_grid
-
-SAMPLE = Path(__file__).parents[2] / "reports" / "sample"
 
 
 def swapped(variant: str, seeds: int = 3) -> list[Row]:
@@ -233,28 +228,6 @@ def test_two_p_values_that_holm_leaves_unresolved(tmp_path: Path) -> None:
     assert [(each.tone, each.p_holm) for _, each in distances(section.tables)] == [("", pytest.approx(2 * p))] * 2
 
 
-@pytest.mark.slow
-def test_solver_limits_of_the_committed_run_are_no_robustness() -> None:
-    """On 64-32-32-10 the annealed networks' lower ends lie 0.006 higher, and half of GELU's brackets are open."""
-    folder = SAMPLE.parent / "smt"
-    content = Run(read_results(folder), read_record(folder), "gelu")
-    section = part_of(content, "exact")
-    found = {(table.workload, each.variant): each for table, each in distances(section.tables)}
-    bracket = found["digits-tiny-wide", "annealed"]
-    lower, upper = (content.measured.values("digits-tiny-wide", "annealed", "smt", f"adversarial_distance{end}",
-                                                "method=search") for end in ("", "_upper"))  # fmt: skip
-    base = [content.measured.values("digits-tiny-wide", "gelu", "smt", f"adversarial_distance{end}",
-                                        "method=search") for end in ("", "_upper")]  # fmt: skip
-    alone = mean_interval([lower[seed] - base[0][seed] for seed in lower])
-    assert (alone.mean, alone.resolved) == (pytest.approx(0.0058, abs=5e-5), True)
-    assert np.mean([upper[seed] - base[1][seed] for seed in upper]) == pytest.approx(0.0, abs=5e-5)
-    assert (bracket.p, bracket.tone) == (1.0, "")
-    assert {each.tone for each in found.values()} == {""}
-    assert section.findings[0].headline.startswith("No variant is shown to be verified more than gelu: of ")
-    assert "(1 higher and " in section.findings[0].headline
-    assert "none after Holm's adjustment" in section.findings[0].headline
-
-
 def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> None:
     content = read_run(tmp_path, integer_rows(), steps=STEPS)
     (table,) = part_of(content, "exact").tables
@@ -365,21 +338,6 @@ def test_what_failed_says_why(tmp_path: Path) -> None:
     assert "(gelu: unsupported: no exact encoding)" in found.headline
     assert "Without a verdict: gelu: unsupported: no exact encoding." in found.sentences
     assert "Complete: every robustness question of relu was decided (3 in all)." in found.sentences
-
-
-@pytest.mark.slow
-def test_committed_rows_without_times_and_nodes_render() -> None:
-    content = Run(read_results(SAMPLE), read_record(SAMPLE), "gelu")
-    section = part_of(content, "exact")
-    assert {each.workload for each in section.tables} == {"digits-mlp", "digits-cnn"}
-    table = section.tables[0]
-    frame = content.frame
-    own = frame[(frame["stage"] == "smt") & (frame["workload"] == table.workload) & frame["sample"].notna()]
-    for variant in table.variants:
-        verdicts = own[(own["variant"] == variant) & (own["metric"] == "robustness")]["verdict"]
-        assert table.counted(variant).holds == int((verdicts == "holds").sum())
-        assert table.counted(variant).total == len(verdicts)
-    assert {grid.name for grid in section.grids} >= {"exact-cost", f"{table.name}-verified"}
 
 
 @pytest.mark.slow

