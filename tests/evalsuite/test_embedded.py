@@ -285,30 +285,28 @@ def test_several_real_inputs_are_refused_by_name() -> None:
         subjects(network, bench_of(language(Tables(1), tokens_of(2)), tokens_of(2)), 1)
 
 
+def bounded(module: nn.Module, size: int, low: float, high: float) -> torch.Tensor:
+    """Bounds on the box of all inputs between the two, the upper ones negated, which hold at points drawn there."""
+    graph = graph_of_typed(read(module, torch.rand(2, size)), "input")
+    ends = (torch.full((1, size), each, dtype=torch.float64) for each in (low, high))
+    eye = torch.eye(size, dtype=torch.float64)
+    found: torch.Tensor = Propagation(graph, *ends).lower_bounds(torch.cat([eye, -eye])).value[0]
+    seen = module.double()((high - low) * torch.rand(2000, size, dtype=torch.float64) + low)
+    assert bool((seen >= found[:size]).all())
+    assert bool((seen <= -found[size:]).all())
+    return found
+
+
 @pytest.mark.parametrize("size", [1, 2, 5])
 @torch.no_grad()
 def test_a_softmax_of_huge_scores_has_bounds(size: int) -> None:
     module = nn.Sequential(nn.Linear(size, size), nn.Softmax(-1)).eval()
     module[0].weight.copy_(torch.eye(size) * 400)
-    graph = graph_of_typed(read(module, torch.rand(2, size)), "input")
-    lower, upper = torch.zeros(1, size, dtype=torch.float64), torch.ones(1, size, dtype=torch.float64)
-    bounds = Propagation(graph, lower, upper)
-    eye = torch.eye(size, dtype=torch.float64)
-    found = bounds.lower_bounds(torch.cat([eye, -eye])).value[0]
-    seen = module.double()(torch.rand(2000, size, dtype=torch.float64))
-    assert bool((seen >= found[:size]).all())
-    assert bool((seen <= -found[size:]).all())
+    bounded(module, size, 0.0, 1.0)
 
 
 @torch.no_grad()
 def test_a_norm_is_bounded_on_boxes_of_any_size() -> None:
     module = nn.Sequential(nn.LayerNorm(4, elementwise_affine=False), nn.Linear(4, 4), nn.LayerNorm(4)).eval()
-    graph = graph_of_typed(read(module, torch.rand(2, 4)), "input")
-    ends = torch.full((1, 4), 100.0, dtype=torch.float64)
-    bounds = Propagation(graph, -ends, ends)
-    eye = torch.eye(4, dtype=torch.float64)
-    found = bounds.lower_bounds(torch.cat([eye, -eye])).value[0]
+    found = bounded(module, 4, -100.0, 100.0)
     assert bool((found >= -2.001).all())  # no entry of a norm of four is beyond the root of four
-    seen = module.double()(200 * torch.rand(2000, 4, dtype=torch.float64) - 100)
-    assert bool((seen >= found[:4]).all())
-    assert bool((seen <= -found[4:]).all())
