@@ -234,12 +234,16 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
-    [(True, "no table of embeddings is given the tokens as they are"), (False, "a row for each of")],
+    ("module", "given", "said"),
+    [
+        (lambda: Odd(changed=True), masked(2), "no table of embeddings is given the tokens as they are"),
+        (lambda: Odd(changed=False), masked(2), "a row for each of"),
+        (lambda: Tables(0), tokens_of(2), "no table of embeddings is given the tokens"),
+        (lambda: Tables(2), tokens_of(2), "embedded more than once, by 'tables"),
+    ],
 )
-def test_it_is_the_tokens_table_that_counts(changed: bool, said: str) -> None:
-    given = masked(2)
-    network = language(Odd(changed=changed), given)
+def test_one_table_is_given_the_tokens_and_it_counts(module: Callable[[], nn.Module], given: Inputs, said: str) -> None:
+    network = language(module(), given)
     with pytest.raises(Unsupported, match=said):
         subjects(network, bench_of(network, given), 1)
 
@@ -266,16 +270,6 @@ def test_classes_of_each_position_of_real_inputs_are_refused() -> None:
     bench = bench_of(network, given)
     with pytest.raises(Unsupported, match="each position has a class of its own"):
         bench.properties(0.1, 1)
-
-
-@pytest.mark.parametrize(
-    ("count", "said"), [(0, "no table of embeddings is given the tokens"), (2, "embedded more than once, by 'tables")]
-)
-def test_one_table_is_given_the_tokens(count: int, said: str) -> None:
-    given = tokens_of(2)
-    network = language(Tables(count), given)
-    with pytest.raises(Unsupported, match=said):
-        subjects(network, bench_of(network, given), 1)
 
 
 def test_several_real_inputs_are_refused_by_name() -> None:

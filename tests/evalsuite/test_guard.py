@@ -204,7 +204,6 @@ def written(file: Path) -> bool:
 def test_a_process_may_have_any_name() -> None:
     code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'caf\\xe9', 0, 0, 0); print(flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         held = tree.memory_of([process.pid]), tree.memory_of([process.pid], shared_once=True)
         process.kill()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from own_networks import ByHand, Convolutional, config, mixed, text
+from own_networks import ByHand, Convolutional, config, hugging, mixed, text
 from torch import nn
 
 from evalsuite import Hardenable, check_executes, harden, swap
@@ -20,15 +20,6 @@ from evalsuite.reluize.building import build_executing
 from evalsuite.variants.variant import Made, maker, swapped
 
 Build = Callable[[], nn.Module]
-
-
-def hugging(kind: str, head: str) -> Build:
-    def build() -> nn.Module:
-        transformers = pytest.importorskip("transformers")
-        module: nn.Module = getattr(transformers, head)(config(kind))
-        return module
-
-    return build
 
 
 def encoder() -> nn.Module:

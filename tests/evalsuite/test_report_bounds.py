@@ -127,7 +127,6 @@ def test_height_against_scipy(tmp_path: Path) -> None:
     assert [found.values[seed] for seed in range(3)] == pytest.approx(wanted)
     test = ttest_1samp(wanted, 0.0)
     interval = test.confidence_interval(0.95)
-    assert found.difference is not None
     assert found.difference.mean == pytest.approx(wanted.mean())
     assert [found.difference.low, found.difference.high] == pytest.approx([interval.low, interval.high])
     assert found.p == pytest.approx(test.pvalue)
@@ -198,9 +197,7 @@ def test_decisions_by_hand(tmp_path: Path) -> None:
     ]
     assert [row[0].sort for row in grid.rows][::3] == ["0.125", "0.25", "0.5"]
     looser = looser_grid(table)
-    assert looser is not None
     assert [row[1].text for row in looser.rows] == ["ibp"] * 3
-    assert grid.frame is not None
     assert list(grid.frame.query("variant == 'relu' and metric == 'certified_accuracy'")["resolved"]) == [True] * 3
 
 
@@ -223,7 +220,6 @@ def test_ratios_of_widths_against_scipy(tmp_path: Path) -> None:
     ratio = table.compared("relu", Place("layer_width", 0.25, "crown", "2")).ratio
     logs = np.log(np.array(own) / np.array(other))
     interval = ttest_1samp(logs, 0.0).confidence_interval(0.95)
-    assert ratio is not None
     assert [ratio.mean, ratio.low, ratio.high] == pytest.approx(np.exp([logs.mean(), interval.low, interval.high]))
     lines = marked(layers_grid(table))
     # Three radii: those at a quarter and at half of the grid; the logits last.

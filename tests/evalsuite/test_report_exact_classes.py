@@ -90,7 +90,6 @@ def test_shares_of_one_class_are_paired_by_seed(tmp_path: Path) -> None:
     assert grid.rows[0][3].detail == f"Δ +26.7 [{low}, {high}]"
     # 30, 20 and 20 points, of which gelu's open ones could take 30, 20 and 10.
     assert [row[3].tone for row in grid.rows] == ["", "", "better", "", ""]
-    assert grid.frame is not None
     own = grid.frame[(grid.frame["metric"] == "same_class_fraction") & (grid.frame["radius"] == 2)]
     assert list(own["mean"]) == pytest.approx([np.mean(gelu), np.mean(relu)])
     # What is 0 everywhere has no line in the page, and one in the file.
@@ -173,7 +172,6 @@ def test_sizes_of_proofs_are_weighted_by_their_number(tmp_path: Path) -> None:
     (grid,) = [each for each in part_of(read_run(tmp_path, rows), "exact").grids if each.name == "exact-proofs"]
     assert (6 * 3000 + 3 * 4000 + 10000) / 10 == 4000
     assert marked(grid) == [["w", "absent: no row of it in this run", "10 of 10 mean 4.00 kB"]]
-    assert grid.frame is not None
     assert list(grid.frame["bytes"]) == [40000]
 
 

@@ -85,7 +85,6 @@ def test_spearman_of_a_constant_is_undefined_and_of_unequal_lengths_an_error() -
 
 def test_agreement_by_hand() -> None:
     found = agreement({0: (1, 2, 3), 1: (1, 2, 3), 2: (1, 3, 2)})
-    assert found is not None
     assert found.mean == pytest.approx((1 + 0.5 + 0.5) / 3)
     # Pseudo-values 3 U - 2 U(without a seed): 1, 1, 0; their standard error is 1/3.
     assert found.low == pytest.approx(2 / 3 - 4.302653 / 3)
@@ -95,11 +94,9 @@ def test_agreement_by_hand() -> None:
 
 def test_agreement_says_where_there_is_no_interval() -> None:
     two = agreement({0: (1, 2, 3), 1: (1, 3, 2)})
-    assert two is not None
     assert two.mean == pytest.approx(0.5)
     assert (two.low, two.high) == (None, None)
     alike = agreement({0: (1, 2, 3), 1: (1, 2, 3), 2: (2, 3, 4)})
-    assert alike is not None
     assert alike.constant
     assert agreement({0: (1, 1, 1), 1: (1, 2, 3)}) is None
     with pytest.raises(ValueError, match="agreement of 1 seeds"):
@@ -109,13 +106,11 @@ def test_agreement_says_where_there_is_no_interval() -> None:
 def test_association_is_exact_for_few_values() -> None:
     x, y = (1, 2, 3, 4, 5), (1, 2, 3, 5, 4)
     found = association([(x, y)])
-    assert found is not None
     every = [abs(spearmanr(x, each).statistic) for each in permutations(y)]
     assert found.rho == pytest.approx(0.9)
     assert found.p == pytest.approx(sum(each >= 0.9 - 1e-9 for each in every) / 120)
     assert found.least == pytest.approx(2 / 120)
     three = association([((1, 2, 3), (4, 5, 6))])
-    assert three is not None
     assert three.p == three.least == pytest.approx(1 / 3)
 
 
@@ -124,7 +119,6 @@ def test_association_over_strata_permutes_within_them() -> None:
     # The second stratum lies elsewhere on both axes: ranks within it are what counts.
     far = ((101, 102, 103, 104), (-40, -30, -20, -10))
     found = association([one, far])
-    assert found is not None
     assert found.rho == pytest.approx(1.0)
     assert found.p == pytest.approx(2 / 24**2, abs=0.002)
     assert association([one, far]) == found
@@ -141,7 +135,6 @@ def test_layer_order_and_drift(tmp_path: Path) -> None:
     (order,) = layer_orders(found)  # The post-hoc network learnt no lambda.
     assert (order.variant, order.seeds, order.layers) == ("annealed", 4, 4)
     pairs = [spearmanr(LEARNT[a], LEARNT[b]).statistic for a in range(4) for b in range(a)]
-    assert order.agreement is not None
     assert order.agreement.mean == pytest.approx(sum(pairs) / 6)
     drifts = drifts_of(found)
     assert list(drifts.index) == list(LAYERS)
@@ -151,8 +144,6 @@ def test_layer_order_and_drift(tmp_path: Path) -> None:
 def drifts_of(found: Measured) -> pd.Series[float]:
     """Layer -> mean drift, of the table."""
     grid = drift_grid(found)
-    assert grid is not None
-    assert grid.frame is not None
     return grid.frame.set_index("layer")["drift"]
 
 
@@ -189,7 +180,6 @@ def test_relations_over_workloads_resolve_what_single_ones_cannot(tmp_path: Path
 def test_what_holm_puts_out_of_reach_is_beyond_these_seeds() -> None:
     """Five seeds reach p = 2/120; over four tests Holm's is at least 0.067, over three 0.05."""
     perfect = association([((1, 2, 3, 4, 5), (1, 2, 3, 4, 5))])
-    assert perfect is not None
     assert perfect.p == pytest.approx(2 / 120)
     relation = Relation("w", "annealed", "accuracy", "accuracy", "", "accuracy", perfect)
     assert {each.verdict for each in _adjusted([relation] * 4)} == {BEYOND}
@@ -272,5 +262,4 @@ def test_groups_hold_all_variants_and_the_baseline_each_with_its_own_look() -> N
 def test_association_takes_hundreds_of_values() -> None:
     values = [float(each) for each in range(200)]
     found = association([(values, values)])
-    assert found is not None
     assert (found.rho, found.p, found.least) == (pytest.approx(1), 1 / 20_001, 1 / 20_001)

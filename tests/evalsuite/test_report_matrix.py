@@ -61,7 +61,6 @@ def test_p_values_and_intervals_are_the_t_tests() -> None:
     gaps = [0.05 + each for each in NOISE]
     assert found.p == pytest.approx(ttest_1samp(gaps, 0.0).pvalue)
     half = t.ppf(0.975, 4) * np.std(gaps, ddof=1) / math.sqrt(5)
-    assert found.estimate is not None
     assert (found.estimate.low, found.estimate.high) == pytest.approx((0.05 - half, 0.05 + half))
 
 
@@ -101,7 +100,6 @@ def test_too_few_seeds_say_how_many_it_would_take() -> None:
 def test_what_only_its_own_interval_resolves_says_that_the_adjustment_undoes_it() -> None:
     rows = [matrix_row("demo", endpoint(), {"w": Evidence(contrast(gap, WIDE))}) for gap in (-0.06, *[0.0] * 20)]
     found = read_rows(rows)[0].cells["w"]
-    assert found.estimate is not None
     assert found.estimate.high < 0
     assert found.words.startswith("not resolved after Holm's adjustment (a difference of the margin would take about ")
 
@@ -140,7 +138,6 @@ def test_an_effect_within_the_margin_says_so_in_the_sentence() -> None:
 def test_values_that_are_no_numbers_are_no_seeds() -> None:
     pair = contrast(0.05)
     found = cell(Evidence(Contrast("w", {**pair.own, 0: math.nan}, {**pair.other, 1: math.inf})))
-    assert found.estimate is not None
     assert found.estimate.n == 3
 
 
@@ -156,7 +153,6 @@ def test_holm_counts_every_test_of_the_screen() -> None:
     strong = Evidence(contrast(0.02, tuple(10 * each for each in NOISE)))
     one = matrix_row("demo", endpoint(), {"v": strong, "w": None})
     p = one.cells["v"].p
-    assert p is not None
     assert p < 0.05 / 7
     assert read_rows([one])[0].cells["v"].p_adjusted == pytest.approx(p)
     quiet = matrix_row("demo", endpoint(), {"v": Evidence(contrast(0.0, WIDE)), "w": Evidence(contrast(0.0, WIDE))})
@@ -177,7 +173,6 @@ def test_the_declared_variant_is_a_family_and_all_others_are_one(tmp_path: Path)
     cells = {matrix.variant: matrix.rows[0].cells["w"] for matrix in matrices}
     assert list(cells) == ["annealed", "relu", "silu"]
     assert cells["relu"].p == cells["annealed"].p
-    assert cells["relu"].p is not None
     assert cells["annealed"].p_adjusted == pytest.approx(cells["annealed"].p)
     assert cells["relu"].p_adjusted == pytest.approx(2 * cells["relu"].p)
 
@@ -191,7 +186,6 @@ def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison(tmp_path: Path
         rows = [*rows_of("accuracy", "accuracy", values), *rows_of("nll", "accuracy", values)]
         content = read_run(tmp_path / name, rows)
         found = next(each.rows[0].cells["w"] for each in content.matrices if each.variant == name)
-        assert found.p is not None
         assert 0.005 < found.p < 0.05
         assert (found.reading is Reading.HELPS) is helps
         lines = content.compared[content.compared["variant"] == name].set_index("metric")
@@ -249,7 +243,6 @@ def test_the_mean_over_workloads_by_hand() -> None:
     half = t.ppf(0.975, 4) * 0.001
     effects = [Estimate(each, each - half, each + half, 5) for each in (0.01, 0.02, 0.06)]
     found = mean_over_workloads(effects)
-    assert found is not None
     spread = t.ppf(0.975, 2) * np.std((0.01, 0.02, 0.06), ddof=1) / math.sqrt(3)
     assert (found.mean, found.low, found.high) == pytest.approx((0.03, 0.03 - spread, 0.03 + spread))
     assert found.p == pytest.approx(ttest_1samp((0.01, 0.02, 0.06), 0.0).pvalue)
@@ -260,11 +253,9 @@ def test_a_workload_without_spread_hides_no_spread_of_the_others() -> None:
     """0.02 in all seeds, and 0.02 ± much: the mean is as uncertain as the seeds of the second make it."""
     wide = mean_interval([0.02 + each for each in WIDE])
     found = mean_over_workloads([Estimate(0.02, 0.02, 0.02, 5, constant=True), wide])
-    assert found is not None
     assert found.half_width == pytest.approx(t.ppf(0.975, 1) * np.std(WIDE, ddof=1) / math.sqrt(5) / 2)
     same = Estimate(0.02, 0.02, 0.02, 5, constant=True)
     alike = mean_over_workloads([same, same])
-    assert alike is not None
     assert (alike.p, alike.constant) == (None, True)
 
 
@@ -274,7 +265,6 @@ def test_rounding_of_what_a_difference_was_made_from_is_no_effect() -> None:
     level = dict.fromkeys(noise, 0.0)
     for unit in ("fraction", "share"):
         found = cell(Evidence(Contrast("area", noise, level, magnitude=1.0)), endpoint(unit=unit))
-        assert found.estimate is not None
         assert (found.estimate.mean, found.estimate.constant) == (0.0, True)
         assert found.reading not in (Reading.HELPS, Reading.COSTS)
 
@@ -282,8 +272,6 @@ def test_rounding_of_what_a_difference_was_made_from_is_no_effect() -> None:
 def test_seeds_are_counted_at_the_level_of_the_screen_and_beyond_those_there_are() -> None:
     quiet = matrix_row("demo", endpoint(), {"w": Evidence(contrast(0.004, WIDE))})
     alone, among = (read_rows([quiet] * count)[0].cells["w"].needed for count in (1, 20))
-    assert alone is not None
-    assert among is not None
     assert among > alone
     assert seeds_needed(mean_interval(NOISE), 0.01) is None  # five are there, and three would do
 
@@ -407,7 +395,6 @@ def test_where_nothing_differs_a_whole_matrix_says_so(rows: int, workloads: int,
         wrong += any(cell.reading in (Reading.HELPS, Reading.COSTS) for cell in cells)
         for row in matrix.rows:
             for each in row.cells.values():
-                assert each.estimate is not None
                 covered += each.estimate.low <= 0 <= each.estimate.high  # type: ignore[operator]
                 count += 1
     assert wrong / 1000 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1000)
@@ -452,7 +439,6 @@ def test_intervals_over_workloads_cover_the_mean_effect(between: float, seeds: i
         found = mean_over_workloads([
             mean_interval(list(draw.normal(*each, seeds))) for each in zip(centers, spreads, strict=True)
         ])  # fmt: skip
-        assert found is not None
         covered += found.low <= 0.03 <= found.high  # type: ignore[operator]
     assert covered / 1500 >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / 1500)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_workshop import csv_lines, part_of, write_run, written_page
+from report_workshop import BETTER, GELU, SAME, T2, csv_lines, part_of, write_run, written_page
 from report_workshop import job as job_of
 from scipy.stats import ttest_1samp
 
@@ -24,7 +24,6 @@ from pipelines.quantize.report.tables import QuantizationTable, quantization_tab
 from pipelines.quantize.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
-T2 = 4.302652729911275  # The 97.5 % quantile of Student's t with 2 degrees of freedom.
 Options = dict[str, Any]
 
 
@@ -69,17 +68,10 @@ def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> F
     return found
 
 
-GELU = (0.90, 0.91, 0.92)
-BETTER = (0.93, 0.941, 0.949)  # 0.030, 0.031 and 0.029 above
-SAME = (0.901, 0.909, 0.92)  # 0.001, -0.001 and 0 above
-
-
 def test_table_by_hand(tmp_path: Path) -> None:
     rows = [*in_float(gelu=(0.95, 0.96, 0.97), relu=(0.95, 0.961, 0.97)), *rows_of("q", gelu=GELU, relu=BETTER)]
     table = table_of(tmp_path, rows, {"q": options(4)})
     cell = table.cells["q", "relu"]
-    assert cell.mean is not None
-    assert cell.difference is not None
     assert cell.mean.mean == pytest.approx(0.94)
     assert cell.mean.half_width == pytest.approx(T2 * math.sqrt((0.01**2 + 0.001**2 + 0.009**2) / 2) / math.sqrt(3))
     assert cell.difference.mean == pytest.approx(0.03)
@@ -137,7 +129,6 @@ def test_both_arms_are_compared_in_the_same_arithmetic(tmp_path: Path) -> None:
     table = table_of(tmp_path, rows, {"q": options(8)})
     cell = table.cells["q", "relu"]
     assert (cell.metric, table.metric) == ("runtime_accuracy", "runtime_accuracy")
-    assert cell.mean is not None
     assert cell.mean.mean == pytest.approx(0.61)
     assert cell.reason == f"gelu: unavailable: {lack}"
     assert "ONNX Runtime" in accuracy_grid(table).caption
@@ -152,7 +143,6 @@ def test_an_accuracy_of_another_kind_is_marked_and_paired_with_its_own_kind(tmp_
     ]
     table = table_of(tmp_path, rows, {"q": options(8)})
     relu = table.cells["q", "relu"]
-    assert relu.difference is not None
     assert relu.difference.mean == pytest.approx(0.02)
     cells = accuracy_grid(table).rows[0]
     assert [" (ONNX Runtime)" in each.text for each in cells] == [False, False, False, True]
@@ -500,7 +490,6 @@ def test_the_matrix_says_whether_int8_is_faster_than_with_the_baselines_activati
     (row,) = [each for each in matrix.rows if each.endpoint.question == "latency with 8-bit integers"]
     cell = row.cells["w"]
     assert cell.reading.value == "helps"
-    assert cell.estimate is not None
     assert cell.estimate.mean == pytest.approx(-0.3)
     assert row.measured == "W8A8, PTQ, post, batch 1 and W8A8, PTQ, post, batch 64"
     assert cell.difference(row.scale).startswith("−30.0 pp [")

@@ -70,17 +70,12 @@ def finding(folder: Path, metric: str = "accuracy", **changes: tuple[Values, Val
 def test_table_by_hand(tmp_path: Path) -> None:
     table = table_of(rows_of(PATTERN), tmp_path)
     line = table.line("gelu-swap")
-    assert line is not None
-    assert line.before is not None
-    assert line.after is not None
-    assert line.change is not None
     losses = (-0.030, -0.027, -0.033, -0.027)
     half = 3.182446 * math.sqrt(sum((each + 0.02925) ** 2 for each in losses) / 3) / 2
     assert (line.before.mean, line.after.mean) == pytest.approx((0.97175, 0.9425))
     assert (line.change.mean, line.change.half_width) == pytest.approx((-0.02925, half))
     assert line.difference == line.change  # The direct swap starts from the baseline's own networks.
     relu = table.line("relu")
-    assert relu is not None
     assert (relu.before, relu.change, relu.remark) == (None, None, "no swap")
     assert [each.variant for each in table.lines] == list(PATTERN)
 
@@ -151,7 +146,6 @@ def test_pattern(
 def test_pattern_is_not_asked_without_its_variants(tmp_path: Path) -> None:
     rows = rows_of({name: PATTERN[name] for name in ("gelu", "gelu-swap")})
     found = pattern_finding(table_of(rows, tmp_path))
-    assert found is not None
     assert found.sentences[0].startswith("annealed has no value here")
     rows = rows_of({name: PATTERN[name] for name in ("gelu", "post-hoc")})
     assert pattern_finding(table_of(rows, tmp_path / "other")) is None
@@ -212,7 +206,6 @@ def test_the_best_repair_is_chosen_on_the_seeds_that_annealing_has(tmp_path: Pat
         "post-hoc": ((0.960, 0.962, 0.959, 0.965), (0.960, 0.962, 0.959, 0.965)),
     }
     found = pattern_finding(table_of(rows_of(networks), tmp_path))
-    assert found is not None
     assert found.sentences[1].startswith("Annealing against post-hoc is not resolved, the best of 2 repairs")
 
 
@@ -225,11 +218,8 @@ def test_gap_closed_for_text(tmp_path: Path) -> None:
     }
     table = table_of(rows_of(networks, "bits_per_byte"), tmp_path)
     found = pattern_finding(table)
-    assert found is not None
     assert found.headline == "The paper's pattern is reproduced."
     refit = table.line("swap-refit")
-    assert refit is not None
-    assert refit.gap_closed is not None
     assert refit.gap_closed.mean == pytest.approx(0.25 / 0.50)
     assert "annealed 1.00 [" in found.sentences[-1]
     assert "Fieller" in found.sentences[-1]
@@ -252,7 +242,6 @@ def test_a_ratio_without_spread_has_an_interval_without_width() -> None:
     for share in shares:
         for gap in (0.3, 0.7, 0.123):
             found = ratio_interval([(share * gap, gap)] * 5)
-            assert found is not None
             assert (found.low, found.high) == pytest.approx((share, share), rel=1e-6)
 
 
@@ -261,9 +250,6 @@ def test_fieller_agrees_with_the_test_that_it_inverts() -> None:
 
     pairs = [(0.25, 0.50), (0.26, 0.54), (0.24, 0.46), (0.29, 0.52)]
     found = ratio_interval(pairs)
-    assert found is not None
-    assert found.low is not None
-    assert found.high is not None
     assert found.low < found.mean < found.high
     for end in (found.low, found.high):
         assert ttest_1samp([a - end * b for a, b in pairs], 0.0).pvalue == pytest.approx(0.05, abs=1e-9)
@@ -271,7 +257,6 @@ def test_fieller_agrees_with_the_test_that_it_inverts() -> None:
 
 def test_a_ratio_by_an_uncertain_gap_has_no_interval(tmp_path: Path) -> None:
     found = ratio_interval([(0.1, 0.2), (0.1, -0.1), (0.1, 0.1)])
-    assert found is not None
     assert (found.low, found.high) == (None, None)
     assert ratio_interval([(1.0, 0.5), (1.0, -0.5)]) is None
     with pytest.raises(ValueError, match="ratio of no values"):

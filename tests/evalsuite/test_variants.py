@@ -83,7 +83,6 @@ def test_recalibration_needs_batchnorm_and_changes_only_its_statistics(prepared)
 
 
 def lambdas(made: Made) -> list[float]:
-    assert made.unswapped is not None
     return [float(each.hardness) for each in made.unswapped.modules() if isinstance(each, Hardenable)]
 
 

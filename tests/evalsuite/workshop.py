@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
+from click.testing import Result
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
@@ -29,6 +30,13 @@ workloads: [{use: digits-mlp, epochs: 1}]
 variants: [gelu, gelu-swap]
 seeds: [0]
 """
+
+
+def call(*words: object, **environment: str) -> Result:
+    """The command line in this process; it ends by an exit, not by an error."""
+    done = CliRunner().invoke(app, [*map(str, words)], env=environment)
+    assert isinstance(done.exception, SystemExit | None), done.exc_info
+    return done
 
 
 class Workshop:
@@ -58,8 +66,7 @@ class Workshop:
     def call(self, *words: object) -> subprocess.CompletedProcess[str]:
         """In this process, which has the libraries loaded; in one of its own where other packages are installed."""
         if self.path == TROUBLE:
-            done = CliRunner().invoke(app, [*map(str, words)], env={"EVALSUITE_CACHE": str(self.cache)})
-            assert isinstance(done.exception, SystemExit | None), done.exc_info
+            done = call(*words, EVALSUITE_CACHE=str(self.cache))
             return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
         process = self.start(*words)
         output, errors = process.communicate(timeout=200)
