@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import MakeNetwork
 from sklearn import datasets
 from sklearn.datasets import load_iris
 from torch import nn
 
-from evalsuite.contract import Network
 from evalsuite.plugins import load
 from evalsuite.workloads import moons
 from evalsuite.workloads.iris import IrisMLP
@@ -112,7 +111,7 @@ def test_impossible_widths_are_refused(hidden: str, message: str) -> None:
 @pytest.mark.parametrize("variant", ["gelu", "relu"])
 @pytest.mark.parametrize(("name", "least"), [("moons-mlp", 0.97), ("iris-mlp", 0.93), ("digits-tiny-mlp", 0.9)])
 @pytest.mark.slow
-def test_they_learn_in_their_own_budget(network: Callable[..., Network], name: str, variant: str, least: float) -> None:
+def test_they_learn_in_their_own_budget(network: MakeNetwork, name: str, variant: str, least: float) -> None:
     workload = load("workloads", name).target()
     test = workload.data().test
     module = network(name, variant, epochs=workload.epochs).module

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import MakeBench, MakeNetwork
 from torch import nn
 
 from evalsuite import (
@@ -272,9 +273,7 @@ def test_an_activation_module_used_twice_counts_twice(tmp_path: Path) -> None:
     assert found["zero_activations"] == pytest.approx(2 / 3)
 
 
-def test_a_batch_larger_than_one_pass_gives_the_same(
-    network: Callable[..., Network], bench: Callable[..., Bench]
-) -> None:
+def test_a_batch_larger_than_one_pass_gives_the_same(network: MakeNetwork, bench: MakeBench) -> None:
     # 1,047 training inputs are three passes: the peaks must be those of all of them at once.
     trained, there = network("digits-mlp", "relu"), bench("digits-mlp")
     hidden = trained.module[0](there.data.train.inputs).relu()
@@ -283,7 +282,7 @@ def test_a_batch_larger_than_one_pass_gives_the_same(
     assert values(Accuracy().run(trained, there))["dead_units"] == expected
 
 
-def test_lambda_gelu_and_its_swap(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+def test_lambda_gelu_and_its_swap(network: MakeNetwork, bench: MakeBench) -> None:
     annealed, there = network("digits-mlp", "annealed"), bench("digits-mlp")
     assert any(isinstance(layer, LambdaGELU) for layer in annealed.unswapped.modules())
     found = values(Accuracy().run(annealed, there))

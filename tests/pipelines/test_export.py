@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 import torch
+from conftest import MakeBench, MakeNetwork
 from torch import nn
 
 from evalsuite import (
@@ -36,7 +36,7 @@ def values(outcome: Outcome) -> dict[str, float | None]:
 
 
 @pytest.mark.parametrize(("variant", "gelus"), [("gelu", 2), ("lambda-gelu", 2), ("annealed", 0), ("relu", 0)])
-def test_mlp(network: Callable[..., Network], bench: Callable[..., Bench], variant: str, gelus: int) -> None:
+def test_mlp(network: MakeNetwork, bench: MakeBench, variant: str, gelus: int) -> None:
     trained, there = network("digits-mlp", variant), bench("digits-mlp")
     outcome = Export().run(trained, there)
     found = values(outcome)
@@ -68,7 +68,7 @@ class Mute(nn.Module):
         return torch.zeros_like(x[:, :10])
 
 
-def test_the_test_data_are_run_in_batches(bench: Callable[..., Bench], tmp_path: Path) -> None:
+def test_the_test_data_are_run_in_batches(bench: MakeBench, tmp_path: Path) -> None:
     there = bench("digits-mlp")
     assert len(there.data.test) > 256
     export_onnx(Size(), (64,), tmp_path / "size.onnx")
@@ -76,7 +76,7 @@ def test_the_test_data_are_run_in_batches(bench: Callable[..., Bench], tmp_path:
     assert values(Export().run(file, there))["max_abs_difference"] == 256
 
 
-def test_targets_of_padding_count_in_no_accuracy(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+def test_targets_of_padding_count_in_no_accuracy(network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("digits-mlp", "gelu"), bench("digits-mlp")
     inputs, targets = there.data.test.inputs, there.data.test.targets.clone()
     targets[::2] = -100
@@ -107,7 +107,7 @@ def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     assert [each.name for each in onnx.load(str(outcome.artefacts["onnx"])).graph.input] == ["left", "right"]
 
 
-def test_a_language_model_has_bits_and_accuracy(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+def test_a_language_model_has_bits_and_accuracy(network: MakeNetwork, bench: MakeBench) -> None:
     class Unigram(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -133,7 +133,7 @@ def test_a_language_model_has_bits_and_accuracy(network: Callable[..., Network],
     ],
 )
 def test_latency_alone_and_against_another_activation(
-    network: Callable[..., Network], bench: Callable[..., Bench], variant: str, yardstick: str, reason: str
+    network: MakeNetwork, bench: MakeBench, variant: str, yardstick: str, reason: str
 ) -> None:
     outcome = Export(yardstick).run(network("digits-mlp", variant), bench("digits-mlp"))
     for name, unit in (("latency", "s"), ("relative_latency", "ratio")):
@@ -147,7 +147,7 @@ def test_latency_alone_and_against_another_activation(
 
 
 def test_a_file_has_no_other_activation_to_be_compared_with(
-    network: Callable[..., Network], bench: Callable[..., Bench], tmp_path: Path
+    network: MakeNetwork, bench: MakeBench, tmp_path: Path
 ) -> None:
     trained, there = network("digits-mlp", "relu"), bench("digits-mlp")
     path = Export().run(trained, there).artefacts["onnx"]
@@ -164,9 +164,7 @@ def test_an_unknown_yardstick_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_the_file_says_nothing_of_the_installation(
-    network: Callable[..., Network], bench: Callable[..., Bench]
-) -> None:
+def test_the_file_says_nothing_of_the_installation(network: MakeNetwork, bench: MakeBench) -> None:
     path = Export().run(network("digits-cnn", "gelu", epochs=2), bench("digits-cnn")).artefacts["onnx"]
     content = path.read_bytes()
     assert b"site-packages" not in content
@@ -175,7 +173,7 @@ def test_the_file_says_nothing_of_the_installation(
 
 
 @pytest.mark.slow
-def test_what_the_exporter_refuses_is_unsupported_in_one_line(bench: Callable[..., Bench]) -> None:
+def test_what_the_exporter_refuses_is_unsupported_in_one_line(bench: MakeBench) -> None:
     class Cumulative(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.cumprod(x[:, :10], dim=1)
@@ -186,7 +184,7 @@ def test_what_the_exporter_refuses_is_unsupported_in_one_line(bench: Callable[..
     assert "\x1b" not in str(caught.value)
 
 
-def test_a_lambda_that_cannot_be_folded_still_exports(bench: Callable[..., Bench]) -> None:
+def test_a_lambda_that_cannot_be_folded_still_exports(bench: MakeBench) -> None:
     torch.manual_seed(0)
 
     class Block(nn.Module):
