@@ -75,8 +75,6 @@ def every(language: str) -> list[Any]:
 def blocks() -> ModuleType:
     """The script that writes what documents say of the code."""
     spec = importlib.util.spec_from_file_location("blocks", ROOT / "docs" / "making" / "blocks.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

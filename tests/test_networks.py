@@ -21,8 +21,6 @@ def networks() -> ModuleType:
 
     path = Path(__file__).parent.parent / "docs" / "making" / "networks.py"
     spec = importlib.util.spec_from_file_location("networks", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -86,3 +88,14 @@ def config(kind: str, **changes: Any) -> Any:
         return transformers.DistilBertConfig(vocab_size=WORDS, **given | {"num_labels": 3} | changes)
     given = {**_WIDTHS, "max_position_embeddings": 16, "num_labels": 3}
     return transformers.BertConfig(vocab_size=WORDS, **given | changes)
+
+
+def hugging(kind: str, head: str, **changes: Any) -> Callable[[], nn.Module]:
+    """What makes a model of Hugging Face with that head."""
+
+    def make() -> nn.Module:
+        transformers = pytest.importorskip("transformers")
+        module: nn.Module = getattr(transformers, head)(config(kind, **changes))
+        return module
+
+    return make

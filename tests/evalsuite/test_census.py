@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
+from activation_forms import ALL_FORMS, SQRT2, Calls, erf_gelu
 from torch import nn
 from torch.nn import functional
 
@@ -12,50 +11,6 @@ from evalsuite.activations.recognition import recognise, recognise_module
 from evalsuite.activations.runs import Use, census_of_operators, census_of_run
 
 transformers = pytest.importorskip("transformers")
-SQRT2 = math.sqrt(2)
-TANH = math.sqrt(2 / math.pi)
-
-
-def erf_gelu(x, constant=SQRT2):
-    return 0.5 * x * (1 + torch.erf(x / constant))
-
-
-FORMS = {
-    "gelu": [
-        erf_gelu,
-        lambda x: x * 0.5 * (torch.erf(x * math.sqrt(0.5)) + 1.0),
-        lambda x: 0.5 * (x * (1 + torch.erf(x / SQRT2))),
-        lambda x: x * (torch.erf(x / SQRT2) + 1) / 2,
-        lambda x: 0.5 * x + 0.5 * x * torch.erf(x / SQRT2),
-        lambda x: (0.5 + 0.5 * torch.erf(x / SQRT2)) * x,
-        lambda x: x * 0.5 * torch.erfc(-x / SQRT2),
-        lambda x: x - x * 0.5 * torch.erfc(x / SQRT2),
-        lambda x: x * torch.special.ndtr(x),
-        lambda x: x.mul(0.5).mul(1 + torch.erf(x.div(torch.tensor(SQRT2)))),
-    ],
-    "gelu-tanh": [
-        lambda x: 0.5 * x * (1 + torch.tanh(TANH * (x + 0.044715 * torch.pow(x, 3)))),
-        lambda x: 0.5 * x * (torch.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)) + 1),
-    ],
-    "silu": [
-        lambda x: x * torch.sigmoid(x),
-        lambda x: x / (1 + torch.exp(-x)),
-        lambda x: torch.sigmoid(x).mul_(x),
-        lambda x: 0.5 * x * (1 + torch.tanh(0.5 * x)),
-    ],
-}
-ALL_FORMS = [(name, form) for name, forms in FORMS.items() for form in forms]
-
-
-class Calls(nn.Module):
-    """A linear layer, then what `form` does in this module's own forward."""
-
-    def __init__(self, form) -> None:
-        super().__init__()
-        self.linear, self.form, self.last = nn.Linear(4, 6), form, nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.form(self.linear(x)))
 
 
 def brief(uses: list[Use]) -> list[tuple[str, str, str, int]]:
@@ -81,15 +36,6 @@ def test_the_fixed_hardness_of_a_formula_is_measured(beta: float) -> None:
     (use,) = census_of_run(Calls(lambda x: x * torch.sigmoid(beta * x)), torch.randn(5, 4))
     assert (use.kind, use.traits.name) == ("formula", "silu")
     assert use.hardness == pytest.approx(beta, rel=1e-6)
-
-
-def test_quick_gelu_and_mish_by_hand_are_their_rows() -> None:
-    for name, form in {
-        "quick-gelu": lambda x: x * torch.sigmoid(1.702 * x),
-        "mish": lambda x: x * torch.tanh(torch.log1p(torch.exp(x))),
-    }.items():
-        (use,) = census_of_run(Calls(form), torch.randn(5, 4))
-        assert (use.kind, use.function, use.hardness) == ("formula", name, 1.0)
 
 
 GATES = [nn.Tanh(), nn.Sigmoid(), nn.Hardsigmoid(), nn.Softplus(), nn.Softplus(threshold=50)]

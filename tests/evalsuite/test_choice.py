@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_runner import AtOnce
 from typer.testing import CliRunner
-from workshop import HEAD, Workshop
+from workshop import HEAD, AtOnce, Workshop
 
 from evalsuite.cli import app
 from evalsuite.recipe import parse_recipe

@@ -10,10 +10,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from test_report_sample import write_run
-from typer.testing import CliRunner
+from report_workshop import job as job_of
+from report_workshop import write_run
+from workshop import call
 
-from evalsuite.cli import app
 from evalsuite.contract import Direction, Metric
 from evalsuite.results import Row, Status, failure_row, row_of
 from evalsuite.studies.comparing import LEVEL, Line, lines_of, with_p_values
@@ -40,14 +40,7 @@ def rows_of(metric: str, values: Sequence[float], unit: str = "fraction", direct
 
 
 def job(variant: str, seed: int) -> dict[str, Any]:
-    return {
-        "workload": "w",
-        "variant": variant,
-        "seed": seed,
-        "step": "q",
-        "stage": "quantize",
-        "key": f"{variant}{seed}",
-    }
+    return job_of(variant, seed, "q", "quantize")
 
 
 def shifted(by: float, values: Sequence[float] = FIRST) -> list[float]:
@@ -92,7 +85,6 @@ def test_holm_is_over_all_measurements() -> None:
     """A difference that is resolved alone is not, among a hundred."""
     gaps = (0.01, 0.012, 0.004, 0.009, 0.002)
     weak = line([value + gap for value, gap in zip(FIRST, gaps, strict=True)])
-    assert weak.p is not None
     assert 0.0005 < weak.p < 0.05
     assert weak.reading == "better"
     quiet = line(shifted(0.0))
@@ -185,12 +177,6 @@ def test_what_is_wrong_with_gates_is_told_with_its_place(tmp_path: Path, text: s
         read_gates(path)
     assert told in str(caught.value)
     assert str(caught.value).startswith(str(path))
-
-
-def call(*words: object) -> Any:
-    done = CliRunner().invoke(app, [*map(str, words)])
-    assert isinstance(done.exception, SystemExit | None), done.exc_info
-    return done
 
 
 def test_the_command_writes_the_page_and_files_for_machines(tmp_path: Path) -> None:

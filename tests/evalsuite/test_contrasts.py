@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_report_sample import write_run
+from report_workshop import job, write_run
 
 from benchmarks import contrasts
 from benchmarks.contrasts import Study, table
@@ -23,26 +23,32 @@ def _rows(arm: str, shift: float, noise: tuple[float, ...] = NOISE, step: str = 
     return [
         row_of(
             Metric("accuracy", 0.9 + 0.01 * seed + shift + each, "fraction", Direction.HIGHER),
-            {"workload": workload, "variant": arm, "seed": seed, "step": step, "stage": step, "key": ""},
+            job(arm, seed, step, workload=workload),
         )
         for seed, each in enumerate(noise)
     ]
 
 
-def _told(monkeypatch: pytest.MonkeyPatch, folder: Path, study: Study, rows: list[Row]) -> list[tuple[str, ...]]:
-    write_run(folder / "it", rows, {"baseline": "base"})
-    monkeypatch.setattr(contrasts, "REPORTS", folder)
-    monkeypatch.setitem(contrasts.STUDIES, "it", study)
+@pytest.fixture(autouse=True)
+def _reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies are those of a folder of the test's own."""
+    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
+    monkeypatch.setattr(contrasts, "STUDIES", dict(contrasts.STUDIES))
+
+
+def _told(study: Study, rows: list[Row]) -> list[tuple[str, ...]]:
+    write_run(contrasts.REPORTS / "it", rows, {"baseline": "base"})
+    contrasts.STUDIES["it"] = study
     return table("it")
 
 
-def test_signs_families_and_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_signs_families_and_words() -> None:
     rows = [
         *_rows("base", 0, STILL), *_rows("before", 0.02), *_rows("same", 0, STILL), *_rows("near", 0.001),
         *_rows("far", -0.02), *_rows("wide", 0, (0.02, -0.02, 0.01, -0.01, 0.0)), *_rows("seen", 0.02),
     ]  # fmt: skip
     study = Study(alone=("before",), treated=True, together=True, shown=("seen",))
-    head, *lines = _told(monkeypatch, tmp_path, study, rows)
+    head, *lines = _told(study, rows)
     assert head == ("difference", "`w`, points", "p after Holm", "")
     found = {line[0]: line[1:] for line in lines}
     # The baseline is the treatment: less an arm that is asked for by itself it is lower where that is higher.
@@ -58,7 +64,7 @@ def test_signs_families_and_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert together == pytest.approx(4 * alone, rel=0.05)
 
 
-def test_less_is_better_of_bits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_less_is_better_of_bits() -> None:
     rows = [
         replace(each, metric="bits_per_byte", direction="lower")
         for arm, shift, noise in (
@@ -71,24 +77,23 @@ def test_less_is_better_of_bits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         for each in _rows(arm, shift, noise)
     ]
     study = Study(questions=(contrasts.BITS,), baseline="few", together=True)
-    head, *lines = _told(monkeypatch, tmp_path, study, rows)
+    head, *lines = _told(study, rows)
     assert head[1] == "`w`, bits"
     found = {line[0]: line[1:] for line in lines}
     assert found["`many` − `few`"][0].startswith("+0.0400 ")
     assert found["`many` − `few`"][2] == "worse"
-    found = {line[0]: line[1:] for line in _told(monkeypatch, tmp_path, replace(study, baseline=""), rows)[1:]}
+    found = {line[0]: line[1:] for line in _told(replace(study, baseline=""), rows)[1:]}
     assert found["`few` − `base`"][2] == "better"
     assert found["`near` − `base`"][2] == "equivalent"
     assert found["`wide` − `base`"][2] == "not resolved"
 
 
-def test_what_a_language_model_is_held_against(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_a_language_model_is_held_against(tmp_path: Path) -> None:
     """The order of n-grams is the one with the fewest bits on the validation text, whatever it has on the test text."""
     rows = [replace(each, metric="bits_per_byte", direction="lower") for each in _rows("base", 0.0, STILL)]
     write_run(tmp_path / "it", rows, {"baseline": "base", "data": {"w": {"fingerprint": "f"}}})
     lines = ("baseline,validation,test,fingerprint", "2-grams,2.5,2.0,f", "3-grams,2.4,2.1,f", "xz -9e,2.2,1.9,f")
     (tmp_path / "it" / "baselines.csv").write_text("\n".join(lines))
-    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
     head, *found = contrasts.levels("it")
     assert head == ("on `w`", "seeds", "bits per byte")
     assert found == [("`base`", "5", "0.9200 ± 0.0158"), ("3-grams", "", "2.1000"), ("xz -9e", "", "1.9000")]
@@ -97,7 +102,7 @@ def test_what_a_language_model_is_held_against(monkeypatch: pytest.MonkeyPatch, 
         contrasts.levels("it")
 
 
-def test_the_treatment_that_the_validation_data_choose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_treatment_that_the_validation_data_choose(tmp_path: Path) -> None:
     """Chosen seed by seed, by the validation data alone, and never the direct swap, however good it is."""
     rows = []
     for arm, shift, validated in (
@@ -109,7 +114,6 @@ def test_the_treatment_that_the_validation_data_choose(monkeypatch: pytest.Monke
         rows += _rows(arm, shift, STILL)
         rows += [replace(each, metric="validation_accuracy") for each in _rows(arm, 0.0, validated, step="train")]
     write_run(tmp_path / "it", rows, {"baseline": "base"})
-    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
     head, original, *lines = contrasts.treatments("it")
     assert head[1:] == ("`w`, points", "p after Holm", "")
     assert original[1] == "92.00 ± 1.58"
@@ -121,32 +125,30 @@ def test_the_treatment_that_the_validation_data_choose(monkeypatch: pytest.Monke
     assert found[contrasts.CHOSEN][0].endswith(" (3 × `two`, 2 × `one`)")
 
 
-def test_what_is_asked_less_float_of_each_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_asked_less_float_of_each_network() -> None:
     rows = [
         *_rows("base", 0.01), *_rows("arm", 0.03), *_rows("base", 0.0, step="prune-50"),
         *_rows("arm", 0.01, step="prune-50"),
     ]  # fmt: skip
-    _, line = _told(monkeypatch, tmp_path, Study(questions=(contrasts.HALF,), together=True), rows)
+    _, line = _told(Study(questions=(contrasts.HALF,), together=True), rows)
     assert line[1].startswith("−1.00 ")  # 1 point more with half of the channels, 2 in float
 
 
-def test_what_is_lacking_is_told_and_makes_no_family_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_lacking_is_told_and_makes_no_family_smaller() -> None:
     whole = [*_rows("base", 0, STILL), *_rows("base", 0, STILL, workload="other"), *_rows("arm", 0.003)]
     study = Study(questions=(contrasts.ACCURACY, contrasts.HALF), alone=("arm",))
-    rows = {line[0]: line for line in _told(monkeypatch, tmp_path / "a", study, whole)[1:]}
+    rows = {line[0]: line for line in _told(study, whole)[1:]}
     assert rows["accuracy in float, points"][5:] == ("not measured", "", "")
     p = float(rows["accuracy in float, points"][3])
     assert rows["half of the channels less float, points"][2:] == ("not measured", "", "") * 2
     both = [*whole, *_rows("arm", 0, STILL, workload="other")]
-    (line,) = _told(monkeypatch, tmp_path / "b", Study(alone=("arm",)), both)[1:]
+    (line,) = _told(Study(alone=("arm",)), both)[1:]
     assert float(line[2]) == p
 
 
-def test_of_fewer_than_four_fifths_of_the_seeds_nothing_is_concluded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_of_fewer_than_four_fifths_of_the_seeds_nothing_is_concluded() -> None:
     rows = [*_rows("base", 0, STILL), *_rows("three", 0.02)[:3], *_rows("four", 0.02)[:4], *_rows("off", 0.02, STILL)]
-    _, three, four, off = _told(monkeypatch, tmp_path, Study(together=True), rows)
+    _, three, four, off = _told(Study(together=True), rows)
     assert three[1].endswith("n = 3 of 5")
     assert three[2:] == ("", "not concluded from")
     assert four[1].endswith("n = 4 of 5")
@@ -155,7 +157,7 @@ def test_of_fewer_than_four_fifths_of_the_seeds_nothing_is_concluded(
 
 
 def test_the_families_of_the_committed_recipes_are_the_protocols() -> None:
-    recipes = Path(contrasts.REPORTS).parent / "pipelines" / "recipes"
+    recipes = Path(contrasts.__file__).parents[1] / "pipelines" / "recipes"
     committed = {
         "ablations": ("ablations/adamw", [1, 1, 1, 25]), "ablations-sgd": ("ablations/sgd", [1, 1, 1, 25]),
         "learnt-activations": ("learnt-activations", [6]), "downstream": ("downstream", [1]),
@@ -174,10 +176,9 @@ def test_the_families_of_the_committed_recipes_are_the_protocols() -> None:
     assert first == [("annealed", "gelu")]
 
 
-def test_drift_is_correlated_with_what_is_less_float(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_drift_is_correlated_with_what_is_less_float(tmp_path: Path) -> None:
     def row(seed: int, step: str, metric: str, value: float, **setting: str) -> Row:
-        place = {"workload": "w", "variant": "annealed", "seed": seed, "step": step, "stage": step, "key": ""}
-        return row_of(Metric(metric, value, "fraction", Direction.HIGHER, setting), place)
+        return row_of(Metric(metric, value, "fraction", Direction.HIGHER, setting), job("annealed", seed, step))
 
     rows = []
     for seed, drifted in enumerate((0.1, 0.4, 0.2, 0.3, 0.5)):
@@ -189,7 +190,6 @@ def test_drift_is_correlated_with_what_is_less_float(monkeypatch: pytest.MonkeyP
             row(seed, "bounds", "certified_radius", 0.02 * seed, method="crown"),
         ]  # fmt: skip
     write_run(tmp_path / "it", rows, {"baseline": "annealed"})
-    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
     _, accuracy, four_bits, half, _ = contrasts.drift("it")
     assert four_bits[3] == "−1.00"
     assert half[3] == "+1.00"
@@ -197,17 +197,10 @@ def test_drift_is_correlated_with_what_is_less_float(monkeypatch: pytest.MonkeyP
     assert [line[1] for line in (accuracy, four_bits, half)] == ["5"] * 3
 
 
-def test_orders_are_compared_with_the_random_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_orders_are_compared_with_the_random_one(tmp_path: Path) -> None:
     rows = []
     for seed, noise in enumerate(NOISE):
-        place = {
-            "workload": "w",
-            "variant": "lambda-gelu",
-            "seed": seed,
-            "step": "accuracy",
-            "stage": "accuracy",
-            "key": "",
-        }
+        place = job("lambda-gelu", seed)
         for order, gain in (("hardness", -0.01 + noise), ("sensitivity", 0.02 + noise), ("random", 0.0)):
             value = 0.9 + 0.01 * seed + gain
             rows.append(
@@ -219,16 +212,13 @@ def test_orders_are_compared_with_the_random_one(monkeypatch: pytest.MonkeyPatch
             row_of(Metric("learnt_hardness", 2.0, "lambda", Direction.NEUTRAL, {"layer": each}), place) for each in "ab"
         ]
     write_run(tmp_path / "it", rows, {"baseline": "lambda-gelu"})
-    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
     _, line = contrasts.orders("it")
     assert line[:3] == ("`w`", "2", "−1.00 [−1.18, −0.82]")
     assert line[4] == "worse"
     assert line[5] == "+2.00 [+1.82, +2.18]"
 
 
-def test_gated_networks_are_told_less_the_plain_ones_of_their_seed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_gated_networks_are_told_less_the_plain_ones_of_their_seed(tmp_path: Path) -> None:
     costs = {
         "gated": {"gelu": 0.02, "relu": 0.01, "gelu-swap": 0.05, "swap-refit": 0.03, "annealed": 0.02, "silu": 0.03},
         "plain": {"gelu": 0.0, "relu": 0.01, "gelu-swap": 0.53, "swap-refit": 0.0, "annealed": 0.0},
@@ -238,12 +228,10 @@ def test_gated_networks_are_told_less_the_plain_ones_of_their_seed(
         rows = []
         for arm, cost in arms.items():
             for seed, noise in enumerate(NOISE if arm == "gelu-swap" and name == "gated" else STILL):
-                place = {"workload": name, "variant": arm, "seed": seed, "step": "accuracy", "stage": "accuracy",
-                         "key": ""}  # fmt: skip
+                place = job(arm, seed, workload=name)
                 bits = Metric("bits_per_byte", 2 + 0.1 * seed + cost + noise, "bits", Direction.LOWER)
                 rows.append(row_of(bits, place))
         write_run(tmp_path / name, rows, {"baseline": next(iter(arms))})
-    monkeypatch.setattr(contrasts, "REPORTS", tmp_path)
     found = {line[0]: line[1:] for line in contrasts.gates("gated", "plain", "swish")}
     # 0.05 less 0.02 in a gate, 0.53 plain: half a bit less, which is better.
     text, p, word = found["what `gelu-swap` costs `gelu`"]

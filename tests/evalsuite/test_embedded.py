@@ -234,12 +234,16 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
-    [(True, "no table of embeddings is given the tokens as they are"), (False, "a row for each of")],
+    ("module", "given", "said"),
+    [
+        (lambda: Odd(changed=True), masked(2), "no table of embeddings is given the tokens as they are"),
+        (lambda: Odd(changed=False), masked(2), "a row for each of"),
+        (lambda: Tables(0), tokens_of(2), "no table of embeddings is given the tokens"),
+        (lambda: Tables(2), tokens_of(2), "embedded more than once, by 'tables"),
+    ],
 )
-def test_it_is_the_tokens_table_that_counts(changed: bool, said: str) -> None:
-    given = masked(2)
-    network = language(Odd(changed=changed), given)
+def test_one_table_is_given_the_tokens_and_it_counts(module: Callable[[], nn.Module], given: Inputs, said: str) -> None:
+    network = language(module(), given)
     with pytest.raises(Unsupported, match=said):
         subjects(network, bench_of(network, given), 1)
 
@@ -268,16 +272,6 @@ def test_classes_of_each_position_of_real_inputs_are_refused() -> None:
         bench.properties(0.1, 1)
 
 
-@pytest.mark.parametrize(
-    ("count", "said"), [(0, "no table of embeddings is given the tokens"), (2, "embedded more than once, by 'tables")]
-)
-def test_one_table_is_given_the_tokens(count: int, said: str) -> None:
-    given = tokens_of(2)
-    network = language(Tables(count), given)
-    with pytest.raises(Unsupported, match=said):
-        subjects(network, bench_of(network, given), 1)
-
-
 def test_several_real_inputs_are_refused_by_name() -> None:
     given = {"left": torch.rand(2, 3), "right": torch.rand(2, 3)}
     network = Network("pair", nn.Identity(), (3,), CLASSES, given=given)
@@ -285,30 +279,28 @@ def test_several_real_inputs_are_refused_by_name() -> None:
         subjects(network, bench_of(language(Tables(1), tokens_of(2)), tokens_of(2)), 1)
 
 
+def bounded(module: nn.Module, size: int, low: float, high: float) -> torch.Tensor:
+    """Bounds on the box of all inputs between the two, the upper ones negated, which hold at points drawn there."""
+    graph = graph_of_typed(read(module, torch.rand(2, size)), "input")
+    ends = (torch.full((1, size), each, dtype=torch.float64) for each in (low, high))
+    eye = torch.eye(size, dtype=torch.float64)
+    found: torch.Tensor = Propagation(graph, *ends).lower_bounds(torch.cat([eye, -eye])).value[0]
+    seen = module.double()((high - low) * torch.rand(2000, size, dtype=torch.float64) + low)
+    assert bool((seen >= found[:size]).all())
+    assert bool((seen <= -found[size:]).all())
+    return found
+
+
 @pytest.mark.parametrize("size", [1, 2, 5])
 @torch.no_grad()
 def test_a_softmax_of_huge_scores_has_bounds(size: int) -> None:
     module = nn.Sequential(nn.Linear(size, size), nn.Softmax(-1)).eval()
     module[0].weight.copy_(torch.eye(size) * 400)
-    graph = graph_of_typed(read(module, torch.rand(2, size)), "input")
-    lower, upper = torch.zeros(1, size, dtype=torch.float64), torch.ones(1, size, dtype=torch.float64)
-    bounds = Propagation(graph, lower, upper)
-    eye = torch.eye(size, dtype=torch.float64)
-    found = bounds.lower_bounds(torch.cat([eye, -eye])).value[0]
-    seen = module.double()(torch.rand(2000, size, dtype=torch.float64))
-    assert bool((seen >= found[:size]).all())
-    assert bool((seen <= -found[size:]).all())
+    bounded(module, size, 0.0, 1.0)
 
 
 @torch.no_grad()
 def test_a_norm_is_bounded_on_boxes_of_any_size() -> None:
     module = nn.Sequential(nn.LayerNorm(4, elementwise_affine=False), nn.Linear(4, 4), nn.LayerNorm(4)).eval()
-    graph = graph_of_typed(read(module, torch.rand(2, 4)), "input")
-    ends = torch.full((1, 4), 100.0, dtype=torch.float64)
-    bounds = Propagation(graph, -ends, ends)
-    eye = torch.eye(4, dtype=torch.float64)
-    found = bounds.lower_bounds(torch.cat([eye, -eye])).value[0]
+    found = bounded(module, 4, -100.0, 100.0)
     assert bool((found >= -2.001).all())  # no entry of a norm of four is beyond the root of four
-    seen = module.double()(200 * torch.rand(2000, 4, dtype=torch.float64) - 100)
-    assert bool((seen >= found[:4]).all())
-    assert bool((seen <= -found[4:]).all())

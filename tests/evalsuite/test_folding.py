@@ -95,6 +95,8 @@ def test_where_lambda_has_no_place_to_go_it_stays() -> None:
     check(tied, x, kept)
     grouped = nn.Sequential(nn.Conv1d(8, 8, 1), channels(), nn.Conv1d(8, 8, 1, groups=2))
     check(grouped, x, kept)
+    flattened = nn.Sequential(nn.Conv2d(1, 2, 1), channels(count=2), nn.Flatten(), nn.Linear(8, 2))
+    check(flattened, torch.randn(3, 1, 2, 2, dtype=torch.float64), kept)
     act = LambdaGELU(hardness=7.0)
     check(nn.Sequential(nn.Linear(8, 8), act, nn.Linear(8, 8), act, nn.Linear(8, 8)), x, kept)
 

@@ -198,6 +198,7 @@ def falls(share: float) -> float:
     [
         ({"start": 1.0}, r"start must be in \[0, 1\), got 1.0"),
         ({"start": math.nan}, "start must be"),
+        ({"start": -0.1}, "start must be"),
         ({"target": 1.0}, r"target must be > 1 .*lambda must be > 1\), got 1.0"),
         ({"target": math.inf}, "target must be"),
         ({"target": {"1": 20.0, "3": 0.5}}, "target of '3': lambda must be > 1 and finite, got 0.5"),

@@ -58,25 +58,22 @@ def points(hardness: float, dtype: torch.dtype, reach: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("hardness", HARDNESSES)
-def test_float64_is_exact_to_1e_12_relative_down_to_the_underflow(hardness: float) -> None:
-    x = points(hardness, torch.float64, 37.0)
-    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, False)), strict=True):
+@pytest.mark.parametrize(
+    ("dtype", "compiled", "reach", "step"),
+    [
+        pytest.param(torch.float64, False, 37.0, 1e-12, id="float64"),
+        pytest.param(torch.float32, True, 13.0, 1e-6, id="compiled", marks=[needs_numba, pytest.mark.slow]),
+    ],
+)
+def test_it_is_relatively_exact_down_to_the_underflow(
+    dtype: torch.dtype, compiled: bool, reach: float, step: float, hardness: float
+) -> None:
+    x, least = points(hardness, dtype, reach), 1e-300 if dtype == torch.float64 else 1e-37
+    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, compiled)), strict=True):
         value, slope, of_hardness, scale = exact(each, hardness)
-        assert abs(found[0] - value) <= 1e-12 * abs(value) + 1e-300
-        assert abs(found[1] - slope) <= 1e-12 * scale
-        assert abs(found[2] - of_hardness) <= 1e-12 * of_hardness + 1e-300
-
-
-@needs_numba
-@pytest.mark.parametrize("hardness", HARDNESSES)
-@pytest.mark.slow
-def test_compiled_float32_is_exact_to_1e_6_relative_down_to_the_underflow(hardness: float) -> None:
-    x = points(hardness, torch.float32, 13.0)
-    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, True)), strict=True):
-        value, slope, of_hardness, scale = exact(each, hardness)
-        assert abs(found[0] - value) <= 1e-6 * abs(value) + 1e-37
-        assert abs(found[1] - slope) <= 1e-6 * scale
-        assert abs(found[2] - of_hardness) <= 1e-6 * of_hardness + 1e-37
+        assert abs(found[0] - value) <= step * abs(value) + least
+        assert abs(found[1] - slope) <= step * scale
+        assert abs(found[2] - of_hardness) <= step * of_hardness + least
 
 
 @pytest.mark.parametrize("hardness", HARDNESSES)
@@ -344,23 +341,19 @@ def test_compile_export_and_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "hardness", "message"),
+    ("x", "hardness", "compiled", "message"),
     [
-        (torch.zeros(3, 4), torch.ones(3), r"shape \(3,\) for an input of shape \(3, 4\)"),
-        (torch.zeros(3), torch.ones(3), "channels being dimension 1"),
-        (torch.zeros(3, 4), torch.ones(1, 4), "one value per channel"),
-        (torch.zeros(3, dtype=torch.int64), torch.tensor(2.0), r"floating-point input, got torch\.int64"),
+        (torch.zeros(3, 4), torch.ones(3), None, r"shape \(3,\) for an input of shape \(3, 4\)"),
+        (torch.zeros(3), torch.ones(3), None, "channels being dimension 1"),
+        (torch.zeros(3, 4), torch.ones(1, 4), None, "one value per channel"),
+        (torch.zeros(3, dtype=torch.int64), torch.tensor(2.0), None, r"floating-point input, got torch\.int64"),
+        (torch.zeros(3).double(), torch.tensor(2.0), True, r"takes float32 on the CPU, got torch\.float64"),
+        (torch.zeros(3).bfloat16(), torch.tensor(2.0), True, r"takes float32 on the CPU, got torch\.bfloat16"),
     ],
 )
-def test_bad_input(x: torch.Tensor, hardness: torch.Tensor, message: str) -> None:
+def test_bad_input(x: torch.Tensor, hardness: torch.Tensor, compiled: bool | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        lambda_gelu(x, hardness)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_compiled_kernel_refuses_other_types(dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match=f"takes float32 on the CPU, got {dtype}"):
-        lambda_gelu(torch.zeros(3, dtype=dtype), torch.tensor(2.0), compiled=True)
+        lambda_gelu(x, hardness, compiled=compiled)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from own_networks import ByHand, Convolutional, config, mixed, text
+from own_networks import ByHand, Convolutional, config, hugging, mixed, text
 from torch import nn
 
 from evalsuite import Hardenable, harden, swap
@@ -21,15 +21,6 @@ from evalsuite.reluize.swap import check_executes
 from evalsuite.variants.variant import Made, maker, swapped
 
 Build = Callable[[], nn.Module]
-
-
-def hugging(kind: str, head: str) -> Build:
-    def build() -> nn.Module:
-        transformers = pytest.importorskip("transformers")
-        module: nn.Module = getattr(transformers, head)(config(kind))
-        return module
-
-    return build
 
 
 def encoder() -> nn.Module:
@@ -182,11 +173,6 @@ class Swish3(nn.Module):
     ("module", "said"),
     [
         (
-            nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2)),
-            "the model: Sequential executes ReLU already (relu at 1), and no smooth activation to replace; bring the"
-            " network with its smooth activation, such as GELU, or measure this one by the stages of a workload plugin",
-        ),
-        (
             nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)),
             "the model: Sequential executes no activation that ReLU could replace (tanh at 1); those known are listed"
             " by `evalsuite activations`: write it as one of these, such as nn.GELU()",
@@ -200,11 +186,6 @@ class Swish3(nn.Module):
             nn.Sequential(nn.Linear(6, 4), Swish3()),
             "the model: Sequential executes no activation that ReLU could replace (silu at hardness 3 at 1); those"
             " known are listed by `evalsuite activations`: write it as one of these, such as nn.GELU()",
-        ),
-        (
-            nn.Sequential(nn.Linear(6, 4), nn.SiLU(), nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), nn.SiLU()),
-            "the model: Sequential executes gelu x 1 and silu x 2: variants put one activation in the place of"
-            " one; name by the option `activation` which, and the others stay, or write all of them as one",
         ),
         (
             ByHand(drops=True),

@@ -139,48 +139,33 @@ def test_a_function_and_a_class_are_called_with_the_arguments(here: Path) -> Non
     assert Model("torch.nn:Linear", weights="none.pt").files == []
 
 
-def test_what_makes_no_model_is_said_with_the_cure(here: Path) -> None:
+WRONG = [
+    ("mine.py:make", {}, "the model: there is no file mine.py; did you mean 'my.py'?"),
+    ("my.py:mak", {}, "the model: my.py has no 'mak'; did you mean 'make'?"),
+    ("my.py", {}, "the model: 'my.py' names no model; write my.py:make, hf:FOLDER, timm:NAME or a file .onnx"),
+    ("my.py:broken", {}, "my.py:25: broken() raises KeyError: 'no such layer'"),
+    ("my.py:nothing", {}, "the model: my.py:nothing returns a NoneType; it must return an nn.Module"),
+    ("my.py:bare", {}, "the model: my.py:bare returns a GELU without parameters: nothing can be trained"),
+    ("my.py:lazy", {}, "the model: my.py:lazy: weight has no shape yet; write its size instead of a lazy layer"),
+    ("my.py:model", {}, "the model: my.py:model is a module, but every variant and seed needs a fresh one; name a function that makes it, as def make(): return Net(...)"),
+    ("my.py:number", {}, "the model: my.py:number is a int; name a function that returns an nn.Module, or its class"),
+    ("my.py:Other", {}, "the model: my.py:Other is a class, but no nn.Module; name a function that returns an nn.Module, or its class"),
+    ("my.py:make", {"args": {"widht": 3}}, "the model: my.py:make: got an unexpected keyword argument 'widht'; did you mean 'width'?"),
+    ("my.py:needs", {}, "the model: my.py:needs: missing a required argument: 'width'; give it in `args`"),
+    ("my.py:forgetful", {}, "the model: my.py:forgetful makes other initial weights at a second call with the same torch.manual_seed; draw them by torch alone, and keep no state between calls"),
+    ("net.onnx", {}, "the model: net.onnx is an ONNX file, which cannot be trained or changed as it is; give what made it, as my.py:make, or a function that returns evalsuite.from_onnx(file, example)"),
+    ("my.py:make", {"weights": "w.pt", "start": "scratch"}, "weights: w.pt is given, but `start: scratch` uses none; write `start: trained` or `start: pretrained`, or leave the weights out"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "given", "said"), WRONG)
+def test_what_makes_no_model_is_said_with_the_cure(here: Path, path: str, given: dict[str, Any], said: str) -> None:
+    assert refusal(path, **given) == said
+
+
+def test_a_file_that_python_cannot_read_is_told_with_its_line(here: Path) -> None:
     (here / "syntax.py").write_text("def make(:\n")
-    assert refusal("mine.py:make") == "the model: there is no file mine.py; did you mean 'my.py'?"
-    assert refusal("my.py:mak") == "the model: my.py has no 'mak'; did you mean 'make'?"
-    assert (
-        refusal("my.py") == "the model: 'my.py' names no model; write my.py:make, hf:FOLDER, timm:NAME or a file .onnx"
-    )
     assert refusal("syntax.py:make").startswith("syntax.py:1: ")
-    assert refusal("my.py:broken") == "my.py:25: broken() raises KeyError: 'no such layer'"
-    assert refusal("my.py:nothing") == "the model: my.py:nothing returns a NoneType; it must return an nn.Module"
-    assert refusal("my.py:bare") == "the model: my.py:bare returns a GELU without parameters: nothing can be trained"
-    assert (
-        refusal("my.py:lazy")
-        == "the model: my.py:lazy: weight has no shape yet; write its size instead of a lazy layer"
-    )
-    assert refusal("my.py:model") == (
-        "the model: my.py:model is a module, but every variant and seed needs a fresh one; name a function that makes it, as def make(): return Net(...)"
-    )
-    assert (
-        refusal("my.py:number")
-        == "the model: my.py:number is a int; name a function that returns an nn.Module, or its class"
-    )
-    assert (
-        refusal("my.py:Other")
-        == "the model: my.py:Other is a class, but no nn.Module; name a function that returns an nn.Module, or its class"
-    )
-    assert (
-        refusal("my.py:make", args={"widht": 3})
-        == "the model: my.py:make: got an unexpected keyword argument 'widht'; did you mean 'width'?"
-    )
-    assert refusal("my.py:needs") == "the model: my.py:needs: missing a required argument: 'width'; give it in `args`"
-    assert refusal("my.py:forgetful") == (
-        "the model: my.py:forgetful makes other initial weights at a second call with the same torch.manual_seed; draw them by torch alone, and keep no state between calls"
-    )
-    assert (
-        refusal("net.onnx")
-        == "the model: net.onnx is an ONNX file, which cannot be trained or changed as it is; give what made it, as my.py:make,"
-        " or a function that returns evalsuite.from_onnx(file, example)"
-    )
-    assert refusal("my.py:make", weights="w.pt", start="scratch") == (
-        "weights: w.pt is given, but `start: scratch` uses none; write `start: trained` or `start: pretrained`, or leave the weights out"
-    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from conftest import MakeBench
 from torch import nn
 from typer.testing import CliRunner
 
@@ -29,8 +29,6 @@ from evalsuite.run.executor import Serial
 from evalsuite.run.progress import Silent
 from evalsuite.run.runner import run_recipe
 from pipelines.bounds import Bounds
-
-MakeBench = Callable[..., Bench]
 
 
 @pytest.fixture(autouse=True)

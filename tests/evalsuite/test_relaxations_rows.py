@@ -93,7 +93,6 @@ def _logistic(z: Any) -> Any:
 
 
 _ROOT = (2 / np.pi) ** 0.5
-_EXACT_ROOT = mpmath.sqrt(2 / mpmath.pi)
 _SILU = Case(SILU, lambda z: z * special.expit(z), lambda z: z * _logistic(z))
 CASES = {
     "gelu": Case(GELU, lambda z: z * special.ndtr(z), lambda z: z * mpmath.ncdf(z)),
@@ -146,7 +145,6 @@ CASES = {
     "softplus": Case(SOFTPLUS, lambda z: np.logaddexp(0, z), lambda z: mpmath.log1p(mpmath.exp(z))),
     "mish": Case(MISH, _mish, lambda z: z * mpmath.tanh(mpmath.log1p(mpmath.exp(z)))),
 }
-_SLOPES_EXACT = {"relu", "leaky-relu", "prelu", "leaky 1.5", "leaky -0.5"}
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -214,12 +212,24 @@ def check_sampled(case: Case, hardness: float, dtype: torch.dtype, seed: int, co
     return int(x.size)
 
 
+MANY = [(hardness, dtype) for hardness in (1.0, 3.7, 30.0, 1e3, 1e4) for dtype in (torch.float64, torch.float32)]
+FEW = [(1.0, torch.float64), (1e4, torch.float64), (30.0, torch.float32)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "count", "points", "least"),
+    [(FEW, 400, 40, 1_000_000), pytest.param(MANY, 1500, 32, 10_000_000, marks=pytest.mark.slow)],
+    ids=["few", "many"],
+)
 @pytest.mark.parametrize("name", CASES)
-def test_no_violation_in_sampled_points(name: str) -> None:
-    pairs = 0
-    for seed, (hardness, dtype) in enumerate(((1.0, torch.float64), (1e4, torch.float64), (30.0, torch.float32))):
-        pairs += check_sampled(CASES[name], hardness, dtype, seed, 400, 40)
-    assert pairs >= 40_000
+def test_no_violation_in_sampled_points(
+    name: str, settings: list[tuple[float, torch.dtype]], count: int, points: int, least: int
+) -> None:
+    pairs = sum(
+        check_sampled(CASES[name], hardness, dtype, seed, count, points)
+        for seed, (hardness, dtype) in enumerate(settings)
+    )
+    assert pairs * len(CASES) >= least
 
 
 def test_every_registered_activation_is_among_the_cases() -> None:
@@ -282,16 +292,6 @@ def test_the_mean_gap_of_gelu_is_the_least_possible() -> None:
     assert gap.mean() <= 0.066
     least = np.array([sum(least_areas(CASES["gelu"], low[row], low[row] + width[row])) for row in range(60)])
     assert (gap[:60] <= 1.0005 * least + 1e-6).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_no_violation_in_ten_million_pairs(name: str) -> None:
-    pairs = 0
-    for seed, hardness in enumerate((1.0, 3.7, 30.0, 1e3, 1e4)):
-        for dtype in (torch.float64, torch.float32):
-            pairs += check_sampled(CASES[name], hardness, dtype, seed, 1500, 32)
-    assert pairs * len(CASES) >= 10_000_000
 
 
 def _waves(heights: list[float], widths: list[float], start: float, first_slope: float) -> tuple[Activation, Case]:
@@ -430,7 +430,7 @@ def test_points_of_relu_are_its_lower_slope() -> None:
     assert gradient.tolist() == [-0.5, 0, 0]
 
 
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "hard-swish", "silu", "xielu", "clip -1 2"])
+@pytest.mark.parametrize("name", ["gelu", "tanh", "sigmoid", "softplus", "hard-swish", "silu", "xielu", "clip -1 2"])
 def test_points_move_the_lines_and_are_differentiable(name: str) -> None:
     row, low, high = CASES[name].row, tensor(-1.0), tensor(1.5)
 
@@ -455,26 +455,19 @@ def test_points_of_what_is_piecewise_linear_are_slopes() -> None:
     assert lines.upper_intercept.tolist() == pytest.approx([0.9, 0, 1, 0], abs=1e-12)
 
 
-def test_celu_is_elu_with_a_hardness() -> None:
-    low, high = tensor(-2.0), tensor(1.0)
-    lines = relax(ELU, low, high, hardness=1 / 0.5)
-    x = torch.linspace(-2, 1, 1001, dtype=torch.float64)
-    true = nn.functional.celu(x, alpha=0.5)
-    assert bool((lines.lower_slope * x + lines.lower_intercept <= true).all())
-    assert bool((lines.upper_slope * x + lines.upper_intercept >= true).all())
-
-
 def test_bad_rows_and_intervals_are_refused() -> None:
     with pytest.raises(ValueError, match="'bent': shape"):
         relax(replace(SILU, name="bent", shape="-+"), tensor(0.0), tensor(1.0))
     with pytest.raises(ValueError, match="ascending"):
         relax(replace(SILU, name="bent", inflections=(1.0, -1.0)), tensor(0.0), tensor(1.0))
-    for row in (RELU, TANH, SOFTPLUS, SILU):
+    for row in (RELU, GELU, TANH, SOFTPLUS, SILU):
         for low, high, hardness, message in (
             (float("nan"), 1.0, 1.0, "finite"),
             (0.0, float("inf"), 1.0, "finite"),
             (1.0, 0.5, 1.0, r"reversed: \[1, 0.5\]"),
             (0.0, 1.0, -1.0, "hardness"),
+            (0.0, 1.0, 0.0, "hardness"),
+            (0.0, 1.0, float("nan"), "hardness"),
             (0.0, 1e101, 1.0, "1e\\+100"),
         ):
             for call in (relax, interval):

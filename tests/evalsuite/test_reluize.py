@@ -2,89 +2,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
-from evalsuite import Hardening, LambdaGELU, census, fold_hardness, swap_to_relu
+from evalsuite import LambdaGELU, census
 from evalsuite.contract import Split
 from evalsuite.plugins import load
 from evalsuite.reluize.training import fit
 from evalsuite.variants import Setup, standing
-from evalsuite.variants.annealed import Annealed
 from evalsuite.workloads.options import Budget
-
-
-def test_hardening_is_linear_from_the_learnt_lambda_to_the_target() -> None:
-    layer = LambdaGELU(hardness=2.0)
-    harden = Hardening(nn.Sequential(layer), start=0.25, target=160.0)
-    harden(0.25)
-    assert layer.hardness.item() == pytest.approx(2.0, rel=1e-5)
-    assert layer.s.requires_grad
-    harden(0.625)
-    assert layer.hardness.item() == pytest.approx(2 + 0.5 * 158, rel=1e-5)
-    assert not layer.s.requires_grad
-    harden(1.0)
-    assert layer.hardness.item() == pytest.approx(160.0, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"start": 1.0}, r"start must be in \[0, 1\)"),
-        ({"start": -0.1}, "start"),
-        ({"target": 1.0}, "target must be > 1"),
-    ],
-)
-def test_impossible_schedules_are_refused(arguments: dict[str, float], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        Hardening(nn.Sequential(LambdaGELU()), **arguments)
-    with pytest.raises(ValueError, match=text):
-        Annealed(**arguments)
-
-
-def test_hardening_a_network_without_lambda_is_an_error() -> None:
-    with pytest.raises(ValueError, match="nothing to harden"):
-        Hardening(nn.Sequential(nn.GELU()))(1.0)
-
-
-def test_the_swap_leaves_only_relu_and_the_original_alone() -> None:
-    module = nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.Sequential(LambdaGELU()))
-    swapped = swap_to_relu(module)
-    assert {found.traits.name for found in census(swapped)} == {"relu"}
-    assert {found.traits.name for found in census(module)} == {"gelu", "lambda-gelu"}
-    assert torch.equal(swapped[0].weight, module[0].weight)
-
-
-def test_at_lambda_160_the_swap_moves_each_activation_by_at_most_its_certificate() -> None:
-    layer = LambdaGELU(hardness=160.0).double()
-    layer.set_hardness(160.0)
-    x = torch.linspace(-1, 1, 200_001, dtype=torch.float64)
-    assert (layer(x) - torch.relu(x)).abs().max().item() <= 0.16997120747990369 / 159.99
-
-
-@settings(max_examples=30, deadline=None)
-@given(hardness=st.lists(st.floats(1.01, 200), min_size=4, max_size=4), seed=st.integers(0, 2**16))
-def test_folding_changes_no_output_of_a_convolutional_network(hardness: list[float], seed: int) -> None:
-    torch.manual_seed(seed)
-    per_channel = LambdaGELU(channels=4)
-    per_channel.set_hardness(torch.tensor(hardness))
-    module = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), per_channel, nn.MaxPool2d(2), nn.Conv2d(4, 2, 3),
-        LambdaGELU(hardness=hardness[0]), nn.Flatten(), nn.Linear(8, 3),
-    ).double().eval()  # fmt: skip
-    folded = fold_hardness(module)
-    assert [found.traits.name for found in census(folded)] == ["gelu", "gelu"]
-    x = torch.randn(5, 1, 10, 10, dtype=torch.float64)
-    torch.testing.assert_close(folded(x), module(x), rtol=1e-9, atol=1e-11)
-    assert len(census(module)) == 2
-
-
-def test_what_cannot_be_folded_is_kept() -> None:
-    first = nn.Sequential(LambdaGELU(), nn.Linear(2, 2))
-    flattened = nn.Sequential(nn.Conv2d(1, 2, 1), LambdaGELU(channels=2), nn.Flatten(), nn.Linear(8, 2))
-    for module in (first, flattened):
-        assert [found.traits.name for found in census(fold_hardness(module))] == ["lambda-gelu"]
 
 
 def test_an_adam_step_moves_lambda_by_c_times_the_learning_rate() -> None:

@@ -3,67 +3,38 @@
 from __future__ import annotations
 
 import base64
-import csv
-import gzip
 import hashlib
 import json
 import re
 import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from test_report_sample import CRASH, NO_ERF, sample_record, sample_rows, write_run
+from report_workshop import (
+    CRASH,
+    NO_ERF,
+    Page,
+    csv_lines,
+    page_of,
+    read_run,
+    sample_record,
+    sample_rows,
+    write_run,
+    written_page,
+)
 
 from evalsuite.report import write_report
 from evalsuite.report.documents import latex_grid
 from evalsuite.report.explorer import VERDICTS
 from evalsuite.report.grids import Grid, GridCell
+from evalsuite.report.page import render
 from evalsuite.results import DamagedResults, Row
 
 FEW: dict[str, Any] = {"workloads": ("digits-mlp",), "variants": ("gelu", "relu")}
-VOID = {"meta", "img", "br", "hr", "link", "input"}
-
-
-class Page(HTMLParser):
-    """The parts of a page that the tests ask for; it fails on tags that do not nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.inline: dict[str, str] = {}
-        self.packed = ""
-        self.text = ""
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-        self.data = json.loads(gzip.decompress(base64.b64decode(self.packed))) if self.packed else {}
-        self.parts = {name: Page(part) for name, part in self.data.get("parts", {}).items()}
-        self.whole = self.text + "".join(part.text for part in self.parts.values())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.tags[-1][1].get("id") == "packed":
-            self.packed += data
-        elif self.open and self.open[-1] in ("style", "script"):
-            self.inline[self.open[-1]] = self.inline.get(self.open[-1], "") + data
-        else:
-            self.text += data
-
-    def attributes(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for name, attributes in self.tags if name == tag]
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +50,7 @@ def run(written: list[Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Page:
-    return Page((run / "report.html").read_text(encoding="utf-8"))
-
-
-def small(folder: Path, rows: list[Row], record: dict[str, object] | None = None) -> Page:
-    write_report(write_run(folder, rows, record))
-    return Page((folder / "report.html").read_text(encoding="utf-8"))
+    return page_of(run)
 
 
 def test_files(run: Path, written: list[Path]) -> None:
@@ -166,12 +132,12 @@ def test_report_is_the_same_bytes_again_and_for_rows_in_another_order(written: l
 
 
 def test_csv_holds_exact_numbers(run: Path) -> None:
-    with (run / "tables" / "comparison.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    values = [row.value for row in sample_rows() if (row.workload, row.variant, row.step, row.metric) ==
-              ("digits-mlp", "relu", "accuracy", "accuracy")]  # fmt: skip
-    found = next(each for each in rows if (each["workload"], each["variant"], each["step"], each["metric"]) ==
-                 ("digits-mlp", "relu", "accuracy", "accuracy"))  # fmt: skip
+    rows = csv_lines(run / "tables" / "comparison.csv")
+    place = ("digits-mlp", "relu", "accuracy", "accuracy")
+    values = [row.value for row in sample_rows() if (row.workload, row.variant, row.step, row.metric) == place]
+    found = next(
+        each for each in rows if tuple(each[name] for name in ("workload", "variant", "step", "metric")) == place
+    )
     assert float(found["mean"]) == pytest.approx(sum(value for value in values if value) / 3, rel=1e-15)
     assert all(each["mean"] != "nan" for each in rows)
 
@@ -187,7 +153,7 @@ def test_malicious_text_stays_text(tmp_path: Path) -> None:
         name=evil, recipe_text=f"</pre>{evil}", command=evil, variants=["g<u>elu", "re<i>lu_&"], baseline="g<u>elu"
     )
     folder = tmp_path / "run"
-    page = small(folder, rows, record)
+    page = written_page(folder, rows, record)
     assert len(page.attributes("script")) == 2
     assert evil in page.text
     assert "re<i>lu_&" in page.text
@@ -248,7 +214,7 @@ def test_markdown_tables_are_whole(run: Path) -> None:
 
 
 def test_single_seed_claims_nothing(tmp_path: Path) -> None:
-    page = small(tmp_path / "run", sample_rows(**FEW, seeds=(7,)), sample_record(seeds=[7]))
+    page = written_page(tmp_path / "run", sample_rows(**FEW, seeds=(7,)), sample_record(seeds=[7]))
     assert "1 seed (7)" in page.text
     assert "n = 1, no interval" in page.text
     assert "one seed" in page.text
@@ -259,29 +225,24 @@ def test_single_seed_claims_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_baseline_alone(tmp_path: Path) -> None:
-    page = small(tmp_path / "run", sample_rows(("digits-mlp",), ("gelu",)), sample_record(variants=["gelu"]))
+    page = written_page(tmp_path / "run", sample_rows(("digits-mlp",), ("gelu",)), sample_record(variants=["gelu"]))
     assert page.data["variants"] == ["gelu"]
     assert "nothing here is a test" in page.text
 
 
 @pytest.mark.slow
-def test_without_a_record_the_page_says_so(tmp_path: Path) -> None:
-    page = small(tmp_path / "run", sample_rows(**FEW, seeds=(0, 1)))
-    assert page.text.count("not recorded") > 10
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "record", [{}, {"data": None, "steps": [None, {"name": "accuracy"}], "seeds": 3, "jobs": [], "machine": "x"}]
+    "record", [None, {}, {"data": None, "steps": [None, {"name": "accuracy"}], "seeds": 3, "jobs": [], "machine": "x"}]
 )
-def test_record_with_missing_or_odd_entries(tmp_path: Path, record: dict[str, object]) -> None:
-    assert "not recorded" in small(tmp_path / "run", sample_rows(**FEW, seeds=(0, 1)), record).text
+def test_without_a_record_or_with_odd_entries_the_page_says_so(tmp_path: Path, record: dict[str, Any] | None) -> None:
+    page = written_page(tmp_path / "run", sample_rows(**FEW, seeds=(0, 1)), record)
+    assert page.text.count("not recorded") > (0 if record else 10)
 
 
 @pytest.mark.slow
 def test_unfinished_run_says_so(tmp_path: Path) -> None:
     rows = [row for row in sample_rows(**FEW) if (row.variant, row.seed, row.step) != ("relu", 2, "smt")]
-    page = small(tmp_path / "run", rows, sample_record(finished=None))
+    page = written_page(tmp_path / "run", rows, sample_record(finished=None))
     assert "This run has not finished" in page.text
     assert "absent (1/3)" in page.text
 
@@ -291,19 +252,19 @@ def test_contradictions_are_at_the_top(tmp_path: Path) -> None:
         replace(row, verdict="violated") if (row.setting, row.sample) == ("eps=0.015625, method=pgd", 0) else row
         for row in sample_rows(workloads=("digits-mlp",), variants=("gelu",))
     ]
-    page = small(tmp_path / "run", rows, sample_record())
+    page = written_page(tmp_path / "run", rows, sample_record())
     assert re.search(r"[1-9]\d* contradictions in [\d,]+ comparisons: at least one method is wrong", page.text)
     assert page.text.index("contradictions in") < page.text.index("At a glance")
     file = tmp_path / "run" / "tables" / "contradictions.csv"
     assert "digits-mlp,gelu," in file.read_text(encoding="utf-8")
-    small(tmp_path / "run", sample_rows(workloads=("digits-mlp",), variants=("gelu",)), sample_record())
+    written_page(tmp_path / "run", sample_rows(workloads=("digits-mlp",), variants=("gelu",)), sample_record())
     assert len(file.read_text(encoding="utf-8").splitlines()) == 1  # Those of the rows before are gone.
 
 
 @pytest.mark.slow
 def test_other_variants_and_stages_need_no_change_here(tmp_path: Path) -> None:
     rows = [replace(row, variant=f"{row.variant}-mine", stage="mine") for row in sample_rows(**FEW, seeds=(0, 1))]
-    page = small(tmp_path / "run", rows, {"baseline": "gelu-mine"})
+    page = written_page(tmp_path / "run", rows, {"baseline": "gelu-mine"})
     assert "none of the headline metrics was measured" not in page.text
     assert "relu-mine" in page.text
 
@@ -321,3 +282,16 @@ def test_empty_run_and_damaged_record_are_clear_errors(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(DamagedResults):
         write_report(folder)
+
+
+def test_a_stage_that_ran_has_its_section_which_names_steps_of_unknown_options(tmp_path: Path) -> None:
+    rows = sample_rows(**FEW, seeds=(0, 1))
+    parts = read_run(tmp_path / "with", rows, **sample_record()).parts
+    found = {name: [each.label for each in parts[name].tables[0].treatments] for name in ("quantize", "prune")}
+    assert found == {"quantize": ["quantize-w8", "quantize-w4"], "prune": ["prune"]}
+    sections = {"quantize": "quantize", "prune": "prune", "bounds": "bounds", "smt": "exact"}
+    assert parts.keys() >= {*sections.values()}
+    without = read_run(tmp_path / "without", [row for row in rows if row.stage not in sections], **sample_record())
+    assert not without.parts.keys() & {*sections.values()}
+    shown = {each.get("id") for each in Page(render(without)).attributes("section")}
+    assert not shown & {f"section-{name}" for name in sections.values()}

@@ -11,21 +11,17 @@ import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from report_workshop import marked, page_of, part_of, read_run, write_run
 from scipy.stats import ttest_1samp
-from test_report import Page
-from test_report_sample import write_run
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
-from evalsuite.report.grids import Grid
-from evalsuite.report.record import Record
-from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
-from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from evalsuite.results import Row, Status, failure_row, row_of
 from evalsuite.verification.report.radii import is_geometric, radius_axis, radius_text
 from pipelines.bounds.report.figures import _curves, _points, certified_curves
 from pipelines.bounds.report.heights import Height, heights, radius_gaps
-from pipelines.bounds.report.tables import BoundsTable, Place
+from pipelines.bounds.report.tables import BoundsTable, Place, bounds_tables
 from pipelines.bounds.report.text import (
     decisions_grid,
     heights_grid,
@@ -88,27 +84,18 @@ def attacked(variants: Mapping[str, Curve], **more: Any) -> list[Row]:
     return rows_of("pgd_accuracy", variants, **more)
 
 
-def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None = None, **entries: Any) -> Run:
-    return Run(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
-
-
 def table_of(folder: Path, rows: list[Row], **entries: Any) -> BoundsTable:
-    (table,) = content_of(folder, rows, **entries).parts["bounds"].tables
+    (table,) = bounds_tables(read_run(folder, rows, **entries))
     return table
 
 
 def finding_of(folder: Path, rows: list[Row]) -> Finding:
-    return content_of(folder, rows).parts["bounds"].findings[-1]
+    return part_of(read_run(folder, rows), "bounds").findings[-1]
 
 
 def heights_of(folder: Path, rows: list[Row]) -> dict[str, Height]:
-    found = heights(content_of(folder, rows).parts["bounds"].tables)
+    found = heights(bounds_tables(read_run(folder, rows)))
     return {f"{each.table.label} {each.method} {each.variant}": each for each in found}
-
-
-def marked(grid: Grid | None) -> list[list[str]]:
-    assert grid is not None
-    return [[cell.marked for cell in row] for row in grid.rows]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +127,6 @@ def test_height_against_scipy(tmp_path: Path) -> None:
     assert [found.values[seed] for seed in range(3)] == pytest.approx(wanted)
     test = ttest_1samp(wanted, 0.0)
     interval = test.confidence_interval(0.95)
-    assert found.difference is not None
     assert found.difference.mean == pytest.approx(wanted.mean())
     assert [found.difference.low, found.difference.high] == pytest.approx([interval.low, interval.high])
     assert found.p == pytest.approx(test.pvalue)
@@ -211,9 +197,7 @@ def test_decisions_by_hand(tmp_path: Path) -> None:
     ]
     assert [row[0].sort for row in grid.rows][::3] == ["0.125", "0.25", "0.5"]
     looser = looser_grid(table)
-    assert looser is not None
     assert [row[1].text for row in looser.rows] == ["ibp"] * 3
-    assert grid.frame is not None
     assert list(grid.frame.query("variant == 'relu' and metric == 'certified_accuracy'")["resolved"]) == [True] * 3
 
 
@@ -236,7 +220,6 @@ def test_ratios_of_widths_against_scipy(tmp_path: Path) -> None:
     ratio = table.compared("relu", Place("layer_width", 0.25, "crown", "2")).ratio
     logs = np.log(np.array(own) / np.array(other))
     interval = ttest_1samp(logs, 0.0).confidence_interval(0.95)
-    assert ratio is not None
     assert [ratio.mean, ratio.low, ratio.high] == pytest.approx(np.exp([logs.mean(), interval.low, interval.high]))
     lines = marked(layers_grid(table))
     # Three radii: those at a quarter and at half of the grid; the logits last.
@@ -281,15 +264,15 @@ def layered(variants: Sequence[str] = ("gelu", "relu")) -> list[Row]:
 
 
 def test_single_layers_have_tables_of_their_own(tmp_path: Path) -> None:
-    content = content_of(tmp_path, [*certified({"gelu": GELU, "relu": UP}), *layered()])
+    content = read_run(tmp_path, [*certified({"gelu": GELU, "relu": UP}), *layered()])
     assert {line.metric for line in content.lines} == {"certified_accuracy"}
     assert len([line for line in content.lines if line.raw["relu"]["n_pairs"]]) == 3
     assert set(content.compared["metric"]) > {"layer_width", "unstable_share", "stable_off_share"}
-    assert [line[3] for line in marked(stability_grid(content.parts["bounds"].tables[0]))] == [
+    assert [line[3] for line in marked(stability_grid(part_of(content, "bounds").tables[0]))] == [
         "unstable",
         "stable off",
     ] * 4
-    (drawing,) = [each for each in content.parts["bounds"].drawings if each.name.startswith("widths-")]
+    (drawing,) = [each for each in part_of(content, "bounds").drawings if each.name.startswith("widths-")]
     assert drawing.svg is not None
 
 
@@ -302,14 +285,14 @@ def test_radii_table(tmp_path: Path) -> None:
     rows.append(
         row_of(Metric("certified_radius", None, "input", HIGHER, {"method": "ibp"}, reason="late"), job("gelu", 1))
     )
-    content = content_of(tmp_path, rows)
-    (table,) = content.parts["bounds"].tables
+    content = read_run(tmp_path, rows)
+    (table,) = part_of(content, "bounds").tables
     low, high = ttest_1samp([0.04, 0.05, 0.06], 0.0).confidence_interval(0.95)
     p = ttest_1samp([0.04, 0.05, 0.06], 0.0).pvalue
     assert marked(radius_grid([table], radius_gaps([table]))) == [
         ["w", "mean, crown", "0.110 ± 0.025", f"0.160 ± 0.043 Δ +0.050 [{low:.3f}, {high:.3f}], p {p:.2g} ✓ better"]
     ]
-    told = " ".join(content.parts["bounds"].findings[0].sentences)
+    told = " ".join(part_of(content, "bounds").findings[0].sentences)
     assert "late" not in told  # No value, no remark on it.
     assert "Mean certified radius (crown) of gelu: 0.110; differences, in the input's units: relu +0.050" in told
     assert f"relu +0.050 [{low:.3f}, {high:.3f}] (+45.5 %, Holm's p {p:.2g}) larger." in told
@@ -326,16 +309,16 @@ def test_the_mean_radius_is_what_the_section_answers_by(tmp_path: Path) -> None:
     base, up, down = (0.10, 0.12, 0.11), (0.150, 0.170, 0.161), (0.090, 0.108, 0.100)
     rows = [*certified({"gelu": GELU, "relu": UP}), *with_radii({"gelu": base, "relu": up})]
     rows += [*certified({"gelu": GELU, "relu": UP}, workload="v"), *with_radii({"gelu": base, "relu": down}, "v")]
-    content = content_of(tmp_path, rows)
+    content = read_run(tmp_path, rows)
     p = [ttest_1samp(np.subtract(each, base), 0.0).pvalue for each in (up, down)]
     assert p[0] < 0.001
     assert 0.001 < p[1] < 0.025
-    tables = content.parts["bounds"].tables
+    tables = part_of(content, "bounds").tables
     found = {each.table.workload: each for each in radius_gaps(tables, content.screen)}
     assert (found["w"].p_holm, found["v"].p_holm) == (pytest.approx(3 * p[0]), pytest.approx(2 * p[1]))
     alone = {each.table.workload: each for each in radius_gaps(tables)}
     assert (alone["w"].p_holm, alone["v"].p_holm) == (pytest.approx(2 * p[0]), pytest.approx(p[1]))
-    first = content.parts["bounds"].findings[0]
+    first = part_of(content, "bounds").findings[0]
     assert first.headline == (
         "2 of 2 differences of the mean certified radius to gelu's resolved (1 larger, 1 smaller; p by Holm)."
     )
@@ -350,12 +333,12 @@ def test_the_mean_radius_is_what_the_section_answers_by(tmp_path: Path) -> None:
         "input",
         1 / 255,
     )
-    (row,) = content_of(tmp_path / "curves", certified({"gelu": GELU, "relu": UP})).matrices[0].rows
+    (row,) = read_run(tmp_path / "curves", certified({"gelu": GELU, "relu": UP})).matrices[0].rows
     assert row.endpoint.question == "certified accuracy"
 
 
 def test_heights_over_the_other_axis(tmp_path: Path) -> None:
-    tables = content_of(tmp_path, certified({"gelu": GELU, "relu": HIGH})).parts["bounds"].tables
+    tables = part_of(read_run(tmp_path, certified({"gelu": GELU, "relu": HIGH})), "bounds").tables
     (turned,) = heights(tables, turned=True)
     assert tables[0].logarithmic
     gaps = np.array(list(HIGH.values())) - np.array(list(GELU.values()))
@@ -386,7 +369,7 @@ def test_what_is_said_of_differences(tmp_path: Path) -> None:
 def test_all_workloads_are_told_together(tmp_path: Path) -> None:
     rows = [*certified({"gelu": GELU, "relu": HIGH, "annealed": NEAR}),
             *certified({"gelu": GELU, "relu": LOW, "annealed": NEAR}, workload="v")]  # fmt: skip
-    findings = content_of(tmp_path, rows).parts["bounds"].findings
+    findings = part_of(read_run(tmp_path, rows), "bounds").findings
     first = findings[0]
     assert first.headline == (
         "2 of 4 mean heights above gelu's certified curve resolved (1 higher, 1 lower; p by Holm); over ε itself 2: "
@@ -399,7 +382,7 @@ def test_all_workloads_are_told_together(tmp_path: Path) -> None:
     swapped = [row_of(drop, {**job(name, seed, "accuracy"), "stage": "accuracy"}) for name in ("annealed", "relu")
                for seed in range(3)]  # fmt: skip
     # Of networks that ReLU was put into nothing more is said: whether that helps is not in so few cells.
-    assert content_of(tmp_path / "swapped", [*rows, *swapped]).parts["bounds"].findings == findings
+    assert part_of(read_run(tmp_path / "swapped", [*rows, *swapped]), "bounds").findings == findings
 
 
 def test_a_method_that_should_be_looser_and_is_not_is_told(tmp_path: Path) -> None:
@@ -409,20 +392,22 @@ def test_a_method_that_should_be_looser_and_is_not_is_told(tmp_path: Path) -> No
 
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     single = {eps: values[:1] for eps, values in GELU.items()}
-    content = content_of(tmp_path, certified({"gelu": single, "relu": dict.fromkeys(GELU, (1.0,))}))
-    (found,) = content.parts["bounds"].findings
+    content = read_run(tmp_path, certified({"gelu": single, "relu": dict.fromkeys(GELU, (1.0,))}))
+    (found,) = part_of(content, "bounds").findings
     assert found.headline == "Nothing of crown can be compared with gelu over several seeds."
     assert found.sentences == ()
-    assert not [cell.tone for grid in content.parts["bounds"].grids for row in grid.rows for cell in row if cell.tone]
+    assert not [
+        cell.tone for grid in part_of(content, "bounds").grids for row in grid.rows for cell in row if cell.tone
+    ]
 
 
 def test_jobs_that_failed_show_with_the_reason(tmp_path: Path) -> None:
     rows = certified({"gelu": GELU})
     rows += [failure_row(job("relu", seed), Status.UNSUPPORTED, "w/relu/0/bounds: softmax") for seed in range(3)]
-    (grid,) = [each for each in content_of(tmp_path, rows).parts["bounds"].grids if "certified" in each.name]
+    (grid,) = [each for each in part_of(read_run(tmp_path, rows), "bounds").grids if "certified" in each.name]
     assert {row[-1].text for row in grid.rows} == {"unsupported: softmax"}
     none = [failure_row(job(name, 0), Status.CRASHED, "signal 11") for name in ("gelu", "relu")]
-    section = content_of(tmp_path / "none", none, options={"bounds": {"norm": "l2"}}).parts["bounds"]
+    section = part_of(read_run(tmp_path / "none", none, options={"bounds": {"norm": "l2"}}), "bounds")
     assert [row.plain for row in section.grids[0].rows[0]] == ["–", "", "crashed: signal 11", "crashed: signal 11"]
     assert section.findings == [Finding("w, L2", "Nothing was certified.", ("crashed: signal 11",))]
     assert heights(section.tables) == []
@@ -432,19 +417,13 @@ def test_steps_are_told_apart_by_norm_and_by_what_they_follow(tmp_path: Path) ->
     rows = [row for step, more in (("a", {}), ("b", {"norm": "l2"}), ("c", {}), ("d", {}))
             for row in certified({"gelu": GELU}, step=step, **more)]  # fmt: skip
     record = {"steps": [{"name": "c", "after": "prune"}, {"name": "a"}]}
-    content = content_of(tmp_path, rows, **record)
-    assert [each.label for each in content.parts["bounds"].tables] == [
+    content = read_run(tmp_path, rows, **record)
+    assert [each.label for each in part_of(content, "bounds").tables] == [
         "w, L∞, a",
         "w, L2",
         "w, L∞, after prune",
         "w, L∞, d",
     ]
-
-
-def test_without_a_bounds_step_there_is_no_section(tmp_path: Path) -> None:
-    plain = {"workload": "w", "variant": "gelu", "seed": 0, "step": "accuracy", "stage": "accuracy", "key": "k"}
-    content = content_of(tmp_path, [row_of(Metric("accuracy", 0.9, "fraction", HIGHER), plain)])
-    assert "bounds" not in content.parts
 
 
 FIVE = ("gelu", "gelu-swap", "swap-refit", "annealed", "relu")
@@ -472,7 +451,7 @@ def test_curves_of_five_variants_at_eight_radii_stay_apart(tmp_path: Path) -> No
 
 def test_a_figure_for_each_norm(tmp_path: Path) -> None:
     rows = [*certified({"gelu": GELU}), *certified({"gelu": GELU}, step="l2", norm="l2")]
-    drawings = certified_curves(content_of(tmp_path, rows).parts["bounds"].tables)
+    drawings = certified_curves(part_of(read_run(tmp_path, rows), "bounds").tables)
     assert [(each.name, each.title) for each in drawings] == [
         ("certified-w", "Certified accuracy, w, L∞"), ("certified-w-l2", "Certified accuracy, w, L2"),
     ]  # fmt: skip
@@ -500,12 +479,12 @@ def many() -> list[Row]:
 
 @pytest.mark.slow
 def test_many_radii_do_not_flood_the_headlines_and_figures(tmp_path: Path) -> None:
-    content = content_of(tmp_path, many())
+    content = read_run(tmp_path, many())
     assert [line.setting for line in content.glance("w")] == [f"eps={eps:g}, method=alpha-crown" for eps in EIGHT[:4]]
     looser = [*certified({"gelu": GELU}, "crown"), *certified({"gelu": GELU}, "ibp")]
-    found = content_of(tmp_path / "looser", looser).glance("w")
+    found = read_run(tmp_path / "looser", looser).glance("w")
     assert [line.setting for line in found] == [f"eps={eps}, method=crown" for eps in THREE]
-    (drawing,) = [each for each in content.parts["bounds"].drawings if each.name == "certified-w"]
+    (drawing,) = [each for each in part_of(content, "bounds").drawings if each.name == "certified-w"]
     assert "The last panel: what PGD did not break and alpha-crown did not prove." in drawing.caption
 
 
@@ -516,7 +495,7 @@ def test_the_section_is_in_every_document_and_the_same_each_time(tmp_path: Path)
     folder = write_run(tmp_path, rows, {"baseline": "gelu"})
     written = {path: path.read_bytes() for path in write_report(folder)}
     assert {path: path.read_bytes() for path in write_report(folder)} == written
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    page = page_of(folder)
     assert "Certified robustness" in page.whole
     assert "## Certified robustness" in (folder / "report.md").read_text(encoding="utf-8")
     names = {path.name for path in (folder / "tables").iterdir()}

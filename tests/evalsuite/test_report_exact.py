@@ -5,95 +5,41 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from exact_rows import (
+    BASE,
+    HIGHER,
+    HOLDS,
+    LOWER,
+    STEPS,
+    TIMEOUT,
+    UNKNOWN,
+    VIOLATED,
+    finding_of,
+    integer_rows,
+    integers,
+    job,
+    near,
+    rows_of,
+    said,
+    table_of,
+    verified,
+)
 from matplotlib.figure import Figure
+from report_workshop import marked, page_of, part_of, read_run, write_run
 from scipy.stats import ttest_1samp
-from test_report import Page
-from test_report_sample import write_run
 
-from evalsuite.contract import Direction, Metric, Verdict
+from evalsuite.contract import Metric
 from evalsuite.report import write_report
 from evalsuite.report.canvas import looks
 from evalsuite.report.grids import Grid
-from evalsuite.report.record import Record, read_record
-from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
-from evalsuite.report.statistics import mean_interval
-from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from evalsuite.results import Row, Status, failure_row, row_of
 from pipelines.smt.report.figures import LEAST, _cactus, curve_points, exact_figures
 from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable
 from pipelines.smt.report.text import distances, verified_grid
-
-HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
-HOLDS, VIOLATED, UNKNOWN, TIMEOUT = Verdict.HOLDS, Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.TIMEOUT
-SAMPLE = Path(__file__).parents[2] / "reports" / "sample"
-UNITS = {
-    "undecided_fraction": ("fraction", LOWER), "violated_fraction": ("fraction", LOWER),
-    "exactness_gap": ("fraction", NEUTRAL), "nodes": ("count", LOWER), "solver_calls": ("count", LOWER),
-    "unstable_neurons": ("count", LOWER), "par2": ("s", LOWER), "solve_time": ("s", LOWER),
-    "adversarial_distance": ("input", HIGHER), "adversarial_distance_upper": ("input", HIGHER),
-    "proofs_checked": ("count", HIGHER), "proof_bytes": ("bytes", LOWER),
-}  # fmt: skip
-BASE = (0.60, 0.66, 0.63)
-
-
-def job(variant: str, seed: int, step: str = "smt", workload: str = "w") -> dict[str, object]:
-    return {"workload": workload, "variant": variant, "seed": seed, "step": step, "stage": "smt",
-            "key": f"{workload}{variant}{seed}{step}"}  # fmt: skip
-
-
-def rows_of(name: str, variants: Mapping[str, Sequence[float | None]], *, step: str = "smt", workload: str = "w",
-            method: str = "search", **setting: Any) -> list[Row]:  # fmt: skip
-    """One metric of the seeds 0, 1, ...; a seed with None has no row."""
-    unit, direction = UNITS.get(name, ("fraction", HIGHER))
-    return [
-        row_of(Metric(name, value, unit, direction, {**setting, "method": method}, timing=unit == "s"),
-               job(variant, seed, step, workload))
-        for variant, every in variants.items() for seed, value in enumerate(every) if value is not None
-    ]  # fmt: skip
-
-
-def verified(variants: Mapping[str, Sequence[float | None]], eps: float = 0.125, **more: Any) -> list[Row]:
-    return rows_of("verified_accuracy", variants, eps=eps, **more)
-
-
-def said(variant: str, seed: int, verdicts: Sequence[tuple[Verdict, str, float | None]], *, step: str = "smt",
-         method: str = "search", **setting: float) -> list[Row]:  # fmt: skip
-    """Verdicts of the samples 0, 1, ... with what decided them and their seconds."""
-    told = {**(setting or {"eps": 0.125}), "method": method}
-    rows = []
-    for sample, (verdict, reason, seconds) in enumerate(verdicts):
-        metric = Metric("robustness", None, "verdict", NEUTRAL, told, sample=sample, verdict=verdict, reason=reason)
-        rows.append(row_of(metric, job(variant, seed, step)))
-        if seconds is not None:
-            timed = Metric("query_seconds", seconds, "s", LOWER, told, sample=sample, timing=True)
-            rows.append(row_of(timed, job(variant, seed, step)))
-    return rows
-
-
-def content_of(folder: Path, rows: list[Row], options: Mapping[str, Any] | None = None, **entries: Any) -> Run:
-    return Run(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
-
-
-def table_of(folder: Path, rows: list[Row], **entries: Any) -> ExactTable:
-    (table,) = content_of(folder, rows, **entries).parts["exact"].tables
-    return table
-
-
-def finding_of(folder: Path, rows: list[Row]) -> Finding:
-    return content_of(folder, rows).parts["exact"].findings[-1]
-
-
-def marked(grid: Grid | None) -> list[list[str]]:
-    assert grid is not None
-    return [[cell.marked for cell in row] for row in grid.rows]
-
-
-def near(values: Sequence[float], *by: float) -> tuple[float, ...]:
-    return tuple(value + each for value, each in zip(values, by, strict=True))
 
 
 def swapped(variant: str, seeds: int = 3) -> list[Row]:
@@ -116,7 +62,7 @@ def test_verdicts_are_counted_over_seeds_and_radii(tmp_path: Path) -> None:
     table = table_of(tmp_path, rows)
     assert table.counted("gelu", 0.125) == Counted(4, 2, 1, 1, {"bounds": 2, "falsifier": 2, "search": 2})
     assert table.counted("gelu") == Counted(4, 3, 2, 2, {"bounds": 2, "falsifier": 3, "search": 2})
-    _, counts = content_of(tmp_path / "told", rows).parts["verdicts"].details
+    _, counts = part_of(read_run(tmp_path / "told", rows), "verdicts").details
     assert [row[2:] for row in marked(counts)] == [
         ["gelu", "0.125", "search", "4", "2", "1", "1", "0", "8", "2", ""],
         ["gelu", "0.25", "search", "0", "1", "1", "1", "0", "3", "1", ""],
@@ -128,7 +74,6 @@ def test_differences_in_verified_accuracy_against_scipy(tmp_path: Path) -> None:
     other = near(BASE, 0.11, 0.05, 0.09)
     cell = table_of(tmp_path, verified({"gelu": BASE, "relu": other})).compared("relu", VERIFIED, 0.125)
     interval = ttest_1samp(np.subtract(other, BASE), 0.0).confidence_interval(0.95)
-    assert cell.difference is not None
     assert (cell.difference.low, cell.difference.high) == pytest.approx((interval.low, interval.high))
     assert cell.tone == "better"
 
@@ -157,7 +102,7 @@ def test_the_gap_is_what_bounds_leave_open(tmp_path: Path, given: bool) -> None:
     assert cell.resolved
     assert cell.tone == ""
     assert [row[1] for row in marked(verified_grid(table))] == ["verified", "by bounds alone", "gap"]
-    told = " ".join(content_of(tmp_path / "told", rows).parts["exact"].findings[-1].sentences)
+    told = " ".join(part_of(read_run(tmp_path / "told", rows), "exact").findings[-1].sentences)
     assert (
         "at most: gelu 25.0 pp at ε = 1/8, relu 0; of 1 testable difference to gelu's gap, what was left open counted "
         "both ways, 1 (0 larger and 1 smaller) resolved"
@@ -202,8 +147,8 @@ def test_a_lower_end_alone_marks_nothing(tmp_path: Path) -> None:
     rows = verified({"gelu": BASE, "relu": up})
     rows += rows_of("violated_fraction", {"gelu": [0.8 - x for x in BASE], "relu": [1 - x for x in up]}, eps=0.125)
     rows += rows_of("undecided_fraction", {"gelu": (0.2,) * 3, "relu": (0.0,) * 3}, eps=0.125)
-    content = content_of(tmp_path, rows)
-    (table,) = content.parts["exact"].tables
+    content = read_run(tmp_path, rows)
+    (table,) = part_of(content, "exact").tables
     assert table.compared("relu", VERIFIED, 0.125).tone == "better"
     assert {cell.tone for row in grid_of(table).rows for cell in row} <= {"", "better"}
     assert [row[3].tone for row in grid_of(table).rows if row[1].text in ("verified", "not violated")] == ["", ""]
@@ -212,7 +157,6 @@ def test_a_lower_end_alone_marks_nothing(tmp_path: Path) -> None:
     cell = content.matrices[0].rows[0].cells["w"]
     least = ttest_1samp(np.subtract(up, BASE) - 0.2, 0.0).confidence_interval(0.95)
     most = ttest_1samp(np.subtract(up, BASE), 0.0).confidence_interval(0.95)
-    assert cell.estimate is not None
     assert (cell.estimate.low, cell.estimate.high) == pytest.approx((least.low, most.high))
     assert (cell.p, cell.reading.value, cell.needed) == (1.0, "not resolved", None)
     assert cell.words == "not resolved: questions were left open"
@@ -240,7 +184,7 @@ def test_distances_are_adjusted_by_holm(tmp_path: Path) -> None:
     gaps = {"relu": (0.010, 0.012, 0.009, 0.011), "annealed": (0.003, 0.001, 0.004, 0.002), "flat": (0.1,) * 4}
     given = {"gelu": base, **{name: near(base, *each) for name, each in gaps.items()}}
     rows = [*verified({"gelu": (0.5,) * 4}), *measured_distances(given)]
-    section = content_of(tmp_path, rows).parts["exact"]
+    section = part_of(read_run(tmp_path, rows), "exact")
     found = {each.variant: each for _, each in distances(section.tables)}
     first, second = (ttest_1samp(gaps[name], 0.0).pvalue for name in ("relu", "annealed"))
     assert found["relu"].p_holm == pytest.approx(2 * first)
@@ -260,16 +204,16 @@ def test_distances_of_open_brackets_are_told_from_end_to_end(tmp_path: Path) -> 
     """Both ends of relu lie 0.011 above gelu's, but its bracket and gelu's overlap: no difference is resolved."""
     base, up = (0.050, 0.052, 0.049, 0.051), (0.060, 0.064, 0.058, 0.062)
     rows = [*verified({"gelu": BASE}), *measured_distances({"gelu": base, "relu": up}, 0.02)]
-    wide = content_of(tmp_path / "wide", rows).parts["exact"]
+    wide = part_of(read_run(tmp_path / "wide", rows), "exact")
     (found,) = (each for _, each in distances(wide.tables))
     assert (found.p_holm, found.tone) == (1.0, "")
     assert "relu −0.0095 to +0.0305 [" in next(each for each in wide.findings[-1].sentences if "distance" in each)
-    narrow = content_of(tmp_path / "narrow", measured_distances({"gelu": base, "relu": up}, 0.002)).parts["exact"]
+    narrow = part_of(read_run(tmp_path / "narrow", measured_distances({"gelu": base, "relu": up}, 0.002)), "exact")
     (found,) = (each for _, each in distances(narrow.tables))
     assert found.p == pytest.approx(ttest_1samp(np.subtract(up, base) - 0.002, 0.0).pvalue)
     assert found.tone == "better"
     alone = [*rows_of("adversarial_distance", {"gelu": base, "relu": up})]  # No counterexample: the ends are unknown.
-    (found,) = (each for _, each in distances(content_of(tmp_path / "none", alone).parts["exact"].tables))
+    (found,) = (each for _, each in distances(part_of(read_run(tmp_path / "none", alone), "exact").tables))
     assert (found.p_holm, found.tone) == (None, "")
 
 
@@ -278,71 +222,23 @@ def test_two_p_values_that_holm_leaves_unresolved(tmp_path: Path) -> None:
     p = ttest_1samp(gaps, 0.0).pvalue
     assert 0.025 < p < 0.05
     same = {name: near(base, *gaps) for name in ("relu", "annealed")}
-    section = content_of(tmp_path, measured_distances({"gelu": base, **same})).parts["exact"]
+    section = part_of(read_run(tmp_path, measured_distances({"gelu": base, **same})), "exact")
     assert [(each.tone, each.p_holm) for _, each in distances(section.tables)] == [("", pytest.approx(2 * p))] * 2
 
 
-@pytest.mark.slow
-def test_solver_limits_of_the_committed_run_are_no_robustness() -> None:
-    """On 64-32-32-10 the annealed networks' lower ends lie 0.006 higher, and half of GELU's brackets are open."""
-    folder = SAMPLE.parent / "smt"
-    content = Run(read_results(folder), read_record(folder), "gelu")
-    section = content.parts["exact"]
-    found = {(table.workload, each.variant): each for table, each in distances(section.tables)}
-    bracket = found["digits-tiny-wide", "annealed"]
-    lower, upper = (content.measured.values("digits-tiny-wide", "annealed", "smt", f"adversarial_distance{end}",
-                                                "method=search") for end in ("", "_upper"))  # fmt: skip
-    base = [content.measured.values("digits-tiny-wide", "gelu", "smt", f"adversarial_distance{end}",
-                                        "method=search") for end in ("", "_upper")]  # fmt: skip
-    alone = mean_interval([lower[seed] - base[0][seed] for seed in lower])
-    assert (alone.mean, alone.resolved) == (pytest.approx(0.0058, abs=5e-5), True)
-    assert np.mean([upper[seed] - base[1][seed] for seed in upper]) == pytest.approx(0.0, abs=5e-5)
-    assert (bracket.p, bracket.tone) == (1.0, "")
-    assert {each.tone for each in found.values()} == {""}
-    assert section.findings[0].headline.startswith("No variant is shown to be verified more than gelu: of ")
-    assert "(1 higher and " in section.findings[0].headline
-    assert "none after Holm's adjustment" in section.findings[0].headline
-
-
-def integers(variant: str, seed: int, scale: float, share: float) -> list[Row]:
-    setting = {"eps": 2 * scale, "steps": 2}
-    rows = said(variant, seed, [(HOLDS, "bounds", None)], step="smt-int", method="integer", **setting)
-    for name, value in (("verified_accuracy", share), ("nodes", 7.0)):
-        unit, direction = UNITS.get(name, ("fraction", HIGHER))
-        rows.append(row_of(Metric(name, value, unit, direction, {**setting, "method": "integer"}),
-                           job(variant, seed, "smt-int")))  # fmt: skip
-    clean = Metric("clean_accuracy", 0.9, "fraction", HIGHER, {"method": "integer"})
-    return [*rows, row_of(clean, job(variant, seed, "smt-int"))]
-
-
-def integer_rows() -> list[Row]:
-    """Each network with a grid of its own: the same steps are other radii."""
-    return [
-        row
-        for i, variant in enumerate(("gelu", "relu"))
-        for seed in range(3)
-        for row in integers(variant, seed, 0.01 + 0.001 * i + 0.0001 * seed, BASE[seed] + i * (0.1 + 0.01 * seed))
-    ]
-
-
-STEPS = [{"name": "int8", "stage": "quantize"}, {"name": "smt-int", "stage": "smt", "after": "int8"}]
-
-
 def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> None:
-    content = content_of(tmp_path, integer_rows(), steps=STEPS)
-    (table,) = content.parts["exact"].tables
+    content = read_run(tmp_path, integer_rows(), steps=STEPS)
+    (table,) = part_of(content, "exact").tables
     assert (table.label, table.radii, table.method) == ("w, in integers, after int8", (2.0,), "integer")
     assert table.radius(2.0) == "2 steps (ε = 0.02 to 0.022)"
     cell = table.compared("relu", VERIFIED, 2.0)
-    assert cell.difference is not None
     assert (cell.difference.n, cell.difference.mean) == (3, pytest.approx(0.11))
     assert table.over_radii("gelu", "nodes") == {0: 7.0, 1: 7.0, 2: 7.0}
     assert marked(verified_grid(table))[1][0] == "2 (0.02 to 0.022)"
     assert [row[1] for row in marked(verified_grid(table))] == ["correct", "verified"]
     # A line of one network's own radius compares with nothing.
     assert set(content.compared["setting"]) > set(content.whole["setting"]) == {"", "method=integer"} - {""}
-    _, counts = content.parts["verdicts"].details
-    assert counts.frame is not None
+    _, counts = part_of(content, "verdicts").details
     assert list(counts.frame["eps"]) == ["2 grid steps"] * 2
 
 
@@ -354,9 +250,9 @@ def test_grid_steps_in_float32_read_as_fractions_of_255(tmp_path: Path) -> None:
 
 def test_two_methods_of_one_workload_have_tables_of_their_own(tmp_path: Path) -> None:
     rows = [*verified({"gelu": BASE}), *verified({"gelu": BASE}, step="smt-z3", method="z3")]
-    tables = content_of(tmp_path, rows).parts["exact"].tables
+    tables = part_of(read_run(tmp_path, rows), "exact").tables
     assert [(each.label, each.method) for each in tables] == [("w, smt", "search"), ("w, smt-z3", "z3")]
-    assert [each.subject for each in content_of(tmp_path / "told", rows).parts["exact"].findings] == [
+    assert [each.subject for each in part_of(read_run(tmp_path / "told", rows), "exact").findings] == [
         "w, smt",
         "w, smt-z3",
     ]
@@ -370,7 +266,7 @@ def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
     ]
     lack = Metric("proofs_checked", None, "count", HIGHER, {"eps": 0.125, "method": "search"}, reason="GELU has none")
     rows.append(row_of(lack, job("gelu", 0)))
-    section = content_of(tmp_path, rows).parts["exact"]
+    section = part_of(read_run(tmp_path, rows), "exact")
     (grid,) = [each for each in section.grids if each.name == "exact-proofs"]
     assert marked(grid) == [["w", "none of 2", "2 of 2 mean 3.00 kB"]]
     assert grid.note.endswith("rests on the prover alone. None of gelu: GELU has none.")
@@ -381,10 +277,10 @@ def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
 def test_cost_splits_what_was_decided(tmp_path: Path) -> None:
     rows = [*verified({"gelu": (0.4,)}), *said("gelu", 0, FIVE), *rows_of("par2", {"gelu": (2.166,)}, eps=0.125)]
     rows += rows_of("nodes", {"gelu": (12.0,)}, eps=0.125)
-    (grid,) = [each for each in content_of(tmp_path, rows).parts["exact"].grids if each.name == "exact-cost"]
+    (grid,) = [each for each in part_of(read_run(tmp_path, rows), "exact").grids if each.name == "exact-cost"]
     assert grid.columns == ("workload", "variant", "decided", "bounds · attack · search", "PAR-2", "median", "nodes")
     assert marked(grid) == [["w", "gelu", "3 of 5 (60 %)", "1 · 1 · 1", "2.17 s", "20.0 ms", "12"]]
-    sentences = content_of(tmp_path / "told", rows).parts["exact"].findings[-1].sentences
+    sentences = part_of(read_run(tmp_path / "told", rows), "exact").findings[-1].sentences
     assert "Decided of the robustness questions asked: gelu 60 % (2 open)." in sentences
     assert "PAR-2 of a question, a clock reading without a verdict: gelu 2.17 s (12 nodes)." in sentences
 
@@ -393,8 +289,8 @@ def test_clocks_have_no_verdict(tmp_path: Path) -> None:
     rows = verified({"gelu": BASE, "relu": BASE})
     rows += rows_of("par2", {"gelu": (1.0, 1.1, 0.9), "relu": (0.1, 0.12, 0.09)}, eps=0.125)
     rows += [*said("gelu", 0, FIVE), *said("relu", 0, FIVE)]
-    section = content_of(tmp_path, rows).parts["exact"]
-    compared = content_of(tmp_path / "compared", rows).compared
+    section = part_of(read_run(tmp_path, rows), "exact")
+    compared = read_run(tmp_path / "compared", rows).compared
     assert set(compared.loc[compared["metric"] == "par2", "better"]) == {""}
     ratio = math.exp(np.mean(np.log([0.1 / 1.0, 0.12 / 1.1, 0.09 / 0.9])))
     assert any(f"relu 103 ms (×{ratio:.2g})" in each for each in section.findings[-1].sentences)
@@ -430,7 +326,7 @@ def test_figures_have_the_panels_that_there_are_data_for(tmp_path: Path) -> None
 
 def test_what_failed_says_why(tmp_path: Path) -> None:
     rows = [failure_row(job("gelu", seed), Status.UNSUPPORTED, "no exact encoding") for seed in range(2)]
-    section = content_of(tmp_path / "all", rows).parts["exact"]
+    section = part_of(read_run(tmp_path / "all", rows), "exact")
     assert section.findings == [Finding("w", "Nothing was verified exactly.", ("unsupported: no exact encoding",))]
     assert section.grids == []
     more = [*rows, *verified({"relu": (0.5, 0.6)}), *said("relu", 0, FIVE[:3])]
@@ -438,28 +334,6 @@ def test_what_failed_says_why(tmp_path: Path) -> None:
     assert "(gelu: unsupported: no exact encoding)" in found.headline
     assert "Without a verdict: gelu: unsupported: no exact encoding." in found.sentences
     assert "Complete: every robustness question of relu was decided (3 in all)." in found.sentences
-
-
-def test_without_an_exact_step_there_is_nothing(tmp_path: Path) -> None:
-    rows = [row_of(Metric("accuracy", 0.9, "fraction", HIGHER), job("gelu", 0) | {"stage": "accuracy"})]
-    assert "exact" not in content_of(tmp_path, rows).parts
-    write_report(write_run(tmp_path / "page", rows, {"baseline": "gelu"}))
-    assert "Exact verification" not in (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_committed_rows_without_times_and_nodes_render() -> None:
-    content = Run(read_results(SAMPLE), read_record(SAMPLE), "gelu")
-    section = content.parts["exact"]
-    assert {each.workload for each in section.tables} == {"digits-mlp", "digits-cnn"}
-    table = section.tables[0]
-    frame = content.frame
-    own = frame[(frame["stage"] == "smt") & (frame["workload"] == table.workload) & frame["sample"].notna()]
-    for variant in table.variants:
-        verdicts = own[(own["variant"] == variant) & (own["metric"] == "robustness")]["verdict"]
-        assert table.counted(variant).holds == int((verdicts == "holds").sum())
-        assert table.counted(variant).total == len(verdicts)
-    assert {grid.name for grid in section.grids} >= {"exact-cost", f"{table.name}-verified"}
 
 
 @pytest.mark.slow
@@ -472,7 +346,7 @@ def test_the_section_is_in_every_document_and_the_same_each_time(tmp_path: Path)
     folder = write_run(tmp_path, rows, {"baseline": "gelu", "steps": STEPS})
     written = {path: path.read_bytes() for path in write_report(folder)}
     assert {path: path.read_bytes() for path in write_report(folder)} == written
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    page = page_of(folder)
     assert "Exact verification" in page.whole
     assert "in the place of GELU" not in page.text  # No answer of yes or no from lower ends and a few resolved cells.
     assert "What was decided, by what, and what it cost, in integers, after int8" in page.whole

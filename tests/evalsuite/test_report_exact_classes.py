@@ -7,24 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
-from test_report_exact import (
+from exact_rows import (
     BASE,
     HOLDS,
     STEPS,
     TIMEOUT,
     UNKNOWN,
     VIOLATED,
-    content_of,
     finding_of,
     integer_rows,
     job,
-    marked,
     near,
     rows_of,
     said,
     verified,
 )
+from report_workshop import marked, part_of, read_run
+from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report.grids import Grid
@@ -72,12 +71,12 @@ def differing() -> list[Row]:
 
 
 def class_grid(content: Run) -> Grid:
-    (grid,) = [each for each in content.parts["exact"].grids if each.name == "w-smt-int-same-class"]
+    (grid,) = [each for each in part_of(content, "exact").grids if each.name == "w-smt-int-same-class"]
     return grid
 
 
 def test_shares_of_one_class_are_paired_by_seed(tmp_path: Path) -> None:
-    content = content_of(tmp_path, [*integer_rows(), *differing()], steps=STEPS)
+    content = read_run(tmp_path, [*integer_rows(), *differing()], steps=STEPS)
     grid = class_grid(content)
     assert grid.columns == ("grid steps (ε)", "samples", "gelu", "relu")
     assert [(row[0].text, row[1].text) for row in grid.rows] == [
@@ -91,7 +90,6 @@ def test_shares_of_one_class_are_paired_by_seed(tmp_path: Path) -> None:
     assert grid.rows[0][3].detail == f"Δ +26.7 [{low}, {high}]"
     # 30, 20 and 20 points, of which gelu's open ones could take 30, 20 and 10.
     assert [row[3].tone for row in grid.rows] == ["", "", "better", "", ""]
-    assert grid.frame is not None
     own = grid.frame[(grid.frame["metric"] == "same_class_fraction") & (grid.frame["radius"] == 2)]
     assert list(own["mean"]) == pytest.approx([np.mean(gelu), np.mean(relu)])
     # What is 0 everywhere has no line in the page, and one in the file.
@@ -99,8 +97,8 @@ def test_shares_of_one_class_are_paired_by_seed(tmp_path: Path) -> None:
 
 
 def test_boxes_of_one_class_are_counted_in_words(tmp_path: Path) -> None:
-    content = content_of(tmp_path, [*integer_rows(), *differing()], steps=STEPS)
-    (finding,) = content.parts["exact"].findings
+    content = read_run(tmp_path, [*integer_rows(), *differing()], steps=STEPS)
+    (finding,) = part_of(content, "exact").findings
     # 18 + 27 and 26 + 27 of 60; 6 + 3 and 3 + 3 broken; single questions that cannot be asked are undecided.
     assert finding.sentences[-1] == (
         "Same class as the float network for every real input of the box: gelu 45 of 60 (9 with another class, "
@@ -112,8 +110,8 @@ def test_boxes_of_one_class_are_counted_in_words(tmp_path: Path) -> None:
 
 
 def test_classes_are_no_table_of_robustness(tmp_path: Path) -> None:
-    plain = content_of(tmp_path / "plain", integer_rows(), steps=STEPS).parts["exact"]
-    section = content_of(tmp_path / "both", [*integer_rows(), *differing()], steps=STEPS).parts["exact"]
+    plain = part_of(read_run(tmp_path / "plain", integer_rows(), steps=STEPS), "exact")
+    section = part_of(read_run(tmp_path / "both", [*integer_rows(), *differing()], steps=STEPS), "exact")
     assert [each.name for each in section.grids if each.name != "w-smt-int-same-class"] == [
         each.name for each in plain.grids
     ]
@@ -155,7 +153,7 @@ def test_the_headline_begins_with_the_answer(tmp_path: Path) -> None:
 
 def test_all_workloads_begin_with_the_answer(tmp_path: Path) -> None:
     quiet = {"gelu": BASE, "relu": near(BASE, 0.05, -0.05, 0.01)}
-    findings = content_of(tmp_path, [*verified(quiet), *verified(quiet, workload="v")]).parts["exact"].findings
+    findings = part_of(read_run(tmp_path, [*verified(quiet), *verified(quiet, workload="v")]), "exact").findings
     assert [each.subject for each in findings] == ["all workloads", "w", "v"]
     assert findings[0].headline == (
         "No variant is shown to be verified more than gelu: of 2 testable differences in verified accuracy, open "
@@ -171,10 +169,9 @@ def test_sizes_of_proofs_are_weighted_by_their_number(tmp_path: Path) -> None:
     for seed, holds in ((0, 7), (1, 3)):
         rows += said("relu", seed, [(HOLDS, "bounds", None)] * holds)
     rows += verified({"gelu": (1.0, 1.0)})
-    (grid,) = [each for each in content_of(tmp_path, rows).parts["exact"].grids if each.name == "exact-proofs"]
+    (grid,) = [each for each in part_of(read_run(tmp_path, rows), "exact").grids if each.name == "exact-proofs"]
     assert (6 * 3000 + 3 * 4000 + 10000) / 10 == 4000
     assert marked(grid) == [["w", "absent: no row of it in this run", "10 of 10 mean 4.00 kB"]]
-    assert grid.frame is not None
     assert list(grid.frame["bytes"]) == [40000]
 
 
@@ -190,7 +187,7 @@ def test_why_there_are_no_proofs_is_said_once(tmp_path: Path) -> None:
             told = Metric("robustness", None, "verdict", Direction.NEUTRAL, setting, sample=0, verdict=HOLDS)
             rows.append(row_of(told, job(name, 0, workload=workload)))
     rows += said("relu", 0, [(VIOLATED, "falsifier", None)])
-    (grid,) = [each for each in content_of(tmp_path, rows).parts["exact"].grids if each.name == "exact-proofs"]
+    (grid,) = [each for each in part_of(read_run(tmp_path, rows), "exact").grids if each.name == "exact-proofs"]
     assert [row[:3] for row in marked(grid)] == [[name, "none of 1", "none of 1"] for name in ("v", "w")]
     assert marked(grid)[1][3] == "–"  # Nothing of it holds.
     assert grid.note.count("they are curved") == 1
@@ -201,5 +198,5 @@ def test_single_questions_that_cannot_be_asked_are_open(tmp_path: Path) -> None:
     rows = [*verified({"gelu": (0.5,)}), *said("gelu", 0, [(HOLDS, "", None), (Verdict.UNSUPPORTED, "no", None)])]
     found = finding_of(tmp_path, rows)
     assert "Decided of the robustness questions asked: gelu 50 % (1 open)." in found.sentences
-    _, counts = content_of(tmp_path / "x", rows).parts["verdicts"].details
+    _, counts = part_of(read_run(tmp_path / "x", rows), "verdicts").details
     assert marked(counts)[0][5:11] == ["1", "0", "0", "0", "1", "2"]

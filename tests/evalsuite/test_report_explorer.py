@@ -14,8 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from test_report import Page
-from test_report_sample import sample_record, sample_rows, write_run
+from report_workshop import Page, csv_lines, sample_record, sample_rows, write_run
 
 from evalsuite.report import write_report
 from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, panels
@@ -47,9 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compared(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
-    with (folder / "tables" / "comparison.csv").open(newline="", encoding="utf-8") as file:
-        return {tuple(row[name] for name in ("workload", "step", "metric", "setting", "variant")): row
-                for row in csv.DictReader(file)}  # fmt: skip
+    rows = csv_lines(folder / "tables" / "comparison.csv")
+    return {tuple(row[name] for name in ("workload", "step", "metric", "setting", "variant")): row for row in rows}
 
 
 def listed(compared: dict[tuple[str, ...], dict[str, str]]) -> dict[tuple[str, ...], dict[str, str]]:

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from report_workshop import Page, job, read_run, written_page
 from scipy.stats import t, ttest_1samp
-from test_report import Page
-from test_report_sample import write_run
 
 from evalsuite.contract import Direction, Metric
 from evalsuite.plugins import PluginError
 from evalsuite.report import section as section_module
-from evalsuite.report import write_report
 from evalsuite.report.documents import markdown
 from evalsuite.report.matrix import Matrix, MatrixCell, MatrixRow, Reading, matrix_row, read_rows, read_screens
 from evalsuite.report.page import render
@@ -63,7 +61,6 @@ def test_p_values_and_intervals_are_the_t_tests() -> None:
     gaps = [0.05 + each for each in NOISE]
     assert found.p == pytest.approx(ttest_1samp(gaps, 0.0).pvalue)
     half = t.ppf(0.975, 4) * np.std(gaps, ddof=1) / math.sqrt(5)
-    assert found.estimate is not None
     assert (found.estimate.low, found.estimate.high) == pytest.approx((0.05 - half, 0.05 + half))
 
 
@@ -103,28 +100,44 @@ def test_too_few_seeds_say_how_many_it_would_take() -> None:
 def test_what_only_its_own_interval_resolves_says_that_the_adjustment_undoes_it() -> None:
     rows = [matrix_row("demo", endpoint(), {"w": Evidence(contrast(gap, WIDE))}) for gap in (-0.06, *[0.0] * 20)]
     found = read_rows(rows)[0].cells["w"]
-    assert found.estimate is not None
     assert found.estimate.high < 0
     assert found.words.startswith("not resolved after Holm's adjustment (a difference of the margin would take about ")
 
 
-def test_what_was_not_measured_says_why() -> None:
-    lacking = Evidence(Contrast("w", {}, dict(enumerate(BASE)), "relu: crashed: signal 11"))
-    assert cell(lacking).words == "not measured: relu: crashed: signal 11"
-    assert cell(None).words == "not measured: not asked"
-    apart = Evidence(Contrast("w", {7: 0.9}, dict(enumerate(BASE))))
-    assert cell(apart).words == "not measured: no seed in common with the baseline"
+SAME = (0.0,) * 5
 
 
-def test_one_seed_claims_nothing() -> None:
-    found = cell(Evidence(contrast(0.5, NOISE[:1])))
-    assert (found.reading, found.words) == (Reading.UNRESOLVED, "not resolved: one seed")
+@pytest.mark.parametrize(
+    ("evidence", "unit", "reading", "words"),
+    [
+        (Evidence(Contrast("w", {}, dict(enumerate(BASE)), "relu: crashed: signal 11")), "fraction",
+         Reading.UNMEASURED, "not measured: relu: crashed: signal 11"),
+        (None, "fraction", Reading.UNMEASURED, "not measured: not asked"),
+        (Evidence(Contrast("w", {7: 0.9}, dict(enumerate(BASE)))), "fraction",
+         Reading.UNMEASURED, "not measured: no seed in common with the baseline"),
+        (Evidence(contrast(0.5, NOISE[:1])), "fraction", Reading.UNRESOLVED, "not resolved: one seed"),
+        # The same in every seed resolves a property of the network, and no share of samples.
+        (Evidence(contrast(0.05, SAME)), "fraction", Reading.UNRESOLVED, "not resolved: the same in every seed"),
+        (Evidence(contrast(0.05, SAME)), "share", Reading.HELPS, "helps"),
+        (Evidence(contrast(0.0, SAME)), "share", Reading.NO_WORSE, "no worse than the margin"),
+        (Evidence(contrast(-0.004)), "fraction", Reading.COSTS, "costs, less than the margin"),
+        (Evidence(contrast(-0.05)), "fraction", Reading.COSTS, "costs"),
+    ],
+)  # fmt: skip
+def test_words(evidence: Evidence | None, unit: str, reading: Reading, words: str) -> None:
+    found = cell(evidence, endpoint(unit=unit))
+    assert (found.reading, found.words) == (reading, words)
+
+
+def test_an_effect_within_the_margin_says_so_in_the_sentence() -> None:
+    (row,) = read_rows([matrix_row("demo", endpoint(), {"w": Evidence(contrast(-0.004))})])
+    told = Matrix("relu", "gelu", ("w",), (row,)).sentence
+    assert told.endswith("costs a question (on w by less than the margin).")
 
 
 def test_values_that_are_no_numbers_are_no_seeds() -> None:
     pair = contrast(0.05)
     found = cell(Evidence(Contrast("w", {**pair.own, 0: math.nan}, {**pair.other, 1: math.inf})))
-    assert found.estimate is not None
     assert found.estimate.n == 3
 
 
@@ -136,18 +149,10 @@ def test_of_fewer_than_four_fifths_of_the_seeds_nothing_is_concluded() -> None:
         assert row.cells["w"].reading is reading
 
 
-def test_the_same_in_every_seed_resolves_a_property_of_the_network_and_no_share_of_samples() -> None:
-    same = Evidence(contrast(0.05, (0.0,) * 5))
-    assert cell(same).words == "not resolved: the same in every seed"
-    assert cell(same, endpoint(unit="share")).reading is Reading.HELPS
-    assert cell(Evidence(contrast(0.0, (0.0,) * 5)), endpoint(unit="share")).reading is Reading.NO_WORSE
-
-
 def test_holm_counts_every_test_of_the_screen() -> None:
     strong = Evidence(contrast(0.02, tuple(10 * each for each in NOISE)))
     one = matrix_row("demo", endpoint(), {"v": strong, "w": None})
     p = one.cells["v"].p
-    assert p is not None
     assert p < 0.05 / 7
     assert read_rows([one])[0].cells["v"].p_adjusted == pytest.approx(p)
     quiet = matrix_row("demo", endpoint(), {"v": Evidence(contrast(0.0, WIDE)), "w": Evidence(contrast(0.0, WIDE))})
@@ -160,7 +165,7 @@ def run_of(folder: Path) -> Run:
     better = [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]
     quiet = [each + more for each, more in zip(BASE, WIDE, strict=True)]
     rows = rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": better, "silu": quiet, "annealed": better})
-    return Run(read_results(write_run(folder, rows)), Record({}), "gelu")
+    return read_run(folder, rows)
 
 
 def test_the_declared_variant_is_a_family_and_all_others_are_one(tmp_path: Path) -> None:
@@ -168,7 +173,6 @@ def test_the_declared_variant_is_a_family_and_all_others_are_one(tmp_path: Path)
     cells = {matrix.variant: matrix.rows[0].cells["w"] for matrix in matrices}
     assert list(cells) == ["annealed", "relu", "silu"]
     assert cells["relu"].p == cells["annealed"].p
-    assert cells["relu"].p is not None
     assert cells["annealed"].p_adjusted == pytest.approx(cells["annealed"].p)
     assert cells["relu"].p_adjusted == pytest.approx(2 * cells["relu"].p)
 
@@ -180,9 +184,8 @@ def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison(tmp_path: Path
     for name, helps in (("annealed", True), ("relu", False)):
         values = {"gelu": BASE, "annealed": BASE, **quiet, name: rise}
         rows = [*rows_of("accuracy", "accuracy", values), *rows_of("nll", "accuracy", values)]
-        content = Run(read_results(write_run(tmp_path / name, rows)), Record({}), "gelu")
+        content = read_run(tmp_path / name, rows)
         found = next(each.rows[0].cells["w"] for each in content.matrices if each.variant == name)
-        assert found.p is not None
         assert 0.005 < found.p < 0.05
         assert (found.reading is Reading.HELPS) is helps
         lines = content.compared[content.compared["variant"] == name].set_index("metric")
@@ -240,7 +243,6 @@ def test_the_mean_over_workloads_by_hand() -> None:
     half = t.ppf(0.975, 4) * 0.001
     effects = [Estimate(each, each - half, each + half, 5) for each in (0.01, 0.02, 0.06)]
     found = mean_over_workloads(effects)
-    assert found is not None
     spread = t.ppf(0.975, 2) * np.std((0.01, 0.02, 0.06), ddof=1) / math.sqrt(3)
     assert (found.mean, found.low, found.high) == pytest.approx((0.03, 0.03 - spread, 0.03 + spread))
     assert found.p == pytest.approx(ttest_1samp((0.01, 0.02, 0.06), 0.0).pvalue)
@@ -251,11 +253,9 @@ def test_a_workload_without_spread_hides_no_spread_of_the_others() -> None:
     """0.02 in all seeds, and 0.02 ± much: the mean is as uncertain as the seeds of the second make it."""
     wide = mean_interval([0.02 + each for each in WIDE])
     found = mean_over_workloads([Estimate(0.02, 0.02, 0.02, 5, constant=True), wide])
-    assert found is not None
     assert found.half_width == pytest.approx(t.ppf(0.975, 1) * np.std(WIDE, ddof=1) / math.sqrt(5) / 2)
     same = Estimate(0.02, 0.02, 0.02, 5, constant=True)
     alike = mean_over_workloads([same, same])
-    assert alike is not None
     assert (alike.p, alike.constant) == (None, True)
 
 
@@ -265,7 +265,6 @@ def test_rounding_of_what_a_difference_was_made_from_is_no_effect() -> None:
     level = dict.fromkeys(noise, 0.0)
     for unit in ("fraction", "share"):
         found = cell(Evidence(Contrast("area", noise, level, magnitude=1.0)), endpoint(unit=unit))
-        assert found.estimate is not None
         assert (found.estimate.mean, found.estimate.constant) == (0.0, True)
         assert found.reading not in (Reading.HELPS, Reading.COSTS)
 
@@ -273,8 +272,6 @@ def test_rounding_of_what_a_difference_was_made_from_is_no_effect() -> None:
 def test_seeds_are_counted_at_the_level_of_the_screen_and_beyond_those_there_are() -> None:
     quiet = matrix_row("demo", endpoint(), {"w": Evidence(contrast(0.004, WIDE))})
     alone, among = (read_rows([quiet] * count)[0].cells["w"].needed for count in (1, 20))
-    assert alone is not None
-    assert among is not None
     assert among > alone
     assert seeds_needed(mean_interval(NOISE), 0.01) is None  # five are there, and three would do
 
@@ -299,15 +296,6 @@ def test_no_worse_on_average_names_the_workloads_that_do_not_say_so() -> None:
     assert told.endswith("in a question (on average over 5 workloads, not resolved on w).")
 
 
-def test_an_effect_within_the_margin_says_so() -> None:
-    found = cell(Evidence(contrast(-0.004)))
-    assert (found.reading, found.words) == (Reading.COSTS, "costs, less than the margin")
-    (row,) = read_rows([matrix_row("demo", endpoint(), {"w": Evidence(contrast(-0.004))})])
-    told = Matrix("relu", "gelu", ("w",), (row,)).sentence
-    assert told.endswith("costs a question (on w by less than the margin).")
-    assert cell(Evidence(contrast(-0.05))).words == "costs"
-
-
 def test_seeds_that_vary_too_much_or_not_at_all_need_no_number() -> None:
     assert seeds_needed(mean_interval([0.0, 1.0, -1.0]), 0.001) is None
     assert seeds_needed(mean_interval([0.5, 0.5]), 0.01) is None
@@ -322,21 +310,16 @@ def test_an_endpoint_without_margin_or_direction_is_refused() -> None:
 
 def rows_of(metric: str, stage: str, values: Mapping[str, Sequence[float]], **setting: float) -> list[Row]:
     return [
-        row_of(Metric(metric, value, "fraction", HIGHER, setting),
-               {"workload": "w", "variant": variant, "seed": seed, "step": stage, "stage": stage,
-                "key": f"{variant}{seed}{stage}"})
-        for variant, every in values.items() for seed, value in enumerate(every)
-    ]  # fmt: skip
+        row_of(Metric(metric, value, "fraction", HIGHER, setting), job(variant, seed, stage))
+        for variant, every in values.items()
+        for seed, value in enumerate(every)
+    ]
 
 
 def test_rows_of_a_failed_job_leave_their_reason_in_the_matrix(tmp_path: Path) -> None:
-    rows = rows_of("accuracy", "accuracy", {"gelu": BASE})
-    failed = {"workload": "w", "variant": "relu", "seed": 0, "step": "accuracy", "stage": "accuracy", "key": "k"}
-    rows.append(failure_row(failed, Status.CRASHED, "signal 11"))
-    content = Run(read_results(write_run(tmp_path, rows)), Record({}), "gelu")
-    (matrix,) = content.matrices
-    (row,) = matrix.rows
-    assert row.cells["w"].words == "not measured: relu: crashed: signal 11"
+    failed = failure_row(job("relu", 0), Status.CRASHED, "signal 11")
+    (matrix,) = read_run(tmp_path, [*rows_of("accuracy", "accuracy", {"gelu": BASE}), failed]).matrices
+    assert matrix.rows[0].cells["w"].words == "not measured: relu: crashed: signal 11"
 
 
 def test_a_task_that_no_question_knows_is_answered_by_its_own_share(tmp_path: Path) -> None:
@@ -345,7 +328,7 @@ def test_a_task_that_no_question_knows_is_answered_by_its_own_share(tmp_path: Pa
     for metric in ("letter_accuracy", "word_accuracy"):
         own = rows_of(metric, "accuracy", {"gelu": BASE, "relu": better})
         rows += [replace(each, workload="letters") for each in own]
-    (matrix,) = Run(read_results(write_run(tmp_path, rows)), Record({}), "gelu").matrices
+    (matrix,) = read_run(tmp_path, rows).matrices
     told = {row.endpoint.question: row for row in matrix.rows}
     assert list(told) == ["accuracy in float", "the task's own share in float"]
     assert told["accuracy in float"].cells["letters"].words == "not measured: not asked"
@@ -360,23 +343,19 @@ def test_a_strangers_section_is_on_the_page_with_its_figure_term_and_row(
     values = {"gelu": BASE, "relu": [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]}
     rows = [*rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": BASE}),
             *rows_of("noisy_accuracy", "input-noise", values, sigma=0.1)]  # fmt: skip
-    folder = write_run(tmp_path / "run", rows, {"baseline": "gelu"})
     assert "input-noise" not in sections()
     monkeypatch.syspath_prepend(demo_site)
-    write_report(folder)
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert (
-        "relu in the place of gelu helps accuracy under noise (on w); is not resolved in accuracy in float."
-        in page.text
-    )
+    page = written_page(tmp_path, rows, {"baseline": "gelu"})
+    said = "relu in the place of gelu helps accuracy under noise (on w); is not resolved in accuracy in float."
+    assert said in page.text
     assert "section-input-noise" in {each.get("id") for _, each in page.tags}
     assert "Bars of accuracies." in {each.get("aria-label") for each in page.attributes("svg")}
     assert "Gaussian noise that is added to the inputs of a network." in page.text
-    text = (folder / "report.md").read_text(encoding="utf-8")
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "The highest accuracy is relu's." in text
     assert "✓" not in text.split("## At a glance")[0]
-    assert (folder / "tables" / "input-noise.tex").is_file()
-    assert "accuracy under noise,input-noise,relu,gelu,w," in (folder / "tables" / "matrix.csv").read_text()
+    assert (tmp_path / "tables" / "input-noise.tex").is_file()
+    assert "accuracy under noise,input-noise,relu,gelu,w," in (tmp_path / "tables" / "matrix.csv").read_text()
 
 
 def test_sections_come_in_the_order_of_the_steps() -> None:
@@ -416,7 +395,6 @@ def test_where_nothing_differs_a_whole_matrix_says_so(rows: int, workloads: int,
         wrong += any(cell.reading in (Reading.HELPS, Reading.COSTS) for cell in cells)
         for row in matrix.rows:
             for each in row.cells.values():
-                assert each.estimate is not None
                 covered += each.estimate.low <= 0 <= each.estimate.high  # type: ignore[operator]
                 count += 1
     assert wrong / 1000 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1000)
@@ -461,7 +439,6 @@ def test_intervals_over_workloads_cover_the_mean_effect(between: float, seeds: i
         found = mean_over_workloads([
             mean_interval(list(draw.normal(*each, seeds))) for each in zip(centers, spreads, strict=True)
         ])  # fmt: skip
-        assert found is not None
         covered += found.low <= 0.03 <= found.high  # type: ignore[operator]
     assert covered / 1500 >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / 1500)
 

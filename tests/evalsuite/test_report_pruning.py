@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report import Page
-from test_report_sample import sample_record, sample_rows, write_run
+from report_workshop import BETTER, GELU, SAME, T2, csv_lines, part_of, write_run, written_page
+from report_workshop import job as job_of
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
@@ -21,19 +20,15 @@ from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from pipelines.prune.report.pareto import Spot, front, pareto_figures
-from pipelines.prune.report.sweep_areas import FAST, MACS, QUESTIONS, SweepArea, areas
-from pipelines.prune.report.tables import BEFORE, PruningTable
+from pipelines.prune.report.sweep_areas import MACS, QUESTIONS, SweepArea, areas
+from pipelines.prune.report.tables import BEFORE, PruningTable, pruning_tables
 from pipelines.prune.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
-T2 = 4.302652729911275  # The 97.5 % quantile of Student's t with 2 degrees of freedom.
 Options = dict[str, Any]
 Values = Mapping[str, Sequence[float | None]]
 
-GELU = (0.90, 0.91, 0.92)
-BETTER = (0.93, 0.941, 0.949)  # 0.030, 0.031 and 0.029 above
 WORSE = (0.87, 0.879, 0.891)  # 0.030, 0.031 and 0.029 below
-SAME = (0.901, 0.909, 0.92)  # 0.001, -0.001 and 0 above
 
 
 def options(sparsity: float, **more: Any) -> Options:
@@ -42,8 +37,7 @@ def options(sparsity: float, **more: Any) -> Options:
 
 
 def job(variant: str, seed: int, step: str, stage: str = "prune") -> dict[str, object]:
-    return {"workload": "w", "variant": variant, "seed": seed, "step": step, "stage": stage,
-            "key": f"{variant}{seed}{step}"}  # fmt: skip
+    return job_of(variant, seed, step, stage)
 
 
 def rows_of(step: str, values: Values, name: str = "accuracy", stage: str = "prune", **setting: Any) -> list[Row]:
@@ -82,17 +76,17 @@ def content_of(
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningTable:
-    (table,) = content_of(folder, rows, steps).parts["prune"].tables
+    (table,) = pruning_tables(content_of(folder, rows, steps))
     return table
 
 
 def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Finding:
-    (found,) = content_of(folder, rows, steps).parts["prune"].findings
+    (found,) = part_of(content_of(folder, rows, steps), "prune").findings
     return found
 
 
 def areas_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> dict[str, SweepArea]:
-    found = areas(content_of(folder, rows, steps).parts["prune"].tables)
+    found = areas(pruning_tables(content_of(folder, rows, steps)))
     return {f"{each.variant} {each.axis.metric}": each for each in found}
 
 
@@ -107,9 +101,17 @@ def test_area_by_hand() -> None:
     assert area_between(curve, curve) == 0
 
 
-def test_area_of_curves_that_cross_is_signed() -> None:
-    assert area_between([(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)]) == pytest.approx(0)
-    assert area_between([(0, 0.5), (1, 1.0)], [(0, 1.0), (1, 0.0)]) == pytest.approx(0.25)
+@pytest.mark.parametrize(
+    ("curve", "other", "area"),
+    [
+        ([(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)], 0.0),  # curves that cross
+        ([(0, 0.5), (1, 1.0)], [(0, 1.0), (1, 0.0)], 0.25),
+        # With rounding two sparsities may leave the same width: points of one cost are one point at their mean.
+        ([(0.0, 0.0), (0.5, 0.2), (0.5, 0.4), (1.0, 0.0)], [(0.0, 0.0), (1.0, 0.0)], 0.15),
+    ],
+)
+def test_area_is_signed(curve: list[tuple[float, float]], other: list[tuple[float, float]], area: float) -> None:
+    assert area_between(curve, other) == pytest.approx(area)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +121,6 @@ def test_area_of_curves_that_cross_is_signed() -> None:
 def test_without_a_common_range_there_is_no_area(other: list[tuple[float, float]]) -> None:
     assert area_between([(0.2, 0.5), (1.0, 0.9)], other) is None
     assert area_between(other, [(0.2, 0.5), (1.0, 0.9)]) is None
-
-
-def test_points_of_one_cost_are_one_point_at_their_mean() -> None:
-    # With rounding two sparsities may leave the same width.
-    curve = [(0.0, 0.0), (0.5, 0.2), (0.5, 0.4), (1.0, 0.0)]
-    assert area_between(curve, [(0.0, 0.0), (1.0, 0.0)]) == pytest.approx(0.15)
 
 
 HALVES = {"a": options(0.25), "b": options(0.5), "c": options(0.75)}
@@ -142,7 +138,6 @@ def test_areas_over_seeds_by_hand(tmp_path: Path) -> None:
     rows = [*shifted("a", 0.6, 0.9), *shifted("b", 0.3, 0.8), *shifted("c", 0.1, 0.5)]
     found = areas_of(tmp_path, rows, HALVES)
     relu, annealed = found["relu mac_fraction"], found["annealed mac_fraction"]
-    assert relu.difference is not None
     assert relu.values == pytest.approx({0: 0.01, 1: 0.02, 2: 0.03})
     assert relu.difference.mean == pytest.approx(0.02)
     assert relu.difference.half_width == pytest.approx(T2 * 0.01 / math.sqrt(3))
@@ -153,7 +148,6 @@ def test_areas_over_seeds_by_hand(tmp_path: Path) -> None:
     u = 0.03 / (0.001 / math.sqrt(3))
     assert annealed.p == pytest.approx(1 - u / math.sqrt(2 + u**2), rel=1e-6)
     # Two areas have a p, those over latency have none: Holm doubles the smaller.
-    assert annealed.p is not None
     assert annealed.p_holm == pytest.approx(2 * annealed.p)
     assert relu.p_holm == pytest.approx(relu.p)
     assert (relu.tone, annealed.tone) == ("", "worse")
@@ -167,7 +161,6 @@ def test_area_over_latency_is_over_its_logarithm(tmp_path: Path) -> None:
         *pruned("c", 0.1, {"gelu": (0.9, 0.8), "relu": (0.7, 0.6)}, batch64=0.25),
     ]
     area = areas_of(tmp_path, rows, HALVES)["relu relative_latency"]
-    assert area.difference is not None
     # 0 between 1 and 1/2, then down to -0.2 at 1/4: each half of the range, in powers of two.
     assert area.difference.mean == pytest.approx(-0.05)
     assert [area.low, area.high] == pytest.approx([0.25, 1.0])
@@ -179,13 +172,11 @@ def test_an_unpruned_network_is_the_curves_end_at_all_its_macs(tmp_path: Path) -
     steps = {"b": options(0.5)}
     rows = [*in_full({"gelu": GELU, "relu": GELU}), *pruned("b", 0.5, {"gelu": GELU, "relu": BETTER})]
     area = areas_of(tmp_path, rows, steps)["relu mac_fraction"]
-    assert area.difference is not None
     assert area.difference.mean == pytest.approx(0.015)
     # With a control, that was tuned as the others were, it is the end; and it has a latency too.
     steps = {"none": options(0.5, control=True), "b": options(0.5)}
     rows += pruned("none", 1.0, {"gelu": GELU, "relu": BETTER}, batch64=1.0)
     area = areas_of(tmp_path / "controlled", rows, steps)["relu mac_fraction"]
-    assert area.difference is not None
     assert area.difference.mean == pytest.approx(0.03)
 
 
@@ -277,9 +268,12 @@ def test_two_sweeps_are_apart(tmp_path: Path) -> None:
     steps = {**HALVES, **{f"r{name}": {**each, "importance": "random"} for name, each in HALVES.items()}}
     rows = [row for step in steps for row in pruned(step, 0.5, {"gelu": GELU, "relu": SAME})]
     content = content_of(tmp_path, rows, steps)
-    assert [each.method for each in content.parts["prune"].tables[0].sweeps] == ["l2, local", "random, local"]
-    assert [row[0].text for row in content.parts["prune"].grids[0].rows][:2] == ["25 %, l2, local", "50 %, l2, local"]
-    assert any(each.startswith("random, local: ") for each in content.parts["prune"].findings[0].sentences)
+    assert [each.method for each in part_of(content, "prune").tables[0].sweeps] == ["l2, local", "random, local"]
+    assert [row[0].text for row in part_of(content, "prune").grids[0].rows][:2] == [
+        "25 %, l2, local",
+        "50 %, l2, local",
+    ]
+    assert any(each.startswith("random, local: ") for each in part_of(content, "prune").findings[0].sentences)
 
 
 @pytest.mark.slow
@@ -340,7 +334,7 @@ def test_treatments_of_equal_sparsity_and_random_channels(tmp_path: Path) -> Non
         *pruned("wide", 0.3, {"gelu": BETTER, "relu": BETTER}),
     ]
     content = content_of(tmp_path, rows, steps)
-    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-treatments")
+    grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-treatments")
     assert [[cell.marked for cell in row] for row in grid.rows] == [
         ["50 %, l2, local", "94.0 ± 2.4", "91.0 ± 2.4"],
         ["50 %, random, local", "91.0 ± 2.5 Δ −3.0 [−3.2, −2.8] ✗ worse", "91.0 ± 2.5 Δ 0 [−0.2, 0.2]"],
@@ -351,7 +345,7 @@ def test_treatments_of_equal_sparsity_and_random_channels(tmp_path: Path) -> Non
     assert (
         "l2 against random channels at 50 %: after fine-tuning, better for gelu (+3.0 pp [2.8, 3.2]), not resolved "
         "for relu; before it, better for gelu and relu (+3.0 pp)."
-    ) in content.parts["prune"].findings[0].sentences
+    ) in part_of(content, "prune").findings[0].sentences
 
 
 def spot(variant: str, x: float, height: float) -> Spot:
@@ -386,13 +380,13 @@ def full_rows() -> list[Row]:
 
 def test_costs_by_hand(tmp_path: Path) -> None:
     content = content_of(tmp_path, full_rows(), FULL)
-    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-cost")
+    grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-cost")
     lines = [dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows]
     assert lines[2] == {
         "sparsity": "50 %", "MACs left": "30.0 %", "ONNX file": "4.00 to 4.10 kB",
         **{f"{name}, batch 1, batch 64": "×2.50, ×2.50 (0.40)" for name in ("gelu", "annealed", "relu")},
     }  # fmt: skip
-    said = content.parts["prune"].findings[0].sentences
+    said = part_of(content, "prune").findings[0].sentences
     assert ("Removing channels gives the outputs of zeroing them: the largest error of 27 networks is 3.0e-15.") in said
     areas = next(each for each in said if each.startswith("Mean height"))
     # Both areas of annealed have the same p, 0.00037 by the formula above: times the three tests of its screen.
@@ -405,7 +399,7 @@ def test_costs_by_hand(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_path: Path) -> None:
     content = content_of(tmp_path, full_rows(), FULL)
-    (table,) = content.parts["prune"].tables
+    (table,) = part_of(content, "prune").tables
     (first,), (second,) = pareto_figures(table), pareto_figures(table)
     assert first.svg == second.svg
     assert first.alt.startswith(
@@ -420,26 +414,22 @@ def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_pat
 
 @pytest.mark.slow
 def test_page_and_files_show_the_section(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", full_rows(), record_of(FULL, variants=["gelu", "relu", "annealed"]), FULL)
-    write_report(folder)
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    page = written_page(tmp_path, full_rows(), record_of(FULL, variants=["gelu", "relu", "annealed"]), FULL)
     assert "w, accuracy of pruned networks after fine-tuning (%, Δ in pp; 3 seeds)" in page.whole
     assert "#section-prune" in {each["href"] for each in page.attributes("a")}
-    text = (folder / "report.md").read_text(encoding="utf-8")
+    text, tables = (tmp_path / "report.md").read_text(encoding="utf-8"), tmp_path / "tables"
     assert "## Pruning" in text
     assert "## Quantization" not in text
-    assert (folder / "tables" / "w-pruned-before-tuning.csv").is_file()  # On demand: no table to print.
+    assert (tables / "w-pruned-before-tuning.csv").is_file()  # On demand: no table to print.
     for name in ("w-pruned", "w-pruning-cost", "pruning-areas"):
-        tex = (folder / "tables" / f"{name}.tex").read_text(encoding="utf-8")
+        tex = (tables / f"{name}.tex").read_text(encoding="utf-8")
         assert tex.isascii()
         assert "?" not in tex
-        assert (folder / "tables" / f"{name}.csv").is_file()
-    with (folder / "tables" / "pruning-areas.csv").open(newline="", encoding="utf-8") as file:
-        lines = {(each["variant"], each["over"]): each for each in csv.DictReader(file)}
+        assert (tables / f"{name}.csv").is_file()
+    lines = {(each["variant"], each["over"]): each for each in csv_lines(tables / "pruning-areas.csv")}
     assert float(lines["relu", "mac_fraction"]["area"]) == pytest.approx(0.02)
     assert lines["relu", "relative_latency"]["timing"] == "True"
-    with (folder / "tables" / "w-pruned.csv").open(newline="", encoding="utf-8") as file:
-        own = [each for each in csv.DictReader(file) if (each["step"], each["variant"]) == ("b", "relu")]
+    own = [each for each in csv_lines(tables / "w-pruned.csv") if (each["step"], each["variant"]) == ("b", "relu")]
     assert float(own[0]["difference"]) == pytest.approx(0.02)
     assert own[0]["sparsity"] == "0.5"
 
@@ -447,13 +437,12 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     rows = [*pruned("a", 0.6, {"gelu": (0.9,), "relu": (0.8,)}), *pruned("b", 0.3, {"gelu": (0.9,), "relu": (0.8,)})]
     content = content_of(tmp_path, rows, {"a": options(0.25), "b": options(0.5)})
-    assert content.parts["prune"].findings[0].headline == "One seed: no interval, so nothing is claimed."
-    assert [each.marked for each in content.parts["prune"].grids[0].rows[0]] == [
+    assert part_of(content, "prune").findings[0].headline == "One seed: no interval, so nothing is claimed."
+    assert [each.marked for each in part_of(content, "prune").grids[0].rows[0]] == [
         "25 %", "90.0; one seed", "80.0 Δ −10.0 (one seed, no interval)",
     ]  # fmt: skip
-    area = next(each for each in areas(content.parts["prune"].tables) if each.axis == MACS)
+    area = next(each for each in areas(part_of(content, "prune").tables) if each.axis == MACS)
     assert (area.p, area.tone) == (None, "")
-    assert area.difference is not None
     assert area.difference.mean == pytest.approx(-0.1)
 
 
@@ -461,18 +450,13 @@ def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> Non
     rows = pruned("a", 0.6, {"gelu": GELU})
     rows += [failure_row(job("relu", seed, "a"), Status.UNSUPPORTED, "nothing to prune") for seed in range(3)]
     content = content_of(tmp_path, rows, {"a": options(0.25), "never": options(0.5)})
-    row = content.parts["prune"].grids[0].rows[0]
+    row = part_of(content, "prune").grids[0].rows[0]
     assert (row[2].text, row[2].tone) == ("unsupported: nothing to prune", "lack")
-    assert content.parts["prune"].findings[0].headline == "No pruned network can be compared with gelu."
+    assert part_of(content, "prune").findings[0].headline == "No pruned network can be compared with gelu."
     failed = [failure_row(job("gelu", seed, "a"), Status.FAILED, "no memory") for seed in range(3)]
     content = content_of(tmp_path / "b", [*failed, *pruned("a", 0.6, {"relu": GELU})], {"a": options(0.25)})
-    assert content.parts["prune"].grids[0].rows[0][2].detail == "no gelu to compare with"
-    assert areas(content.parts["prune"].tables)[0].reason == "the baseline has no accuracy with mac_fraction"
-
-
-def test_the_same_difference_in_every_seed_resolves_nothing(tmp_path: Path) -> None:
-    rows = pruned("a", 0.6, {"gelu": GELU, "relu": [value + 0.01 for value in GELU]})
-    assert accuracy_grid(table_of(tmp_path, rows, {"a": options(0.5)})).rows[0][2].marked.endswith("in all 3 seeds")
+    assert part_of(content, "prune").grids[0].rows[0][2].detail == "no gelu to compare with"
+    assert areas(part_of(content, "prune").tables)[0].reason == "the baseline has no accuracy with mac_fraction"
 
 
 CHAIN = {
@@ -491,7 +475,7 @@ def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) ->
         rows += rows_of(step, {"gelu": (size,) * 3}, "model_bytes", "quantize")
     rows += rows_of("export", {"gelu": (33.0,) * 3}, "model_bytes", "export")
     content = content_of(tmp_path, rows, CHAIN, after=AFTER)
-    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-chains")
+    grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-chains")
     lost = "91.0 ± 2.5 % Δ −3.0 pp [−3.2, −2.8] ✗ worse"
     assert [[cell.marked for cell in row] for row in grid.rows] == [
         ["prune", "accuracy", "accuracy", lost],
@@ -501,7 +485,7 @@ def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) ->
         ["prune → w2-pruned", "file size", "–", "10 bytes"],
         ["prune → w8-pruned → export", "file size", "–", "33 bytes"],
     ]
-    assert [each.step for each in content.parts["prune"].tables[0].treatments] == ["prune"]
+    assert [each.step for each in part_of(content, "prune").tables[0].treatments] == ["prune"]
 
 
 def test_of_several_steps_that_do_the_same_none_is_the_twin(tmp_path: Path) -> None:
@@ -510,7 +494,7 @@ def test_of_several_steps_that_do_the_same_none_is_the_twin(tmp_path: Path) -> N
     for step in ("w8", "w4", "w8-pruned"):
         rows += rows_of(step, {"gelu": GELU}, "integer_accuracy", "quantize")
     content = content_of(tmp_path, rows, steps, after=AFTER)
-    grid = next(each for each in content.parts["prune"].grids if each.name == "w-pruning-chains")
+    grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-chains")
     assert [row[2].text for row in grid.rows] == ["–", "–"]
 
 
@@ -534,7 +518,7 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     rows += exact("gelu", 2, 0.0, Verdict.UNKNOWN)
     rows += [failure_row(job("odd", 0, "exact", "exact-prune"), Status.UNSUPPORTED, "no bounds")]
     content = content_of(tmp_path, rows, {"exact": {}})
-    (grid,) = content.parts["prune"].details
+    (grid,) = part_of(content, "prune").details
     lines = {row[0].text: dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows}
     assert lines["relu"] == {
         "variant": "relu", "constant": "4 (0 to 8)", "unused": "–", "proven off": "0",
@@ -546,29 +530,10 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     assert lines["gelu"]["equality"] == "bounds: holds 3; smt: holds 2, unknown 1"
     assert lines["odd"]["constant"] == "unsupported: no bounds"
     assert content.glance("w") == []
-    assert (content.parts["prune"].tables, content.parts["prune"].rule) == ([], "")
+    assert (part_of(content, "prune").tables, part_of(content, "prune").rule) == ([], "")
     folder = write_run(tmp_path / "run", rows, record_of({"exact": {}}))
     write_report(folder)
     assert "removal that changes no output" in (folder / "report.html").read_text(encoding="utf-8")
-
-
-def test_steps_of_unknown_options_show_under_their_names(tmp_path: Path) -> None:
-    frame = read_results(write_run(tmp_path, sample_rows(workloads=("digits-mlp",), seeds=(0, 1))))
-    section = Run(frame, Record(sample_record()), "gelu").parts["prune"]
-    assert [each.label for each in section.tables[0].treatments] == ["prune"]
-    assert section.grids[0].rows[1][0].text == "prune"
-    assert {each.axis for each in areas(section.tables)} == {MACS, FAST}
-    assert all(each.reason for each in areas(section.tables))
-
-
-def test_a_run_without_pruning_has_no_section(tmp_path: Path) -> None:
-    rows = [row for row in sample_rows(workloads=("digits-mlp",), seeds=(0, 1)) if row.stage in ("train", "accuracy")]
-    folder = write_run(tmp_path / "run", rows, sample_record())
-    write_report(folder)
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert "section-prune" not in {each.get("id") for each in page.attributes("section")}
-    assert "Accuracy against cost" not in page.text
-    assert "Pruning" not in (folder / "report.md").read_text(encoding="utf-8")
 
 
 def test_of_many_prune_steps_the_first_four_are_headlines(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_pruned_workload_comes_back_exactly(workload: str, tmp_path: Path) -> 
     assert sum(each.numel() for each in loaded.parameters()) < sum(each.numel() for each in fresh.parameters())
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", ["digits-resnet", "digits-vit"])
 def test_a_pruned_network_goes_on_to_the_next_step(workload: str, tmp_path: Path) -> None:
     kind = load("workloads", workload).target()
     data = kind.data()
@@ -127,16 +127,6 @@ def test_a_pruned_network_goes_on_to_the_next_step(workload: str, tmp_path: Path
     assert error(loaded.module, module, made.example(3)) == 0.0
     assert loaded.unswapped is not None
     assert error(loaded.unswapped, module, made.example(3)) == 0.0
-
-
-def bert() -> nn.Module:
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(
-        hidden_size=24, num_attention_heads=3, num_hidden_layers=2, intermediate_size=40, vocab_size=50,
-        max_position_embeddings=16,
-    )  # fmt: skip
-    return BertModel(config)
 
 
 def gpt2() -> nn.Module:
@@ -154,26 +144,6 @@ def with_linears(module: nn.Module) -> nn.Module:
             linear.weight, linear.bias = nn.Parameter(layer.weight.detach().t().clone()), layer.bias
             module.set_submodule(path, linear)
     return module
-
-
-def test_bert_without_a_head_comes_back_exactly(tmp_path: Path) -> None:
-    module = randomized(bert())
-    kept = [*range(8), *range(16, 24)]
-    attention = module.encoder.layer[1].attention
-    for name in ("query", "key", "value"):
-        cut(module, f"encoder.layer.1.attention.self.{name}", rows=kept)
-    cut(module, "encoder.layer.1.attention.output.dense", columns=kept)
-    attention.self.num_attention_heads, attention.self.all_head_size = 2, 16
-    cut(module, "encoder.layer.0.intermediate.dense", rows=[1, 2, 3])
-    cut(module, "encoder.layer.0.output.dense", columns=[1, 2, 3])
-    tokens = torch.arange(12).reshape(2, 6)
-    save_module(module, tmp_path, fresh=bert(), example={"input_ids": tokens})
-    loaded = load_module(bert(), tmp_path)
-    assert loaded.encoder.layer[1].attention.self.num_attention_heads == 2
-    assert loaded.encoder.layer[1].attention.self.all_head_size == 16
-    assert loaded.encoder.layer[0].attention.self.num_attention_heads == 3
-    with torch.no_grad():
-        assert torch.equal(loaded(tokens).last_hidden_state, module(tokens).last_hidden_state)
 
 
 def pruned_gpt2() -> nn.Module:
@@ -195,7 +165,7 @@ def test_gpt2_without_a_head_comes_back_exactly_and_stays_tied(tmp_path: Path) -
     assert "lm_head.weight" not in saved
     loaded = load_module(with_linears(gpt2()), tmp_path)
     assert loaded.lm_head.weight is loaded.transformer.wte.weight
-    assert loaded.transformer.h[0].attn.split_size == 16
+    assert [(each.attn.num_heads, each.attn.split_size) for each in loaded.transformer.h] == [(2, 16), (3, 24)]
     with torch.no_grad():
         assert torch.equal(loaded(tokens).logits, module(tokens).logits)
 
@@ -283,16 +253,6 @@ def test_biases_that_came_or_went(tmp_path: Path) -> None:
     assert not any(each.requires_grad for each in loaded.parameters())
 
 
-class Shared(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.again = self.first
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.again(self.first(x).relu())
-
-
 @pytest.mark.parametrize("ours", [nn.Linear(4, 6), nn.LayerNorm(6)])
 def test_a_bias_that_was_not_saved_though_the_layer_had_one_is_refused(ours: nn.Module, tmp_path: Path) -> None:
     save_module(ours, tmp_path)
@@ -302,15 +262,6 @@ def test_a_bias_that_was_not_saved_though_the_layer_had_one_is_refused(ours: nn.
     forge(tmp_path, lambda found: found["tensors"].pop("bias"))
     with pytest.raises(ValueError, match="the tensor bias of the module was not saved"):
         load_module(ours, tmp_path)
-
-
-def test_a_shared_layer_is_saved_once_and_stays_shared(tmp_path: Path) -> None:
-    module = randomized(Shared())
-    save_module(module, tmp_path, fresh=Shared(), example=torch.rand(3, 4))
-    assert sorted(load_file(tmp_path / "module.safetensors")) == ["first.bias", "first.weight"]
-    loaded = load_module(Shared(), tmp_path)
-    assert loaded.first is loaded.again
-    assert error(loaded, module, torch.rand(3, 4)) == 0.0
 
 
 @pytest.mark.slow
@@ -562,23 +513,6 @@ def sequential(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers).eval()
 
 
-@pytest.mark.parametrize(
-    ("fresh", "text"),
-    [
-        (lambda: small().double(), r"0\.weight is float64 here and was float32: convert"),
-        (lambda: sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2)), "1 is a GELU here and was a ReLU"),
-        (lambda: sequential(nn.Linear(4, 6), nn.ReLU()), "the layer 2 is only in the saved module"),
-        (lambda: sequential(*small(), nn.ReLU()), "the layer 3 is missing in the saved module"),
-        (lambda: nn.Linear(4, 6), "the layer 0 is only in the saved module"),
-        (lambda: nn.ModuleList(small()), "the module is a ModuleList here and was a Sequential"),
-    ],
-)
-def test_another_architecture_is_refused(fresh: Callable[[], nn.Module], text: str, tmp_path: Path) -> None:
-    save_module(small(), tmp_path)
-    with pytest.raises(ValueError, match=rf"does not fit the given \w+: .*({text})"):
-        load_module(fresh(), tmp_path)
-
-
 class Scaled(nn.Module):
     def __init__(self, shape: tuple[int, ...], scale: float = 1.0, stride: tuple[int, int] = (1, 1)) -> None:
         super().__init__()
@@ -591,36 +525,33 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("fresh", "text"),
-    [
-        (Scaled((3, 1)), r"inner\.factor has shape \(3, 1\) here and had \(3,\): resizing keeps the number of dim"),
-        (Scaled((3,), scale=2.0), "scale is 2.0 here and was 1.0"),
-        (Scaled((3,), stride=(2, 1)), r"stride is \(2, 1\) here and was \(1, 1\)"),
-    ],
-)
-def test_what_resizing_cannot_make_equal_is_refused(fresh: nn.Module, text: str, tmp_path: Path) -> None:
-    save_module(Scaled((3,)), tmp_path)
-    with pytest.raises(ValueError, match=text):
-        load_module(fresh, tmp_path)
-
-
-@pytest.mark.parametrize(
     ("saved", "fresh", "text"),
     [
-        (nn.ELU(0.5), nn.ELU(1), r"0\.alpha is 1 here and was 0\.5: build the module with the saved value"),  # type: ignore[arg-type]
-        (nn.Hardtanh(-0.5, 0.5), nn.Hardtanh(-1, 1), r"0\.max_val is 1 here and was 0\.5"),
-        (nn.Hardtanh(0.0, math.inf), nn.Hardtanh(0.0, 1.0), r"0\.max_val is 1\.0 here and was inf"),
-        (nn.Hardtanh(0.0, 1.0), nn.Hardtanh(0.0, math.inf), r"0\.max_val is inf here and was 1\.0"),
-        (nn.GELU(approximate="tanh"), nn.GELU(), r"0\.approximate is 'none' here and was 'tanh'"),
-        (Scaled((3,), 0.5), Scaled((3,), "\ud800"), r"0\.scale is '\\ud800' here and was 0\.5"),  # type: ignore[arg-type]
-        (Scaled((3,), "\ud800"), Scaled((3,), 0.5), r"0\.scale is 0\.5 here and was '\\ud800'"),  # type: ignore[arg-type]
-        (Scaled((3,), 0.5), Scaled((3,), None), r"0\.scale is no number or text here and was 0\.5"),  # type: ignore[arg-type]
+        (small(), small().double(), r"0\.weight is float64 here and was float32: convert"),
+        (small(), sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2)), "1 is a GELU here and was a ReLU"),
+        (small(), sequential(nn.Linear(4, 6), nn.ReLU()), "the layer 2 is only in the saved module"),
+        (small(), sequential(*small(), nn.ReLU()), "the layer 3 is missing in the saved module"),
+        (small(), nn.Linear(4, 6), "the layer 0 is only in the saved module"),
+        (small(), nn.ModuleList(small()), "the module is a ModuleList here and was a Sequential"),
+        # What resizing cannot make equal.
+        (Scaled((3,)), Scaled((3, 1)), r"inner\.factor has shape \(3, 1\) here and had \(3,\): resizing keeps the num"),
+        (Scaled((3,)), Scaled((3,), scale=2.0), "scale is 2.0 here and was 1.0"),
+        (Scaled((3,)), Scaled((3,), stride=(2, 1)), r"stride is \(2, 1\) here and was \(1, 1\)"),
+        # Another constant.
+        (nn.ELU(0.5), nn.ELU(1), r"alpha is 1 here and was 0\.5: build the module with the saved value"),  # type: ignore[arg-type]
+        (nn.Hardtanh(-0.5, 0.5), nn.Hardtanh(-1, 1), r"max_val is 1 here and was 0\.5"),
+        (nn.Hardtanh(0.0, math.inf), nn.Hardtanh(0.0, 1.0), r"max_val is 1\.0 here and was inf"),
+        (nn.Hardtanh(0.0, 1.0), nn.Hardtanh(0.0, math.inf), r"max_val is inf here and was 1\.0"),
+        (nn.GELU(approximate="tanh"), nn.GELU(), r"approximate is 'none' here and was 'tanh'"),
+        (Scaled((3,), 0.5), Scaled((3,), "\ud800"), r"scale is '\\ud800' here and was 0\.5"),  # type: ignore[arg-type]
+        (Scaled((3,), "\ud800"), Scaled((3,), 0.5), r"scale is 0\.5 here and was '\\ud800'"),  # type: ignore[arg-type]
+        (Scaled((3,), 0.5), Scaled((3,), None), r"scale is no number or text here and was 0\.5"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
-def test_another_constant_is_refused(saved: nn.Module, fresh: nn.Module, text: str, tmp_path: Path) -> None:
-    save_module(sequential(saved), tmp_path)
-    with pytest.raises(ValueError, match=text) as caught:
-        load_module(sequential(fresh), tmp_path)
+def test_another_network_is_refused(saved: nn.Module, fresh: nn.Module, text: str, tmp_path: Path) -> None:
+    save_module(saved, tmp_path)
+    with pytest.raises(ValueError, match=rf"does not fit the given \w+: .*{text}") as caught:
+        load_module(fresh, tmp_path)
     assert str(caught.value).encode()
 
 
@@ -756,25 +687,6 @@ def test_a_damaged_network_is_refused(damage: Callable[[str], str], text: str, t
         load_network(tmp_path, kind, data)
     path.unlink()
     with pytest.raises(ValueError, match=r"network\.json: cannot be read \(FileNotFoundError\)"):
-        load_network(tmp_path, kind, data)
-
-
-@pytest.mark.parametrize("key", ["activation", "others", "temperature"])
-def test_what_network_json_says_of_the_activations_is_under_a_checksum(key: str, tmp_path: Path, digits: Any) -> None:
-    kind, data = digits
-    torch.manual_seed(0)
-    module = kind.build(lambda channels: LambdaGELU(channels, temperature=0.3)).eval()
-    save_network(Network("x", module, (64,), 10), tmp_path, kind)
-    path = tmp_path / "network.json"
-    found = json.loads(path.read_text())
-    found["module"][key] = {"activation": "lambda-silu", "others": {"1": "relu"}, "temperature": 0.5}[key]
-    path.write_text(json.dumps(found))
-    with pytest.raises(ValueError, match=r"network\.json: was changed since it was written"):
-        load_network(tmp_path, kind, data)
-    found["module"]["temperature"] = 0.3
-    found["name"] = "y"
-    path.write_text(json.dumps(found))
-    with pytest.raises(ValueError, match=r"network\.json: was changed since it was written"):
         load_network(tmp_path, kind, data)
 
 

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from multiprocessing import forkserver
 from pathlib import Path
@@ -173,17 +172,6 @@ def test_the_commit_is_of_the_repository_that_holds_evalsuite(tmp_path: Path, mo
 
 
 @pytest.mark.slow
-def test_two_runs_without_a_common_cache_give_the_same_numbers(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - accuracy\n  - slow\n")
-    workshop.run(recipe, "--jobs", 2)
-    first = workshop.rows()
-    assert first["seed"].notna().all()
-    other = workshop.call("run", recipe, "--out", workshop.folder / "o", "--cache", workshop.folder / "c", "--serial")
-    assert other.returncode == 0, other.stderr
-    pd.testing.assert_frame_equal(reproducible(first), reproducible(read_results(workshop.folder / "o")))
-
-
-@pytest.mark.slow
 def test_artefacts_are_those_of_the_outcome_that_stands(workshop: Workshop) -> None:
     target = workshop.out / "artefacts/digits-mlp/gelu/0/files"
     workshop.run(workshop.recipe("  - files\n"))
@@ -212,23 +200,6 @@ def test_a_cached_outcome_that_cannot_be_read_is_measured_again(workshop: Worksh
 
 
 @pytest.mark.slow
-def test_a_network_that_comes_out_differently_takes_its_measurements_with_it(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - slow\n", HEAD.replace(", gelu-swap", ""))
-    workshop.run(recipe)
-    before = workshop.rows()
-    journal = workshop.out / "journal.jsonl"
-    train = json.loads(json.loads(journal.read_text().splitlines()[0])["entry"])
-    assert train["job"] == "digits-mlp/gelu/0/train"
-    # As if another machine had trained it: the journal's network is not the one that training gives here.
-    text = json.dumps({**train, "network": "f" * 64})
-    journal.write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "entry": text}) + "\n")
-    done = workshop.run(recipe)
-    assert done.returncode == 0, done.stderr
-    pd.testing.assert_frame_equal(reproducible(before), reproducible(workshop.rows()))
-    assert workshop.rows()["key"].nunique() == 2
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", [1, 5])
 def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_at: int) -> None:
     recipe = workshop.recipe("  - accuracy\n  - slow\n  - {use: slow, name: slower, seconds: 0.6}\n")
@@ -252,22 +223,6 @@ def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_
 
 
 @pytest.mark.slow
-def test_children_die_with_a_killed_parent(workshop: Workshop) -> None:
-    steps = "  - {use: slow, seconds: 60}\n  - hang\n"
-    recipe = workshop.recipe(steps, HEAD.replace(", gelu-swap", ""))
-    process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 2)
-    logs = [workshop.out / "logs/digits-mlp/gelu/0" / f"{step}.log" for step in ("slow", "hang")]
-    wait_until(lambda: all(log.exists() for log in logs))
-    time.sleep(1)
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert len(children) > len(logs)
-    process.kill()
-    process.communicate()
-    _, alive = psutil.wait_procs(children, timeout=10)
-    assert not alive
-
-
-@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - {use: slow, seconds: 1.5}\n")
     process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 1)
@@ -281,21 +236,6 @@ def test_ctrl_c_keeps_what_was_measured(workshop: Workshop) -> None:
     record = json.loads((workshop.out / "run.json").read_text())
     assert record["finished"] == ""
     assert workshop.run(recipe).returncode == 0
-
-
-@pytest.mark.slow
-def test_a_lost_cache_costs_only_the_networks_that_are_needed_again(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - accuracy\n")
-    workshop.run(recipe)
-    for home in workshop.cache.iterdir():
-        if home.name != "partial":  # where this very process keeps its unfinished jobs
-            shutil.rmtree(home)
-    assert "(4 from the cache)" in workshop.run(recipe).stdout
-    more = workshop.recipe("  - accuracy\n  - slow\n")
-    (workshop.out / "run.json").unlink()
-    done = workshop.run(more)
-    assert done.returncode == 0, done.stderr
-    assert "0 failed (2 from the cache)" in done.stdout
 
 
 @pytest.mark.slow
@@ -449,16 +389,6 @@ def test_unusable_folders_are_named(workshop: Workshop) -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert "file" in done.stderr
     assert workshop.call("doctor", "--cache", workshop.folder / "file").returncode == 1
-
-
-@pytest.mark.slow
-def test_a_folder_of_another_recipe_is_left_alone(workshop: Workshop) -> None:
-    workshop.run(workshop.recipe("  - slow\n"))
-    before = (workshop.out / "results.parquet").read_bytes()
-    done = workshop.run(workshop.recipe("  - {use: slow, seconds: 0.1}\n"))
-    assert done.returncode == 2
-    assert "holds a run of another recipe" in done.stderr
-    assert (workshop.out / "results.parquet").read_bytes() == before
 
 
 @pytest.mark.slow

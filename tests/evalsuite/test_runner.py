@@ -7,31 +7,30 @@ import platform
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from workshop import AtOnce
 
 from evalsuite import plan
 from evalsuite.plan import Job, inputs_of, jobs_of, key_of
 from evalsuite.plugins import load
 from evalsuite.recipe import parse_recipe
-from evalsuite.results import Row, Status, read_results
+from evalsuite.results import Status, read_results
 from evalsuite.run import claims, results, runner
 from evalsuite.run.cache import Cache, is_abandoned
-from evalsuite.run.child import NETWORK, OUTCOME, Assignment, Found, read_outcome
-from evalsuite.run.executor import Serial
+from evalsuite.run.child import OUTCOME, Assignment
 from evalsuite.run.journal import Entry, Journal, read_journal
 from evalsuite.run.progress import Estimate, Rich, Silent
 from evalsuite.run.record import RunRecord
 from evalsuite.run.runner import run_recipe
 from evalsuite.workloads.workload import DataError
 
-SEEDS = 30
+SEEDS = 9
 RECIPE = f"""\
 name: many
 workloads: [digits-mlp]
@@ -39,42 +38,6 @@ variants: [gelu, gelu-swap]
 seeds: [{", ".join(map(str, range(SEEDS)))}]
 steps: [accuracy, export]
 """
-
-
-class AtOnce(Serial):
-    """Leaves what a job would leave, without doing it; at most two at a time."""
-
-    def __init__(self, slow: float, workers: int = 2, made: str = "") -> None:
-        super().__init__()
-        self.ran: list[str] = []
-        self._slow, self._workers, self._made = slow, workers, made
-
-    def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
-        time.sleep(self._slow)
-        return super().wait(seconds)
-
-    @property
-    def free(self) -> int:
-        return self._workers - len(self._done)
-
-    def start(self, assignment: Assignment) -> None:
-        job = assignment.job
-        labels = {**job.coordinates, "key": assignment.key}
-        row = Row(
-            **labels, metric="m", setting="", sample=None, value=1.0, unit="count", direction="higher", timing=False,
-            status="ok", verdict="", reason="",
-        )  # fmt: skip
-        found = Found(Status.OK, (row,), network="" if job.step else f"network of {job.id}")
-        found = replace(found, conditions=assignment.conditions)
-        if self._made:  # as a step that hands on a network, another each time; `handover` is the one that it took
-            taken = (assignment.network / "file").read_text() if assignment.network else ""
-            found = replace(found, network=f"{job.id} {self._made}", handover=taken)
-        if found.network:
-            (assignment.scratch / NETWORK).mkdir()
-            (assignment.scratch / NETWORK / "file").write_text(found.network)
-        (assignment.scratch / OUTCOME).write_text(json.dumps(asdict(found)))
-        self.ran.append(job.id)
-        self._done.append((assignment, read_outcome(assignment.scratch)))
 
 
 def run(folder: Path, out: str = "out", workers: int = 2, slow: float = 0.0) -> tuple[RunRecord, list[str]]:

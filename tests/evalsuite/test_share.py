@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_runner import AtOnce
-from workshop import wait_until
+from workshop import AtOnce, wait_until
 
 from evalsuite.plan import Job, code_of, inputs_of, jobs_of, key_of
 from evalsuite.recipe import Recipe, parse_recipe
@@ -69,7 +68,6 @@ def test_an_order_is_text_and_is_accepted_where_its_key_is_the_same(recipe: Reci
     )
     command = [sys.executable, "-c", code, str(tmp_path / "cache")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         place = other.stdout.readline().strip()
         assert accept(given, 2).conditions["jobs_at_a_time"] == 3
         assert accept(replace(given, driver=Path(place).name), 2).conditions["jobs_at_a_time"] == 2
@@ -202,7 +200,6 @@ def test_what_no_worker_has_taken_is_withdrawn(recipe: Recipe, tmp_path: Path) -
 
 def test_a_job_that_must_be_alone_begins_alone(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, _, whole = (assignment_of(job, tmp_path) for job in jobs_of(recipe)[:3])
-    assert whole.job.step is not None
     monkeypatch.setattr(type(whole.job.step.stage), "exclusive", True, raising=False)
     assert (plain.job.exclusive, whole.job.exclusive) == (False, True)
     one, other, waiting, elsewhere = map(Turn, (plain, plain, whole, replace(whole, cache=tmp_path)))

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from test_report_sample import CRASH, NO_ERF, frame_of, sample_rows
+from report_workshop import CRASH, NO_ERF, frame_of, job, sample_rows, write_run
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report.comparison import comparison
 from evalsuite.report.grids import csv_text
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.tables import failures, text_lines
-from evalsuite.results import Row, Status, failure_row, row_of
+from evalsuite.results import Row, Status, failure_row, read_results, row_of
 from evalsuite.verification.report.verdicts import contradictions, verdict_table
 
 Cell = pd.Series
@@ -27,17 +27,6 @@ def main_table(compared: pd.DataFrame) -> pd.DataFrame:
     lines = text_lines(compared)
     cells = [{variant: cell.plain for variant, cell in line.cells.items()} for line in lines]
     return pd.DataFrame({"unit": line.unit_label, **own} for line, own in zip(lines, cells, strict=True))
-
-
-def job(variant: str, seed: int, step: str = "accuracy") -> dict[str, object]:
-    return {
-        "workload": "w",
-        "variant": variant,
-        "seed": seed,
-        "step": step,
-        "stage": step,
-        "key": f"{variant}{seed}{step}",
-    }
 
 
 def value(
@@ -231,12 +220,6 @@ def test_a_changed_network_may_differ_from_the_one_it_came_from(tmp_path: Path) 
     assert len(contradictions(frame).rows) == 1
 
 
-def test_sample_run_has_no_contradictions(tmp_path: Path) -> None:
-    found = contradictions(frame_of(sample_rows(), tmp_path))
-    assert found.rows.empty
-    assert found.comparisons > 1000
-
-
 def test_verdict_counts_add_up_and_name_failed_jobs(tmp_path: Path) -> None:
     frame = frame_of(sample_rows(samples=10), tmp_path)
     table = verdict_table(frame)
@@ -263,3 +246,16 @@ def test_no_cell_of_a_spreadsheet_is_a_formula() -> None:
     text = csv_text(frame)
     assert text == "'=a,n,b\n'=1+1,-1.5,True\nplain,2.0,True\n'@x,,True\n,0.1,True\n"
     pd.testing.assert_series_equal(pd.read_csv(io.StringIO(text))["n"], frame["n"])
+
+
+def test_equal_texts_and_options_of_a_frame_are_one_object(tmp_path: Path) -> None:
+    """Of a million rows there are a few hundred, and a report copies its frame."""
+    rows = sample_rows(seeds=(0, 1))
+    options = {"prune": {"sparsity": 0.5, "norm": None}, "quantize-w8": {"bits": 8}}
+    frame = read_results(write_run(tmp_path / "run", rows, options=options))
+    assert frame["reason"].tolist() == [row.reason for row in rows]
+    for name in ("workload", "setting", "key", "reason"):
+        assert len({id(each) for each in frame[name]}) == frame[name].nunique()
+    assert len({id(each) for each in frame["options"]}) == 3
+    told = {"prune": {"sparsity": 0.5}, "quantize-w8": {"bits": 8}}
+    assert frame["options"].tolist() == [told.get(row.step, {}) for row in rows]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import MakeBench, MakeNetwork
 from torch import nn
 from torch.nn import functional
 
-from evalsuite.contract import Bench, Network, Split
+from evalsuite.contract import Split
 from evalsuite.reluize.training import distilled, fit
 from evalsuite.run.child import _validation
 from evalsuite.run.making import make_bench
@@ -39,7 +39,7 @@ def test_accuracy_is_of_the_targets_that_count() -> None:
         split.accuracy(torch.zeros(3))
 
 
-def test_the_validation_rows_are_of_the_samples_with_a_target(network: Callable[..., Network]) -> None:
+def test_the_validation_rows_are_of_the_samples_with_a_target(network: MakeNetwork) -> None:
     trained, data = network("digits-mlp", "gelu"), DigitsMLP().data()
     some = padded(data.validation, 3)
     kept = Split(some.inputs[some.labelled], some.targets[some.labelled])
@@ -76,7 +76,7 @@ def test_a_teacher_is_not_imitated_where_the_target_is_ignored() -> None:
     assert found == pytest.approx(((Classification().loss(logits, targets) + divergence) / 2).item(), abs=1e-6)
 
 
-def test_properties_are_of_samples_with_a_target(bench: Callable[..., Bench], tmp_path: Path) -> None:
+def test_properties_are_of_samples_with_a_target(bench: MakeBench, tmp_path: Path) -> None:
     data = bench("digits-mlp").data
     there = make_bench(DigitsMLP(), replace(data, test=padded(data.test, 2)), seed=0, folder=tmp_path, time_limit=1.0)
     found = there.properties(0.1, 3)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from conftest import MakeBench, MakeNetwork
 
 from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, Verdict
 from evalsuite.plugins import load
@@ -208,7 +209,7 @@ def test_a_clock_need_not_repeat() -> None:
     assert check_stage(Made(lambda n, b: Outcome([one(time.perf_counter(), unit="s", timing=True)]))) == list(CHECKS)
 
 
-def test_the_folder_is_empty_at_every_run(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+def test_the_folder_is_empty_at_every_run(network: MakeNetwork, bench: MakeBench) -> None:
     def run(network: Network, bench: Bench) -> Outcome:
         assert not list(bench.folder.iterdir())
         (bench.folder / "note.txt").write_text("here")
@@ -247,7 +248,7 @@ def test_unsupported_says_why() -> None:
         check_stage(Made(unsupported_without_reason))
 
 
-def test_network_and_bench_come_together(bench: Callable[..., Bench]) -> None:
+def test_network_and_bench_come_together(bench: MakeBench) -> None:
     with pytest.raises(ValueError, match="both network and bench, or neither"):
         check_stage(Made(), bench=bench("digits-mlp"))
 
@@ -296,9 +297,7 @@ def test_the_demo_plugin_conforms(input_noise: Any) -> None:
     assert check_stage(input_noise()) == list(CHECKS)
 
 
-def test_the_demo_plugin_measures_noise(
-    input_noise: Any, network: Callable[..., Network], bench: Callable[..., Bench]
-) -> None:
+def test_the_demo_plugin_measures_noise(input_noise: Any, network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("digits-mlp", "gelu"), bench("digits-mlp")
     with torch.no_grad():
         clean = (trained.module(there.data.test.inputs).argmax(1) == there.data.test.targets).double().mean().item()

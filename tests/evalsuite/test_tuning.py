@@ -109,7 +109,7 @@ def test_what_is_no_list_of_rates_is_refused(text: str) -> None:
 def test_the_command_prints_what_the_recipe_takes_and_keeps_every_loss(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n", HEAD)
     words = ("--out", workshop.out, "--progress", "none", "--rates", "0.0001,0.02")
-    done = workshop.call("tune", recipe, *words, "--seeds", "7-8")
+    done = workshop.call("tune", recipe, *words, "--seeds", "7")
     assert done.returncode == 0, done.stderr
     told, _, rates = done.stdout.partition("learning_rates:")
     assert "digits-mlp gelu: validation nll 2.3" in told
@@ -123,7 +123,7 @@ def test_the_command_prints_what_the_recipe_takes_and_keeps_every_loss(workshop:
              for line in table}  # fmt: skip
     places = kept[["workload", "variant", "seed"]].itertuples(index=False, name=None)
     assert lines == dict(zip(places, kept["value"], strict=True))
-    assert len(table) == len(lines) == 8
+    assert len(table) == len(lines) == 4
     assert not set(rows["metric"]) & {"accuracy", "nll"}  # of the test part
     for wrong, said in (("0", "seed 0 is one that"), ("7,7", "a seed is given twice: 7, 7")):
         refused = workshop.call("tune", recipe, *words, "--seeds", wrong)

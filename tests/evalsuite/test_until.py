@@ -50,8 +50,6 @@ def test_where_the_values_lie_has_no_part_in_it_and_the_interval_covers() -> Non
         count = ended(values, goal, 100)
         assert count == ended([-each for each in values], goal, 100) == ended([each + 50 for each in values], goal, 100)
         estimate = mean_interval(values[:count])
-        assert estimate.low is not None
-        assert estimate.high is not None
         assert estimate.high - estimate.low < 1.0
         held += estimate.low < 0 < estimate.high
     assert 0.925 < held / runs < 0.965  # a little less than 95 %: see the module
@@ -75,7 +73,6 @@ def test_seeds_are_added_until_intervals_are_narrow(workshop: Workshop) -> None:
     done = workshop.run(recipe, *words, "--until", "0.0001%", "--most-seeds", LEAST + 1)
     assert f"more than {LEAST + 1} seeds are not taken" in done.stdout
     record = read_record(workshop.out)
-    assert record is not None
     assert (sorted(record.seeds), record.jobs["cached"]) == (list(range(LEAST + 1)), 4 * LEAST)
     done = workshop.run(recipe, *words, "--until", "1%", "--endpoint", "latency")
     assert (done.returncode, "measures no primary endpoint 'latency'; it has: accuracy" in done.stderr) == (2, True)

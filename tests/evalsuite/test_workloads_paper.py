@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from cifar_files import write_binary
 from torch import nn
 
 from evalsuite.plugins import load
@@ -16,10 +17,7 @@ from evalsuite.workloads import cifar, gpt2
 from evalsuite.workloads.cifar import Cifar10ResNet8
 from evalsuite.workloads.deit import DeiTTiny
 from evalsuite.workloads.gpt2 import GPT2Small, text_files
-from tests.evalsuite.test_workloads_cifar import write_binary
 
-SHAKESPEARE = Path(__file__).parents[3] / "shared/data/text/tinyshakespeare.txt"
-WIKI = Path(__file__).parents[3] / "shared/data/text/wikitext2-valid.txt"
 TINY = {"blocks": 1, "width": 8, "heads": 2, "device": "cpu", "epochs": 1}
 
 
@@ -144,11 +142,6 @@ def test_other_encodings_are_refused_by_a_tokenizer_and_read_as_bytes(tmp_path: 
     assert GPT2Small(folder=str(tmp_path), context=16).data().test.inputs.unique().tolist() == [0xE9]
 
 
-def test_gpt2_conforms_on_bytes(tmp_path: Path) -> None:
-    write_wiki(tmp_path)
-    assert check_workload(GPT2Small(folder=str(tmp_path), context=16, **TINY)) == list(workloads.CHECKS)
-
-
 def test_deit_conforms_on_either_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar, "_SIZES", (20, 30))
     write_binary(tmp_path / "10")
@@ -194,16 +187,3 @@ def test_the_papers_mlp_is_trained_by_sgd_and_its_lambda_is_as_published() -> No
     )
     annealed = load("variants", "annealed").target()
     assert (annealed.temperature, annealed.step, annealed.start, annealed.target) == (0.1, 9.0, 0.25, 160.0)
-
-
-@pytest.mark.skipif(not SHAKESPEARE.is_file(), reason=f"no text at {SHAKESPEARE}")
-def test_real_texts_are_read(tmp_path: Path) -> None:
-    data = GPT2Small(folder=str(SHAKESPEARE), context=64).data()
-    assert len(data.train) + len(data.calibration) == pytest.approx(0.8 * 1_115_394 / 64, abs=3)
-    assert len(data.test) == pytest.approx(0.1 * 1_115_394 / 64, abs=3)
-    with pytest.raises(FileNotFoundError, match=r"no text for train, but tinyshakespeare.txt, wikitext2-test.txt"):
-        GPT2Small(folder=str(WIKI.parent)).data()
-    (tmp_path / "train.txt").symlink_to(SHAKESPEARE)
-    for part in ("valid", "test"):
-        (tmp_path / f"{part}.txt").symlink_to(WIKI.with_name(f"wikitext2-{part}.txt"))
-    assert len(GPT2Small(folder=str(tmp_path)).data().validation) == (1_121_681 - 1) // 1024

@@ -124,13 +124,6 @@ def test_the_parts_of_the_text_share_none_of_it() -> None:
         assert sum(run in seen for run in runs) / len(runs) < 0.001
 
 
-def test_without_the_removal_of_repeats_test_text_would_be_in_training() -> None:
-    whole = [paragraph for topic in text.topics() for paragraph in topic.split("\n\n")]
-    kept = distinct_paragraphs(text.topics())
-    assert len(kept) < 0.9 * len(whole)
-    assert sum(map(len, kept)) > 0.6 * sum(map(len, whole))
-
-
 def test_paragraphs_are_dropped_where_they_repeat_a_run() -> None:
     quoted = "what stands here is quoted below"
     texts = [f"A\n\nstart {quoted}\n\nA", f"{quoted.replace(' ', '  ')} at another place\n\n \n\nend\n\nAA"]

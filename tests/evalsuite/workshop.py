@@ -1,19 +1,24 @@
-"""Whole runs through the command line, with stages that behave and stages that do not."""
+"""Whole runs through the command line, with stages that behave and stages that do not; jobs that end at once."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
+from click.testing import Result
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
-from evalsuite.results import read_results
+from evalsuite.results import Row, Status, read_results
+from evalsuite.run.child import NETWORK, OUTCOME, Assignment, Found, read_outcome
+from evalsuite.run.executor import Serial
 
 TROUBLE = Path(__file__).parent.parent / "trouble"
 # A job in the background of a shell script, as some CI runs the tests, ignores Ctrl-C; a user's terminal does not.
@@ -25,6 +30,13 @@ workloads: [{use: digits-mlp, epochs: 1}]
 variants: [gelu, gelu-swap]
 seeds: [0]
 """
+
+
+def call(*words: object, **environment: str) -> Result:
+    """The command line in this process; it ends by an exit, not by an error."""
+    done = CliRunner().invoke(app, [*map(str, words)], env=environment)
+    assert isinstance(done.exception, SystemExit | None), done.exc_info
+    return done
 
 
 class Workshop:
@@ -54,8 +66,7 @@ class Workshop:
     def call(self, *words: object) -> subprocess.CompletedProcess[str]:
         """In this process, which has the libraries loaded; in one of its own where other packages are installed."""
         if self.path == TROUBLE:
-            done = CliRunner().invoke(app, [*map(str, words)], env={"EVALSUITE_CACHE": str(self.cache)})
-            assert isinstance(done.exception, SystemExit | None), done.exc_info
+            done = call(*words, EVALSUITE_CACHE=str(self.cache))
             return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
         process = self.start(*words)
         output, errors = process.communicate(timeout=200)
@@ -66,6 +77,42 @@ class Workshop:
 
     def rows(self) -> pd.DataFrame:
         return read_results(self.out)
+
+
+class AtOnce(Serial):
+    """Leaves what a job would leave, without doing it; at most two at a time."""
+
+    def __init__(self, slow: float, workers: int = 2, made: str = "") -> None:
+        super().__init__()
+        self.ran: list[str] = []
+        self._slow, self._workers, self._made = slow, workers, made
+
+    def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
+        time.sleep(self._slow)
+        return super().wait(seconds)
+
+    @property
+    def free(self) -> int:
+        return self._workers - len(self._done)
+
+    def start(self, assignment: Assignment) -> None:
+        job = assignment.job
+        labels = {**job.coordinates, "key": assignment.key}
+        row = Row(
+            **labels, metric="m", setting="", sample=None, value=1.0, unit="count", direction="higher", timing=False,
+            status="ok", verdict="", reason="",
+        )  # fmt: skip
+        found = Found(Status.OK, (row,), network="" if job.step else f"network of {job.id}")
+        found = replace(found, conditions=assignment.conditions)
+        if self._made:  # as a step that hands on a network, another each time; `handover` is the one that it took
+            taken = (assignment.network / "file").read_text() if assignment.network else ""
+            found = replace(found, network=f"{job.id} {self._made}", handover=taken)
+        if found.network:
+            (assignment.scratch / NETWORK).mkdir()
+            (assignment.scratch / NETWORK / "file").write_text(found.network)
+        (assignment.scratch / OUTCOME).write_text(json.dumps(asdict(found)))
+        self.ran.append(job.id)
+        self._done.append((assignment, read_outcome(assignment.scratch)))
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import MakeBench, MakeNetwork
 from torch import nn
 
 from evalsuite import (
@@ -272,9 +273,7 @@ def test_an_activation_module_used_twice_counts_twice(tmp_path: Path) -> None:
     assert found["zero_activations"] == pytest.approx(2 / 3)
 
 
-def test_a_batch_larger_than_one_pass_gives_the_same(
-    network: Callable[..., Network], bench: Callable[..., Bench]
-) -> None:
+def test_a_batch_larger_than_one_pass_gives_the_same(network: MakeNetwork, bench: MakeBench) -> None:
     # 1,047 training inputs are three passes: the peaks must be those of all of them at once.
     trained, there = network("digits-mlp", "relu"), bench("digits-mlp")
     hidden = trained.module[0](there.data.train.inputs).relu()
@@ -283,7 +282,7 @@ def test_a_batch_larger_than_one_pass_gives_the_same(
     assert values(Accuracy().run(trained, there))["dead_units"] == expected
 
 
-def test_lambda_gelu_and_its_swap(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
+def test_lambda_gelu_and_its_swap(network: MakeNetwork, bench: MakeBench) -> None:
     annealed, there = network("digits-mlp", "annealed"), bench("digits-mlp")
     assert any(isinstance(layer, LambdaGELU) for layer in annealed.unswapped.modules())
     found = values(Accuracy().run(annealed, there))
@@ -304,13 +303,9 @@ def test_conformance() -> None:
     assert "odd_network" in check_stage(Accuracy())
 
 
-def test_conformance_on_a_convolutional_network(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
-    check_stage(Accuracy(), network=network("digits-cnn", "gelu-swap", epochs=2), bench=bench("digits-cnn", epochs=2))
-
-
-@pytest.mark.parametrize("module", ["pipelines.accuracy", "pipelines.export_onnx", "pipelines.prune"])
-def test_importing_a_stage_imports_nothing_heavy(module: str) -> None:
+def test_importing_a_stage_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'onnx', 'onnxruntime', 'torch_pruning', 'numpy', 'sklearn'}"
-    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
+    stages = "pipelines.accuracy, pipelines.export_onnx, pipelines.prune"
+    code = f"import sys, {stages}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
+from conftest import MakeBench, MakeNetwork
 
-from evalsuite import Bench, Metric, Network, Samples, Split
+from evalsuite import Metric, Samples, Split
 from evalsuite.plugins import load
 
 SAMPLES = 1100  # more than are given at once
@@ -45,9 +46,7 @@ def read(split: Split) -> Split:
 
 @pytest.mark.parametrize("name", STAGES)
 @pytest.mark.slow
-def test_no_stage_asks_for_more_than_a_batch(
-    name: str, network: Callable[..., Network], bench: Callable[..., Bench]
-) -> None:
+def test_no_stage_asks_for_more_than_a_batch(name: str, network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("iris-mlp", "annealed"), bench("iris-mlp")
     stage = load("stages", name).target(**STAGES[name])
     parts = {part: read(getattr(there.data, part)) for part in ("train", "calibration", "validation", "test")}

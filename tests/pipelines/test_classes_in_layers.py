@@ -7,18 +7,17 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from conftest import MakeBench, MakeNetwork
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import Bench, Metric, Network, Property, Unsupported, Verdict
+from evalsuite import Metric, Network, Property, Unsupported, Verdict
 from pipelines.bounds import Bounds
 from pipelines.prune.exact import ExactPrune
 from pipelines.smt.exact_network import layered, reach, read
 from pipelines.smt.search.curved_network import read_curved
 from pipelines.swap_certificate import Certificate
 
-MakeNetwork = Callable[..., Network]
-MakeBench = Callable[..., Bench]
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from conftest import MakeBench, MakeNetwork
 from onnx import TensorProto, helper, numpy_helper
 
 from evalsuite import Bench, Data, Network, Outcome, Regression, Split, Unsupported, export_onnx
@@ -34,7 +34,7 @@ def verdicts(outcome: Outcome) -> dict[tuple[object, ...], str]:
 
 
 @pytest.fixture
-def file(network: Callable[..., Network], bench: Callable[..., Bench], tmp_path: Path) -> Network:
+def file(network: MakeNetwork, bench: MakeBench, tmp_path: Path) -> Network:
     """The iris network, after its swap to ReLU, as a file alone."""
     trained = network("iris-mlp", "annealed")
     export_onnx(trained.module, trained.input_shape, tmp_path / "net.onnx")
@@ -42,9 +42,7 @@ def file(network: Callable[..., Network], bench: Callable[..., Bench], tmp_path:
     return Network("net.onnx", module, trained.input_shape, trained.classes, deployed=tmp_path / "net.onnx")
 
 
-def test_accuracy_and_export_are_those_of_the_module(
-    file: Network, network: Callable[..., Network], bench: Callable[..., Bench]
-) -> None:
+def test_accuracy_and_export_are_those_of_the_module(file: Network, network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("iris-mlp", "annealed"), bench("iris-mlp")
     found, expected = (values(Accuracy().run(each, there)) for each in (file, trained))
     assert found["accuracy"] == expected["accuracy"]
@@ -57,7 +55,7 @@ def test_accuracy_and_export_are_those_of_the_module(
 
 
 @pytest.mark.parametrize("calibration", ["percentile", "max"])
-def test_quantization_is_onnx_runtimes(calibration: str, file: Network, bench: Callable[..., Bench]) -> None:
+def test_quantization_is_onnx_runtimes(calibration: str, file: Network, bench: MakeBench) -> None:
     there = bench("iris-mlp")
     outcome = Quantize(calibration=calibration).run(file, there)
     found = values(outcome)
@@ -79,7 +77,7 @@ def test_quantization_is_onnx_runtimes(calibration: str, file: Network, bench: C
 
 @pytest.mark.slow
 def test_bounds_and_exact_verdicts_agree_with_those_of_the_module(
-    file: Network, network: Callable[..., Network], bench: Callable[..., Bench]
+    file: Network, network: MakeNetwork, bench: MakeBench
 ) -> None:
     trained, there = network("iris-mlp", "annealed"), bench("iris-mlp")
     eps = (0.02, 0.2)
@@ -180,12 +178,12 @@ def test_a_regression_of_torch_is_verified_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["prune", "exact-prune", "swap-certificate"])
-def test_what_would_change_layers_says_so(name: str, file: Network, bench: Callable[..., Bench]) -> None:
+def test_what_would_change_layers_says_so(name: str, file: Network, bench: MakeBench) -> None:
     with pytest.raises(Unsupported, match=r"modules; an ONNX file has no layers .* give the model as my.py"):
         check_takes(load("stages", name).target(), file, bench("iris-mlp").data, "iris-mlp")
 
 
-def test_gate_takes_several_inputs_where_stages_do(bench: Callable[..., Bench]) -> None:
+def test_gate_takes_several_inputs_where_stages_do(bench: MakeBench) -> None:
     given = {"left": torch.zeros(2, 1), "right": torch.zeros(2, 1)}
     network, data = Network("pair", torch.nn.Identity(), (1,), 3, given=given), bench("iris-mlp").data
     taken, refused = [], set()
