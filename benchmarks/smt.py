@@ -24,9 +24,10 @@ from evalsuite.variants import standing
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Decider
 from pipelines.smt.encoding import BEST, Encoding, Finding
-from pipelines.smt.exact_network import ExactNetwork, read
+from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.limits import Limits
 from pipelines.smt.plain import ask_plainly
+from pipelines.smt.reading import read
 from pipelines.smt.reduction import reduce_network
 
 # Workload, options, radii: 8 test samples of each radius make 120 queries.

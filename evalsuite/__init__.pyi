@@ -142,7 +142,15 @@ from .deployment import (
 )
 from .exporting import export_network as export_network
 from .graph.from_onnx import from_onnx as from_onnx
-from .graph.layers import in_layers as in_layers
+from .graph.layers import (
+    FileLayer as FileLayer,
+)
+from .graph.layers import (
+    in_layers as in_layers,
+)
+from .graph.layers import (
+    layers_in_file as layers_in_file,
+)
 from .graph.modules import in_modules as in_modules
 from .onnx_network import (
     OnnxNetwork as OnnxNetwork,
@@ -586,6 +594,8 @@ from .verification.specification import Specification as Specification
 from .verification.specification import specification_of as specification_of
 from .verification.subjects import Subject as Subject
 from .verification.subjects import subjects as subjects
+from .verification.witness import Witness as Witness
+from .verification.witness import Witnesses as Witnesses
 from .workloads.folders import data_folder as data_folder
 from .workloads.layers import convolution as convolution
 from .workloads.layers import mlp as mlp

@@ -33,7 +33,7 @@ from evalsuite.verification.pairs import crossings, of_two
 from evalsuite.verification.phases import PhaseSearch
 from evalsuite.verification.specification import Box, Case, Specification
 from evalsuite.verification.vnnlib import read_vnnlib
-from evalsuite.verification.witness import Judge, Witness
+from evalsuite.verification.witness import Witness, Witnesses
 
 # The share of the time that the falsifier has before the first bound.
 _FALSIFY = 0.2
@@ -88,7 +88,7 @@ class _Asked:
 
     specification: Specification
     graph: Graph
-    judge: Judge
+    judge: Witnesses
     classes: bool = False
 
 
@@ -148,7 +148,7 @@ def decide(
     model: onnx.ModelProto, graph: Graph, specification: Specification, *, timeout: float, seed: int = 0
 ) -> Verification:
     """`verify` of a model that has been read and compared, and of a specification made in memory."""
-    asked = _Asked(specification, graph, Judge(specification, (model, graph)))
+    asked = _Asked(specification, graph, Witnesses(specification, model.SerializeToString()))
     return _decided(lambda _: asked, "auto", timeout, seed)
 
 
@@ -194,7 +194,8 @@ def _prepared(files: list[Path], vnnlib: Path, within: Fraction | None, check: C
         compare(graph, model, str(file), _inside(specification))
         check()
     whole = graphs[0] if len(graphs) == 1 else side_by_side(*graphs)
-    return _Asked(specification, whole, Judge(specification, *networks), classes)
+    judge = Witnesses(specification, *(model.SerializeToString() for model, _ in networks))
+    return _Asked(specification, whole, judge, classes)
 
 
 def _check_alike(files: list[Path], graphs: list[Graph]) -> None:

@@ -20,8 +20,6 @@ _ROUNDED_BITS = 10
 _ROUNDED_STEPS = 200_000
 _EXACT_STEPS = 40_000
 
-ROUNDING_ONLY = "a float32 input is misclassified by rounding only; holds in exact arithmetic"
-OVERFLOW = "holds in exact arithmetic, but float32 may overflow in the box"
 EXACT_ONLY = "violated in exact arithmetic only; no float32 input found"
 OUT_OF_TIME = "query_time_limit of {limit:g} s reached with {neurons} unstable neurons"
 OUT_OF_MEMORY = "memory limit of {memory} MiB reached with {neurons} unstable neurons"
@@ -91,10 +89,9 @@ class Decider:
                 raise RuntimeError(f"sample {property_.sample}: proven by bounds, but a counterexample is confirmed")
             return Decision(Verdict.VIOLATED, "falsifier", reduced.unstable_neurons, 0, suspect)
         decision = _Query(self._exact, self._judge, property_, reduced, self._allowed).decide()
-        if decision.verdict is Verdict.HOLDS and suspect is not None and self._judge.runs_wrong(property_, suspect):
-            return Decision(Verdict.UNKNOWN, ROUNDING_ONLY, decision.unstable_neurons, decision.solver_calls)
-        if decision.verdict is Verdict.HOLDS and self._judge.may_overflow(property_):
-            return Decision(Verdict.UNKNOWN, OVERFLOW, decision.unstable_neurons, decision.solver_calls)
+        unheld = self._judge.unheld(property_, suspect) if decision.verdict is Verdict.HOLDS else ""
+        if unheld:
+            return Decision(Verdict.UNKNOWN, unheld, decision.unstable_neurons, decision.solver_calls)
         return decision
 
     def _unbounded(self, property_: Property, suspect: torch.Tensor | None) -> Decision:

@@ -10,12 +10,12 @@ import torch
 
 from evalsuite import Network, Property, Unsupported, Verdict, certify_swap, falsify, float32_box
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.exact_network import read
 from pipelines.smt.integer.deciding import Decision, decide
 from pipelines.smt.integer.falsifier import attack
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import Query, box_of_property
 from pipelines.smt.integer.steps import Integers
+from pipelines.smt.reading import read
 from pipelines.smt.reduction import OutOfTimeError, label_margins, reduce_rows
 
 _SAMPLES = 4096

@@ -9,7 +9,6 @@ import torch
 
 from evalsuite import Property, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import OVERFLOW, ROUNDING_ONLY
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.limits import Limits as SolverLimits
 from pipelines.smt.methods import Limits, Method, Search, Settled
@@ -40,7 +39,8 @@ class Portfolio(Search):
     What Marabou adds depends on the clock.
     """
 
-    name = "portfolio"
+    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits) -> None:
+        super().__init__(exact, judge, limits, "portfolio")
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """See `Method`."""
@@ -55,7 +55,7 @@ class Portfolio(Search):
         if second.verdict not in (Verdict.HOLDS, Verdict.VIOLATED):
             return replace(first, reason=f"{first.reason}; {second.reason}", clocked=True)
         return replace(
-            first, verdict=second.verdict, reason=second.reason, counterexample=second.counterexample, decided=None,
+            first, verdict=second.verdict, reason=second.reason, counterexample=second.counterexample, proof=None,
             clocked=True,
         )  # fmt: skip
 
@@ -66,8 +66,7 @@ def asked(
     """Marabou's opinion, held against what float32 does."""
     opinion = Marabou(exact, judge, SolverLimits(seconds)).decide(property_)
     verdict, reason = opinion.verdict, f"Marabou: {opinion.reason}"
-    if verdict is Verdict.HOLDS and suspect is not None and judge.runs_wrong(property_, suspect):
-        verdict, reason = Verdict.UNKNOWN, ROUNDING_ONLY
-    elif verdict is Verdict.HOLDS and judge.may_overflow(property_):
-        verdict, reason = Verdict.UNKNOWN, OVERFLOW
+    unheld = judge.unheld(property_, suspect) if verdict is Verdict.HOLDS else ""
+    if unheld:
+        verdict, reason = Verdict.UNKNOWN, unheld
     return Settled(verdict, reason, counterexample=opinion.counterexample, clocked=True)

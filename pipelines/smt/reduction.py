@@ -94,13 +94,6 @@ class Reduced:
         least = self.least.units.tolist()
         return sorted((row for row, value in enumerate(least) if value <= 0), key=lambda row: least[row])
 
-    def opposite(self) -> Dyadic:
-        """The upper corner of the box, opposite to `corner`: (inputs,)."""
-        exponent = max(self.corner.exponent, self.widths.exponent)
-        units = self.corner.at(exponent).copy()
-        units[self.free] += self.widths.at(exponent)
-        return Dyadic(units, exponent)
-
     def point(self, offsets: Sequence[Fraction]) -> list[Fraction]:
         """The input at t = `offsets`."""
         values = self.corner.fractions()
@@ -167,21 +160,16 @@ def reduce_rows(
     return Reduced(lower, free, widths, tuple(layers), margins, least, tuple(bounds))
 
 
-def bound_rows(network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> Reduced:
-    """What interval arithmetic alone knows, which is quick: no neurons to split, and margins that are their bounds."""
+def bound_rows(network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> Dyadic:
+    """What interval arithmetic alone knows of each row, (rows,), which is quick."""
     check_box(network.maps[0], lower, upper)
-    widths = upper - lower
-    free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
     low, high = lower, upper
-    bounds: list[Bounds] = []
-    for each in (*network.maps, rows):
+    for depth, each in enumerate((*network.maps, rows)):
         plus, minus = each.weight.above_zero(), each.weight.below_zero()
-        if bounds:
-            low, high = (low.above_zero(), high.above_zero()) if each is not rows else (low, high)
+        if depth and each is not rows:
+            low, high = low.above_zero(), high.above_zero()
         low, high = plus @ low + minus @ high + each.bias, plus @ high + minus @ low + each.bias
-        bounds.append(Bounds(low.shortened(), high.shortened()))
-    constant = side_by_side([low[:, None], Dyadic.zeros(low.shape[0], len(free))])
-    return Reduced(lower, free, widths[free].shortened(), (), constant, low, tuple(bounds[:-2]))
+    return low.shortened()
 
 
 def check_box(first: Affine, lower: Dyadic, upper: Dyadic) -> None:

@@ -20,11 +20,11 @@ from torch import nn
 from evalsuite import Bench, Data, Network, Outcome, Property, Replay, Split, Unsupported, Verdict, falsify
 from evalsuite.testing import check_stage
 from pipelines.smt import Smt
-from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import EXACT_ONLY, OVERFLOW, ROUNDING_ONLY, Decider, Decision
+from pipelines.smt.counterexample import OVERFLOW, ROUNDING_ONLY, Judge
+from pipelines.smt.deciding import EXACT_ONLY, Decider, Decision
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.encoding import Finding, ask
-from pipelines.smt.exact_network import read
+from pipelines.smt.reading import read
 from pipelines.smt.reduction import reduce_network
 
 

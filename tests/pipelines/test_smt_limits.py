@@ -19,8 +19,8 @@ from torch import nn
 from evalsuite import Network, Property, Verdict
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Decider
-from pipelines.smt.exact_network import read
 from pipelines.smt.limits import End, Limits, Reply, Solver, shared
+from pipelines.smt.reading import read
 
 SMALL = "(declare-const x Real)(assert (> x 0.0))(assert (< (* 3.0 x) 1.0))"
 NEVER = SMALL + "(assert (> x 7.0))"

@@ -15,8 +15,8 @@ from torch import nn
 from evalsuite import Network, Property, Verdict, falsify
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Decider
-from pipelines.smt.exact_network import read
 from pipelines.smt.minimal import Decided, between, minimal_distance, nearest_above
+from pipelines.smt.reading import read
 
 
 @dataclass

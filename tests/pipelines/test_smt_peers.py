@@ -18,16 +18,17 @@ from torch import nn
 from evalsuite import Network, Property, Unsupported, Verdict, falsify
 from pipelines.bounds.propagation import Propagation
 from pipelines.smt import peers
-from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import EXACT_ONLY, ROUNDING_ONLY, Decider
+from pipelines.smt.counterexample import ROUNDING_ONLY, Judge
+from pipelines.smt.deciding import EXACT_ONLY, Decider
 from pipelines.smt.encoding import Encoding, Finding, answered, ask, question, solve
-from pipelines.smt.exact_network import ExactNetwork, read
+from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.limits import Limits
 from pipelines.smt.methods import Limits as JobLimits
 from pipelines.smt.methods import Search
 from pipelines.smt.peers import Marabou
 from pipelines.smt.plain import ask_plainly, plain_question
 from pipelines.smt.portfolio import Peer, Portfolio
+from pipelines.smt.reading import read
 from pipelines.smt.reduction import reduce_network
 from pipelines.smt.search.decision import decide as decide_by_search
 
@@ -328,7 +329,7 @@ def test_a_portfolio_asks_marabou_what_the_search_leaves_open() -> None:
         assert found.verdict is alone.verdict is verdict
         assert found.reason == alone.reason
         assert found.reason.startswith("Marabou: ")
-        assert (found.decided, found.counterexample is None) == (None, verdict is Verdict.HOLDS)
+        assert (found.proof, found.counterexample is None) == (None, verdict is Verdict.HOLDS)
         count += 1
     assert count >= 2
 

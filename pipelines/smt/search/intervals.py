@@ -11,15 +11,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 
 import numpy as np
 
-from pipelines.smt.dyadic import Dyadic, side_by_side
-from pipelines.smt.exact_network import Affine
+from pipelines.smt.curves import Curve, Lines
+from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
+from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.reduction import add_constant, check_box, product
-from pipelines.smt.search.curved_network import Curve, CurvedNetwork, Lines
-from pipelines.smt.search.program import Floats, Optimum, Program, Walls
+from pipelines.smt.search.program import Optimum, Walls
+from pipelines.smt.search.space import Space
 
 # Narrower intervals, relative to their ends, are not split: their lines are as good as rounding lets them be.
 _NARROW = 1e-9
@@ -34,13 +34,6 @@ class Intervals:
     lower: Floats
     upper: Floats
     lines: Lines
-
-    def walls(self) -> Walls:
-        """What a program needs of them."""
-        endless = np.full(len(self.lower), np.inf)
-        lines = self.lines
-        ends = lines.below_slope, lines.below_start, lines.above_slope, lines.above_start
-        return Walls(self.lower, self.upper, -endless, endless, *ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +69,7 @@ class _Layer:
         return add_constant(rows[:, :before] + made, constant).shortened()
 
 
-class IntervalSpace:
+class IntervalSpace(Space[Intervals]):
     """The parts of a curved network's box.
 
     Args:
@@ -92,14 +85,14 @@ class IntervalSpace:
     """
 
     def __init__(
-        self, network: CurvedNetwork, lower: Dyadic, upper: Dyadic, rows: Affine, deadline: float = math.inf
+        self, network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine, deadline: float = math.inf
     ) -> None:
         self._deadline = deadline
         check_box(network.maps[0], lower, upper)
         self._curves: list[Curve] = []
         widths = upper - lower
         self.free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
-        self._widths = widths[self.free].shortened()
+        self.widths = widths[self.free].shortened()
         first, *others = network.maps
         forms = side_by_side([(first.weight @ lower + first.bias)[:, None], first.weight[:, self.free]]).shortened()
         layers: list[_Layer] = []
@@ -112,39 +105,24 @@ class IntervalSpace:
             self._curves += [curve] * forms.shape[0]
             blank = Dyadic.zeros(following.weight.shape[0], forms.shape[1])
             forms = add_constant(side_by_side([blank, following.weight]), following.bias)
-        self._forms = [each.forms for each in layers]
-        self._margins = add_constant(rows.weight @ forms, rows.bias).shortened()
-        self.root = _joined(parts)
-        self.least = self._least(self._margins, layers, deadline=self._deadline).fractions()
-        self.row = 0
+        margins = add_constant(rows.weight @ forms, rows.bias).shortened()
+        least = self._least(margins, layers, deadline=self._deadline).fractions()
+        super().__init__(_joined(parts), least, self.widths, [each.forms for each in layers], margins)
 
-    @cached_property
-    def program(self) -> Program:
-        """The linear program over the whole box; bounds alone need none."""
-        return Program(self._widths.floats(), self._forms, self._margins.floats(), self.root.walls())
-
-    @property
-    def calls(self) -> int:
-        """How many linear programs were solved; 0 where bounds alone decided."""
-        return self.program.calls if "program" in self.__dict__ else 0
-
-    def aim(self, row: int) -> None:
-        """Take margin `row` from now on."""
-        self.row = row
-        self.program.aim(row)
-
-    def solve(self, part: Intervals, deadline: float) -> Optimum | None:
+    def walls(self, part: Intervals) -> Walls:
         """See `Space`."""
-        return self.program.solve(part.walls(), deadline)
+        endless, lines = np.full(len(part.lower), np.inf), part.lines
+        ends = lines.below_slope, lines.below_start, lines.above_slope, lines.above_start
+        return Walls(part.lower, part.upper, -endless, endless, *ends)
 
     def certify(self, part: Intervals, chosen: Dyadic | None) -> Fraction:
         """See `Space`."""
         layers, start = [], 0
-        for forms in self._forms:
+        for forms in self.forms:
             own = slice(start, start + forms.shape[0])
             layers.append(_Layer.of(forms, part.lower[own], part.upper[own], _cut(part.lines, own)))
             start = own.stop
-        return self._least(self._margins[[self.row]], layers, chosen).fractions()[0]
+        return self._least(self.margins[[self.row]], layers, chosen).fractions()[0]
 
     def candidates(self, part: Intervals, found: Optimum) -> list[int]:
         """See `Space`: by an output's coefficient times its distance from the curve."""
@@ -169,7 +147,7 @@ class IntervalSpace:
     def _values(self, inputs: Floats) -> Floats:
         """The activations f(z) of all neurons, first layer first, for their inputs z (neurons,)."""
         parts, start = [np.zeros(0)], 0
-        for forms in self._forms:
+        for forms in self.forms:
             stop = start + forms.shape[0]
             parts.append(self._curves[start].value(inputs[start:stop]))
             start = stop
@@ -191,7 +169,7 @@ class IntervalSpace:
             start = end - layer.forms.shape[0]
             rows = layer.through(rows, None if chosen is None else chosen[start:end], deadline)
             end = start
-        return rows[:, 0] + rows[:, 1:].below_zero() @ self._widths
+        return rows[:, 0] + rows[:, 1:].below_zero() @ self.widths
 
 
 def _cut(lines: Lines, own: slice) -> Lines:
