@@ -28,9 +28,8 @@ from evalsuite import (
     violated,
     write_counterexamples,
 )
-from pipelines.smt.deciding import JOB_ENDS
 from pipelines.smt.evidence import without_proofs
-from pipelines.smt.methods import BY_BOUNDS, SOLVING_SHARE, Settled, check_size, found_among
+from pipelines.smt.methods import BY_BOUNDS, JOB_ENDS, SOLVING_SHARE, Settled, check_size, found_among
 from pipelines.smt.rows import rows, setting_of
 
 if TYPE_CHECKING:

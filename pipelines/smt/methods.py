@@ -16,9 +16,7 @@ import torch
 
 from evalsuite import Bench, Network, Property, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import CRASHED, JOB_ENDS, Decider
 from pipelines.smt.dyadic import nearest
-from pipelines.smt.encoding import BEST, Encoding
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.proving import Proof, proof_of
 from pipelines.smt.reading import layered, reach, read, read_curved
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
 # machine the count ends a query and not the clock: the same verdicts everywhere.
 _RATE = 100
 BY_BOUNDS = "bounds"
+CRASHED = "the solver failed: {reason}"
+JOB_ENDS = "the job's time limit is near"
 SOLVING_SHARE = 0.8
 """The part of the job's time after which no question is asked any more: the rest is for bounds and writing."""
 _OUT_OF_TIME = "query_time_limit of {limit:g} s reached"
@@ -131,6 +131,12 @@ class Method(ABC):
         clocked = settled.clocked or (settled.verdict is Verdict.TIMEOUT and not counted)
         return replace(settled, seconds=time.perf_counter() - started, clocked=clocked)
 
+    @staticmethod
+    def held(settled: Settled, judge: Judge, property_: Property, suspect: torch.Tensor | None) -> Settled:
+        """What is settled in exact arithmetic, unless it holds and a float32 evaluation may differ."""
+        unheld = judge.unheld(property_, suspect) if settled.verdict is Verdict.HOLDS else ""
+        return replace(settled, verdict=Verdict.UNKNOWN, reason=unheld) if unheld else settled
+
     def undecided(self, nodes: int, neurons: int, margin: Fraction | None) -> str:
         """Why a search came to an end without a verdict, and how far it came."""
         if time.monotonic() >= self.limits.deadline:
@@ -162,22 +168,6 @@ class Search(Method):
         return Settled(found.verdict, reason, found.neurons, found.nodes, found.programs, found.counterexample, proof)
 
 
-class Z3(Method):
-    """Exact bounds, then questions to Z3, in a process of its own."""
-
-    name = "z3"
-
-    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits, encoding: Encoding = BEST) -> None:
-        self.limits = limits
-        self._decider = Decider(exact, judge, limit=limits.seconds, deadline=limits.deadline, encoding=encoding)
-
-    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
-        """See `Method`."""
-        found = self._decider.decide(property_, suspect)
-        neurons, calls = found.unstable_neurons, found.solver_calls
-        return Settled(found.verdict, found.reason, neurons, None, calls, found.counterexample)
-
-
 def method_for(options: Smt, network: Network, bench: Bench, deadline: float) -> Method:
     """The method that `options` name, for this network.
 
@@ -203,6 +193,9 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
 
         return (Peer if options.method == "marabou" else Portfolio)(exact, judge, limits)
     if options.method == "z3":
+        from pipelines.smt.deciding import Z3
+        from pipelines.smt.encoding import Encoding
+
         return Z3(exact, judge, limits, Encoding(options.encoding))
     return Search(exact, judge, limits)
 

@@ -65,8 +65,5 @@ def asked(
 ) -> Settled:
     """Marabou's opinion, held against what float32 does."""
     opinion = Marabou(exact, judge, SolverLimits(seconds)).decide(property_)
-    verdict, reason = opinion.verdict, f"Marabou: {opinion.reason}"
-    unheld = judge.unheld(property_, suspect) if verdict is Verdict.HOLDS else ""
-    if unheld:
-        verdict, reason = Verdict.UNKNOWN, unheld
-    return Settled(verdict, reason, counterexample=opinion.counterexample, clocked=True)
+    found = Settled(opinion.verdict, f"Marabou: {opinion.reason}", counterexample=opinion.counterexample, clocked=True)
+    return Method.held(found, judge, property_, suspect)

@@ -29,7 +29,7 @@ from pipelines.quantize.integer.network import (
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.quantize.integer.smooth import make_table
 from pipelines.smt import Smt
-from pipelines.smt.integer import bounds, encoding, guide
+from pipelines.smt.integer import bounds, guide
 from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.measuring import COUNTEREXAMPLES, measure_integer
 from pipelines.smt.integer.network import IntegerNetwork as Read
@@ -37,6 +37,7 @@ from pipelines.smt.integer.query import Query, box_of_property, box_of_steps
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.search import Limits, search
 from pipelines.smt.integer.steps import Runs, tabulate
+from tests.pipelines import integers_by_z3
 
 BYTE = Grid(1 / 255, 0, 0, 255)
 
@@ -253,7 +254,7 @@ def test_the_search_alone_finds_and_proves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("theory", ["integers", "bit-vectors"])
 @pytest.mark.parametrize("table", [False, True])
-def test_z3_agrees(tmp_path: Path, theory: encoding.Theory, table: bool) -> None:
+def test_z3_agrees(tmp_path: Path, theory: integers_by_z3.Theory, table: bool) -> None:
     path = written(tmp_path / "n.onnx", (5, 5, 3), 8, table=table)
     read = read_integer_onnx(path)
     rng = np.random.default_rng(8)
@@ -264,8 +265,8 @@ def test_z3_agrees(tmp_path: Path, theory: encoding.Theory, table: bool) -> None
         others = [each for each in range(3) if each != query.label]
         reachable = False
         for other in others:
-            answer = encoding.ask(read, query, region, other, theory=theory, steps=2**31, seconds=60)
-            assert answer.finding is not encoding.Finding.OUT_OF_STEPS
+            answer = integers_by_z3.ask(read, query, region, other, theory=theory, steps=2**31, seconds=60)
+            assert answer.finding is not integers_by_z3.Finding.OUT_OF_STEPS
             if answer.point is not None:
                 logits = in_runtime(path, answer.point[None])[0]
                 assert logits[query.label] <= logits[other]
@@ -278,12 +279,12 @@ def test_z3_agrees(tmp_path: Path, theory: encoding.Theory, table: bool) -> None
 def test_a_line_for_z3_is_the_function() -> None:
     function = lambda z: np.clip((z * 20321 + 77777) >> 22, 0, 255)  # noqa: E731
     (runs,) = tabulate(function, np.array([-200]), np.array([800]))
-    line = encoding.line_of(runs)
+    line = integers_by_z3.line_of(runs)
     assert line is not None
     assert line.factor < 20321
     z = np.arange(-200, 801)
     assert np.array_equal(np.clip((z * line.factor + line.start) >> line.bits, 0, 255), function(z))
-    assert encoding.line_of(Runs(np.array([0, 5]), np.array([4, 9]), np.array([3, 1]))) is None
+    assert integers_by_z3.line_of(Runs(np.array([0, 5]), np.array([4, 9]), np.array([3, 1]))) is None
 
 
 def test_ties_violate_unless_the_first_class_wins(tmp_path: Path) -> None:

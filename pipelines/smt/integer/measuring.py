@@ -14,7 +14,6 @@ import onnxruntime
 import torch
 
 from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, Verdict, open_onnx
-from pipelines.smt.deciding import JOB_ENDS
 from pipelines.smt.evidence import Evidence
 from pipelines.smt.integer.agreement import agreement
 from pipelines.smt.integer.deciding import decide
@@ -22,7 +21,7 @@ from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import box_of_steps
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.steps import Integers
-from pipelines.smt.methods import SOLVING_SHARE, Settled, check_size
+from pipelines.smt.methods import JOB_ENDS, SOLVING_SHARE, Settled, check_size
 from pipelines.smt.rows import Setting, rows
 
 if TYPE_CHECKING:
