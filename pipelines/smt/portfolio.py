@@ -30,7 +30,10 @@ class Peer(Method):
         """See `Method`."""
         if suspect is not None and self._judge.accepts(property_, suspect):
             return Settled(Verdict.VIOLATED, "falsifier", counterexample=suspect)
-        return asked(self._exact, self._judge, property_, suspect, seconds)
+        opinion = Marabou(self._exact, self._judge, SolverLimits(seconds)).decide(property_)
+        reason, point = f"Marabou: {opinion.reason}", opinion.counterexample
+        found = Settled(opinion.verdict, reason, counterexample=point, clocked=True)
+        return self.held(found, self._judge, property_, suspect)
 
 
 class Portfolio(Search):
@@ -51,19 +54,9 @@ class Portfolio(Search):
             return first
         if not Marabou.installed():
             return replace(first, reason=f"{first.reason}; {MISSING}")
-        second = asked(self.exact, self._judge, property_, suspect, left)
+        second = Peer(self.exact, self._judge, self.limits).query(property_, suspect, left)
         if second.verdict not in (Verdict.HOLDS, Verdict.VIOLATED):
             return replace(first, reason=f"{first.reason}; {second.reason}", clocked=True)
         return replace(
-            first, verdict=second.verdict, reason=second.reason, counterexample=second.counterexample, proof=None,
-            clocked=True,
-        )  # fmt: skip
-
-
-def asked(
-    exact: ExactNetwork, judge: Judge, property_: Property, suspect: torch.Tensor | None, seconds: float
-) -> Settled:
-    """Marabou's opinion, held against what float32 does."""
-    opinion = Marabou(exact, judge, SolverLimits(seconds)).decide(property_)
-    found = Settled(opinion.verdict, f"Marabou: {opinion.reason}", counterexample=opinion.counterexample, clocked=True)
-    return Method.held(found, judge, property_, suspect)
+            second, unstable_neurons=first.unstable_neurons, nodes=first.nodes, solver_calls=first.solver_calls
+        )

@@ -17,7 +17,7 @@ import numpy as np
 from pipelines.smt.curves import Curve, Lines
 from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
 from pipelines.smt.exact_network import Affine, ExactNetwork
-from pipelines.smt.reduction import add_constant, check_box, product
+from pipelines.smt.reduction import Lined, add_constant, ends_of, entered, least_values
 from pipelines.smt.search.program import Optimum, Walls
 from pipelines.smt.search.space import Space
 
@@ -36,37 +36,10 @@ class Intervals:
     lines: Lines
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """One layer's definitions over [1, t, a], and its lines and ends in exact arithmetic."""
-
-    forms: Dyadic
-    lower: Dyadic
-    upper: Dyadic
-    below: tuple[Dyadic, Dyadic]
-    above: tuple[Dyadic, Dyadic]
-
-    @classmethod
-    def of(cls, forms: Dyadic, lower: Floats, upper: Floats, lines: Lines) -> _Layer:
-        below = Dyadic.of(lines.below_slope), Dyadic.of(lines.below_start)
-        above = Dyadic.of(lines.above_slope), Dyadic.of(lines.above_start)
-        return cls(forms, Dyadic.of(lower), Dyadic.of(upper), below, above)
-
-    def through(self, rows: Dyadic, chosen: Dyadic | None, deadline: float = math.inf) -> Dyadic:
-        """Rows over the columns up to this layer's outputs, as rows without these: lower bounds of them."""
-        before = self.forms.shape[1]
-        raised, lowered = rows[:, before:].above_zero(), rows[:, before:].below_zero()
-        slopes = raised * self.below[0] + lowered * self.above[0]
-        constant = raised @ self.below[1] + lowered @ self.above[1]
-        if chosen is not None:
-            rest = slopes - chosen
-            ends = rest * self.lower, rest * self.upper
-            exponent = max(each.exponent for each in ends)
-            least = np.minimum(ends[0].at(exponent), ends[1].at(exponent))
-            constant = constant + Dyadic(least.sum(axis=1), exponent)
-            slopes = Dyadic(np.broadcast_to(chosen.units, slopes.shape), chosen.exponent)
-        made = product(slopes.shortened(), self.forms, deadline)
-        return add_constant(rows[:, :before] + made, constant).shortened()
+def _lined(forms: Dyadic, lower: Floats, upper: Floats, lines: Lines) -> Lined:
+    below = Dyadic.of(lines.below_slope), Dyadic.of(lines.below_start)
+    above = Dyadic.of(lines.above_slope), Dyadic.of(lines.above_start)
+    return Lined(forms, Dyadic.of(lower), Dyadic.of(upper), below, above)
 
 
 class IntervalSpace(Space[Intervals]):
@@ -87,27 +60,22 @@ class IntervalSpace(Space[Intervals]):
     def __init__(
         self, network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine, deadline: float = math.inf
     ) -> None:
-        self._deadline = deadline
-        check_box(network.maps[0], lower, upper)
         self._curves: list[Curve] = []
-        widths = upper - lower
-        self.free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
-        self.widths = widths[self.free].shortened()
-        first, *others = network.maps
-        forms = side_by_side([(first.weight @ lower + first.bias)[:, None], first.weight[:, self.free]]).shortened()
-        layers: list[_Layer] = []
+        _, widths, forms = entered(network.maps[0], lower, upper)
+        layers: list[Lined] = []
         parts: list[tuple[Floats, Floats, Lines]] = []
-        for curve, following in zip(network.curves, others, strict=True):
-            ends = self._ends(forms, layers)
+        for curve, following in zip(network.curves, network.maps[1:], strict=True):
+            low, high = (each.floats() for each in ends_of(forms, layers, widths, deadline))
+            ends = np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
             lines = curve.lines(*ends)
             parts.append((*ends, lines))
-            layers.append(_Layer.of(forms, *ends, lines))
+            layers.append(_lined(forms, *ends, lines))
             self._curves += [curve] * forms.shape[0]
             blank = Dyadic.zeros(following.weight.shape[0], forms.shape[1])
             forms = add_constant(side_by_side([blank, following.weight]), following.bias)
         margins = add_constant(rows.weight @ forms, rows.bias).shortened()
-        least = self._least(margins, layers, deadline=self._deadline).fractions()
-        super().__init__(_joined(parts), least, self.widths, [each.forms for each in layers], margins)
+        least = least_values(margins, layers, widths, deadline).fractions()
+        super().__init__(_joined(parts), least, widths, [each.forms for each in layers], margins)
 
     def walls(self, part: Intervals) -> Walls:
         """See `Space`."""
@@ -120,9 +88,9 @@ class IntervalSpace(Space[Intervals]):
         layers, start = [], 0
         for forms in self.forms:
             own = slice(start, start + forms.shape[0])
-            layers.append(_Layer.of(forms, part.lower[own], part.upper[own], _cut(part.lines, own)))
+            layers.append(_lined(forms, part.lower[own], part.upper[own], _cut(part.lines, own)))
             start = own.stop
-        return self._least(self.margins[[self.row]], layers, chosen).fractions()[0]
+        return least_values(self.margins[[self.row]], layers, self.widths, chosen=chosen).fractions()[0]
 
     def candidates(self, part: Intervals, found: Optimum) -> list[int]:
         """See `Space`: by an output's coefficient times its distance from the curve."""
@@ -152,24 +120,6 @@ class IntervalSpace(Space[Intervals]):
             parts.append(self._curves[start].value(inputs[start:stop]))
             start = stop
         return np.concatenate(parts)
-
-    def _ends(self, forms: Dyadic, layers: Sequence[_Layer]) -> tuple[Floats, Floats]:
-        """Bounds of z, rounded outward to floats."""
-        both = Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
-        least = self._least(both, layers, deadline=self._deadline).floats()
-        lower, upper = least[: forms.shape[0]], -least[forms.shape[0] :]
-        return np.nextafter(lower, -np.inf), np.nextafter(upper, np.inf)
-
-    def _least(
-        self, rows: Dyadic, layers: Sequence[_Layer], chosen: Dyadic | None = None, *, deadline: float = math.inf
-    ) -> Dyadic:
-        """Exact lower bounds of the rows over the box, (rows,)."""
-        end = sum(each.forms.shape[0] for each in layers)
-        for layer in reversed(layers):
-            start = end - layer.forms.shape[0]
-            rows = layer.through(rows, None if chosen is None else chosen[start:end], deadline)
-            end = start
-        return rows[:, 0] + rows[:, 1:].below_zero() @ self.widths
 
 
 def _cut(lines: Lines, own: slice) -> Lines:
