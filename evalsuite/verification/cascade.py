@@ -32,6 +32,7 @@ from evalsuite.verification.onnx_reader import compare, graph_of, load_onnx
 from evalsuite.verification.pairs import crossings, of_two
 from evalsuite.verification.phases import PhaseSearch
 from evalsuite.verification.specification import Box, Case, Specification
+from evalsuite.verification.turns import Turns
 from evalsuite.verification.vnnlib import read_vnnlib
 from evalsuite.verification.witness import Witness, Witnesses
 
@@ -253,7 +254,7 @@ class _Search:
     def _prove(self) -> _Found:
         reasons, open_ = {"intervals"}, False
         for box, cases in self._groups.values():
-            searches: list[Bisection | PhaseSearch] = []
+            searches: list[Turns] = []
             try:
                 bisection = Bisection(self._graph, box, cases, self._attack, self._check)
                 searches.append(bisection)
@@ -273,9 +274,7 @@ class _Search:
             return _Found(Answer.UNKNOWN, "a part that can't be split further is not proven")
         return _Found(Answer.UNSAT, max(reasons, key=_REASONS.index))
 
-    def _searched(
-        self, box: Box, cases: list[tuple[int, Case]], searches: list[Bisection | PhaseSearch]
-    ) -> tuple[Witness | None, Bisection | PhaseSearch]:
+    def _searched(self, box: Box, cases: list[tuple[int, Case]], searches: list[Turns]) -> tuple[Witness | None, Turns]:
         """By halving inputs and, where ReLU is the only activation, by holding neurons too, in turns; which one ended.
 
         `searches` holds the first and is given the second. Turns double. After the long ones a search ends that has

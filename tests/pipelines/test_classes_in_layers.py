@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from pipelines.smt.search.curved_network import read_curved
 from torch import nn
 from torch.nn import functional
 
 from evalsuite import Bench, Metric, Network, Property, Unsupported, Verdict
 from pipelines.bounds import Bounds
 from pipelines.prune.exact import ExactPrune
-from pipelines.smt.exact_network import layered, reach, read
+from pipelines.smt.reading import layered, reach, read, read_curved
 from pipelines.swap_certificate import Certificate
 
 MakeNetwork = Callable[..., Network]
