@@ -23,9 +23,9 @@ from evalsuite import Network, Property, Verdict, export_onnx, verify
 from evalsuite.plugins import load
 from evalsuite.workloads.workload import Data
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.exact_network import read
 from pipelines.smt.limits import Limits
 from pipelines.smt.peers import Marabou
+from pipelines.smt.reading import read
 
 _RADII = (0.02, 0.03, 0.04, 0.05)
 _WIDTH, _EPOCHS = 256, 10

@@ -17,16 +17,18 @@ from functools import partial
 
 import torch
 
+from benchmarks.plain import ask_plainly
 from evalsuite import Network, Property, Verdict, falsify
 from evalsuite.plugins import load
 from evalsuite.run.making import make_network
 from evalsuite.variants import standing
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import Decider
-from pipelines.smt.encoding import BEST, Encoding, Finding
-from pipelines.smt.exact_network import ExactNetwork, read
-from pipelines.smt.limits import Limits
-from pipelines.smt.plain import ask_plainly
+from pipelines.smt.deciding import Z3
+from pipelines.smt.encoding import BEST, Encoding
+from pipelines.smt.exact_network import ExactNetwork
+from pipelines.smt.limits import End, Limits
+from pipelines.smt.methods import Limits as QueryLimits
+from pipelines.smt.reading import read
 from pipelines.smt.reduction import reduce_network
 
 # Workload, options, radii: 8 test samples of each radius make 120 queries.
@@ -92,9 +94,9 @@ def queries(samples: int = 8, asked: Sequence[Asked] = QUERIES, variant: str = "
 
 def by_z3(query: Query, limit: float, encoding: Encoding = BEST) -> tuple[Verdict, bool]:
     """Falsifier, reduction, then Z3."""
-    decider = Decider(query.exact, query.judge, limit=limit, deadline=time.monotonic() + limit, encoding=encoding)
+    decider = Z3(query.exact, query.judge, QueryLimits(limit, time.monotonic() + limit), encoding)
     (suspect,) = falsify(query.network.module, [query.property_], seed=0)
-    decision = decider.decide(query.property_, suspect)
+    decision = decider.query(query.property_, suspect, 1.0)
     return decision.verdict, decision.solver_calls > 0
 
 
@@ -103,8 +105,8 @@ def by_z3_plainly(query: Query, limit: float, *, bounded: bool = False) -> tuple
     started = time.monotonic()
     bounds = reduce_network(query.exact, query.property_).bounds if bounded else ()
     limits = Limits(seconds=max(0.01, limit - (time.monotonic() - started)))
-    found = ask_plainly(query.exact, query.property_, limits=limits, bounds=bounds).finding
-    words = {Finding.IMPOSSIBLE: Verdict.HOLDS, Finding.POSSIBLE: Verdict.VIOLATED}
+    found = ask_plainly(query.exact, query.property_, limits=limits, bounds=bounds).end
+    words = {End.UNSAT: Verdict.HOLDS, End.SAT: Verdict.VIOLATED}
     return words.get(found, Verdict.TIMEOUT), True
 
 

@@ -29,7 +29,7 @@ from .deployment import (
 )
 from .exporting import export_network as export_network
 from .graph.from_onnx import from_onnx as from_onnx
-from .graph.layers import in_layers as in_layers
+from .graph.layers import FileLayer as FileLayer, in_layers as in_layers, layers_in_file as layers_in_file
 from .graph.modules import in_modules as in_modules
 from .onnx_network import (
     OnnxNetwork as OnnxNetwork, copy_onnx as copy_onnx, is_file as is_file, open_onnx as open_onnx,
@@ -129,6 +129,7 @@ from .verification.smooth_proofs import (
 )
 from .verification.specification import Specification as Specification, specification_of as specification_of
 from .verification.subjects import Subject as Subject, subjects as subjects
+from .verification.witness import Witness as Witness, Witnesses as Witnesses
 from .workloads.folders import data_folder as data_folder
 from .workloads.layers import convolution as convolution, mlp as mlp
 from .workloads.options import Budget as Budget

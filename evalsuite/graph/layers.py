@@ -6,13 +6,16 @@ import copy
 from collections.abc import Iterator
 from itertools import chain, count, groupby
 
+import onnx
 import torch
 from torch import nn
 
+from evalsuite.activations import Activation
 from evalsuite.activations.census import identify
 from evalsuite.contract import Unsupported
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.moving import Reshape
+from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.operations import (
     AveragePool,
     BatchNorm,
@@ -23,11 +26,15 @@ from evalsuite.graph.operations import (
     MaxPool,
     Pointwise,
     Reduction,
+    Sum,
 )
 from evalsuite.graph.owned import close, is_exact, times_applied
+from evalsuite.graph.patterns import recognised
 from evalsuite.graph.reading import read
 
 Placed = tuple[str, nn.Module]
+FileLayer = nn.Module | torch.Tensor | tuple[Activation, float]
+"""A layer of torch, a constant that is added, or an activation with its one hardness."""
 _CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _AVERAGES = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
 _MAXIMA = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
@@ -61,6 +68,36 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
         raise Unsupported("its layers have names under which they cannot be put in a row: rename them")
     _compare(made, module, example)
     return made.train(module.training)
+
+
+def layers_in_file(model: onnx.ModelProto) -> list[tuple[str, FileLayer]]:
+    """The layers of an ONNX file with their names, in order; not yet compared with the file.
+
+    Raises:
+        Unsupported: an operator has no reader; a value that several others take; an operation that is no layer, or one
+            of numbers that were rounded; the text names the node.
+    """
+    graph = recognised(graph_of_model(model))
+    return [(node.name, _in_file(graph, node)) for node in _chain(graph)]
+
+
+def _in_file(graph: Graph, node: Node) -> FileLayer:
+    operation = node.operation
+    if isinstance(operation, Pointwise):
+        hardness = [1.0] if operation.hardness is None else operation.hardness.double().flatten().tolist()
+        if operation.deviation or len({*hardness}) > 1:
+            raise Unsupported(f"{node.name} ({operation.traits.name}): of constants that are rounded, or are several")
+        return operation.traits, hardness[0]
+    refuse_computed(node)
+    added = [each.value for each in (graph.nodes[i].operation for i in node.sources) if isinstance(each, Constant)]
+    if isinstance(operation, Sum) and operation.signs == (1, 1) and added[0].dtype == torch.float32:
+        return added[0]
+    if isinstance(operation, Linear):
+        return _linear(operation)
+    if isinstance(operation, Reshape) and len(node.shape) == 2:
+        return nn.Flatten()
+    kind = getattr(operation, "name", type(operation).__name__)
+    raise Unsupported(f"node {node.name!r} ({kind}): it is neither affine nor exactly a known activation")
 
 
 @torch.no_grad()
@@ -118,11 +155,12 @@ def refuse_computed(node: Node) -> None:
 def _chain(graph: Graph) -> Iterator[Node]:
     """The values behind the input, each of which takes the one before it, and nothing else but constants."""
     before = next(index for index, node in enumerate(graph.nodes) if isinstance(node.operation, Input))
+    batch = graph.nodes[before].shape[0]
     for index, node in enumerate(graph.nodes):
         if isinstance(node.operation, Input | Constant):
             continue
         taken = [each for each in node.sources if not isinstance(graph.nodes[each].operation, Constant)]
-        if taken != [before] or not graph.nodes[before].shape or graph.nodes[before].shape[0] != -1:
+        if taken != [before] or not graph.nodes[before].shape or graph.nodes[before].shape[0] != batch:
             where = f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"
             raise Unsupported(f"{where} takes other values than the one before it: only layers in a row are read here")
         yield node

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,11 +13,9 @@ from evalsuite.verification.graph import Graph
 from evalsuite.verification.propagation import LowerBounds, Propagation
 from evalsuite.verification.rounding import EPS, TINY, magnitude
 from evalsuite.verification.specification import Box, Case, numbered
+from evalsuite.verification.turns import Turns
 from evalsuite.verification.witness import Witness
 
-_MOST_BOXES = 512
-_BATCH_SECONDS = 0.25
-_DESCENTS = 16
 # The weight of the reach in the choice of the input to halve.
 _REACH = 0.5
 
@@ -90,33 +87,23 @@ def _effect(width: torch.Tensor, coefficients: torch.Tensor, reach: torch.Tensor
     return parts[0] + _REACH * parts[1] + TINY * width
 
 
-class Bisection:
-    """One box with its cases; the attack is told at every step where the boxes that stay open are.
+class Bisection(Turns):
+    """One box with its cases, by halving inputs; see `Turns`. `graph` is of the network, float64."""
 
-    Args:
-        graph: of the network, float64.
-        box: what is bisected.
-        cases: of that box, with their places in the attack's specification.
-        attack: the falsifier.
-        check: called often; what it raises ends the search.
-    """
+    sizes, seconds = (1, 1, 512), 0.25
 
     def __init__(
         self, graph: Graph, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None]
     ) -> None:
-        self._graph, self._attack, self._check = graph, attack, check
+        super().__init__(box, cases, attack, check)
+        self._graph = graph
         self._demand = Demand.of([case for _, case in cases], graph.outputs, check)
-        self._places = torch.tensor([place for place, _ in cases])
-        lower, upper = box.outer()
-        self._lower, self._upper = lower[None], upper[None]
+        self._lower, self._upper = self._lower[None], self._upper[None]
         self._halvings = torch.zeros(1, dtype=torch.int64)  # that led to each box
-        self._size = 1
-        self.boxes = 0
-        self.exhausted = False
 
     @property
     def open_share(self) -> float:
-        """Of what there was to prove, the share that is not proven yet: each half of a box counts half."""
+        """See `Turns`: each half of a box counts half."""
         return float((0.5 ** self._halvings.double()).sum())
 
     def proven_by_intervals(self) -> bool:
@@ -129,34 +116,16 @@ class Bisection:
         return bool((self._demand.best(self._demand.gaps(propagation))[0] > 0).all())
 
     @property
-    def proven(self) -> bool:
-        """Whether each part was proven empty."""
-        return self.done and not self.exhausted
-
-    @property
     def done(self) -> bool:
-        """Whether no part waits; `open_share` of what waits may be less than the least number above 0."""
+        """See `Turns`."""
         return not len(self._lower)
 
-    def run(self, until: float = float("inf")) -> Witness | None:
-        """Bisect until each part is proven empty, a witness is found, or the clock of `time.perf_counter` says so.
-
-        `exhausted` tells afterwards that some part was as small as float64 has it, and still not proven.
-        """
-        while len(self._lower) and time.perf_counter() < until:
-            self._check()
-            started = time.perf_counter()
-            size = self._size
-            lower, upper, halvings = self._lower[-size:], self._upper[-size:], self._halvings[-size:]
-            self._lower, self._upper = self._lower[:-size], self._upper[:-size]
-            self._halvings = self._halvings[:-size]
-            found = self._step(lower, upper, halvings)
-            if found is not None:
-                return found
-            self.boxes += len(lower)
-            rate = len(lower) / max(time.perf_counter() - started, 1e-6)
-            self._size = max(1, min(_MOST_BOXES, 2 * size, int(rate * _BATCH_SECONDS)))
-        return None
+    def advance(self, size: int) -> tuple[int, Witness | None]:
+        """See `Turns`."""
+        lower, upper, halvings = self._lower[-size:], self._upper[-size:], self._halvings[-size:]
+        self._lower, self._upper = self._lower[:-size], self._upper[:-size]
+        self._halvings = self._halvings[:-size]
+        return len(lower), self._step(lower, upper, halvings)
 
     @torch.no_grad()
     def _step(self, lower: torch.Tensor, upper: torch.Tensor, halvings: torch.Tensor) -> Witness | None:
@@ -176,7 +145,9 @@ class Bisection:
             coefficients = coefficients.gather(1, worst[..., None].expand(-1, -1, coefficients.shape[2]))[:, 0]
         else:
             coefficients = torch.zeros_like(lower)
-        found = self._falsify(lower, upper, coefficients, case)
+        # The centers of the boxes, and the corners where the linear bounds are least.
+        corner = torch.where(coefficients > 0, lower, upper)
+        found = self.tried(torch.cat([(lower + upper) / 2, corner]).float(), torch.cat([case, case]))
         if found is None:
             reach = propagation.reach(self._demand.rows.abs().sum(0))[open_]
             before = len(self._lower)
@@ -186,23 +157,6 @@ class Bisection:
             if 2 * (len(proven) - parts[0]) != parts[1]:
                 raise RuntimeError(f"of {len(proven)} boxes {parts[0]} are done, but {parts[1]} halves are left")
         return found
-
-    def _falsify(
-        self, lower: torch.Tensor, upper: torch.Tensor, coefficients: torch.Tensor, case: torch.Tensor
-    ) -> Witness | None:
-        """Try the centers of the boxes, and the corners where the linear bounds are least; descend from the nearest."""
-        center, corner = (lower + upper) / 2, torch.where(coefficients > 0, lower, upper)
-        points = torch.cat([center, corner]).float()
-        places = self._places[torch.cat([case, case])]
-        possible = self._attack.possible[places]
-        points, places = points[possible], places[possible]
-        if not len(points):
-            return None
-        found, order = self._attack.nearest(points, places)
-        if found is not None:
-            return found
-        with torch.enable_grad():
-            return self._attack.descend(points[order[:_DESCENTS]], places[order[:_DESCENTS]], steps=8)
 
     def _split(
         self,

@@ -32,8 +32,9 @@ from evalsuite.verification.onnx_reader import compare, graph_of, load_onnx
 from evalsuite.verification.pairs import crossings, of_two
 from evalsuite.verification.phases import PhaseSearch
 from evalsuite.verification.specification import Box, Case, Specification
+from evalsuite.verification.turns import Turns
 from evalsuite.verification.vnnlib import read_vnnlib
-from evalsuite.verification.witness import Judge, Witness
+from evalsuite.verification.witness import Witness, Witnesses
 
 # The share of the time that the falsifier has before the first bound.
 _FALSIFY = 0.2
@@ -93,7 +94,7 @@ class _Asked:
 
     specification: Specification
     graph: Graph
-    judge: Judge
+    judge: Witnesses
     classes: bool = False
 
 
@@ -158,7 +159,7 @@ def decide(
 
     Example: docs/reference.md#verify-a-property
     """
-    asked = _Asked(specification, graph, Judge(specification, (model, graph)))
+    asked = _Asked(specification, graph, Witnesses(specification, model.SerializeToString()))
     return _decided(lambda _: asked, "auto", timeout, seed)
 
 
@@ -204,7 +205,8 @@ def _prepared(files: list[Path], vnnlib: Path, within: Fraction | None, check: C
         compare(graph, model, str(file), _inside(specification))
         check()
     whole = graphs[0] if len(graphs) == 1 else side_by_side(*graphs)
-    return _Asked(specification, whole, Judge(specification, *networks), classes)
+    judge = Witnesses(specification, *(model.SerializeToString() for model, _ in networks))
+    return _Asked(specification, whole, judge, classes)
 
 
 def _check_alike(files: list[Path], graphs: list[Graph]) -> None:
@@ -262,7 +264,7 @@ class _Search:
     def _prove(self) -> _Found:
         reasons, open_ = {"intervals"}, False
         for box, cases in self._groups.values():
-            searches: list[Bisection | PhaseSearch] = []
+            searches: list[Turns] = []
             try:
                 bisection = Bisection(self._graph, box, cases, self._attack, self._check)
                 searches.append(bisection)
@@ -282,9 +284,7 @@ class _Search:
             return _Found(Answer.UNKNOWN, "a part that can't be split further is not proven")
         return _Found(Answer.UNSAT, max(reasons, key=_REASONS.index))
 
-    def _searched(
-        self, box: Box, cases: list[tuple[int, Case]], searches: list[Bisection | PhaseSearch]
-    ) -> tuple[Witness | None, Bisection | PhaseSearch]:
+    def _searched(self, box: Box, cases: list[tuple[int, Case]], searches: list[Turns]) -> tuple[Witness | None, Turns]:
         """By halving inputs and, where ReLU is the only activation, by holding neurons too, in turns; which one ended.
 
         `searches` holds the first and is given the second. Turns double. After the long ones a search ends that has

@@ -12,7 +12,7 @@ from itertools import permutations
 import torch
 
 from evalsuite.verification.specification import Box, Case, Constraint, Specification
-from evalsuite.verification.witness import Judge, Witness
+from evalsuite.verification.witness import Witness, Witnesses
 
 _ONE = Fraction(1)
 _MOST_CLASSES = 50
@@ -96,7 +96,7 @@ class Crossing:
         outputs: of each network.
     """
 
-    def __init__(self, judge: Judge, middle: torch.Tensor, outputs: int) -> None:
+    def __init__(self, judge: Witnesses, middle: torch.Tensor, outputs: int) -> None:
         self._judge, self._middle, self._outputs = judge, middle, outputs
 
     def label(self, point: torch.Tensor) -> int:
@@ -120,7 +120,7 @@ class Crossing:
             near, far = (near, between) if self.label(between) == label else (between, far)
 
 
-def crossings(asked: Specification, judge: Judge) -> Iterator[tuple[Specification, Crossing]]:
+def crossings(asked: Specification, judge: Witnesses) -> Iterator[tuple[Specification, Crossing]]:
     """For each box of `other_class` what leaves the class of its middle, in either network, and who judges that."""
     outputs = asked.outputs // 2
     for box in {id(case.box): case.box for case in asked.cases}.values():

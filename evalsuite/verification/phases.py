@@ -20,14 +20,12 @@ from evalsuite.verification.dual import Carried, Dual, Parts, tightened
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.specification import Box, Case
+from evalsuite.verification.turns import Turns
 from evalsuite.verification.witness import Witness
 
-_MOST_PARTS = 1024
-_BATCH_SECONDS = 0.2
 _STEPS = 12  # of the ascent of each part, which begins where that of the part around it ended
 _TIGHTENING = 2.0  # seconds for the bounds of the whole box
 _TRIED = 4  # neurons whose halves are bounded before one is chosen
-_DESCENTS = 16
 
 Found = TypeVar("Found")
 
@@ -127,59 +125,28 @@ class Branching(ABC, Generic[Found]):
         self._waiting += [(parts.held(chosen, sign), half) for sign, half in zip((1, -1), both, strict=True)]
 
 
-class PhaseSearch(Branching[Witness]):
-    """One box with its cases, of a network of affine maps and ReLU; see `Bisection`, which has the same methods.
+class PhaseSearch(Branching[Witness], Turns):
+    """One box with its cases, of a network of affine maps and ReLU; see `Turns`. `graph` is of the network, float64.
 
     A part's tag is the case that it is asked for.
-
-    Args:
-        graph: of the network, float64.
-        box: what is searched.
-        cases: of that box, with their places in the attack's specification.
-        attack: the falsifier.
-        check: called often; what it raises ends the search.
     """
+
+    sizes, seconds = (16, 64, 1024), 0.2
 
     def __init__(
         self, graph: Graph, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None]
     ) -> None:
-        self._attack, self._check = attack, check
+        Turns.__init__(self, box, cases, attack, check)
         demand = Demand.of([case for _, case in cases], graph.outputs, check)
-        self._places = torch.tensor([place for place, _ in cases])
-        self._lower, self._upper = box.outer()
         root = Propagation(graph, self._lower[None], self._upper[None], check=check)
         tightened(graph, root, check, until=time.perf_counter() + _TIGHTENING)
-        super().__init__(Dual(graph, root, demand.rows, demand.bounds))
+        Branching.__init__(self, Dual(graph, root, demand.rows, demand.bounds))
         self._waiting = [(self._dual.whole(demand.member), torch.arange(len(cases)))]
-        self._size = 64
-        self.boxes = 0
-        self.exhausted = False
 
     @property
     def open_share(self) -> float:
-        """Of what there was to prove, the share that is not proven yet, which may underflow to 0: see `done`."""
+        """See `Turns`."""
         return self.held_share / len(self._places)
-
-    @property
-    def proven(self) -> bool:
-        """Whether each part was proven empty."""
-        return self.done and not self.exhausted
-
-    def run(self, until: float = float("inf")) -> Witness | None:
-        """Branch until each part is proven empty, a witness is found, or the clock of `time.perf_counter` says so.
-
-        `exhausted` tells afterwards that some part is affine and still not proven.
-        """
-        while self._waiting and time.perf_counter() < until:
-            self._check()
-            started = time.perf_counter()
-            count, found = self.advance(self._size)
-            if found is not None:
-                return found
-            self.boxes += count
-            rate = count / max(time.perf_counter() - started, 1e-6)
-            self._size = max(16, min(_MOST_PARTS, 2 * self._size, int(rate * _BATCH_SECONDS)))
-        return None
 
     def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
         """See `Branching`. A bound that is NaN proves nothing: only > 0 does."""
@@ -190,16 +157,8 @@ class PhaseSearch(Branching[Witness]):
         return tags, tags
 
     def falsified(self, found: Carried, tags: torch.Tensor) -> Witness | None:
-        """Try the corners where the linear bounds are least; descend from the nearest."""
-        possible = self._attack.possible[self._places[tags]]
-        places = self._places[tags][possible]
-        corners = torch.where(found.inputs > 0, self._lower, self._upper).float()[possible]
-        if not len(corners):
-            return None
-        witness, order = self._attack.nearest(corners, places)
-        if witness is not None:
-            return witness
-        return self._attack.descend(corners[order[:_DESCENTS]], places[order[:_DESCENTS]], steps=8)
+        """See `Branching`: at the corners where the linear bounds are least."""
+        return self.tried(torch.where(found.inputs > 0, self._lower, self._upper).float(), tags)
 
     def settled(self, part: Parts, tag: torch.Tensor) -> Witness | None:
         """By the multipliers of the part's program, or its optimum is judged."""

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
-import onnx
 import torch
 
 from evalsuite.onnx_network import open_onnx
-from evalsuite.verification.graph import Graph
 from evalsuite.verification.specification import Specification
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """float32 inputs, and the float32 outputs that ONNX Runtime gives for them, flat."""
+    """Inputs, float32 or of an integer network, and the outputs that ONNX Runtime gives for them, flat."""
 
     inputs: tuple[float, ...]
     outputs: tuple[float, ...]
@@ -28,28 +26,30 @@ class Witness:
         return "(" + "\n ".join(pairs) + ")"
 
 
-class Judge:
+class Witnesses:
     """Replays points in ONNX Runtime on the CPU, one at a time: of a network, or of several, whose outputs follow.
 
     Args:
         specification: what a witness must satisfy.
-        networks: the model of each, and its graph.
+        files: the contents of each network's file.
     """
 
-    def __init__(self, specification: Specification, *networks: tuple[onnx.ModelProto, Graph]) -> None:
-        self._networks = [(open_onnx(model.SerializeToString()), graph) for model, graph in networks]
+    def __init__(self, specification: Specification, *files: bytes) -> None:
+        self._sessions = [open_onnx(each) for each in files]
         self._specification = specification
 
     def outputs(self, point: torch.Tensor) -> list[float]:
-        """What the networks give at a float32 point (inputs,)."""
+        """What the networks give at a point (inputs,) of float32, or of a network's own integers."""
         found: list[float] = []
-        for session, graph in self._networks:
-            (made,) = session.run(None, {graph.input_name: point.reshape(graph.input_shape).numpy()})
-            found += map(float, np.asarray(made).flatten())
+        for session in self._sessions:
+            (given,) = session.get_inputs()
+            shape = [each if isinstance(each, int) else 1 for each in given.shape]
+            (made,) = session.run(None, {given.name: point.reshape(shape).numpy()})
+            found += np.asarray(made).flatten().tolist()
         return found
 
     def witness(self, point: torch.Tensor) -> Witness | None:
-        """The witness at a float32 point (inputs,); None where the file's exact numbers do not confirm it."""
-        witness = Witness(tuple(map(float, point.numpy())), tuple(self.outputs(point)))
+        """The witness at a point (inputs,); None where the file's exact numbers do not confirm it."""
+        witness = Witness(tuple(point.tolist()), tuple(self.outputs(point)))
         confirmed = self._specification.satisfied(list(witness.inputs), list(witness.outputs))
         return witness if confirmed else None

@@ -6,17 +6,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import torch
 
-from evalsuite import Network, Property, Replay, falsify, float32_box
-from pipelines.smt.exact_network import ExactNetwork, layered, reach
+from evalsuite import Network, Property, Replay, Unsupported, falsify, float32_box
+from pipelines.smt.dyadic import Dyadic, Floats
+from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.reading import layered, reach
+from pipelines.smt.reduction import label_margins
+from pipelines.smt.search.intervals import IntervalSpace
 
+ROUNDING_ONLY = "a float32 input is misclassified by rounding only; holds in exact arithmetic"
+OVERFLOW = "holds in exact arithmetic, but float32 may overflow in the box"
+# What a forward pass in float64 must be below 0 by to be looked at, of curved activations: a sieve, no proof.
+MARGIN = 1e-9
 # How far around a solver's input, as a part of eps, gradient descent looks for a float32 one.
 _REACHES = (1 / 64, 1 / 8)
 
 
 class Judge:
-    """Accepts a counterexample only if its exact margin is <= 0, and torch and ONNX Runtime show it too."""
+    """Accepts a counterexample only if its exact margin is <= 0, and torch and ONNX Runtime show it too.
+
+    Of curved activations the margin is proven to be < 0, by bounds of the one point.
+    """
 
     def __init__(self, network: Network, exact: ExactNetwork, seed: int) -> None:
         self._network = network
@@ -29,14 +41,34 @@ class Judge:
         """Whether torch and ONNX Runtime misclassify the float32 `point` of the box."""
         return self._replay.confirms(property_, point)
 
-    def may_overflow(self, property_: Property) -> bool:
-        """Whether a float32 evaluation could leave its range in the box."""
-        return not reach(self._layers, property_) < torch.finfo(torch.float32).max
+    def unheld(self, property_: Property, suspect: torch.Tensor | None) -> str:
+        """Why a property that holds in exact arithmetic has no verdict, as a float32 evaluation may differ; or empty.
+
+        `suspect` is a falsifier's counterexample, if it has one.
+        """
+        if suspect is not None and self.runs_wrong(property_, suspect):
+            return ROUNDING_ONLY
+        return "" if reach(self._layers, property_) < torch.finfo(torch.float32).max else OVERFLOW
 
     def accepts(self, property_: Property, point: torch.Tensor) -> bool:
         """Whether the float32 `point` is a counterexample in every sense."""
-        rational = [Fraction(value) for value in point.double().flatten().tolist()]
+        flat = point.double().flatten().numpy()
+        if self._exact.curves:
+            return self._falls_short(flat, property_.label) and self.runs_wrong(property_, point)
+        rational = [Fraction(value) for value in flat.tolist()]
         return self._exact.margin(rational, property_.label) <= 0 and self.runs_wrong(property_, point)
+
+    def _falls_short(self, flat: Floats, label: int) -> bool:
+        """Whether some margin is proven to be < 0."""
+        ((*logits,), *_), _ = self._exact.in_float32(flat[None])
+        with np.errstate(invalid="ignore"):  # NaN is no margin
+            if not logits[label] - np.delete(logits, label).max() < -MARGIN:
+                return False
+        rows, exact = label_margins(self._exact.classes, label), Dyadic.of(flat)
+        try:  # what is positive where a margin is negative
+            return max(IntervalSpace(self._exact, exact, exact, Affine(-rows.weight, -rows.bias)).least) > 0
+        except Unsupported:  # numbers beyond what has sound lines
+            return False
 
     def near(self, property_: Property, point: Sequence[Fraction]) -> torch.Tensor | None:
         """A counterexample at the rational `point` of the box, rounded, or close to it; None if none is found."""

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from evalsuite import Bench, Direction, Metric, Network, Property, falsify
-from pipelines.smt.deciding import JOB_ENDS
-from pipelines.smt.methods import Method, Settled
+from pipelines.smt.methods import JOB_ENDS, Method, Settled
 from pipelines.smt.minimal import Distance, minimal_distance, nearest_above
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Integers = NDArray[np.object_]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +109,7 @@ class Dyadic:
         """The numbers as Python's fractions, in one list, the last index running fastest."""
         return [Fraction(unit, 1 << self.exponent) for unit in self.units.ravel().tolist()]
 
-    def floats(self) -> NDArray[np.float64]:
+    def floats(self) -> Floats:
         """The nearest floats, infinite where they are beyond the range."""
         one = 1 << self.exponent
         return np.array([_quotient(unit, one) for unit in self.units.ravel().tolist()]).reshape(self.shape)

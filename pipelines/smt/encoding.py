@@ -11,7 +11,7 @@ from enum import Enum
 from fractions import Fraction
 
 from pipelines.smt.dyadic import Dyadic, end_to_end
-from pipelines.smt.limits import End, Limits, Reply, shared
+from pipelines.smt.limits import Limits, Reply, shared
 from pipelines.smt.reduction import Reduced, Unstable
 
 
@@ -39,27 +39,6 @@ class Encoding(str, Enum):
 BEST = Encoding.PHASE
 
 
-class Finding(Enum):
-    """What the solver says of one question."""
-
-    IMPOSSIBLE = "impossible"
-    POSSIBLE = "possible"
-    OUT_OF_STEPS = "out of steps"
-    OUT_OF_TIME = "out of time"
-    OUT_OF_MEMORY = "out of memory"
-    CRASHED = "crashed"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A finding, the solver steps it took, and, where possible, the offsets t of an input; the solver's own words."""
-
-    finding: Finding
-    steps: int
-    offsets: tuple[Fraction, ...] = ()
-    reason: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A form as the solver sees it: form <= the exact value <= form + slack; `name` stands for the form."""
@@ -78,15 +57,16 @@ def ask(
     seconds: float,
     memory: int = 2048,
     encoding: Encoding = BEST,
-) -> Answer:
+) -> Reply:
     """Whether margin `row` can be <= 0: exactly, or, with `bits`, for coefficients rounded to that many places.
 
-    Rounding only adds behaviours, so "impossible" is a proof either way; "possible" is one only without rounding.
+    Rounding only adds behaviours, so "unsat" is a proof either way; "sat" is one only without rounding, at the offsets
+    t of an input that are its values.
     `steps` is Z3's deterministic resource limit, `seconds` the limit of the clock, `memory` is in MiB.
     """
     names = [f"t{index}" for index in range(len(reduced.free))]
     text = question(reduced, row, bits=bits, encoding=encoding)
-    return answered(solve(text, names, Limits(seconds, steps, memory)))
+    return solve(text, names, Limits(seconds, steps, memory))
 
 
 def question(reduced: Reduced, row: int, *, bits: int | None = None, encoding: Encoding = BEST) -> str:
@@ -109,13 +89,6 @@ def question(reduced: Reduced, row: int, *, bits: int | None = None, encoding: E
 def solve(text: str, names: Sequence[str], limits: Limits) -> Reply:
     """Z3's answer within the limits; the values are those of the variables `names`."""
     return shared().ask({"solver": "z3", "logic": "QF_LRA", "text": text, "variables": list(names)}, limits)
-
-
-def answered(reply: Reply) -> Answer:
-    """The solver's answer in this project's words."""
-    words = {End.UNSAT: Finding.IMPOSSIBLE, End.SAT: Finding.POSSIBLE}
-    finding = words[reply.end] if reply.end in words else Finding(reply.end.value)
-    return Answer(finding, reply.steps, tuple(Fraction(value) for value in reply.values), reply.reason)
 
 
 def relu(output: str, before: str, after: str, encoding: Encoding) -> Iterator[str]:

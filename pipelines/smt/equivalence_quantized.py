@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from evalsuite import Network, Property, Unsupported, Verdict, certify_swap, falsify, float32_box
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.exact_network import read
 from pipelines.smt.integer.deciding import Decision, decide
 from pipelines.smt.integer.falsifier import attack
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import Query, box_of_property
 from pipelines.smt.integer.steps import Integers
+from pipelines.smt.reading import read
 from pipelines.smt.reduction import OutOfTimeError, label_margins, reduce_rows
 
 _SAMPLES = 4096
@@ -94,7 +95,7 @@ def _float_class_proven(network: Network, asked: Property, deadline: float) -> b
     return not reduce_rows(exact, lower, upper, label_margins(exact.classes, asked.label), deadline).open_margins()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Both:
     """The two networks on float32 inputs of the box."""
 
@@ -102,15 +103,21 @@ class _Both:
     quantized: IntegerNetwork
     box: Property
 
+    @cached_property
+    def ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The float32 inputs of the box, lower and upper, each of the shape of an input."""
+        lower, upper = float32_box([self.box])
+        return lower[0], upper[0]
+
     def empty(self) -> bool:
         """Whether the box holds no float32 input."""
-        lower, upper = float32_box([self.box])
+        lower, upper = self.ends
         return bool((lower > upper).any())
 
     def middle(self) -> torch.Tensor:
         """A float32 input in the middle of the box, or next to it where the box holds none."""
-        lower, upper = float32_box([self.box])
-        return ((lower + upper) / 2).clamp(lower, upper)[0]
+        lower, upper = self.ends
+        return ((lower + upper) / 2).clamp(lower, upper)
 
     @torch.no_grad()
     def classes(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,15 +133,14 @@ class _Both:
 
     def real(self, integers: Integers) -> torch.Tensor | None:
         """A float32 input of the box that rounds to `integers`, or None."""
-        lower, upper = float32_box([self.box])
         near = torch.from_numpy(self.quantized.input.real(integers)).float().reshape(self.box.lower.shape)
-        point = near.clamp(lower[0], upper[0])
+        point = near.clamp(*self.ends)
         back = self.quantized.input.integers(point.flatten().numpy())
         return point if self.box.contains(point) and np.array_equal(back, integers) else None
 
     def differing(self, asked: Property, query: Query, deadline: float) -> torch.Tensor | None:
         """An input with two classes: random ones, then on the lines from the middle to inputs of another class."""
-        lower, upper = float32_box([self.box])
+        lower, upper = self.ends
         generator = torch.Generator().manual_seed(self.box.sample)
         share = torch.rand(_SAMPLES, *self.box.lower.shape, generator=generator)
         share[::2] = share[::2].round()

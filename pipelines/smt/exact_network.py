@@ -1,18 +1,21 @@
-"""A ReLU network over the rationals: affine maps of the exact weights, with a ReLU between each two."""
+"""A network over the rationals: affine maps of the exact weights, with an activation between each two."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import torch
-from torch import nn
 
-from evalsuite import Activation, LambdaGELU, Network, Property, Unsupported, census, in_layers
-from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.curves import Curve
+from pipelines.smt.dyadic import Dyadic, Floats
+
+# One rounding of float32, with room for those in its libraries' orders of summation.
+_ROUNDING, _TINY, _GREATEST = 2.0**-22, 2.0**-100, 2.0**126
+# Of the curved activations: the greatest slope, and some roundings of numbers as large as the input.
+_STEEPEST, _CURVE_ROUNDING = 1.2, 2.0**-19
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +32,14 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class ExactNetwork:
-    """The last map gives the logits."""
+    """The last map gives the logits. `curves` are the activations, one between each two maps; none: all are ReLU."""
 
     maps: tuple[Affine, ...]
+    curves: tuple[Curve, ...] = ()
 
     @property
     def neurons(self) -> int:
-        """How many hidden neurons with ReLU there are."""
+        """How many hidden neurons there are."""
         return sum(each.bias.shape[0] for each in self.maps[:-1])
 
     @property
@@ -44,7 +48,7 @@ class ExactNetwork:
         return self.maps[-1].bias.shape[0]
 
     def logits(self, point: Sequence[Fraction]) -> list[Fraction]:
-        """The exact logits of a rational input."""
+        """The exact logits of a rational input, where all activations are ReLU."""
         scale = math.lcm(*[value.denominator for value in point])
         units = np.array([value.numerator * (scale // value.denominator) for value in point], dtype=object)
         state = Dyadic(units, 0)  # the true values times `scale`
@@ -54,157 +58,43 @@ class ExactNetwork:
         return [value / scale for value in state.fractions()]
 
     def margin(self, point: Sequence[Fraction], label: int) -> Fraction:
-        """The label's logit minus the greatest other one."""
+        """The label's logit minus the greatest other one, where all activations are ReLU."""
         logits = self.logits(point)
         return logits[label] - max(logit for index, logit in enumerate(logits) if index != label)
 
+    def activated(self, depth: int, x: Floats) -> Floats:
+        """What the activation behind map `depth` makes of its input, in float64."""
+        return self.curves[depth].value(x) if self.curves else np.maximum(x, 0.0)
 
-def read(network: Network) -> ExactNetwork:
-    """The network's exact weights. Flatten, Dropout and Identity vanish, neighbouring affine layers become one map.
+    def slope(self, depth: int, x: Floats) -> Floats:
+        """The slope of that activation; of ReLU 0 at the kink."""
+        return self.curves[depth].slope(x) if self.curves else (x > 0).astype(np.float64)
 
-    Raises:
-        Unsupported: a layer without exact encoding, named.
-    """
-    return ExactNetwork(read_maps(layered(network), lambda layer: type(layer) is nn.ReLU)[0])
+    def in_float32(self, points: Floats) -> tuple[Floats, Floats]:
+        """The outputs at `points` (points, inputs), and by how much those of an evaluation in float32 may differ.
 
+        They are computed in float64. The error is a running bound of first order (Higham, Accuracy and Stability,
+        section 3.3), infinite or NaN where float32 may overflow.
+        """
+        state, error = points, np.zeros_like(points)
+        with np.errstate(all="ignore"):
+            for depth, each in enumerate(self.maps):
+                weight, bias = each.weight.floats().T, each.bias.floats()
+                if depth and self.curves:
+                    error = _STEEPEST * error + _CURVE_ROUNDING * np.maximum(np.abs(state), 1.0)
+                state = self.activated(depth - 1, state) if depth else state
+                size = np.abs(state) @ np.abs(weight) + np.abs(bias)
+                size[size > _GREATEST] = np.inf
+                error = error @ np.abs(weight) + (len(weight) + 2) * (_ROUNDING * size + _TINY)
+                state = state @ weight + bias
+        return state, error
 
-def layered(network: Network) -> Network:
-    """The network as an nn.Sequential of its layers, where its own `forward` calls them one behind the other.
-
-    Raises:
-        Unsupported: it does something else, named.
-    """
-    return replace(network, module=in_layers(network.module, network.input_shape))
-
-
-def read_maps(
-    network: Network, takes: Callable[[nn.Module], bool]
-) -> tuple[tuple[Affine, ...], tuple[tuple[str, nn.Module], ...]]:
-    """The affine maps, and the activations between them with their paths: the layers that `takes` says are some.
-
-    The network is one of `layered`.
-
-    Raises:
-        Unsupported: a layer that is neither, named.
-    """
-    module = network.module
-    if type(module) is not nn.Sequential:
-        raise Unsupported(f"only nn.Sequential is read exactly, not {type(module).__name__}")
-    _refuse_changed(module)
-    shape = network.input_shape
-    maps: list[Affine] = []
-    activations: list[tuple[str, nn.Module]] = []
-    pending: Affine | None = None
-    for path, layer in _layers(module, ""):
-        if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
-            shape = (math.prod(shape),)
-        elif takes(layer):
-            maps.append(pending or _identity(math.prod(shape)))
-            activations.append((path, layer))
-            pending = None
-        elif type(layer) not in (nn.Dropout, nn.Identity):
-            affine = _affine(path, layer, shape)
-            pending = affine.after(pending) if pending else affine
-            shape = affine.bias.shape
-    maps.append(pending or _identity(math.prod(shape)))
-    if shape != (network.classes,):
-        raise Unsupported(f"the output has shape {shape}, not {network.classes} logits")
-    return tuple(maps), tuple(activations)
-
-
-@torch.no_grad()
-def reach(network: Network, property_: Property) -> float:
-    """More than any value, and any partial sum, that a `layered` network's layers compute in the box; rough.
-
-    Raises:
-        Unsupported: a layer of which no bound is known, named.
-    """
-    if not isinstance(network.module, nn.Sequential):
-        raise Unsupported(f"only nn.Sequential is bounded, not {type(network.module).__name__}")
-    known = {id(each.module): each.traits for each in census(network.module, gates=True)}
-    size = torch.maximum(property_.lower.abs(), property_.upper.abs()).flatten()
-    greatest = size.max().item()
-    for path, layer in _layers(network.module, ""):
-        if isinstance(layer, nn.Linear):
-            size = layer.weight.double().abs() @ size
-        elif isinstance(layer, nn.BatchNorm1d) and layer.running_mean is not None and layer.running_var is not None:
-            scale = (layer.running_var.double() + layer.eps).rsqrt()
-            scale = scale if layer.weight is None else scale * layer.weight.double().abs()
-            greatest = max(greatest, scale.max().item())
-            size = scale * (size + layer.running_mean.double().abs())
-        elif id(layer) in known:
-            size = _activated(known[id(layer)], layer, size)
-            greatest = max(greatest, size.max().item())
-            continue
-        elif type(layer) in (nn.Flatten, nn.Dropout, nn.Identity):
-            continue
-        else:
-            raise Unsupported(f"layer '{path}' ({type(layer).__name__}): no bound of its values is known")
-        size = size if layer.bias is None else size + layer.bias.double().abs()
-        greatest = max(greatest, size.max().item())
-    return greatest * 1.001
-
-
-def _activated(traits: Activation, layer: nn.Module, size: torch.Tensor) -> torch.Tensor:
-    """A bound of |g(h x) / h| where |x| <= size: the steeper of g's asymptotes, and what g exceeds it by near 0."""
-    near = torch.linspace(-50, 50, 2001, dtype=torch.float64)
-    steep = max(abs(each) for each in traits.limits)
-    above = (traits.value(near).abs() - steep * near.abs()).max().clamp(min=0)
-    return steep * size + above / traits.hardness(layer).detach().double().min()
-
-
-def _refuse_changed(module: nn.Module) -> None:
-    """Raise Unsupported where a layer may compute something else than its type and parameters say."""
-    for path, layer in module.named_modules():
-        where = f"layer '{path}' ({type(layer).__name__})" if path else "the network"
-        if layer._forward_hooks or layer._forward_pre_hooks:
-            raise Unsupported(f"{where} has forward hooks, and may compute something else than its layer: remove them")
-        if "forward" in vars(layer):
-            raise Unsupported(f"{where} has a forward of its own, and may compute something else than its layer")
-
-
-def _layers(module: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    for name, layer in module._modules.items():  # named_children() gives a shared layer once
-        if type(layer) is nn.Sequential:
-            yield from _layers(layer, f"{prefix}{name}.")
-        else:
-            yield prefix + name, layer
-
-
-def _identity(size: int) -> Affine:
-    return Affine(Dyadic.identity(size), Dyadic.zeros(size))
-
-
-def _affine(path: str, layer: nn.Module, shape: tuple[int, ...]) -> Affine:
-    kind = type(layer)
-    if isinstance(layer, LambdaGELU) or (isinstance(layer, nn.GELU) and layer.approximate == "none"):
-        raise Unsupported(f"erf has no exact encoding in linear arithmetic; layer '{path}' is {kind.__name__}")
-    if kind not in (nn.Linear, nn.BatchNorm1d):
-        raise Unsupported(f"no exact encoding of layer '{path}' ({kind.__name__})")
-    if len(shape) != 1:
-        raise Unsupported(f"layer '{path}' ({kind.__name__}) acts on shape {shape}; only vectors are read exactly")
-    try:
-        return _linear(layer) if isinstance(layer, nn.Linear) else _batch_norm(path, layer)
-    except ValueError as error:
-        raise Unsupported(f"layer '{path}' ({kind.__name__}): {error}") from error
-
-
-def _exact(tensor: torch.Tensor) -> Dyadic:
-    return Dyadic.of(tensor.detach().double().numpy())
-
-
-def _linear(layer: nn.Linear) -> Affine:
-    bias = Dyadic.zeros(layer.out_features) if layer.bias is None else _exact(layer.bias)
-    return Affine(_exact(layer.weight), bias)
-
-
-def _batch_norm(path: str, layer: nn.Module) -> Affine:
-    """scale x + (bias - scale mean). The scale has a square root: its float64 value is taken for the exact one."""
-    assert isinstance(layer, nn.BatchNorm1d)
-    if layer.running_mean is None or layer.running_var is None:
-        raise Unsupported(f"layer '{path}' (BatchNorm1d) normalises by its batch: it is no function of one input")
-    factor = (layer.running_var.double() + layer.eps).rsqrt()
-    scale = _exact(factor if layer.weight is None else factor * layer.weight.detach().double())
-    bias = Dyadic.zeros(layer.num_features) if layer.bias is None else _exact(layer.bias)
-    diagonal = Dyadic.identity(layer.num_features) * scale
-    return Affine(diagonal, bias - scale * _exact(layer.running_mean))
+    def equals(self, other: ExactNetwork) -> bool:
+        """Whether both have the same maps with the same numbers."""
+        pairs = [
+            pair
+            for one, another in zip(self.maps, other.maps, strict=False)
+            for pair in ((one.weight, another.weight), (one.bias, another.bias))
+        ]
+        same = all(a.shape == b.shape and not (a - b).units.any() for a, b in pairs)
+        return same and len(self.maps) == len(other.maps)

@@ -28,9 +28,8 @@ from evalsuite import (
     violated,
     write_counterexamples,
 )
-from pipelines.smt.deciding import JOB_ENDS
 from pipelines.smt.evidence import without_proofs
-from pipelines.smt.methods import BY_BOUNDS, Settled, found_among
+from pipelines.smt.methods import BY_BOUNDS, JOB_ENDS, SOLVING_SHARE, Settled, check_size, found_among
 from pipelines.smt.rows import rows, setting_of
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from pipelines.smt import Smt
 
 METHOD = "bisection"
-_SHARE = 0.8
 _VERDICTS = {
     Answer.SAT: Verdict.VIOLATED, Answer.UNSAT: Verdict.HOLDS, Answer.UNKNOWN: Verdict.UNKNOWN,
     Answer.TIMEOUT: Verdict.TIMEOUT,
@@ -56,7 +54,7 @@ def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
     if options.method in ("z3", "marabou") or any(asked.values()):
         names = [name for name, given in asked.items() if given] or [f"method {options.method!r}"]
         raise Unsupported(f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no interval")
-    deadline = time.monotonic() + _SHARE * bench.time_limit
+    deadline = time.monotonic() + SOLVING_SHARE * bench.time_limit
     asked_of = [_Asked(each) for each in subjects(network, bench, options.samples)]
     asked_of[0].check_size(options)  # which is all subjects'
     metrics, broken = list[Metric](), list[tuple[Property, torch.Tensor]]()
@@ -88,9 +86,7 @@ class _Asked:
         """Raise Unsupported where the network is too large."""
         _, graph = self._read
         neurons = sum(node.size for node in graph.nodes if isinstance(node.operation, Pointwise))
-        for count, most, what in ((graph.inputs, "max_inputs", "inputs"), (neurons, "max_neurons", "neurons")):
-            if count > getattr(options, most):
-                raise Unsupported(f"{count} {what}; {most} is {getattr(options, most)}")
+        check_size(options, graph.inputs, neurons)
 
     def settle(self, property_: Property, seconds: float, seed: int) -> Settled:
         if seconds <= 0:

@@ -24,14 +24,11 @@ from evalsuite import (
 from pipelines.smt.distances import distances
 from pipelines.smt.evidence import Evidence, without_proofs
 from pipelines.smt.graph_measuring import measure_graph
-from pipelines.smt.methods import CurvedSearch, Method, Search, Settled, found_among, method_for
+from pipelines.smt.methods import SOLVING_SHARE, Method, Search, Settled, found_among, method_for
 from pipelines.smt.rows import effort, rows, setting_of
 
 if TYPE_CHECKING:
     from pipelines.smt import Smt
-
-# The part of the job's time after which no question is asked any more: the rest is for bounds and writing.
-_SOLVING_SHARE = 0.8
 
 
 def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
@@ -44,15 +41,18 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
     if asks == "interval":
         raise Unsupported("an integer network is verified for margins alone, and the task asks for an interval")
     if network.deployed is not None or network.integer is not None:
-        return _of_integers(options, network, bench)
+        from pipelines.smt.integer.measuring import measure_integer
+
+        return measure_integer(options, network, bench)
     if network.vocabulary is not None or network.several:
         return measure_graph(options, network, bench)
-    deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
+    deadline = time.monotonic() + SOLVING_SHARE * bench.time_limit
     try:
         method = method_for(options, network, bench, deadline)
     except Unsupported as refusal:
         return _of_graph(options, network, bench, refusal)
-    evidence = _evidence(options, method, network, bench)
+    proving = options.proofs and isinstance(method, Search)
+    evidence = Evidence.of_module(bench.folder, network, method.limits.deadline) if proving else None
     metrics: list[Metric] = []
     found: list[tuple[Property, torch.Tensor]] = []
     for eps in options.eps:
@@ -83,24 +83,6 @@ def _of_graph(options: Smt, network: Network, bench: Bench, refusal: Unsupported
         raise Unsupported(f"{refusal}; nor by its graph: {error}") from error
 
 
-def _of_integers(options: Smt, network: Network, bench: Bench) -> Outcome:
-    from pipelines.smt.integer.measuring import COUNTEREXAMPLES, measure_integer
-
-    metrics = measure_integer(
-        network, bench, steps=options.steps, samples=options.samples, seconds=options.integer_time_limit,
-        path=network.integer, same_class=options.same_class, max_neurons=options.max_neurons,
-        max_inputs=options.max_inputs,
-    )  # fmt: skip
-    return Outcome(metrics, {"counterexamples": bench.folder / COUNTEREXAMPLES})
-
-
-def _evidence(options: Smt, method: Method, network: Network, bench: Bench) -> Evidence | None:
-    if not (options.proofs and isinstance(method, (Search, CurvedSearch))):
-        return None
-    exact = method.exact if isinstance(method, Search) else None
-    return Evidence(bench.folder, network, exact, method.limits.deadline)
-
-
 def _settled(
     method: Method, evidence: Evidence | None, network: Network, properties: list[Property], seed: int
 ) -> list[Settled]:
@@ -112,7 +94,8 @@ def _settled(
     for property_, suspect in zip(properties, suspects, strict=True):
         settled = method.settle(property_, suspect)
         settled = replace(settled, seconds=settled.seconds + part)
-        settled = settled if evidence is None else evidence.check(property_, settled)
+        name = f"eps-{property_.eps!r}/sample-{property_.sample}"
+        settled = settled if evidence is None else evidence.check(name, settled)
         # The trees of a search are large, and needed no more.
-        found.append(replace(settled, decided=None))
+        found.append(replace(settled, proof=None))
     return found

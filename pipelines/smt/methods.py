@@ -6,21 +6,21 @@ import copy
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from evalsuite import Bench, Network, Property, Replay, Unsupported, Verdict
+from evalsuite import Bench, Network, Property, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import CRASHED, JOB_ENDS, OVERFLOW, ROUNDING_ONLY, Decider
 from pipelines.smt.dyadic import nearest
-from pipelines.smt.encoding import BEST, Encoding
-from pipelines.smt.exact_network import Affine, ExactNetwork, layered, reach, read
-from pipelines.smt.search import CurvedDecided, CurvedDecider, Decided, decide
-from pipelines.smt.search.curved_network import read_curved
+from pipelines.smt.exact_network import ExactNetwork
+from pipelines.smt.proving import Proof, proof_of
+from pipelines.smt.reading import layered, reach, read, read_curved
+from pipelines.smt.search.decision import decide
 
 if TYPE_CHECKING:
     from pipelines.smt import Smt
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 # machine the count ends a query and not the clock: the same verdicts everywhere.
 _RATE = 100
 BY_BOUNDS = "bounds"
+CRASHED = "the solver failed: {reason}"
+JOB_ENDS = "the job's time limit is near"
+SOLVING_SHARE = 0.8
+"""The part of the job's time after which no question is asked any more: the rest is for bounds and writing."""
 _OUT_OF_TIME = "query_time_limit of {limit:g} s reached"
 _OUT_OF_NODES = "{nodes} nodes, the count for a query_time_limit of {limit:g} s, reached"
 _BUDGET_SPENT = "all {nodes} nodes taken"
@@ -47,7 +51,7 @@ class Settled:
         nodes: of the search; None where the method has none.
         solver_calls: linear programs, or questions to Z3.
         counterexample: of the shape of an input, where violated.
-        decided: what a proof can be written of.
+        proof: where it holds, makes the proof for the bytes of the ONNX file; None of a word that has none.
         seconds: of the query.
         clocked: whether the clock ended it, and not a count: a faster machine might say more.
     """
@@ -58,7 +62,7 @@ class Settled:
     nodes: int | None = None
     solver_calls: int = 0
     counterexample: torch.Tensor | None = None
-    decided: Decided | CurvedDecided | None = None
+    proof: Callable[[bytes], Proof] | None = None
     seconds: float = 0.0
     clocked: bool = False
 
@@ -127,6 +131,12 @@ class Method(ABC):
         clocked = settled.clocked or (settled.verdict is Verdict.TIMEOUT and not counted)
         return replace(settled, seconds=time.perf_counter() - started, clocked=clocked)
 
+    @staticmethod
+    def held(settled: Settled, judge: Judge, property_: Property, suspect: torch.Tensor | None) -> Settled:
+        """What is settled in exact arithmetic, unless it holds and a float32 evaluation may differ."""
+        unheld = judge.unheld(property_, suspect) if settled.verdict is Verdict.HOLDS else ""
+        return replace(settled, verdict=Verdict.UNKNOWN, reason=unheld) if unheld else settled
+
     def undecided(self, nodes: int, neurons: int, margin: Fraction | None) -> str:
         """Why a search came to an end without a verdict, and how far it came."""
         if time.monotonic() >= self.limits.deadline:
@@ -138,64 +148,24 @@ class Method(ABC):
 
 
 class Search(Method):
-    """Certified branch and bound of ReLU networks."""
+    """Certified branch and bound, under the `name` that the method of ReLU networks has."""
 
-    name = "search"
+    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits, name: str = "search") -> None:
+        self.exact, self._judge, self.limits, self.name = exact, judge, limits, name
 
-    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits) -> None:
-        self.exact, self._judge, self.limits = exact, judge, limits
+    @property
+    def nodes(self) -> int:
+        """See `Method`; of a budget ten times as many for curved activations."""
+        return (_CURVED * self.limits.budget if self.exact.curves else 0) or self.limits.nodes
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """See `Method`."""
         found = decide(self.exact, property_, self._judge, seconds=seconds, nodes=self.nodes, suspect=suspect)
-        neurons, reason = found.unstable_neurons, found.reason
+        reason = found.reason
         if found.verdict is Verdict.TIMEOUT:
-            reason = self.undecided(found.nodes, neurons, found.margin)
-        calls, point = found.programs, found.counterexample
-        return Settled(found.verdict, reason, neurons, found.nodes, calls, point, found)
-
-
-class CurvedSearch(Method):
-    """The same of networks with curved activations, under the `name` that ReLU networks' method has."""
-
-    def __init__(self, network: Network, limits: Limits, name: str = "search") -> None:
-        self._layers, self.limits, self.name = layered(network), limits, name
-        self._replay = Replay(network)
-        self._decider = CurvedDecider(network, self._replay)
-
-    @property
-    def nodes(self) -> int:
-        """See `Method`; of a budget ten times as many."""
-        return _CURVED * self.limits.budget or self.limits.nodes
-
-    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
-        """See `Method`."""
-        found = self._decider.decide(property_, seconds=seconds, nodes=self.nodes, suspect=suspect)
-        verdict, reason = found.verdict, found.reason
-        if verdict is Verdict.TIMEOUT:
             reason = self.undecided(found.nodes, found.neurons, found.margin)
-        elif verdict is Verdict.HOLDS and suspect is not None and self._replay.confirms(property_, suspect):
-            verdict, reason = Verdict.UNKNOWN, ROUNDING_ONLY
-        elif verdict is Verdict.HOLDS and not reach(self._layers, property_) < torch.finfo(torch.float32).max:
-            verdict, reason = Verdict.UNKNOWN, OVERFLOW
-        proven = found if verdict is Verdict.HOLDS else None
-        return Settled(verdict, reason, found.neurons, found.nodes, found.programs, found.counterexample, proven)
-
-
-class Z3(Method):
-    """Exact bounds, then questions to Z3, in a process of its own."""
-
-    name = "z3"
-
-    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits, encoding: Encoding = BEST) -> None:
-        self.limits = limits
-        self._decider = Decider(exact, judge, limit=limits.seconds, deadline=limits.deadline, encoding=encoding)
-
-    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
-        """See `Method`."""
-        found = self._decider.decide(property_, suspect)
-        neurons, calls = found.unstable_neurons, found.solver_calls
-        return Settled(found.verdict, found.reason, neurons, None, calls, found.counterexample)
+        proof = partial(proof_of, found) if found.verdict is Verdict.HOLDS else None
+        return Settled(found.verdict, reason, found.neurons, found.nodes, found.programs, found.counterexample, proof)
 
 
 def method_for(options: Smt, network: Network, bench: Bench, deadline: float) -> Method:
@@ -205,15 +175,17 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
         Unsupported: the method cannot take the network, or it is too large.
     """
     limits = Limits(options.query_time_limit, deadline, options.nodes)
-    _check_inputs(options, math.prod(network.input_shape))  # before weights are read, which takes long
+    inputs = math.prod(network.input_shape)
+    check_size(options, inputs)  # before weights are read, which takes long
     try:
         exact = read(network)
     except Unsupported:
         if options.method in ("z3", "marabou"):
             raise
-        _check_size(options, read_curved(network).maps, "")
-        return CurvedSearch(network, limits, options.method)
-    _check_size(options, exact.maps, "ReLU ")
+        exact = read_curved(network)
+    check_size(options, inputs, exact.neurons, "neurons" if exact.curves else "ReLU neurons")
+    if exact.curves:
+        return Search(exact, Judge(network, exact, bench.seed), limits, options.method)
     _check_reading(exact, network, bench.properties(max(options.eps), options.samples))
     judge = Judge(network, exact, bench.seed)
     if options.method in ("marabou", "portfolio"):
@@ -221,19 +193,18 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
 
         return (Peer if options.method == "marabou" else Portfolio)(exact, judge, limits)
     if options.method == "z3":
+        from pipelines.smt.deciding import Z3
+        from pipelines.smt.encoding import Encoding
+
         return Z3(exact, judge, limits, Encoding(options.encoding))
     return Search(exact, judge, limits)
 
 
-def _check_inputs(options: Smt, inputs: int) -> None:
-    if inputs > options.max_inputs:
-        raise Unsupported(f"{inputs} inputs; max_inputs is {options.max_inputs}")
-
-
-def _check_size(options: Smt, maps: Sequence[Affine], kind: str) -> None:
-    neurons = sum(each.bias.shape[0] for each in maps[:-1])
-    if neurons > options.max_neurons:
-        raise Unsupported(f"{neurons} {kind}neurons; max_neurons is {options.max_neurons}")
+def check_size(options: Smt, inputs: int, neurons: int = 0, kind: str = "neurons") -> None:
+    """Raise Unsupported where a network is larger than the options allow; `kind` is what its neurons are called."""
+    for count, name, what in ((inputs, "max_inputs", "inputs"), (neurons, "max_neurons", kind)):
+        if count > getattr(options, name):
+            raise Unsupported(f"{count} {what}; {name} is {getattr(options, name)}")
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Protocol
@@ -93,32 +93,23 @@ def minimal_distance(
     return _Search(decide, center, asked, domain, Fraction(tolerance), seconds, most_undecided).run(Fraction(greatest))
 
 
+@dataclass
 class _Search:
     """The bracket, and the radii between its ends that were asked about in vain."""
 
-    def __init__(
-        self,
-        decide: Callable[[Property], Decided],
-        center: torch.Tensor,
-        at_center: Property,
-        domain: tuple[float, float],
-        tolerance: Fraction,
-        seconds: float,
-        most_undecided: float,
-    ) -> None:
-        self._decide = decide
-        self._center = center
-        self._at_center = at_center
-        self._domain = domain
-        self._tolerance = tolerance
-        self._started = time.monotonic()
-        self._seconds, self._most_undecided = seconds, most_undecided
-        self._holds: Fraction | None = None
-        self._violated: Fraction | None = None
-        self._counterexample: torch.Tensor | None = None
-        self._undecided: list[Fraction] = []
-        self._questions = 0
-        self._in_vain = 0
+    _decide: Callable[[Property], Decided]
+    _center: torch.Tensor
+    _at_center: Property
+    _domain: tuple[float, float]
+    _tolerance: Fraction
+    _seconds: float
+    _most_undecided: float
+    _holds: Fraction | None = None
+    _violated: Fraction | None = None
+    _counterexample: torch.Tensor | None = None
+    _undecided: list[Fraction] = field(default_factory=list)
+    _questions: int = 0
+    _started: float = field(default_factory=time.monotonic)
 
     def run(self, greatest: Fraction) -> Distance:
         """Both ends first, then what is between."""
@@ -130,7 +121,7 @@ class _Search:
         return self._distance(greatest)
 
     def _more_time(self) -> bool:
-        return time.monotonic() - self._started < self._seconds and self._in_vain < self._most_undecided
+        return time.monotonic() - self._started < self._seconds and len(self._undecided) < self._most_undecided
 
     def _gap(self, greatest: Fraction) -> tuple[Fraction, Fraction] | None:
         """Two neighbours among the radii asked about, further apart than the tolerance: the lowest of those."""
@@ -151,7 +142,6 @@ class _Search:
         elif decided.verdict is Verdict.VIOLATED and decided.counterexample is not None:
             self._found(decided.counterexample, radius)
         else:
-            self._in_vain += 1
             self._undecided.append(radius)
 
     def _found(self, point: torch.Tensor, radius: Fraction) -> None:
@@ -180,7 +170,7 @@ class _Search:
         else:
             decided = violated - (holds or 0) <= self._tolerance
         seconds = time.monotonic() - self._started
-        return Distance(holds, violated, self._counterexample, decided, self._questions, self._in_vain, seconds)
+        return Distance(holds, violated, self._counterexample, decided, self._questions, len(self._undecided), seconds)
 
 
 def between(low: Fraction, high: Fraction) -> Fraction:

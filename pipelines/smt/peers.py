@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -45,19 +45,9 @@ class Opinion:
 
     verdict: Verdict
     reason: str
-    seconds: float
     claimed: Verdict | None = None
     counterexample: torch.Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """See `Opinion`."""
-
-    verdict: Verdict
-    reason: str
-    claimed: Verdict | None = None
-    point: torch.Tensor | None = None
+    seconds: float = 0.0
 
 
 class Marabou:
@@ -90,35 +80,34 @@ class Marabou:
         if property_.center is not None:
             raise Unsupported("Marabou's question is of boxes, and this property is an L2 ball")
         started = time.monotonic()
-        claim = self._claim(property_, started)
-        return Opinion(claim.verdict, claim.reason, time.monotonic() - started, claim.claimed, claim.point)
+        return replace(self._opinion(property_, started), seconds=time.monotonic() - started)
 
-    def _claim(self, property_: Property, started: float) -> _Claim:
+    def _opinion(self, property_: Property, started: float) -> Opinion:
         if not self.installed():
-            return _Claim(Verdict.UNSUPPORTED, MISSING)
+            return Opinion(Verdict.UNSUPPORTED, MISSING)
         if not all(np.isfinite(each).all() for layer in self._layers for each in layer):
-            return _Claim(Verdict.UNSUPPORTED, "a weight is beyond float64")
+            return Opinion(Verdict.UNSUPPORTED, "a weight is beyond float64")
         unsure = None
         for other in (index for index in range(len(self._layers[-1][1])) if index != property_.label):
             reply = self._ask(property_, other, started)
             if reply.end is End.SAT:
                 point = self._moved(property_, reply.values)
                 if point is not None:
-                    return _Claim(Verdict.VIOLATED, "witness confirmed", Verdict.VIOLATED, point)
-                unsure = _Claim(Verdict.UNKNOWN, WITNESS, Verdict.VIOLATED)
+                    return Opinion(Verdict.VIOLATED, "witness confirmed", Verdict.VIOLATED, point)
+                unsure = Opinion(Verdict.UNKNOWN, WITNESS, Verdict.VIOLATED)
             elif reply.end is not End.UNSAT:
                 verdict = Verdict.TIMEOUT if reply.end is End.OUT_OF_TIME else Verdict.UNKNOWN
-                return unsure or _Claim(verdict, f"{reply.end.value}: {reply.reason}".rstrip(": "))
+                return unsure or Opinion(verdict, f"{reply.end.value}: {reply.reason}".rstrip(": "))
         return unsure or self._controlled(self._ask(property_, None, started))
 
-    def _controlled(self, control: Reply) -> _Claim:
+    def _controlled(self, control: Reply) -> Opinion:
         """Every class is unsat: believed of usual weights, if no constraint is sat."""
         if control.end is not End.SAT:
-            return _Claim(Verdict.UNKNOWN, CONTROL.format(answer=control.end.value), Verdict.HOLDS)
+            return Opinion(Verdict.UNKNOWN, CONTROL.format(answer=control.end.value), Verdict.HOLDS)
         if self._least < LEAST_WEIGHT:
             reason = SMALL.format(weight=self._least, least=LEAST_WEIGHT)
-            return _Claim(Verdict.UNKNOWN, reason, Verdict.HOLDS)
-        return _Claim(Verdict.HOLDS, BELIEVED, Verdict.HOLDS)
+            return Opinion(Verdict.UNKNOWN, reason, Verdict.HOLDS)
+        return Opinion(Verdict.HOLDS, BELIEVED, Verdict.HOLDS)
 
     def _ask(self, property_: Property, other: int | None, started: float) -> Reply:
         left = self._limits.seconds - (time.monotonic() - started)

@@ -9,7 +9,6 @@ import torch
 
 from evalsuite import Property, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import OVERFLOW, ROUNDING_ONLY
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.limits import Limits as SolverLimits
 from pipelines.smt.methods import Limits, Method, Search, Settled
@@ -31,7 +30,10 @@ class Peer(Method):
         """See `Method`."""
         if suspect is not None and self._judge.accepts(property_, suspect):
             return Settled(Verdict.VIOLATED, "falsifier", counterexample=suspect)
-        return asked(self._exact, self._judge, property_, suspect, seconds)
+        opinion = Marabou(self._exact, self._judge, SolverLimits(seconds)).decide(property_)
+        reason, point = f"Marabou: {opinion.reason}", opinion.counterexample
+        found = Settled(opinion.verdict, reason, counterexample=point, clocked=True)
+        return self.held(found, self._judge, property_, suspect)
 
 
 class Portfolio(Search):
@@ -40,7 +42,8 @@ class Portfolio(Search):
     What Marabou adds depends on the clock.
     """
 
-    name = "portfolio"
+    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits) -> None:
+        super().__init__(exact, judge, limits, "portfolio")
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """See `Method`."""
@@ -51,23 +54,9 @@ class Portfolio(Search):
             return first
         if not Marabou.installed():
             return replace(first, reason=f"{first.reason}; {MISSING}")
-        second = asked(self.exact, self._judge, property_, suspect, left)
+        second = Peer(self.exact, self._judge, self.limits).query(property_, suspect, left)
         if second.verdict not in (Verdict.HOLDS, Verdict.VIOLATED):
             return replace(first, reason=f"{first.reason}; {second.reason}", clocked=True)
         return replace(
-            first, verdict=second.verdict, reason=second.reason, counterexample=second.counterexample, decided=None,
-            clocked=True,
-        )  # fmt: skip
-
-
-def asked(
-    exact: ExactNetwork, judge: Judge, property_: Property, suspect: torch.Tensor | None, seconds: float
-) -> Settled:
-    """Marabou's opinion, held against what float32 does."""
-    opinion = Marabou(exact, judge, SolverLimits(seconds)).decide(property_)
-    verdict, reason = opinion.verdict, f"Marabou: {opinion.reason}"
-    if verdict is Verdict.HOLDS and suspect is not None and judge.runs_wrong(property_, suspect):
-        verdict, reason = Verdict.UNKNOWN, ROUNDING_ONLY
-    elif verdict is Verdict.HOLDS and judge.may_overflow(property_):
-        verdict, reason = Verdict.UNKNOWN, OVERFLOW
-    return Settled(verdict, reason, counterexample=opinion.counterexample, clocked=True)
+            second, unstable_neurons=first.unstable_neurons, nodes=first.nodes, solver_calls=first.solver_calls
+        )

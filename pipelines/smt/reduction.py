@@ -36,6 +36,45 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Lined:
+    """One layer's activations between lines.
+
+    Args:
+        forms: their inputs z, (neurons, columns before this layer's own).
+        lower: of z, (neurons,).
+        upper: of z, (neurons,).
+        below: slope and start of a line below each, on [lower, upper], each (neurons,).
+        above: the same of a line above.
+    """
+
+    forms: Dyadic
+    lower: Dyadic
+    upper: Dyadic
+    below: tuple[Dyadic, Dyadic]
+    above: tuple[Dyadic, Dyadic]
+
+    def through(self, rows: Dyadic, chosen: Dyadic | None, deadline: float) -> Dyadic:
+        """Rows over the columns up to this layer's outputs, as rows without these: lower bounds of them.
+
+        An output a with coefficient q is replaced by p z + r, where p may be any number, `chosen` or else q times its
+        line's slope, and r is the exact minimum of q times the line less p z.
+        """
+        before = self.forms.shape[1]
+        raised, lowered = rows[:, before:].above_zero(), rows[:, before:].below_zero()
+        slopes = raised * self.below[0] + lowered * self.above[0]
+        constant = raised @ self.below[1] + lowered @ self.above[1]
+        if chosen is not None:
+            rest = slopes - chosen
+            ends = rest * self.lower, rest * self.upper
+            exponent = max(each.exponent for each in ends)
+            least = np.minimum(ends[0].at(exponent), ends[1].at(exponent))
+            constant = constant + Dyadic(least.sum(axis=1), exponent)
+            slopes = Dyadic(np.broadcast_to(chosen.units, slopes.shape), chosen.exponent)
+        made = product(slopes.shortened(), self.forms, deadline)
+        return add_constant(rows[:, :before] + made, constant).shortened()
+
+
+@dataclass(frozen=True, slots=True)
 class Unstable:
     """The unstable neurons of one layer, a = max(z, 0) where z takes both signs.
 
@@ -60,6 +99,12 @@ class Unstable:
         # max(z, 0) is convex: a line that is above it at both ends is above it between them.
         intercept = (-(above * self.lower)).larger(self.upper - above * self.upper)
         return below, above, intercept
+
+    def lined(self) -> Lined:
+        """The same with these lines."""
+        below, above, intercept = self.lines()
+        none = Dyadic.zeros(*below.shape)
+        return Lined(self.forms, self.lower, self.upper, (below, none), (above, intercept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +138,6 @@ class Reduced:
         """The rows of `margins` that the bounds do not prove positive, the least bound first."""
         least = self.least.units.tolist()
         return sorted((row for row, value in enumerate(least) if value <= 0), key=lambda row: least[row])
-
-    def opposite(self) -> Dyadic:
-        """The upper corner of the box, opposite to `corner`: (inputs,)."""
-        exponent = max(self.corner.exponent, self.widths.exponent)
-        units = self.corner.at(exponent).copy()
-        units[self.free] += self.widths.at(exponent)
-        return Dyadic(units, exponent)
 
     def point(self, offsets: Sequence[Fraction]) -> list[Fraction]:
         """The input at t = `offsets`."""
@@ -144,17 +182,12 @@ def reduce_rows(
         OutOfTimeError: the clock of `time.monotonic` is beyond `deadline`.
         ValueError: the box is not one of the network's inputs.
     """
-    check_box(network.maps[0], lower, upper)
-    widths = upper - lower
-    free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
-    widths = widths[free].shortened()
-    first = network.maps[0]
-    constant = (first.weight @ lower + first.bias)[:, None]
-    forms = side_by_side([constant, first.weight[:, free]]).shortened()
+    free, widths, forms = entered(network.maps[0], lower, upper)
     layers: list[Unstable] = []
     bounds: list[Bounds] = []
     for depth, following in enumerate(network.maps[1:]):
-        found = _bounds(forms, layers, widths, deadline)
+        low, high = ends_of(forms, [each.lined() for each in layers], widths, deadline)
+        found = Bounds(low.shortened(), high.shortened())
         kept, unstable = _relu(forms, found, depth)
         outputs = product(following.weight, kept, deadline)
         if unstable is not None:
@@ -163,25 +196,32 @@ def reduce_rows(
         bounds.append(found)
         forms = add_constant(outputs, following.bias).shortened()
     margins = add_constant(product(rows.weight, forms, deadline), rows.bias).shortened()
-    least = least_values(margins, layers, widths, deadline)
+    least = least_values(margins, [each.lined() for each in layers], widths, deadline)
     return Reduced(lower, free, widths, tuple(layers), margins, least, tuple(bounds))
 
 
-def bound_rows(network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> Reduced:
-    """What interval arithmetic alone knows, which is quick: no neurons to split, and margins that are their bounds."""
+def bound_rows(network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> Dyadic:
+    """What interval arithmetic alone knows of each row, (rows,), which is quick."""
     check_box(network.maps[0], lower, upper)
+    low, high = lower, upper
+    for depth, each in enumerate((*network.maps, rows)):
+        plus, minus = each.weight.above_zero(), each.weight.below_zero()
+        if depth and each is not rows:
+            low, high = low.above_zero(), high.above_zero()
+        low, high = plus @ low + minus @ high + each.bias, plus @ high + minus @ low + each.bias
+    return low.shortened()
+
+
+def entered(first: Affine, lower: Dyadic, upper: Dyadic) -> tuple[NDArray[np.intp], Dyadic, Dyadic]:
+    """The inputs that the box [lower, upper] lets vary, their widths, and what the first map makes, over [1, t].
+
+    Raises ValueError where the box is not one of the map's inputs.
+    """
+    check_box(first, lower, upper)
     widths = upper - lower
     free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
-    low, high = lower, upper
-    bounds: list[Bounds] = []
-    for each in (*network.maps, rows):
-        plus, minus = each.weight.above_zero(), each.weight.below_zero()
-        if bounds:
-            low, high = (low.above_zero(), high.above_zero()) if each is not rows else (low, high)
-        low, high = plus @ low + minus @ high + each.bias, plus @ high + minus @ low + each.bias
-        bounds.append(Bounds(low.shortened(), high.shortened()))
-    constant = side_by_side([low[:, None], Dyadic.zeros(low.shape[0], len(free))])
-    return Reduced(lower, free, widths[free].shortened(), (), constant, low, tuple(bounds[:-2]))
+    constant = (first.weight @ lower + first.bias)[:, None]
+    return free, widths[free].shortened(), side_by_side([constant, first.weight[:, free]]).shortened()
 
 
 def check_box(first: Affine, lower: Dyadic, upper: Dyadic) -> None:
@@ -193,11 +233,12 @@ def check_box(first: Affine, lower: Dyadic, upper: Dyadic) -> None:
         raise ValueError("the box is reversed: lower > upper")
 
 
-def _bounds(forms: Dyadic, layers: Sequence[Unstable], widths: Dyadic, deadline: float) -> Bounds:
+def ends_of(forms: Dyadic, layers: Sequence[Lined], widths: Dyadic, deadline: float) -> tuple[Dyadic, Dyadic]:
+    """Lower and upper bounds of forms over the box, each (forms,)."""
     count = forms.shape[0]
     both = Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
     least = least_values(both, layers, widths, deadline)
-    return Bounds(least[:count].shortened(), -least[count:].shortened())
+    return least[:count], -least[count:]
 
 
 def _relu(forms: Dyadic, bounds: Bounds, depth: int) -> tuple[Dyadic, Unstable | None]:
@@ -211,15 +252,15 @@ def _relu(forms: Dyadic, bounds: Bounds, depth: int) -> tuple[Dyadic, Unstable |
     return kept, Unstable(forms[split].shortened(), lower, upper, depth, split)
 
 
-def least_values(rows: Dyadic, layers: Sequence[Unstable], widths: Dyadic, deadline: float = math.inf) -> Dyadic:
-    """A lower bound of each row over the box, (rows,): neurons replaced by lines, last layer first."""
+def least_values(
+    rows: Dyadic, layers: Sequence[Lined], widths: Dyadic, deadline: float = math.inf, chosen: Dyadic | None = None
+) -> Dyadic:
+    """A lower bound of each row over the box, (rows,): outputs replaced, last layer first; see `Lined.through`."""
+    end = sum(each.forms.shape[0] for each in layers)
     for layer in reversed(layers):
-        before = layer.forms.shape[1]
-        below, above, intercept = layer.lines()
-        raised, lowered = rows[:, before:].above_zero(), rows[:, before:].below_zero()
-        slopes = (raised * below + lowered * above).shortened()
-        made = product(slopes, layer.forms, deadline)
-        rows = add_constant(rows[:, :before] + made, lowered @ intercept).shortened()
+        start = end - layer.forms.shape[0]
+        rows = layer.through(rows, None if chosen is None else chosen[start:end], deadline)
+        end = start
     return rows[:, 0] + rows[:, 1:].below_zero() @ widths
 
 

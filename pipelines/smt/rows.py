@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from evalsuite import Direction, Metric, Verdict
-from pipelines.smt.deciding import JOB_ENDS
-from pipelines.smt.methods import BY_BOUNDS, Settled
+from pipelines.smt.methods import BY_BOUNDS, JOB_ENDS, Settled
 
 Setting = dict[str, str | int | float | bool]
 _DECIDED = (Verdict.HOLDS, Verdict.VIOLATED)

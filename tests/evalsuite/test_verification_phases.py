@@ -28,7 +28,7 @@ from evalsuite.verification.onnx_reader import graph_of
 from evalsuite.verification.phases import PhaseSearch
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.specification import Box, Case, Constraint, Specification
-from evalsuite.verification.witness import Judge
+from evalsuite.verification.witness import Witnesses
 
 
 def residual(seed: int, inputs: int, width: int, outputs: int) -> Graph:
@@ -93,7 +93,7 @@ def answer_of(
         if steps > most:
             raise TimeoutError
 
-    attack = Attack(graph, asked, Judge(asked, (model, graph)), seed=0, check=lambda: None)
+    attack = Attack(graph, asked, Witnesses(asked, model.SerializeToString()), seed=0, check=lambda: None)
     try:
         search = kind(graph, asked.cases[0].box, list(enumerate(asked.cases)), attack, check)
         if search.run() is not None:
@@ -270,7 +270,7 @@ def test_a_search_that_was_not_run_to_its_end_proves_nothing(tmp_path: Path) -> 
     model, graph = file_of(module_of(0, 2, 6, 6, 1), 2, tmp_path / "m.onnx")
     case = Case(around(2), (at_most(-1e6, (0, 1)),))
     asked = Specification(2, 1, (case,))
-    attack = Attack(graph, asked, Judge(asked, (model, graph)), seed=0, check=lambda: None)
+    attack = Attack(graph, asked, Witnesses(asked, model.SerializeToString()), seed=0, check=lambda: None)
     for kind in (PhaseSearch, Bisection):
         search = kind(graph, case.box, [(0, case)], attack, lambda: None)
         assert search.run(until=0.0) is None
@@ -315,7 +315,7 @@ def test_phases_of_two_networks_at_once(seed: int, tmp_path: Path) -> None:
         box, distance = around(2), share * apart
         cases = tuple(Case(box, (at_most(-distance, (0, sign), (1, -sign)),)) for sign in (1, -1))
         asked = Specification(2, 2, cases)
-        judge = Judge(asked, (model, graph), (other, beside))
+        judge = Witnesses(asked, model.SerializeToString(), other.SerializeToString())
         attack = Attack(both, asked, judge, seed=0, check=lambda: None)
         search = PhaseSearch(both, box, list(enumerate(cases)), attack, lambda: None)
         found = Answer.SAT if search.run() is not None else Answer.UNSAT if search.proven else Answer.UNKNOWN

@@ -14,8 +14,7 @@ from torch.nn import functional
 from evalsuite import Metric, Network, Property, Unsupported, Verdict
 from pipelines.bounds import Bounds
 from pipelines.prune.exact import ExactPrune
-from pipelines.smt.exact_network import layered, reach, read
-from pipelines.smt.search.curved_network import read_curved
+from pipelines.smt.reading import layered, reach, read, read_curved
 from pipelines.swap_certificate import Certificate
 
 Function = Callable[[torch.Tensor], torch.Tensor]

@@ -20,11 +20,14 @@ from torch import nn
 from evalsuite import Bench, Data, Network, Outcome, Property, Replay, Split, Unsupported, Verdict, falsify
 from evalsuite.testing import check_stage
 from pipelines.smt import Smt
-from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import EXACT_ONLY, OVERFLOW, ROUNDING_ONLY, Decider, Decision
+from pipelines.smt.counterexample import OVERFLOW, ROUNDING_ONLY, Judge
+from pipelines.smt.deciding import EXACT_ONLY, Z3
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.encoding import Finding, ask
-from pipelines.smt.exact_network import read
+from pipelines.smt.encoding import ask
+from pipelines.smt.limits import End
+from pipelines.smt.methods import Limits as QueryLimits
+from pipelines.smt.methods import Settled
+from pipelines.smt.reading import read
 from pipelines.smt.reduction import reduce_network
 
 
@@ -45,11 +48,11 @@ def box(lower: list[float], upper: list[float], label: int = 0) -> Property:
     return Property(0, label, float((high - low).max()) / 2, low, high)
 
 
-def decide(network: Network, property_: Property, *, search: bool = False, limit: float = 30.0) -> Decision:
+def decide(network: Network, property_: Property, *, search: bool = False, limit: float = 30.0) -> Settled:
     exact = read(network)
-    decider = Decider(exact, Judge(network, exact, 0), limit=limit, deadline=time.monotonic() + 60)
+    decider = Z3(exact, Judge(network, exact, 0), QueryLimits(limit, time.monotonic() + 60))
     suspect = falsify(network.module, [property_], seed=0)[0] if search else None
-    return decider.decide(property_, suspect)
+    return decider.query(property_, suspect, 1.0)
 
 
 def random_network(widths: list[int], seed: int) -> Network:
@@ -176,7 +179,7 @@ def test_a_hook_on_small_logits_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [2**32 - 1, 2**32, 2**32 + 1])
 def test_the_greatest_limits_do_not_wrap_around(steps: int) -> None:
     reduced = reduce_network(read(absolute(1.0, 0.0, 0.25)), box([-1.0], [0.5]))
-    assert ask(reduced, 0, bits=10, steps=steps, seconds=2**32 / 1000).finding is Finding.IMPOSSIBLE
+    assert ask(reduced, 0, bits=10, steps=steps, seconds=2**32 / 1000).end is End.UNSAT
 
 
 def plain_encoding(network: Network, property_: Property) -> str:
@@ -230,10 +233,10 @@ def test_random_networks_against_a_plain_encoding_and_samples(
 def test_the_solver_without_help_finds_the_exact_answer(bits: int | None) -> None:
     reduced = reduce_network(read(absolute(1.0, 0.0, 0.25)), box([-1.0], [0.5]))
     answer = ask(reduced, 0, bits=bits, steps=10**7, seconds=10)
-    assert answer.finding is Finding.IMPOSSIBLE
+    assert answer.end is End.UNSAT
     reduced = reduce_network(read(absolute(3.0, 1.0, 0.0)), box([-1.0], [0.5]))
     answer = ask(reduced, 0, bits=None, steps=10**7, seconds=10)
-    assert reduced.point(answer.offsets) == [Fraction(1, 3)]
+    assert reduced.point([Fraction(each) for each in answer.values]) == [Fraction(1, 3)]
 
 
 def test_bounds_contain_every_sampled_pre_activation() -> None:
@@ -382,12 +385,12 @@ def test_the_limits_of_time_are_honoured(network: Callable[..., Network], bench:
     )
     row = hard.open_margins()[-1]
     answer = ask(hard, row, bits=None, steps=10**12, seconds=0.5)
-    assert answer.finding is Finding.OUT_OF_TIME
+    assert answer.end is End.OUT_OF_TIME
     few = [ask(hard, row, bits=10, steps=20_000, seconds=60) for _ in range(2)]
-    assert few[0].finding is Finding.OUT_OF_STEPS
+    assert few[0].end is End.OUT_OF_STEPS
     assert few[0] == few[1]
-    late = Decider(exact, Judge(trained, exact, 0), limit=5.0, deadline=time.monotonic())
-    undecided = [late.decide(each, None) for each in place.properties(0.15, 4)]
+    late = Z3(exact, Judge(trained, exact, 0), QueryLimits(5.0, time.monotonic()))
+    undecided = [late.query(each, None, 1.0) for each in place.properties(0.15, 4)]
     assert {each.reason for each in undecided} == {"the job's time limit is near"}
     assert {each.verdict for each in undecided} == {Verdict.TIMEOUT}
 

@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from evalsuite import export_onnx, open_onnx, read_vnnlib, run_onnx
 from evalsuite.cli import app
 from evalsuite.verification.proofs import ProofError, check_proof
-from pipelines.smt.querying import Answered, answer
+from pipelines.smt.answered import Answered
+from pipelines.smt.querying import answer
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +76,7 @@ def test_known_answers(tmp_path: Path, rest: float, expected: str) -> None:
         assert proven(found, model, tmp_path)
     else:
         assert found.witness is not None
-        (x,), (y,) = found.witness
+        (x,), (y,) = found.witness.inputs, found.witness.outputs
         assert -1 <= x <= 0.5
         assert y <= 0
         assert found.write(tmp_path / "none.json") == "no proof was written: the answer is sat"
@@ -101,13 +102,13 @@ def test_disjuncts_conjunctions_and_boxes(tmp_path: Path) -> None:
     found = answer(model, both, 5)
     assert found.answer == "unsat"
     assert proven(found, model, tmp_path)
-    assert len(found.decided[0].trees) == 2
+    assert len(found.proofs[0].args[0].trees) == 2
     one = property_of(tmp_path / "p.vnnlib", box, 2, "(and (<= Y_0 0.5) (>= Y_1 2.5))")
     found = answer(model, one, 5)
     assert found.answer == "sat"
     assert found.witness is not None
-    assert found.witness[1][0] <= 0.5
-    assert found.witness[1][1] >= 2.5
+    assert found.witness.outputs[0] <= 0.5
+    assert found.witness.outputs[1] >= 2.5
 
 
 def test_a_trained_network_agrees_with_its_proof_and_with_the_witness(tmp_path: Path) -> None:
@@ -127,9 +128,9 @@ def test_a_trained_network_agrees_with_its_proof_and_with_the_witness(tmp_path: 
             assert proven(found, tmp_path / "m.onnx", tmp_path)
         else:
             assert found.witness is not None
-            outputs = run_onnx(session, torch.tensor(found.witness[0]).reshape(1, 2, 2)).flatten().tolist()
-            assert outputs == found.witness[1]
-            assert read_vnnlib(file).satisfied(*found.witness)
+            outputs = run_onnx(session, torch.tensor(found.witness.inputs).reshape(1, 2, 2)).flatten().tolist()
+            assert outputs == list(found.witness.outputs)
+            assert read_vnnlib(file).satisfied(list(found.witness.inputs), list(found.witness.outputs))
     assert answers[0] == "unsat"
     assert answers[-1] == "sat"
 
@@ -240,7 +241,7 @@ def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
         (["--onnx", "p.vnnlib", "--vnnlib", "p.vnnlib"], "p.vnnlib: not an ONNX network"),
         (["--onnx", "m.onnx", "--vnnlib", "two.vnnlib"], "declares 2 X_i"),
         (["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--timeout", "0"], "--timeout is a number of seconds > 0"),
-        (["--onnx", "exp.onnx", "--vnnlib", "p.vnnlib"], "Exp"),
+        (["--onnx", "exp.onnx", "--vnnlib", "p.vnnlib"], "(exp): it is neither affine nor exactly a known activation"),
         (
             ["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--proof", "none/p.json"],
             "none/p.json: its folder does not exist; name a file to write",

@@ -16,7 +16,7 @@ from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.smt.equivalence_quantized import Agreement, same_class
 from pipelines.smt.integer.network import IntegerNetwork as Read
 from pipelines.smt.integer.reading import read_integer_onnx
-from pipelines.smt.search import CurvedDecider
+from tests.pipelines.test_smt_search_cases import decider
 
 INPUTS, HIDDEN, CLASSES = 5, 7, 3
 
@@ -41,7 +41,7 @@ def test_the_time_limit_of_a_curved_network_holds_before_the_first_bound() -> No
     torch.manual_seed(0)
     layers = [nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 2)]
     asked = Property.robustness(torch.full((64,), 0.5), sample=0, label=0, eps=0.5, domain=(0.0, 1.0))
-    smooth = CurvedDecider(Network("curved", nn.Sequential(*layers).eval(), (64,), 2)).decide(asked, seconds=0.01)
+    smooth = decider(Network("curved", nn.Sequential(*layers).eval(), (64,), 2))(asked, seconds=0.01)
     assert (smooth.verdict, smooth.margin) == (Verdict.TIMEOUT, None)
 
 

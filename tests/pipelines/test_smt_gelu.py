@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -13,14 +14,14 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from evalsuite import LambdaGELU, Network, Property, Unsupported, Verdict, falsify
+from pipelines.smt.counterexample import MARGIN
 from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.reading import read_curved
 from pipelines.smt.reduction import label_margins
-from pipelines.smt.search import CurvedDecider
-from pipelines.smt.search.curved_decision import MARGIN
-from pipelines.smt.search.curved_network import forward, read_curved
+from pipelines.smt.search.decision import Decided
 from pipelines.smt.search.exploring import Finding, multipliers
 from pipelines.smt.search.intervals import Intervals, IntervalSpace
-from tests.pipelines.test_smt_search_cases import around, box, chain, decide_exactly, linear, of, samples
+from tests.pipelines.test_smt_search_cases import around, box, chain, decide_exactly, decider, linear, of, samples
 
 ACTIVATIONS = (nn.GELU, LambdaGELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Hardswish, nn.ReLU)
 
@@ -110,9 +111,9 @@ def test_a_known_distance() -> None:
     # logits (gelu(x), gelu(1/2)) by the bias: equal at x = 1/2, as gelu rises from -0.75 on
     half = float(torch.nn.functional.gelu(torch.tensor(0.5, dtype=torch.float64)))
     network = of(linear([[1.0]], [0.0]), nn.GELU(), linear([[1.0], [0.0]], [0.0, half]))
-    decider = CurvedDecider(network)
+    decide = decider(network)
     for lower, expected in ((0.501, "holds"), (0.499, "violated")):
-        decided = decider.decide(box([lower], [2.0]), seconds=20.0)
+        decided = decide(box([lower], [2.0]), seconds=20.0)
         assert decided.verdict.value == expected
         if decided.counterexample is None:
             assert 0 < decided.margin < 0.002
@@ -124,7 +125,7 @@ def test_too_close_to_call_is_no_verdict() -> None:
     # logits (gelu(x) + gelu(-x), 0): not below 0, and 0 at x = 0 alone
     hidden = linear([[1.0], [-1.0]], [0.0, 0.0])
     network = of(hidden, nn.GELU(), linear([[1.0, 1.0], [0.0, 0.0]], [0.0, 0.0]))
-    decided = CurvedDecider(network).decide(box([-0.5], [1.0]), seconds=20.0, nodes=400)
+    decided = decider(network)(box([-0.5], [1.0]), seconds=20.0, nodes=400)
     assert decided.verdict in (Verdict.UNKNOWN, Verdict.TIMEOUT)
     assert decided.reason in (Finding.NUMERICAL.value, Finding.OUT_OF_NODES.value)
     root = spaces(network, box([-0.5], [1.0])).least[0]
@@ -138,7 +139,7 @@ def test_relu_by_intervals_and_by_phases_agree() -> None:
         network = chain([2, 8, 8, 3], seed)
         property_ = around(network, 0.7, seed)
         by_phases = decide_exactly(network, property_).verdict
-        assert CurvedDecider(network).decide(property_, seconds=30.0).verdict is by_phases
+        assert decider(network)(property_, seconds=30.0).verdict is by_phases
         seen.add(by_phases)
     assert seen == {Verdict.HOLDS, Verdict.VIOLATED}
 
@@ -161,66 +162,66 @@ def trained(activation: type[nn.Module], *hidden: int) -> tuple[Network, torch.T
 
 
 @cache
-def decider_of(activation: type[nn.Module], *hidden: int) -> CurvedDecider:
-    return CurvedDecider(trained(activation, *hidden)[0])
+def decider_of(activation: type[nn.Module], *hidden: int) -> Callable[..., Decided]:
+    return decider(trained(activation, *hidden)[0])
 
 
 @pytest.mark.parametrize("activation", [nn.GELU, LambdaGELU])
 @pytest.mark.slow
 def test_trained_digits(activation: type[nn.Module]) -> None:
     network, inputs, targets = trained(activation, 16)
-    decider, read = decider_of(activation, 16), read_curved(network)
+    decide, read = decider_of(activation, 16), read_curved(network)
     seen = []
     for sample, eps in ((0, 0.05), (1, 0.08), (2, 0.1), (3, 0.08), (4, 0.1)):
         label = int(targets[sample])
         property_ = Property.robustness(inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0))
-        decided = decider.decide(property_, seconds=60.0)
+        decided = decide(property_, seconds=60.0)
         seen.append(decided.verdict)
         if decided.verdict is Verdict.HOLDS:
             assert decided.margin > 0
             assert falsify(network.module, [property_], seed=0) == [None]
             points = samples(property_, 300, sample).numpy()
-            logits = np.array([forward(read, point) for point in points])
+            logits = read.in_float32(points)[0]
             rest = logits[:, [label]] - np.delete(logits, label, axis=1)
             assert rest.min() >= float(decided.margin)
         else:
             assert decided.counterexample is not None
             assert property_.contains(decided.counterexample)
             assert int(network.module(decided.counterexample[None]).argmax()) != label
-            logits = forward(read, decided.counterexample.double().numpy())
+            logits = read.in_float32(decided.counterexample.double().numpy()[None])[0][0]
             assert logits[label] - np.delete(logits, label).max() < -MARGIN
     assert set(seen) == {Verdict.HOLDS, Verdict.VIOLATED}
 
 
 def test_limits_leave_the_best_proven_margin() -> None:
     _, inputs, targets = trained(nn.GELU, 16)
-    decider = decider_of(nn.GELU, 16)
+    decide = decider_of(nn.GELU, 16)
     property_ = Property.robustness(inputs[0], sample=0, label=int(targets[0]), eps=0.3, domain=(0.0, 1.0))
-    decided = decider.decide(property_, seconds=1e-9)
+    decided = decide(property_, seconds=1e-9)
     assert (decided.verdict, decided.reason) == (Verdict.TIMEOUT, Finding.OUT_OF_TIME.value)
     assert decided.margin is None
     harder = Property.robustness(inputs[2], sample=2, label=int(targets[2]), eps=0.12, domain=(0.0, 1.0))
-    few = decider.decide(harder, seconds=60.0, nodes=1)
+    few = decide(harder, seconds=60.0, nodes=1)
     assert (few.verdict, few.reason) == (Verdict.TIMEOUT, Finding.OUT_OF_NODES.value)
-    assert len(few.margins) == 9
+    assert len(few.trees) == 9
     assert few.margin is not None
     assert few.margin < 0
     with pytest.raises(ValueError, match="nodes must be >= 1, got 0"):
-        decider.decide(property_, seconds=1.0, nodes=0)
+        decide(property_, seconds=1.0, nodes=0)
     with pytest.raises(ValueError, match=r"seconds must be > 0, got -1\.0"):
-        decider.decide(property_, seconds=-1.0)
+        decide(property_, seconds=-1.0)
     ball = Property.robustness(inputs[0], sample=0, label=0, eps=0.3, domain=(0.0, 1.0), norm="l2")
     with pytest.raises(Unsupported, match="L2 ball"):
-        decider.decide(ball, seconds=1.0)
+        decide(ball, seconds=1.0)
 
 
 def test_what_has_no_lines_or_is_no_chain_is_refused() -> None:
     with pytest.raises(Unsupported, match=r"layer '1' \(Softmax\)"):
-        CurvedDecider(of(linear([[1.0]], [0.0]), nn.Softmax(1), linear([[1.0], [0.0]], [0.0, 0.0])))
+        read_curved(of(linear([[1.0]], [0.0]), nn.Softmax(1), linear([[1.0], [0.0]], [0.0, 0.0])))
     hooked = chain([2, 4, 2], 0, nn.GELU)
     hooked.module.register_forward_hook(lambda module, inputs, output: output.flip(1))
     with pytest.raises(Unsupported, match="forward hooks"):
-        CurvedDecider(hooked)
+        read_curved(hooked)
 
 
 @pytest.mark.slow
@@ -228,12 +229,12 @@ def test_most_gelu_queries_are_decided() -> None:
     verdicts = []
     for hidden in ((16,), (16, 16)):
         _, inputs, targets = trained(nn.GELU, *hidden)
-        decider = decider_of(nn.GELU, *hidden)
+        decide = decider_of(nn.GELU, *hidden)
         for eps in (0.03, 0.05, 0.08, 0.1):
             for sample in range(7):
                 label = int(targets[sample])
                 property_ = Property.robustness(inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0))
-                verdicts.append(decider.decide(property_, seconds=240.0).verdict)
+                verdicts.append(decide(property_, seconds=240.0).verdict)
     decided = [each for each in verdicts if each in (Verdict.HOLDS, Verdict.VIOLATED)]
     assert len(verdicts) == 56
     assert len(decided) >= 51

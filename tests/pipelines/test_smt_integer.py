@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from pipelines.quantize.integer.network import (
 )
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.quantize.integer.smooth import make_table
-from pipelines.smt.integer import bounds, encoding, guide
+from pipelines.smt import Smt
+from pipelines.smt.integer import bounds, guide
 from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.measuring import COUNTEREXAMPLES, measure_integer
 from pipelines.smt.integer.network import IntegerNetwork as Read
@@ -35,6 +37,7 @@ from pipelines.smt.integer.query import Query, box_of_property, box_of_steps
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.search import Limits, search
 from pipelines.smt.integer.steps import Runs, tabulate
+from tests.pipelines import integers_by_z3
 
 BYTE = Grid(1 / 255, 0, 0, 255)
 
@@ -251,7 +254,7 @@ def test_the_search_alone_finds_and_proves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("theory", ["integers", "bit-vectors"])
 @pytest.mark.parametrize("table", [False, True])
-def test_z3_agrees(tmp_path: Path, theory: encoding.Theory, table: bool) -> None:
+def test_z3_agrees(tmp_path: Path, theory: integers_by_z3.Theory, table: bool) -> None:
     path = written(tmp_path / "n.onnx", (5, 5, 3), 8, table=table)
     read = read_integer_onnx(path)
     rng = np.random.default_rng(8)
@@ -262,8 +265,8 @@ def test_z3_agrees(tmp_path: Path, theory: encoding.Theory, table: bool) -> None
         others = [each for each in range(3) if each != query.label]
         reachable = False
         for other in others:
-            answer = encoding.ask(read, query, region, other, theory=theory, steps=2**31, seconds=60)
-            assert answer.finding is not encoding.Finding.OUT_OF_STEPS
+            answer = integers_by_z3.ask(read, query, region, other, theory=theory, steps=2**31, seconds=60)
+            assert answer.finding is not integers_by_z3.Finding.OUT_OF_STEPS
             if answer.point is not None:
                 logits = in_runtime(path, answer.point[None])[0]
                 assert logits[query.label] <= logits[other]
@@ -276,12 +279,12 @@ def test_z3_agrees(tmp_path: Path, theory: encoding.Theory, table: bool) -> None
 def test_a_line_for_z3_is_the_function() -> None:
     function = lambda z: np.clip((z * 20321 + 77777) >> 22, 0, 255)  # noqa: E731
     (runs,) = tabulate(function, np.array([-200]), np.array([800]))
-    line = encoding.line_of(runs)
+    line = integers_by_z3.line_of(runs)
     assert line is not None
     assert line.factor < 20321
     z = np.arange(-200, 801)
     assert np.array_equal(np.clip((z * line.factor + line.start) >> line.bits, 0, 255), function(z))
-    assert encoding.line_of(Runs(np.array([0, 5]), np.array([4, 9]), np.array([3, 1]))) is None
+    assert integers_by_z3.line_of(Runs(np.array([0, 5]), np.array([4, 9]), np.array([3, 1]))) is None
 
 
 def test_ties_violate_unless_the_first_class_wins(tmp_path: Path) -> None:
@@ -412,7 +415,7 @@ def small(bench: Any, seed: int = 0) -> tuple[Network, Bench]:
 
 def test_measuring(bench: Any) -> None:
     network, made = small(bench)
-    metrics = measure_integer(network, made, steps=(0, 1), samples=6, seconds=0.3)
+    metrics = measure_integer(Smt(steps=(0, 1), samples=6, integer_time_limit=0.3), network, made).metrics
     read = read_integer_onnx(network.deployed or Path())
     inputs = read.input.integers(made.data.test.inputs[:6].numpy())
     margins = [int(read.margins(inputs[i : i + 1], int(made.data.test.targets[i]))[0]) for i in range(6)]
@@ -440,25 +443,16 @@ def test_measuring(bench: Any) -> None:
 
 def test_measuring_refuses_and_names(bench: Any) -> None:
     network, made = small(bench)
-    for options, text in (
-        ({"steps": ()}, "steps must name radii"),
-        ({"steps": (1, 1)}, "none of them twice"),
-        ({"steps": (-1,)}, "steps must be >= 0, got -1"),
-        ({"samples": 0}, "samples must be >= 1, got 0"),
-        ({"seconds": 0.0}, "seconds must be > 0, got 0.0"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            measure_integer(network, made, **options)  # type: ignore[arg-type]
     with pytest.raises(Unsupported, match="a step that quantizes must come before"):
-        measure_integer(Network("n", network.module, (64,), 10), made)
+        measure_integer(Smt(), Network("n", network.module, (64,), 10), made)
     with pytest.raises(Unsupported, match="unlike the network"):
-        measure_integer(Network("n", network.module, (64,), 9, deployed=network.deployed), made)
+        measure_integer(Smt(), Network("n", network.module, (64,), 9, deployed=network.deployed), made)
 
 
 def test_the_end_of_the_job_is_a_timeout(bench: Any) -> None:
     network, _ = small(bench)
     late = bench("digits-mlp", epochs=1, time_limit=0.0)
-    metrics = measure_integer(network, late, steps=(1,), samples=3)
+    metrics = measure_integer(Smt(steps=(1,), samples=3), network, late).metrics
     verdicts = [each for each in metrics if each.name == "robustness"]
     assert {each.verdict for each in verdicts} == {Verdict.TIMEOUT}
     assert {each.reason for each in verdicts} == {"the job's time limit is near"}
@@ -474,8 +468,9 @@ def test_what_the_quantize_stage_writes(bench: Any, network: Any) -> None:
     handed_on = outcome.network
     assert handed_on is not None
     with pytest.raises(Unsupported, match="rescales in floats"):
-        measure_integer(handed_on, made)
-    metrics = measure_integer(handed_on, made, steps=(2,), samples=6, seconds=0.3, path=outcome.artefacts["integer"])
+        measure_integer(Smt(), replace(handed_on, integer=None), made)
+    options = Smt(steps=(2,), samples=6, integer_time_limit=0.3)
+    metrics = measure_integer(options, replace(handed_on, integer=outcome.artefacts["integer"]), made).metrics
     read = read_integer_onnx(outcome.artefacts["integer"])
     rng = np.random.default_rng(0)
     verdicts = [each for each in metrics if each.name == "robustness"]

@@ -18,9 +18,10 @@ from torch import nn
 
 from evalsuite import Network, Property, Verdict
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import Decider
-from pipelines.smt.exact_network import read
+from pipelines.smt.deciding import Z3
 from pipelines.smt.limits import End, Limits, Reply, Solver, shared
+from pipelines.smt.methods import Limits as QueryLimits
+from pipelines.smt.reading import read
 
 SMALL = "(declare-const x Real)(assert (> x 0.0))(assert (< (* 3.0 x) 1.0))"
 NEVER = SMALL + "(assert (> x 7.0))"
@@ -204,7 +205,7 @@ def test_bad_limits(options: dict[str, float]) -> None:
         Limits(**options)  # type: ignore[arg-type]
 
 
-def wide(memory: int) -> tuple[Decider, Property]:
+def wide(memory: int) -> tuple[Z3, Property]:
     """A property that takes a solver days and much more than 16 MiB, and its decider."""
     torch.manual_seed(0)
     widths = [16, 32, 32, 4]
@@ -215,12 +216,12 @@ def wide(memory: int) -> tuple[Decider, Property]:
     label = int(network.module(center[None]).argmax())
     property_ = Property.robustness(center, sample=0, label=label, eps=0.5, domain=(-1.0, 1.0))
     judge = Judge(network, exact, 0)
-    return Decider(exact, judge, limit=120.0, deadline=time.monotonic() + 200, memory=memory), property_
+    return Z3(exact, judge, QueryLimits(120.0, time.monotonic() + 200), memory=memory), property_
 
 
 def test_a_decider_says_what_the_solver_ran_out_of() -> None:
     decider, property_ = wide(16)
-    decision = decider.decide(property_, None)
+    decision = decider.query(property_, None, 1.0)
     assert (decision.verdict, decision.solver_calls) == (Verdict.UNKNOWN, 1)
     assert decision.reason == f"memory limit of 16 MiB reached with {decision.unstable_neurons} unstable neurons"
 
@@ -237,7 +238,7 @@ def test_a_decider_goes_on_where_the_solver_crashed() -> None:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    decision = decider.decide(property_, None)
+    decision = decider.query(property_, None, 1.0)
     killer.join()
     assert decision.verdict is Verdict.UNKNOWN
     assert decision.reason == "the solver failed: the solver's process ended with SIGSEGV"

@@ -14,9 +14,10 @@ from torch import nn
 
 from evalsuite import Network, Property, Verdict, falsify
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import Decider
-from pipelines.smt.exact_network import read
+from pipelines.smt.deciding import Z3
+from pipelines.smt.methods import Limits as QueryLimits
 from pipelines.smt.minimal import Decided, between, minimal_distance, nearest_above
+from pipelines.smt.reading import read
 
 
 @dataclass
@@ -44,8 +45,8 @@ def search(decide: Callable[[Property], Decided], center: float = 0.0, **options
 
 def decider_of(network: Network) -> Callable[[Property], Decided]:
     exact = read(network)
-    decider = Decider(exact, Judge(network, exact, 0), limit=30.0, deadline=time.monotonic() + 60)
-    return lambda property_: decider.decide(property_, falsify(network.module, [property_], seed=0)[0])
+    decider = Z3(exact, Judge(network, exact, 0), QueryLimits(30.0, time.monotonic() + 60))
+    return lambda property_: decider.query(property_, falsify(network.module, [property_], seed=0)[0], 1.0)
 
 
 def test_a_distance_known_by_hand() -> None:

@@ -15,19 +15,20 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.plain import ask_plainly, plain_question
 from evalsuite import Network, Property, Unsupported, Verdict, falsify
 from pipelines.bounds.propagation import Propagation
 from pipelines.smt import peers
-from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import EXACT_ONLY, ROUNDING_ONLY, Decider
-from pipelines.smt.encoding import Encoding, Finding, answered, ask, question, solve
-from pipelines.smt.exact_network import ExactNetwork, read
-from pipelines.smt.limits import Limits
+from pipelines.smt.counterexample import ROUNDING_ONLY, Judge
+from pipelines.smt.deciding import EXACT_ONLY, Z3
+from pipelines.smt.encoding import Encoding, ask, question, solve
+from pipelines.smt.exact_network import ExactNetwork
+from pipelines.smt.limits import End, Limits
 from pipelines.smt.methods import Limits as JobLimits
 from pipelines.smt.methods import Search
 from pipelines.smt.peers import Marabou
-from pipelines.smt.plain import ask_plainly, plain_question
 from pipelines.smt.portfolio import Peer, Portfolio
+from pipelines.smt.reading import read
 from pipelines.smt.reduction import reduce_network
 from pipelines.smt.search.decision import decide as decide_by_search
 
@@ -113,7 +114,7 @@ def heard(network: Network, properties: list[Property], marabou_limit: float = 1
     propagation = Propagation(network)
     certified = {method: propagation.bounds(properties, method).margins.amin(1) > 0 for method in ("ibp", "crown")}
     suspects = falsify(network.module, properties, seed=0)
-    decider = Decider(exact, judge, limit=60.0, deadline=time.monotonic() + 600)
+    decider = Z3(exact, judge, JobLimits(60.0, time.monotonic() + 600))
     marabou = Marabou(exact, judge, Limits(marabou_limit))
     found = []
     for i, property_ in enumerate(properties):
@@ -123,15 +124,15 @@ def heard(network: Network, properties: list[Property], marabou_limit: float = 1
         suspect = suspects[i]
         if suspect is not None and judge.accepts(property_, suspect):
             said.hear("pgd", Verdict.VIOLATED)
-        by_z3 = decider.decide(property_, None)
+        by_z3 = decider.query(property_, None, 1.0)
         assert by_z3.verdict in (Verdict.HOLDS, Verdict.VIOLATED) or by_z3.reason == EXACT_ONLY
         said.hear("z3", by_z3.verdict)
         searched = decide_by_search(exact, property_, judge, seconds=60.0)
         said.hear("search", searched.verdict)
         plainly = ask_plainly(exact, property_, limits=Limits(120))
-        said.hear("plain z3", Verdict.HOLDS if plainly.finding is Finding.IMPOSSIBLE else Verdict.UNKNOWN)
-        if plainly.finding is Finding.POSSIBLE:
-            check_model(exact, property_, plainly.offsets)
+        said.hear("plain z3", Verdict.HOLDS if plainly.end is End.UNSAT else Verdict.UNKNOWN)
+        if plainly.end is End.SAT:
+            check_model(exact, property_, [Fraction(each) for each in plainly.values])
             assert by_z3.verdict is not Verdict.HOLDS
         if Marabou.installed():
             said.hear("marabou", marabou.decide(property_).verdict)
@@ -184,31 +185,31 @@ def test_no_two_verifiers_contradict_each_other_in_hundreds_of_queries(first: in
 
 
 def test_all_encodings_say_the_same() -> None:
-    findings: Counter[tuple[Finding, Finding]] = Counter()
+    findings: Counter[tuple[End, End]] = Counter()
     for seed in (100, 108, 110):  # with questions of both answers
         network = random_network(seed)
         exact = read(network)
         for property_ in random_properties(network, seed, 3):
             plain = {
-                ask_plainly(exact, property_, limits=Limits(60), encoding=each).finding
+                ask_plainly(exact, property_, limits=Limits(60), encoding=each).end
                 for each in Encoding
                 if not each.triangle
             }
             reduced = reduce_network(exact, property_)
-            plain.add(ask_plainly(exact, property_, limits=Limits(60), bounds=reduced.bounds).finding)
+            plain.add(ask_plainly(exact, property_, limits=Limits(60), bounds=reduced.bounds).end)
             assert len(plain) == 1
             possible = False
             for row in reduced.open_margins():
                 limits = {"steps": 10**9, "seconds": 60.0}
-                answers = {ask(reduced, row, bits=None, encoding=each, **limits).finding for each in Encoding}
+                answers = {ask(reduced, row, bits=None, encoding=each, **limits).end for each in Encoding}
                 assert len(answers) == 1
                 (finding,) = answers
-                possible = possible or finding is Finding.POSSIBLE
+                possible = possible or finding is End.SAT
                 for each in Encoding:
-                    rounded = ask(reduced, row, bits=4, encoding=each, **limits).finding
-                    assert rounded is Finding.POSSIBLE or finding is Finding.IMPOSSIBLE
+                    rounded = ask(reduced, row, bits=4, encoding=each, **limits).end
+                    assert rounded is End.SAT or finding is End.UNSAT
                     findings[finding, rounded] += 1
-            assert possible == (plain == {Finding.POSSIBLE})
+            assert possible == (plain == {End.SAT})
     assert len(findings) >= 2
 
 
@@ -218,7 +219,7 @@ def test_questions_are_smt_lib_that_another_parser_reads_back() -> None:
     (property_,) = random_properties(network, 7, 1)
     text = plain_question(exact, property_, Encoding.OR)
     names = [f"x{index}" for index in range(property_.lower.numel())]
-    once = answered(solve(text, names, Limits(30)))
+    once = solve(text, names, Limits(30))
     assert once == ask_plainly(exact, property_, limits=Limits(30), encoding=Encoding.OR)
     assert text.count("(declare-const x") == len(names)
     reduced = reduce_network(exact, property_)
@@ -240,7 +241,7 @@ def test_balls_are_refused_by_all() -> None:
     center = torch.zeros(network.input_shape)
     ball = Property.robustness(center, sample=0, label=0, eps=0.1, domain=DOMAIN, norm="l2")
     for ask_it in (
-        lambda: Decider(exact, judge, limit=1.0, deadline=time.monotonic() + 9).decide(ball, None),
+        lambda: Z3(exact, judge, JobLimits(1.0, time.monotonic() + 9)).query(ball, None, 1.0),
         lambda: ask_plainly(exact, ball),
         lambda: Marabou(exact, judge).decide(ball),
     ):
@@ -278,7 +279,7 @@ def test_marabou_is_believed_under_control_only() -> None:
         label = int(network.module(center[None]).argmax())
         property_ = Property.robustness(center, sample=0, label=label, eps=0.3, domain=DOMAIN)
         opinion = Marabou(exact, judge, Limits(20)).decide(property_)
-        decision = Decider(exact, judge, limit=20.0, deadline=time.monotonic() + 60).decide(property_, None)
+        decision = Z3(exact, judge, JobLimits(20.0, time.monotonic() + 60)).query(property_, None, 1.0)
         reasons[opinion.reason.split(" like ")[0]] += 1
         if opinion.verdict in (Verdict.HOLDS, Verdict.VIOLATED):
             assert opinion.verdict is decision.verdict or decision.reason in (EXACT_ONLY, ROUNDING_ONLY)
@@ -328,7 +329,7 @@ def test_a_portfolio_asks_marabou_what_the_search_leaves_open() -> None:
         assert found.verdict is alone.verdict is verdict
         assert found.reason == alone.reason
         assert found.reason.startswith("Marabou: ")
-        assert (found.decided, found.counterexample is None) == (None, verdict is Verdict.HOLDS)
+        assert (found.proof, found.counterexample is None) == (None, verdict is Verdict.HOLDS)
         count += 1
     assert count >= 2
 

@@ -15,11 +15,12 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from evalsuite import Network, ProofError, Property, Replay, Unsupported, Verdict, check_proof
+from evalsuite import Network, ProofError, Property, Unsupported, Verdict, check_proof, open_onnx
 from pipelines.smt import Smt
+from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.equivalence_quantized import same_class
-from pipelines.smt.exact_network import Affine, ExactNetwork, read, read_maps
+from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.integer.deciding import decide as decide_integers
 from pipelines.smt.integer.network import Grid, IntegerNetwork, Layer
 from pipelines.smt.integer.query import Query
@@ -27,13 +28,13 @@ from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.steps import tabulate
 from pipelines.smt.methods import Settled
 from pipelines.smt.minimal import minimal_distance
+from pipelines.smt.proving import proof_of, write_proof
 from pipelines.smt.querying import answer
+from pipelines.smt.reading import read, read_curved, read_file
 from pipelines.smt.reduction import bound_rows, label_margins, reduce_rows
-from pipelines.smt.search import CurvedDecider, Decided, decide_rows, proof_of, write_proof
-from pipelines.smt.search.attack import Descent
-from pipelines.smt.search.chain import read_chain
-from pipelines.smt.search.decision import TOO_MANY
+from pipelines.smt.search.decision import TOO_MANY, Decided, decide, decide_rows
 from tests.pipelines.test_smt import bench_of
+from tests.pipelines.test_smt_search_cases import decider
 
 EYE, NONE, FIVE = np.eye(2, dtype=np.float32), np.zeros(2, np.float32), np.array([5, 0], np.float32)
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -82,7 +83,6 @@ def local_function() -> onnx.ModelProto:
 
 
 MISREAD: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
-    "hidden output": (lambda: model(LAYERS, PLAIN, outputs=["z"]), "the output 'z' is not the chain's last tensor"),
     "two outputs": (lambda: model(LAYERS, PLAIN, outputs=["z", "y"]), "1 inputs and 2 outputs"),
     "two inputs": (lambda: model(LAYERS, PLAIN, inputs=["x", "q"]), "2 inputs and 1 outputs"),
     "local function": (local_function, "functions of its own, as 'Relu'"),
@@ -92,14 +92,14 @@ MISREAD: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
             [node("MatMul", "x w", "z"), node("Relu", "z", "h"), node("MatMul", "h v", "y")],
             {"w": EYE, "v": EYE}, shape=(1, 2, 2), out_shape=(1, 2, 2),
         ),
-        "must take a vector of 4 numbers",
+        "acts on shape .2, 2.; only vectors are read exactly",
     ),
     "Flatten": (
         lambda: model(
             [node("Flatten", "x", "f", axis=2), node("Gemm", "f w b", "z", transB=1), *LAYERS[1:]], PLAIN,
             shape=(1, 2, 2), out_shape=(2, 2),
         ),
-        "axis = 2 is not read",
+        "only layers in a row are read here",
     ),
     "batch": (
         lambda: model(LAYERS, {**PLAIN, "b": np.array([[5], [-5]], np.float32)}, shape=(2, 2), out_shape=(2, 2)),
@@ -107,21 +107,30 @@ MISREAD: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     ),
     "column bias": (
         lambda: model(LAYERS, {**PLAIN, "b": np.array([[5], [-5]], np.float32)}),
-        r"a bias of shape \(2, 1\) for 2 outputs",
+        r"node '#0' \(Gemm\): malformed, or not read",
     ),
-    "scalar bias": (
-        lambda: model(SCALAR, {"w": EYE, "v": EYE, "s": np.array([1], np.float32)}),
-        r"node 'z' \(Add\): a bias of shape \(1,\)",
-    ),
-    "beside": (lambda: model([LAYERS[0], node("Relu", "x", "h"), LAYERS[2]], PLAIN), "is beside it"),
 }  # fmt: skip
+READ: dict[str, onnx.ModelProto] = {
+    "hidden output": model(LAYERS, PLAIN, outputs=["z"]),
+    "scalar bias": model(SCALAR, {"w": EYE, "v": EYE, "s": np.array([1], np.float32)}),
+    "beside": model([LAYERS[0], node("Relu", "x", "h"), LAYERS[2]], PLAIN),
+    "composed": model([LAYERS[0], node("Gemm", "z v c", "y", transB=1)], PLAIN),
+}
 
 
 @pytest.mark.parametrize("case", MISREAD)
 def test_a_file_that_says_something_else_than_its_operators_in_order_is_refused(case: str) -> None:
     make, message = MISREAD[case]
     with pytest.raises(Unsupported, match=message):
-        read_chain(make().SerializeToString())
+        read_file(make().SerializeToString())
+
+
+@pytest.mark.parametrize("case", READ)
+def test_a_file_is_read_as_onnx_runtime_runs_it(case: str) -> None:
+    content = READ[case].SerializeToString()
+    points = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
+    (expected,) = open_onnx(content).run(None, {"x": points})
+    assert read_file(content).in_float32(points.astype(np.float64))[0] == pytest.approx(expected, abs=1e-6)
 
 
 def property_file(path: Path, box: Sequence[tuple[float, float]], outputs: int, *asserted: str) -> Path:
@@ -137,10 +146,10 @@ def test_what_onnx_runtime_computes_is_what_was_read(tmp_path: Path, monkeypatch
     onnx.save(model(LAYERS, PLAIN), tmp_path / "m.onnx")
     file = property_file(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 2, "(<= Y_0 -1)")
     assert answer(tmp_path / "m.onnx", file, 20).answer == "unsat"
-    right = read_chain((tmp_path / "m.onnx").read_bytes())
+    right = read_file((tmp_path / "m.onnx").read_bytes())
     first, last = right.maps
     wrong = ExactNetwork((first, Affine(last.weight, last.bias + Dyadic.of(np.array([2.0**-10, 0.0])))))
-    monkeypatch.setattr("pipelines.smt.querying.read_chain", lambda _: wrong)
+    monkeypatch.setattr("pipelines.smt.querying.read_file", lambda _: wrong)
     with pytest.raises(Unsupported, match=r"m\.onnx: ONNX Runtime computes .* and its layers give"):
         answer(tmp_path / "m.onnx", file, 20)
 
@@ -188,19 +197,21 @@ def test_rounding_in_float64_is_no_counterexample(monkeypatch: pytest.MonkeyPatc
     # h = gelu(z) is z to more places than floats have: the products, of about 2^39, cancel, and 2^-20 is left
     p, q, k = 1025, 1365, 8191
     hidden = linear([[p * k * 2.0**-20], [q * k * 2.0**-20]], [0.0, 0.0])
-    monkeypatch.setattr(Descent, "margin", lambda *_: -(2.0**-13))  # an error in the last place
     for rest, expected in ((2.0**-20, Verdict.HOLDS), (-1000.0, Verdict.VIOLATED)):
         smooth = network(hidden, nn.GELU(), linear([[float(q), float(-p)], [0.0, 0.0]], [rest, 0.0]))
         point = torch.tensor([1.25e7])
         box = Property.robustness(point, sample=0, label=0, eps=0.0, domain=(0.0, 2e7))
-        found = CurvedDecider(smooth, _Agreeing(smooth)).decide(box, seconds=5, suspect=point)
+        exact = read_curved(smooth)
+        with monkeypatch.context() as patched:  # an error in the last place
+            patched.setattr(ExactNetwork, "in_float32", lambda *_: (np.array([[-(2.0**-13), 0.0]]), None))
+            found = decide(exact, box, _Agreeing(smooth, exact, 0), seconds=5, suspect=point)
         assert found.verdict in (expected, Verdict.UNKNOWN) if rest > 0 else found.verdict is expected
 
 
-class _Agreeing(Replay):
+class _Agreeing(Judge):
     """Float32 is wrong by rounding alone at many of these points: whether at this one is not what is asked."""
 
-    def confirms(self, property_: Property, point: torch.Tensor) -> bool:
+    def runs_wrong(self, property_: Property, point: torch.Tensor) -> bool:
         return property_.contains(point)
 
 
@@ -235,7 +246,7 @@ class _Nothing:
 
 
 def decided_of(content: bytes, ends: tuple[list[float], list[float]], seconds: float = 20) -> Decided:
-    exact = read_chain(content)
+    exact = read_file(content)
     lower, upper = (Dyadic.of(np.array(each)) for each in ends)
     count = exact.classes
     rows = Affine(Dyadic.identity(count), Dyadic.zeros(count))
@@ -255,7 +266,7 @@ def alike() -> tuple[bytes, Decided]:
 def test_halves_in_the_same_words_are_not_one() -> None:
     content, decided = alike()
     assert decided.verdict is Verdict.HOLDS
-    proof = proof_of(decided, read_chain(content), content)
+    proof = proof_of(decided, content)
     statement = check_proof(proof, content)
     assert statement.leaves == 2
     assert statement.bounds[0] > 0
@@ -272,11 +283,11 @@ def test_a_default_is_never_listed(tmp_path: Path) -> None:
     ).SerializeToString()  # fmt: skip
     decided = decided_of(content, ([-1.0, -1.0], [1.0, 1.0]))
     assert decided.verdict is Verdict.HOLDS
-    write_proof(decided, read_chain(content), content, tmp_path / "p.json")
+    write_proof(proof_of(decided, content), content, tmp_path / "p.json")
     proof = json.loads((tmp_path / "p.json").read_text())
     leaves = [leaf for tree in proof["trees"] for leaf in _leaves(tree)]
     listed = sum(len(leaf["p"]) for leaf in leaves)
-    assert 0 < listed < decided.unstable_neurons * len(leaves)
+    assert 0 < listed < decided.neurons * len(leaves)
 
 
 def _leaves(tree: dict[str, Any]) -> list[dict[str, Any]]:
@@ -287,9 +298,9 @@ def test_no_proof_is_written_that_the_checker_refuses(tmp_path: Path, monkeypatc
     content, decided = alike()
     monkeypatch.setattr("evalsuite.verification.proofs._WORK", 10)
     with pytest.raises(ProofError, match="more than 10 products"):
-        check_proof(proof_of(decided, read_chain(content), content), content)
+        check_proof(proof_of(decided, content), content)
     with pytest.raises(Unsupported, match=r"refused by its checker: .*more than 10 products"):
-        write_proof(decided, read_chain(content), content, tmp_path / "p.json")
+        write_proof(proof_of(decided, content), content, tmp_path / "p.json")
     assert not (tmp_path / "p.json").exists()
 
 
@@ -299,7 +310,7 @@ def test_long_weights_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
     for tiny in (1.0, 2.0**-120):
         arrays["w"] = np.array([[1, tiny], [0, 1]], np.float32)
         content = model(LAYERS, arrays).SerializeToString()
-        proof = proof_of(decided_of(content, ([1.0, 1.0], [2.0, 2.0])), read_chain(content), content)
+        proof = proof_of(decided_of(content, ([1.0, 1.0], [2.0, 2.0])), content)
         # The least limit under which it is checked.
         for limit in range(8, 4000, 8):
             monkeypatch.setattr("evalsuite.verification.proofs._WORK", limit)
@@ -357,16 +368,17 @@ def wide(count: int) -> bytes:
 
 def test_without_time_only_interval_arithmetic_speaks() -> None:
     decided = decided_of(wide(300), ([-1.0, -1.0], [1.0, 1.0]), seconds=1e-9)
-    assert (decided.verdict, decided.programs, decided.reduced.layers) == (Verdict.TIMEOUT, 0, ())
+    assert (decided.verdict, decided.programs, decided.space) == (Verdict.TIMEOUT, 0, None)
     assert decided.margin < 0
     assert not any(tree.is_closed() for tree in decided.trees)
 
 
 def test_interval_arithmetic_is_looser_and_true() -> None:
-    exact = read_chain(wide(9))
+    exact = read_file(wide(9))
     lower, upper = Dyadic.of(np.array([-0.25, 0.5])), Dyadic.of(np.array([0.25, 0.75]))
     rows = Affine(Dyadic.of(np.array([[1.0, -2.0], [-1.0, 0.0]])), Dyadic.of(np.array([0.5, 0.0])))
-    loose, tight = (each(exact, lower, upper, rows).least.fractions() for each in (bound_rows, reduce_rows))
+    loose = bound_rows(exact, lower, upper, rows).fractions()
+    tight = reduce_rows(exact, lower, upper, rows).least.fractions()
     generator = np.random.default_rng(1)
     for _ in range(50):
         y = exact.logits([Fraction(float(v)) for v in generator.uniform([-0.25, 0.5], [0.25, 0.75])])
@@ -387,7 +399,7 @@ def test_time_ends_the_reading_and_the_cases(tmp_path: Path) -> None:
     cases = " ".join(f"(and (<= Y_0 {-i}) (<= Y_1 {-i}))" for i in range(2, 300))
     file = property_file(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 2, f"(or {cases})")
     found = answer(tmp_path / "m.onnx", file, 1e-9)
-    assert (found.answer, found.decided) == ("timeout", ())
+    assert (found.answer, found.proofs) == ("timeout", ())
     assert "while the property is read" in found.reason
 
 
@@ -433,12 +445,9 @@ def test_real_questions_are_of_their_network() -> None:
     ends = Dyadic.zeros(3)
     with pytest.raises(ValueError, match=r"\(3,\) and \(3,\) ends, for a network of 2 inputs"):
         reduce_rows(exact, ends, ends, label_margins(2, 0))
-    curved = CurvedDecider(
-        smooth := network(linear([[1.0], [2.0]], [0.0, 0.0]), nn.GELU(), linear([[1.0, 0.0]] * 2, [1.0, 0.0])),
-        _Agreeing(smooth),
-    )
+    smooth = network(linear([[1.0], [2.0]], [0.0, 0.0]), nn.GELU(), linear([[1.0, 0.0]] * 2, [1.0, 0.0]))
     with pytest.raises(ValueError, match="got 5"):
-        curved.decide(Property(0, 5, 0.0, torch.zeros(1).double(), torch.zeros(1).double()), seconds=1)
+        decider(smooth)(Property(0, 5, 0.0, torch.zeros(1).double(), torch.zeros(1).double()), seconds=1)
 
 
 def test_a_point_that_satisfies_a_conjunction_is_found(tmp_path: Path) -> None:
@@ -449,8 +458,8 @@ def test_a_point_that_satisfies_a_conjunction_is_found(tmp_path: Path) -> None:
     found = answer(tmp_path / "m.onnx", file, 20)
     assert (found.answer, found.reason) == ("sat", "falsifier")
     assert found.witness is not None
-    assert found.witness[1][0] <= 0.5
-    assert found.witness[1][1] <= -0.48
+    assert found.witness.outputs[0] <= 0.5
+    assert found.witness.outputs[1] <= -0.48
     never = property_file(tmp_path / "n.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.25) (<= Y_1 -0.48))")
     assert answer(tmp_path / "m.onnx", never, 20).answer == "unknown"
 
@@ -472,15 +481,15 @@ def test_an_activation_that_is_there_twice_is_read_twice(method: Any, tmp_path: 
     outcome = Smt(eps=(0.45,), samples=1, method=method).run(shared, bench)
     (found,) = [each.verdict for each in outcome.metrics if each.name == "robustness"]
     assert found is not Verdict.HOLDS
-    assert len(read(shared).maps) == len(read_maps(shared, lambda layer: layer is act)[1]) + 1 == 3
+    assert len(read(shared).maps) == 3
 
 
 @pytest.mark.slow
 def test_curves_that_are_there_twice_are_read_twice() -> None:
     act = nn.GELU()
     asked = Property.robustness(torch.tensor([0.3]), sample=0, label=0, eps=0.2, domain=(0.0, 1.0))
-    shared, copied = (CurvedDecider(bump(act, each)).decide(asked, seconds=5.0) for each in (act, nn.GELU()))
-    assert shared.margins == copied.margins
+    shared, copied = (decider(bump(act, each))(asked, seconds=5.0) for each in (act, nn.GELU()))
+    assert [each.bound() for each in shared.trees] == [each.bound() for each in copied.trees]
 
 
 def test_layers_that_are_changed_from_outside_are_refused() -> None:
@@ -555,4 +564,4 @@ def test_a_subclass_of_an_activation_is_not_taken_for_it(kind: Any) -> None:
 
     capped = network(linear([[1.0]], [0.0]), Capped(), linear([[1.0], [0.0]], [0.0, 2.5]))
     with pytest.raises(Unsupported, match=r"layer '1' .Capped."):
-        CurvedDecider(capped)
+        read_curved(capped)

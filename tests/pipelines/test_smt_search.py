@@ -14,13 +14,15 @@ from torch import nn
 
 from evalsuite import Network, Property, Unsupported, Verdict
 from evalsuite.verification.proofs import check_proof
-from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import OVERFLOW, ROUNDING_ONLY
+from pipelines.smt.counterexample import OVERFLOW, ROUNDING_ONLY, Judge
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.exact_network import Affine, read
+from pipelines.smt.exact_network import Affine
+from pipelines.smt.proving import proof_of
+from pipelines.smt.reading import read
 from pipelines.smt.reduction import Reduced, reduce_network
-from pipelines.smt.search import decide, margin, proof_of
+from pipelines.smt.search import margin
 from pipelines.smt.search.certificate import certify
+from pipelines.smt.search.decision import decide
 from pipelines.smt.search.exploring import Finding, multipliers
 from pipelines.smt.search.phases import PhaseSpace
 from pipelines.smt.search.vertex import solve_vertex
@@ -83,7 +85,7 @@ def test_known_adversarial_distance(eps: float, expected: str) -> None:
 )
 def test_two_phases_that_bounds_cannot_settle(rest: float, expected: Verdict, reason: str) -> None:
     decided = decide_exactly(absolute(1.0, 0.0, rest), box([-1.0], [0.5]))
-    assert (decided.verdict, decided.reason, decided.unstable_neurons) == (expected, reason, 2)
+    assert (decided.verdict, decided.reason, decided.neurons) == (expected, reason, 2)
     if expected is Verdict.HOLDS:
         assert 0 < decided.margin <= Fraction(rest)
 
@@ -141,7 +143,7 @@ def agree(network: Network, property_: Property) -> str:
     assert (decided.margin > 0) == (decided.verdict is Verdict.HOLDS)
     if decided.verdict is Verdict.HOLDS:
         content = onnx_of(network)
-        check_proof(proof_of(decided, read(network), content), content)
+        check_proof(proof_of(decided, content), content)
     logits = nn.Sequential(*network.module).double()(samples(property_, 600, 0)).detach()
     network.module.float()
     rest = logits[:, property_.label, None] - logits
@@ -305,7 +307,7 @@ def test_the_search_is_anytime_and_counts_its_nodes() -> None:
         assert (decided.verdict, decided.reason) == (Verdict.TIMEOUT, Finding.OUT_OF_NODES.value)
         assert decided.nodes <= nodes + 1
         bounds.append(decided.margin)
-    assert bounds[0] == min(decided.reduced.least.fractions())
+    assert bounds[0] == min(decided.space.reduced.least.fractions())
     assert bounds[0] < bounds[-1] <= 0
     assert bounds == sorted(bounds)
 
@@ -349,7 +351,7 @@ def test_ascents_decide_what_programs_leave_open(few_programs: None) -> None:
     assert all_.verdict is Verdict.HOLDS
     assert all_.nodes > 300
     content = onnx_of(network)
-    statement = check_proof(proof_of(all_, read(network), content), content)
+    statement = check_proof(proof_of(all_, content), content)
     assert statement.leaves > 100
 
 

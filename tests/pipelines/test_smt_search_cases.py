@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,10 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from evalsuite import Network, Property, open_onnx, run_onnx
+from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.exact_network import Affine, ExactNetwork, read
+from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.reading import read, read_curved
 from pipelines.smt.reduction import label_margins
-from pipelines.smt.search import Decided, decide_rows
+from pipelines.smt.search.decision import Decided, decide, decide_rows
 
 KINDS = ("plain", "quarters", "integers", "tiny", "twins", "constant")
 
@@ -114,6 +117,12 @@ def decide_exactly(
     asked = rows or label_margins(exact.classes, property_.label)
     judge = ExactJudge(exact, property_, asked)
     return decide_rows(exact, lower, upper, asked, judge, seconds=seconds, nodes=nodes)
+
+
+def decider(network: Network) -> Callable[..., Decided]:
+    """Decides properties of a network with curved activations."""
+    exact = read_curved(network)
+    return partial(decide, exact, judge=Judge(network, exact, 0))
 
 
 def onnx_of(network: Network) -> bytes:

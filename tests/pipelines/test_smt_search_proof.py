@@ -15,9 +15,8 @@ from torch import nn
 
 from evalsuite import Network, Unsupported, Verdict, export_onnx
 from evalsuite.verification.proofs import ProofError, check_proof
-from pipelines.smt.exact_network import read
-from pipelines.smt.search import proof_of, write_proof
-from pipelines.smt.search.chain import equal, read_chain
+from pipelines.smt.proving import proof_of, write_proof
+from pipelines.smt.reading import read, read_file
 from pipelines.smt.search.proof import canonical
 from tests.pipelines.test_smt_search_cases import around, box, chain, decide_exactly, linear, of, onnx_of
 
@@ -33,7 +32,7 @@ def searched() -> tuple[Network, Any, bytes]:
     decided = decide_exactly(network, around(network, 0.7, 18))
     assert (decided.verdict, decided.reason) == (Verdict.HOLDS, "search")
     content = onnx_of(network)
-    return network, proof_of(decided, read(network), content), content
+    return network, proof_of(decided, content), content
 
 
 def test_a_searched_proof_is_accepted_as_a_file_too(tmp_path: Path) -> None:
@@ -43,7 +42,7 @@ def test_a_searched_proof_is_accepted_as_a_file_too(tmp_path: Path) -> None:
     assert leaves - len(proof["trees"]) == json.dumps(proof["trees"]).count('"neuron"') > 10
     decided = decide_exactly(network, around(network, 0.05, 18))
     path = tmp_path / "proof.json"
-    write_proof(decided, read(network), content, path)
+    write_proof(proof_of(decided, content), content, path)
     check_proof(json.loads(path.read_text()), content)
     for name in ("split", "bound", "multiplier"):
         with pytest.raises(ProofError):
@@ -84,7 +83,7 @@ def test_a_proof_by_hand() -> None:
     network = of(hidden, nn.ReLU(), linear([[1.0, 1.0], [0.0, 0.0]], [0.25, 0.0]))
     decided = decide_exactly(network, box([-1.0], [0.5]))
     content = onnx_of(network)
-    proof = proof_of(decided, read(network), content)
+    proof = proof_of(decided, content)
     check_proof(proof, content)
     assert proof["network"] == {"sha256": hashlib.sha256(content).hexdigest(), "inputs": 1, "layers": [2, 2]}
     assert proof["box"] == {"lower": ["-1"], "upper": ["1p-1"]}
@@ -106,7 +105,7 @@ def test_only_what_holds_has_a_proof() -> None:
     decided = decide_exactly(network, around(network, 0.7, 4))
     assert decided.verdict is Verdict.VIOLATED
     with pytest.raises(ValueError, match="only what holds has a proof, and the verdict is violated"):
-        proof_of(decided, read(network), onnx_of(network))
+        proof_of(decided, onnx_of(network))
 
 
 def test_a_proof_is_of_one_file() -> None:
@@ -118,7 +117,7 @@ def test_a_proof_is_of_one_file() -> None:
     with torch.no_grad():
         network.module[0].weight[0, 0] -= 2.0**-20
     with pytest.raises(Unsupported, match="does not say the network that was verified"):
-        proof_of(decided, read(network), changed_file)
+        proof_of(decided, changed_file)
 
 
 def test_the_exported_file_of_a_trained_network_is_read(tmp_path: Path) -> None:
@@ -127,9 +126,9 @@ def test_the_exported_file_of_a_trained_network_is_read(tmp_path: Path) -> None:
     network = Network("flat", nn.Sequential(*layers, nn.Linear(5, 3)).eval(), (2, 2), 3)
     path = tmp_path / "network.onnx"
     export_onnx(network.module, network.input_shape, path)
-    assert equal(read_chain(path.read_bytes()), read(network))
+    assert read_file(path.read_bytes()).equals(read(network))
     decided = decide_exactly(network, around(network, 0.01, 0))
-    check_proof(proof_of(decided, read(network), path.read_bytes()), path.read_bytes())
+    check_proof(proof_of(decided, path.read_bytes()), path.read_bytes())
 
 
 def test_a_batch_normalisation_has_no_proof(tmp_path: Path) -> None:
@@ -142,4 +141,4 @@ def test_a_batch_normalisation_has_no_proof(tmp_path: Path) -> None:
     decided = decide_exactly(network, around(network, 0.001, 0))
     assert decided.verdict is Verdict.HOLDS
     with pytest.raises(Unsupported, match=r"proof needs|does not say"):
-        proof_of(decided, read(network), path.read_bytes())
+        proof_of(decided, path.read_bytes())

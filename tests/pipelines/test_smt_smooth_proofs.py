@@ -29,11 +29,11 @@ from evalsuite.cli import app
 from evalsuite.verification import smooth_proofs
 from evalsuite.verification.smooth_proofs import SmoothProofError, check_smooth_proof, recompute_smooth_proof
 from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.exact_network import ExactNetwork
+from pipelines.smt.proving import proof_of
+from pipelines.smt.reading import read_curved, read_file
 from pipelines.smt.reduction import label_margins
-from pipelines.smt.search import curved_proof_of
-from pipelines.smt.search.curved_chain import read_curved_chain
-from pipelines.smt.search.curved_decision import decide_curved_rows
-from pipelines.smt.search.curved_network import CurvedNetwork, forward, read_curved
+from pipelines.smt.search.decision import decide_rows
 from tests.pipelines.test_smt_search_cases import around, chain
 
 Json = dict[str, Any]
@@ -91,10 +91,12 @@ class Blind:
     def confirmed(self, point: Any, /) -> torch.Tensor | None:
         return None
 
+    near = confirmed
+
 
 @dataclass(frozen=True)
 class Case:
-    network: CurvedNetwork
+    network: ExactNetwork
     content: bytes
     proof: Json
 
@@ -110,11 +112,11 @@ def case_of(seed: int, activation: str, eps: float = 0.4) -> Case | None:
     read = read_curved(network)
     lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
     rows = label_margins(3, property_.label)
-    found = decide_curved_rows(read, lower, upper, rows, Blind(), seconds=60.0, nodes=60)
+    found = decide_rows(read, lower, upper, rows, Blind(), seconds=60.0, nodes=60)
     if found.verdict is not Verdict.HOLDS:
         return None
     content = written(network)
-    return Case(read, content, curved_proof_of(found, content))
+    return Case(read, content, proof_of(found, content))
 
 
 def splits(tree: Json) -> int:
@@ -351,10 +353,11 @@ def test_the_checker_stands_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "silu", "lambda-gelu", "swish"])
 def test_the_search_reads_the_file_like_the_network(activation: str) -> None:
     network = chain([3, 6, 5, 3], 1, ACTIVATIONS[activation])  # type: ignore[arg-type]
-    own, found = read_curved(network), read_curved_chain(written(network))
+    own, found = read_curved(network), read_file(written(network))
     assert all(curve.hardness == other.hardness for curve, other in zip(own.curves, found.curves, strict=True))
-    for point in np.random.default_rng(0).normal(size=(20, 3)):
-        assert forward(found, point) == pytest.approx(forward(own, point), rel=1e-14)
+    points = np.random.default_rng(0).normal(size=(20, 3))
+    assert found.in_float32(points)[0] == pytest.approx(own.in_float32(points)[0], rel=1e-14)
+    assert found.equals(own)
 
 
 def test_the_command_decides_and_proves_smooth_networks(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,15 @@ from evalsuite.testing import check_stage
 from evalsuite.verification.proofs import check_proof
 from evalsuite.verification.smooth_proofs import check_smooth_proof
 from pipelines.smt import EncodingName, MethodName, Smt
-from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import JOB_ENDS, ROUNDING_ONLY
+from pipelines.smt.counterexample import ROUNDING_ONLY, Judge
+from pipelines.smt.deciding import JOB_ENDS
 from pipelines.smt.evidence import Evidence
-from pipelines.smt.exact_network import Affine, read
+from pipelines.smt.exact_network import Affine
 from pipelines.smt.integer.reading import read_integer_onnx
-from pipelines.smt.methods import CurvedSearch, Limits, Search
+from pipelines.smt.methods import Limits, Search
+from pipelines.smt.proving import proof_of
+from pipelines.smt.reading import read, read_curved
 from pipelines.smt.rows import rows, setting_of
-from pipelines.smt.search import CurvedDecided, Decided
 from tests.pipelines.test_smt import absolute, bench_of, box, diagonal, linear, of, random_network
 from tests.pipelines.test_smt_integer import written
 
@@ -133,21 +135,20 @@ def test_what_the_checker_refuses_does_not_hold(tmp_path: Path) -> None:
     search = Search(exact, Judge(network, exact, 0), Limits(5.0, time.monotonic() + 60))
     property_ = box([-1.0], [0.5])
     settled = search.settle(property_, None)
-    evidence = Evidence(tmp_path, network, exact, time.monotonic() + 60)
-    assert evidence.check(property_, settled).verdict is Verdict.HOLDS
-    assert isinstance(settled.decided, Decided)
-    leaf = next(settled.decided.trees[0].leaves())
+    evidence = Evidence.of_module(tmp_path, network, time.monotonic() + 60)
+    assert evidence.check("first", settled).verdict is Verdict.HOLDS
+    leaf = next(settled.proof.args[0].trees[0].leaves())
     leaf.proven += 1
-    refused = evidence.check(property_, settled)
+    refused = evidence.check("second", settled)
     assert (refused.verdict, "refuses its proof" in refused.reason) == (Verdict.UNKNOWN, True)
     checked, size = evidence.metrics(setting_of(0.75, "search"))
     assert (checked.value, checked.reason[:16]) == (1, "1 of 2 without: ")
     assert (size.value or 0) > 0
     with zipfile.ZipFile(evidence.path) as archive:
         assert len(archive.namelist()) == 2
-    other = Evidence(tmp_path, diagonal(), read(diagonal()), time.monotonic() + 60)
-    other._exact = exact  # the file says another network, and none was folded into another
-    assert other.check(property_, search.settle(property_, None)).verdict is Verdict.UNKNOWN
+    # The file says another network, and none was folded into another.
+    other = Evidence.of_module(tmp_path, diagonal(), time.monotonic() + 60)
+    assert other.check("third", search.settle(property_, None)).verdict is Verdict.UNKNOWN
     assert "number by number" in other.metrics(setting_of(0.75, "search"))[0].reason
 
 
@@ -200,24 +201,28 @@ def test_curved_networks_get_verdicts(activation: type[nn.Module], tmp_path: Pat
     assert found is None
 
 
+def curved_search(network: Network, seconds: float) -> Search:
+    exact = read_curved(network)
+    return Search(exact, Judge(network, exact, 0), Limits(seconds, time.monotonic() + 600))
+
+
 def test_a_smooth_proof_that_the_checker_refuses_does_not_hold(tmp_path: Path) -> None:
     network = curved((3, 6, 3), 4)
     center = torch.rand(3, generator=torch.Generator().manual_seed(2))
     label = int(network.module(center[None]).argmax())
     property_ = Property.robustness(center, sample=0, label=label, eps=0.02, domain=(-10.0, 10.0))
-    settled = CurvedSearch(network, Limits(5.0, time.monotonic() + 60)).query(property_, None, 60.0)
-    evidence = Evidence(tmp_path, network, None, time.monotonic() + 60)
-    assert evidence.check(property_, settled).verdict is Verdict.HOLDS
-    assert isinstance(settled.decided, CurvedDecided)
-    searched = settled.decided.searched
-    assert searched is not None
+    settled = curved_search(network, 5.0).query(property_, None, 60.0)
+    evidence = Evidence.of_module(tmp_path, network, time.monotonic() + 60)
+    assert evidence.check("first", settled).verdict is Verdict.HOLDS
+    (decided,) = settled.proof.args
+    rows = Affine(-decided.asked.rows.weight, decided.asked.rows.bias)
     # As if the search had taken a row for positive that is the negative of one that is.
-    wrong = replace(searched, rows=Affine(-searched.rows.weight, searched.rows.bias))
-    refused = evidence.check(property_, replace(settled, decided=replace(settled.decided, searched=wrong)))
+    wrong = replace(decided, asked=replace(decided.asked, rows=rows))
+    refused = evidence.check("second", replace(settled, proof=partial(proof_of, wrong)))
     assert (refused.verdict, "refuses its proof" in refused.reason) == (Verdict.UNKNOWN, True)
     assert evidence.metrics(setting_of(0.02, "search"))[0].value == 1
-    other = Evidence(tmp_path, curved((3, 6, 3), 5), None, time.monotonic() + 60)
-    assert other.check(property_, settled).verdict is Verdict.UNKNOWN
+    other = Evidence.of_module(tmp_path, curved((3, 6, 3), 5), time.monotonic() + 60)
+    assert other.check("third", settled).verdict is Verdict.UNKNOWN
     assert "number by number" in other.metrics(setting_of(0.02, "search"))[0].reason
 
 
@@ -262,7 +267,7 @@ def test_the_count_of_nodes_ends_queries_alike() -> None:
     center = torch.rand(4, generator=torch.Generator().manual_seed(5))
     label = int(network.module(center[None]).argmax())
     property_ = Property.robustness(center, sample=0, label=label, eps=0.2, domain=(-10.0, 10.0))
-    search = CurvedSearch(network, Limits(0.1, time.monotonic() + 600))
+    search = curved_search(network, 0.1)
     first, second = (search.query(property_, None, 600.0) for _ in range(2))
     assert first == second
     assert (first.verdict, first.nodes) == (Verdict.TIMEOUT, 11)
@@ -285,9 +290,9 @@ def test_proofs_that_are_late_are_told(tmp_path: Path) -> None:
     network = absolute(1.0, 0.0, 0.25)
     exact = read(network)
     search = Search(exact, Judge(network, exact, 0), Limits(5.0, time.monotonic() + 60))
-    late = Evidence(tmp_path, network, exact, time.monotonic())
+    late = Evidence.of_module(tmp_path, network, time.monotonic())
     settled = search.settle(box([-1.0], [0.5]), None)
-    assert late.check(box([-1.0], [0.5]), settled) is settled
+    assert late.check("late", settled) is settled
     assert late.metrics(setting_of(0.75, "search"))[0].reason == "1 of 1 without: the job's time limit was near"
 
 

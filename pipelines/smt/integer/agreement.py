@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from evalsuite import Bench, Direction, Metric, Network, Unsupported, Verdict
-from pipelines.smt.deciding import CRASHED, JOB_ENDS
 from pipelines.smt.equivalence_quantized import same_class
 from pipelines.smt.integer.network import IntegerNetwork
+from pipelines.smt.methods import CRASHED, JOB_ENDS
 from pipelines.smt.rows import Setting
 
 _METHOD = "float and integer"

@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
+import torch
 
-from evalsuite import Specification, Unsupported, Verdict, check_integer_proof, open_onnx
+from evalsuite import Specification, Unsupported, Witness, Witnesses
+from pipelines.smt.answered import Answered, check_sizes
 from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.reading import read_integer_onnx
-from pipelines.smt.integer.steps import Integers
-
-_WORDS = {Verdict.HOLDS: "unsat", Verdict.VIOLATED: "sat", Verdict.TIMEOUT: "timeout"}
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredIntegers:
-    """What was found of one property.
-
-    Args:
-        answer: sat, unsat, unknown or timeout.
-        reason: which step decided, or why none could.
-        nodes: parts of the box that were searched.
-        seconds: of everything.
-        witness: of a sat: integer inputs, and ONNX Runtime's outputs.
-        proof: of an unsat, checked.
-    """
-
-    answer: str
-    reason: str
-    nodes: int
-    seconds: float
-    witness: tuple[Integers, Integers] | None = None
-    proof: dict[str, Any] | None = None
-
-    def lines(self) -> str:
-        """VNN-COMP's result: the answer, and the witness of a sat."""
-        if self.witness is None:
-            return self.answer
-        named = zip("XY", self.witness, strict=True)
-        pairs = [f"({kind}_{i} {value})" for kind, values in named for i, value in enumerate(values.tolist())]
-        return f"{self.answer}\n(" + "\n ".join(pairs) + ")"
-
-    def write(self, path: Path) -> str:
-        """Write the proof of an unsat, and say so; or say why there is none."""
-        if self.proof is None:
-            return f"no proof was written: the answer is {self.answer}"
-        path.write_text(json.dumps(self.proof, separators=(",", ":")), encoding="ascii")
-        return f"the proof is in {path}"
+from pipelines.smt.proving import checked_text
 
 
 def is_integer(content: bytes) -> bool:
@@ -68,8 +29,8 @@ def is_integer(content: bytes) -> bool:
 
 
 def answer_integers(
-    content: bytes, path: Path, specification: Specification, started: float, seconds: float
-) -> AnsweredIntegers:
+    content: bytes, path: Path, specification: Specification, vnnlib: Path, deadline: float
+) -> Answered:
     """Decide whether integers of the property's box have outputs that satisfy one of its constraints.
 
     Raises:
@@ -80,25 +41,19 @@ def answer_integers(
         network = read_integer_onnx(content)
     except (Unsupported, ValueError) as error:
         raise type(error)(f"{path}: {error}") from error
-    has = network.inputs, network.classes
-    if (specification.inputs, specification.outputs) != has:
-        asked = f"{specification.inputs} X_i and {specification.outputs} Y_i"
-        raise ValueError(f"the property declares {asked}, but {path} has {has[0]} inputs and {has[1]} outputs")
+    check_sizes(specification, vnnlib, path, network.inputs, network.classes)
     query = _query(specification)
     query.check(network)
-    found = decide(network, query, seconds=max(1e-3, seconds - (time.monotonic() - started)))
-
-    def answered(**more: Any) -> AnsweredIntegers:
-        word, spent = _WORDS.get(found.verdict, "unknown"), time.monotonic() - started
-        return AnsweredIntegers(word, found.reason, found.nodes, spent, **more)
-
+    found = decide(network, query, seconds=max(1e-3, deadline - time.monotonic()))
+    witness = None
     if found.counterexample is not None:
-        return answered(witness=(found.counterexample, _replayed(content, network.input_shape, found.counterexample)))
-    if found.proof is None:
-        return answered()
-    proof = found.proof(content)
-    check_integer_proof(json.loads(json.dumps(proof)), content)
-    return answered(proof=proof)
+        kind = torch.uint8 if network.input.low == 0 else torch.int8
+        judge, point = Witnesses(specification, content), torch.from_numpy(found.counterexample).to(kind)
+        witness = Witness(tuple(point.tolist()), tuple(judge.outputs(point)))
+    if found.proof is not None:
+        checked_text(found.proof(content), content)
+    proofs = () if found.proof is None else (found.proof,)
+    return Answered(found.verdict, found.reason, found.nodes, 0.0, witness, proofs)
 
 
 def _query(specification: Specification) -> Query:
@@ -118,10 +73,3 @@ def _query(specification: Specification) -> Query:
     (box,), (label,) = boxes, labels
     lower, upper = map(math.ceil, box.lower), map(math.floor, box.upper)
     return Query(np.array([*lower], dtype=np.int64), np.array([*upper], dtype=np.int64), label)
-
-
-def _replayed(content: bytes, shape: tuple[int, ...], point: Integers) -> Integers:
-    session = open_onnx(content)
-    (given,) = session.get_inputs()
-    kind = np.uint8 if given.type == "tensor(uint8)" else np.int8
-    return np.asarray(session.run(None, {given.name: point.astype(kind).reshape(1, *shape)})[0]).ravel()

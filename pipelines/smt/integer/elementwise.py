@@ -20,8 +20,6 @@ from evalsuite import Unsupported
 
 Array = npt.NDArray[Any]
 
-_WORD_BITS = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Operation:

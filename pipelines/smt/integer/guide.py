@@ -13,11 +13,12 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.smt.dyadic import Floats
 from pipelines.smt.integer.bounds import BITS, Region
 from pipelines.smt.integer.network import Layer
 from pipelines.smt.integer.steps import Integers, Runs
+from pipelines.smt.search.program import quiet_model
 
-Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 _PRICE_LIMIT = 16.0
@@ -60,9 +61,7 @@ class Program:
             for neuron in np.flatnonzero(place != _NONE).tolist()
         ]
         self._count = len(self._numbers)
-        self._model = highspy.Highs()  # type: ignore[no-untyped-call]
-        for name, value in (("output_flag", False), ("threads", 1), ("presolve", "off"), ("solver", "simplex")):
-            self._model.setOptionValue(name, value)
+        self._model = quiet_model()
         self._model.passModel(self._written(row / 2.0**BITS))
 
     def _place(self, region: Region, row: Integers) -> list[Indices]:

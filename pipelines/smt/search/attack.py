@@ -2,61 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.smt.exact_network import Affine
-from pipelines.smt.search.program import Floats
-
-
-class Scalar(Protocol):
-    """A scalar function and its slope, applied to each element of an array."""
-
-    def value(self, x: Floats, /) -> Floats:
-        """The values f(x), elementwise, of the shape of x."""
-        ...
-
-    def slope(self, x: Floats, /) -> Floats:
-        """The derivatives f'(x), elementwise, of the shape of x."""
-        ...
-
-
-class Relu:
-    """ReLU, max(x, 0), for the search of ReLU networks."""
-
-    def value(self, x: Floats) -> Floats:
-        """See `Scalar`."""
-        return np.maximum(x, 0.0)
-
-    def slope(self, x: Floats) -> Floats:
-        """See `Scalar`; 0 at the kink."""
-        return (x > 0).astype(np.float64)
+from pipelines.smt.dyadic import Floats
+from pipelines.smt.exact_network import Affine, ExactNetwork
 
 
 class Descent:
     """Points of the box with a small margin, in float64: suspects only.
 
     Args:
-        maps: of the network; their weights are rounded to float64.
-        activations: between them.
+        network: its weights are rounded to float64.
         box: the input's lower and upper ends, each (inputs,).
         free: the inputs with offsets.
         rows: whose values are the margins, over the outputs.
     """
 
-    def __init__(
-        self,
-        maps: Sequence[Affine],
-        activations: Sequence[Scalar],
-        box: tuple[Floats, Floats],
-        free: NDArray[np.intp],
-        rows: Affine,
-    ) -> None:
-        self._maps = [(each.weight.floats(), each.bias.floats()) for each in maps]
-        self._activations = activations
+    def __init__(self, network: ExactNetwork, box: tuple[Floats, Floats], free: NDArray[np.intp], rows: Affine) -> None:
+        self._network = network
+        self._maps = [(each.weight.floats(), each.bias.floats()) for each in network.maps]
         self._rows, self._constants = rows.weight.floats(), rows.bias.floats()
         self._lower, self._upper = box
         self._free = free
@@ -66,10 +33,6 @@ class Descent:
         point = self._lower.copy()
         point[self._free] += offsets
         return np.clip(point, self._lower, self._upper)
-
-    def margin(self, point: Floats, row: int) -> float:
-        """The margin at an input, with the rounding errors of float64."""
-        return self._slope(point, row)[0]
 
     def suspects(self, start: Floats, row: int, steps: int) -> Iterator[Floats]:
         """`start` and what is met from it, where the margin is not positive."""
@@ -101,9 +64,9 @@ class Descent:
     def _slope(self, point: Floats, row: int) -> tuple[float, Floats]:
         (weight, bias), *rest = self._maps
         state, steep = weight @ point + bias, []
-        for activation, (weight, bias) in zip(self._activations, rest, strict=True):
-            steep.append(activation.slope(state))
-            state = weight @ activation.value(state) + bias
+        for depth, (weight, bias) in enumerate(rest):
+            steep.append(self._network.slope(depth, state))
+            state = weight @ self._network.activated(depth, state) + bias
         value = float(self._rows[row] @ state + self._constants[row])
         slope = self._rows[row] @ self._maps[-1][0]
         for (weight, _), factor in zip(reversed(self._maps[:-1]), reversed(steep), strict=True):

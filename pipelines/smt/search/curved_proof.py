@@ -6,12 +6,10 @@ intercepts and bounds are left out, since the checker computes these by series o
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,15 +20,14 @@ from evalsuite import (
     SmoothBoundError,
     SmoothProofError,
     Unsupported,
-    check_smooth_proof,
     read_smooth_network,
     recompute_smooth_proof,
 )
 from pipelines.smt.dyadic import Dyadic, side_by_side
-from pipelines.smt.search.curved_decision import CurvedDecided
-from pipelines.smt.search.curved_network import CurvedNetwork
+from pipelines.smt.exact_network import ExactNetwork
+from pipelines.smt.search.decision import Decided
 from pipelines.smt.search.intervals import Intervals
-from pipelines.smt.search.proof import OtherNetworkError, canonical, row_of, texts
+from pipelines.smt.search.proof import OtherNetworkError, stated
 from pipelines.smt.search.tree import Node
 
 # Binary places of slopes and multipliers, and of cuts.
@@ -42,33 +39,16 @@ _CLEAR = 2.0**-20
 Json = dict[str, Any]
 
 
-def curved_proof_of(decided: CurvedDecided, content: bytes) -> Json:
-    """The proof that every row of `decided` is > 0, of the network in the ONNX file with that `content`.
-
-    Raises:
-        ValueError: nothing is proven: the verdict is not `holds`.
-        SmoothBoundError: one of the checker's own bounds is not > 0, although the search's are clearly so.
-        OtherNetworkError: the file says other weights, as where a batch normalisation was folded.
-        Unsupported: the file has operators or numbers that no proof is written of; a tree is too deep; or a margin is
-            as small as what rounding loses.
-    """
-    searched = decided.searched
-    if searched is None or not all(tree.is_closed() for tree in searched.trees):
-        raise ValueError(f"only what holds has a proof, and the verdict is {decided.verdict.value}: {decided.reason}")
-    _check_file(searched.network, content)
-    *sizes, outputs = [each.bias.shape[0] for each in searched.network.maps]
-    writing, rows = _Writing(sizes), searched.rows
+def proof_by_intervals(decided: Decided, root: Intervals, content: bytes) -> Json:
+    """See `proof_of`: of a network with curved activations."""
+    network = decided.asked.network
+    _check_file(network, content)
+    sizes = [each.bias.shape[0] for each in network.maps[:-1]]
+    writing = _Writing(sizes)
     body = {
-        "format": SMOOTH_PROOF,
-        "network": {
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "inputs": searched.lower.shape[0],
-            "layers": [*sizes, outputs],
-        },
-        "box": {"lower": texts(searched.lower), "upper": texts(searched.upper)},
-        "property": {"rows": [row_of(rows.weight[i], rows.bias[[i]]) for i in range(rows.bias.shape[0])]},
-        "slopes": writing.split(writing.slopes(searched.root, range(sum(sizes)))),
-        "trees": [writing.tree(tree, _DEEPEST) for tree in searched.trees],
+        **stated(SMOOTH_PROOF, decided.asked, content),
+        "slopes": writing.split(writing.slopes(root, range(sum(sizes)))),
+        "trees": [writing.tree(tree, _DEEPEST) for tree in decided.trees],
     }
     body = json.loads(json.dumps(body))
     try:
@@ -80,14 +60,7 @@ def curved_proof_of(decided: CurvedDecided, content: bytes) -> Json:
     return {**body, "computed": found.computed}
 
 
-def write_curved_proof(decided: CurvedDecided, content: bytes, path: Path) -> None:
-    """`curved_proof_of` as a JSON file, which the checker accepts. Raises as it, or OSError."""
-    text = canonical(curved_proof_of(decided, content))
-    check_smooth_proof(json.loads(text), content)
-    path.write_text(text + "\n", encoding="ascii")
-
-
-def _check_file(network: CurvedNetwork, content: bytes) -> None:
+def _check_file(network: ExactNetwork, content: bytes) -> None:
     """Raises Unsupported where the checker does not read the file, or reads other weights."""
     try:
         layers, exponent, _, _ = read_smooth_network(onnx.load_model_from_string(content))

@@ -1,4 +1,8 @@
-"""The decision of one property by branch and bound: every margin of its open rows, the least one first."""
+"""The decision of one property by branch and bound: every margin of its open rows, the least one first.
+
+Of a ReLU network parts of the box are given by phases of neurons, and of curved activations, as GELU, by intervals of
+their inputs. `holds` is proven of the network over the reals with its exact float32 weights, in exact arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +11,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
 from evalsuite import Property, Unsupported, Verdict, float32_box
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork
-from pipelines.smt.reduction import OutOfTimeError, Reduced, bound_rows, label_margins, reduce_rows
-from pipelines.smt.search.attack import Descent, Relu
-from pipelines.smt.search.certificate import Phases
+from pipelines.smt.reduction import OutOfTimeError, bound_rows, label_margins, reduce_rows
+from pipelines.smt.search.attack import Descent
 from pipelines.smt.search.exploring import Finding, Limits
-from pipelines.smt.search.margin import MarginSearch
+from pipelines.smt.search.intervals import IntervalSpace
+from pipelines.smt.search.margin import IntervalSearch, PhaseSearch
 from pipelines.smt.search.phases import PhaseSpace
-from pipelines.smt.search.program import Floats
 from pipelines.smt.search.space import Suspects
 from pipelines.smt.search.tree import Node
 
-ROUNDING_ONLY = "a float32 input is misclassified by rounding only; holds in exact arithmetic"
-OVERFLOW = "holds in exact arithmetic, but float32 may overflow in the box"
 TOO_MANY = "{} unstable neurons, and at most {} are searched"
 # A part takes a few kB until it is closed.
 _MOST_NODES = 200_000
 # Beyond it one linear program takes gigabytes.
 _MOST_NEURONS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whether every row over the network's outputs is > 0 on the box [lower, upper], each (inputs,)."""
+
+    network: ExactNetwork
+    lower: Dyadic
+    upper: Dyadic
+    rows: Affine
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +53,9 @@ class Decided:
     Args:
         verdict: in exact arithmetic, and a counterexample also in float32.
         reason: "bounds", "falsifier", "search", or why there is no verdict.
-        rows: what must be > 0, over the outputs.
-        reduced: the network on the box, with the rows as its margins.
-        trees: of each margin, in their order; of rows that were not reached, the root alone.
+        asked: what is to be proven.
+        space: the parts of the box; None where the time did not suffice for its bounds.
+        trees: of each row, in their order; of rows that were not reached, the root alone.
         counterexample: flat or of the judge's shape, float32, where violated.
         nodes: parts of the box whose linear program, or ascent, was used.
         programs: linear programs solved.
@@ -52,23 +64,23 @@ class Decided:
 
     verdict: Verdict
     reason: str
-    rows: Affine
-    reduced: Reduced
-    trees: tuple[Node[Phases], ...]
+    asked: Asked
+    space: PhaseSpace | IntervalSpace | None
+    trees: tuple[Node[Any], ...]
     counterexample: torch.Tensor | None
     nodes: int
     programs: int
     seconds: float
 
     @property
-    def margin(self) -> Fraction:
-        """The best exact lower bound of the least margin: > 0 is a proof."""
-        return min(tree.bound() for tree in self.trees)
+    def margin(self) -> Fraction | None:
+        """The best exact lower bound of the least row: > 0 is a proof. None: there was no time for any."""
+        return min((tree.bound() for tree in self.trees), default=None)
 
     @property
-    def unstable_neurons(self) -> int:
+    def neurons(self) -> int:
         """How many neurons the search could split."""
-        return self.reduced.unstable_neurons
+        return self.asked.network.neurons if self.space is None else self.space.neurons
 
 
 def decide(
@@ -84,24 +96,18 @@ def decide(
 
     Raises:
         Unsupported: the property is a ball and not a box.
-        ValueError: a limit is not > 0, or there are no rows.
-        RuntimeError: bounds and exact evaluation contradict each other, which is a bug.
+        ValueError: a limit is not > 0, there are no rows, or box or label are not of this network.
+        RuntimeError: bounds and a confirmed counterexample contradict each other, which is a bug.
     """
     if property_.center is not None:
         raise Unsupported("branch and bound takes boxes, and this property is an L2 ball")
     lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
     rows = label_margins(exact.classes, property_.label)
+    known = suspect if suspect is not None and judge.accepts(property_, suspect) else None
     suspects = _Judged(judge, property_)
-    known = suspect is not None and judge.accepts(property_, suspect)
-    given = suspect if known else None
-    decided = decide_rows(exact, lower, upper, rows, suspects, seconds=seconds, nodes=nodes, known=given)
-    if decided.verdict is not Verdict.HOLDS:
-        return decided
-    if suspect is not None and judge.runs_wrong(property_, suspect):
-        return replace(decided, verdict=Verdict.UNKNOWN, reason=ROUNDING_ONLY)
-    if judge.may_overflow(property_):
-        return replace(decided, verdict=Verdict.UNKNOWN, reason=OVERFLOW)
-    return decided
+    decided = decide_rows(exact, lower, upper, rows, suspects, seconds=seconds, nodes=nodes, known=known)
+    unheld = judge.unheld(property_, suspect) if decided.verdict is Verdict.HOLDS else ""
+    return replace(decided, verdict=Verdict.UNKNOWN, reason=unheld) if unheld else decided
 
 
 def decide_rows(
@@ -126,40 +132,39 @@ def decide_rows(
     if not rows.bias.shape[0]:
         raise ValueError("there is no row to prove: a network with one output is robust to everything")
     started = time.monotonic()
-    limits = Limits(started + seconds, nodes)
+    limits, asked = Limits(started + seconds, nodes), Asked(exact, lower, upper, rows)
+    space: PhaseSpace | IntervalSpace | None = None
     try:
-        reduced = reduce_rows(exact, lower, upper, rows, limits.deadline)
+        space = _space(asked, limits.deadline)
     except OutOfTimeError:
-        return _unbounded(exact, lower, upper, rows, known, time.monotonic() - started)
-    trees = _roots(reduced)
-    if known is not None:
-        if all(tree.closed for tree in trees):
-            raise RuntimeError("the margins are proven positive by bounds, but a counterexample is confirmed")
-        outcome = _Outcome(Verdict.VIOLATED, "falsifier", known)
-    elif all(tree.closed for tree in trees):
-        outcome = _Outcome(Verdict.HOLDS, "bounds")
-    elif reduced.unstable_neurons > _MOST_NEURONS:
-        outcome = _Outcome(Verdict.UNKNOWN, TOO_MANY.format(reduced.unstable_neurons, _MOST_NEURONS))
+        trees = _unbounded(asked)
+        outcome = _Outcome(Verdict.TIMEOUT, Finding.OUT_OF_TIME.value)
     else:
-        # Beyond float64 the linear programs are no guide; nothing else rests on them.
-        with np.errstate(all="ignore"):
-            outcome = _search(exact, reduced, trees, rows, suspects, limits)
-    spent = nodes - limits.nodes, outcome.programs, time.monotonic() - started
-    return Decided(outcome.verdict, outcome.reason, rows, reduced, tuple(trees), outcome.counterexample, *spent)
-
-
-def _unbounded(
-    exact: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine, known: torch.Tensor | None, seconds: float
-) -> Decided:
-    """What is known where the time did not suffice for bounds."""
-    reduced = bound_rows(exact, lower, upper, rows)
-    trees = tuple(_roots(reduced))
+        trees = [Node[Any](space.root, least, closed=least > 0) for least in space.least]
+        if known is None:
+            outcome = _searched(asked, space, trees, suspects, limits)
+        elif all(tree.closed for tree in trees):
+            raise RuntimeError("the margins are proven positive by bounds, but a counterexample is confirmed")
     if known is not None:
-        return Decided(Verdict.VIOLATED, "falsifier", rows, reduced, trees, known, 0, 0, seconds)
-    # Not proven even if interval arithmetic proves it: a proof file has the bounds that were not reached.
-    for tree in trees:
-        tree.closed = False
-    return Decided(Verdict.TIMEOUT, Finding.OUT_OF_TIME.value, rows, reduced, trees, None, 0, 0, seconds)
+        outcome = _Outcome(Verdict.VIOLATED, "falsifier", known)
+    spent = nodes - limits.nodes, 0 if space is None else space.calls, time.monotonic() - started
+    return Decided(outcome.verdict, outcome.reason, asked, space, tuple(trees), outcome.counterexample, *spent)
+
+
+def _space(asked: Asked, deadline: float) -> PhaseSpace | IntervalSpace:
+    given = asked.network, asked.lower, asked.upper, asked.rows, deadline
+    return IntervalSpace(*given) if asked.network.curves else PhaseSpace(reduce_rows(*given))
+
+
+def _unbounded(asked: Asked) -> list[Node[Any]]:
+    """What is known where the time did not suffice for bounds, as of ReLU networks by interval arithmetic.
+
+    Not proven even if that proves it: a proof file has the bounds that were not reached.
+    """
+    if asked.network.curves:
+        return []
+    least = bound_rows(asked.network, asked.lower, asked.upper, asked.rows)
+    return [Node[Any](None, each) for each in least.fractions()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,46 +172,53 @@ class _Outcome:
     verdict: Verdict
     reason: str
     counterexample: torch.Tensor | None = None
-    programs: int = 0
+
+
+def _searched(
+    asked: Asked, space: PhaseSpace | IntervalSpace, trees: list[Node[Any]], suspects: Suspects, limits: Limits
+) -> _Outcome:
+    if all(tree.closed for tree in trees):
+        return _Outcome(Verdict.HOLDS, "bounds")
+    if space.neurons > _MOST_NEURONS:
+        return _Outcome(Verdict.UNKNOWN, TOO_MANY.format(space.neurons, _MOST_NEURONS))
+    # Beyond float64 the linear programs are no guide; nothing else rests on them.
+    with np.errstate(all="ignore"):
+        return _search(asked, space, trees, suspects, limits)
 
 
 def _search(
-    exact: ExactNetwork, reduced: Reduced, trees: list[Node[Phases]], rows: Affine, suspects: Suspects, limits: Limits
+    asked: Asked, space: PhaseSpace | IntervalSpace, trees: list[Node[Any]], suspects: Suspects, limits: Limits
 ) -> _Outcome:
     """First the roots of all open margins, as one of them may be violated; then each tree to its end."""
-    space = PhaseSpace(reduced)
-    box = reduced.corner.floats(), reduced.opposite().floats()
-    descent = Descent(exact.maps, [Relu()] * (len(exact.maps) - 1), box, reduced.free, rows)
-    order = reduced.open_margins()
-    searches = [
-        MarginSearch(reduced, row, trees[row], space, descent, suspects, partial(_margin, exact, rows, row))
-        for row in order
-    ]
-    findings: list[Finding] = []
-    for step in (MarginSearch.start, MarginSearch.run):
+    free = np.flatnonzero(np.array((asked.upper - asked.lower).units != 0, dtype=bool))
+    descent = Descent(asked.network, (asked.lower.floats(), asked.upper.floats()), free, asked.rows)
+
+    def search(row: int) -> PhaseSearch | IntervalSearch:
+        if isinstance(space, IntervalSpace):
+            return IntervalSearch(space, trees[row], row, descent, suspects)
+        return PhaseSearch(space, trees[row], row, descent, suspects, partial(_margin, asked, row))
+
+    order = sorted((row for row, tree in enumerate(trees) if not tree.closed), key=lambda row: trees[row].proven)
+    searches = [search(row) for row in order]
+    findings: list[Finding | None] = []
+    for step in ("start", "run"):
         for each in searches:
-            finding = step(each, limits)
+            finding: Finding | None = getattr(each, step)(limits)
             if finding is Finding.VIOLATED:
-                return _Outcome(Verdict.VIOLATED, "search", each.counterexample, space.program.calls)
+                return _Outcome(Verdict.VIOLATED, "search", each.counterexample)
             if finding in (Finding.OUT_OF_TIME, Finding.OUT_OF_NODES):
-                return _Outcome(Verdict.TIMEOUT, finding.value, None, space.program.calls)
-            findings += [finding] if finding is not None else []
-    for finding in (Finding.EXACT_ONLY, Finding.NUMERICAL):
-        if finding in findings:
-            return _Outcome(Verdict.UNKNOWN, finding.value, None, space.program.calls)
-    return _Outcome(Verdict.HOLDS, "search", None, space.program.calls)
+                return _Outcome(Verdict.TIMEOUT, finding.value)
+            findings.append(finding)
+    for left in (Finding.EXACT_ONLY, Finding.NUMERICAL):
+        if left in findings:
+            return _Outcome(Verdict.UNKNOWN, left.value)
+    return _Outcome(Verdict.HOLDS, "search")
 
 
-def _roots(reduced: Reduced) -> list[Node[Phases]]:
-    """The whole box for each margin, with the bounds of the reduction; closed where these are > 0."""
-    phases: Phases = np.zeros(reduced.unstable_neurons, dtype=np.int8)
-    return [Node(phases, least, closed=least > 0) for least in reduced.least.fractions()]
-
-
-def _margin(exact: ExactNetwork, rows: Affine, row: int, point: Sequence[Fraction]) -> Fraction:
-    weights = rows.weight[row].fractions()
-    products = (weight * logit for weight, logit in zip(weights, exact.logits(point), strict=True))
-    return sum(products, rows.bias[[row]].fractions()[0])
+def _margin(asked: Asked, row: int, point: Sequence[Fraction]) -> Fraction:
+    weights, logits = asked.rows.weight[row].fractions(), asked.network.logits(point)
+    products = (weight * logit for weight, logit in zip(weights, logits, strict=True))
+    return sum(products, asked.rows.bias[[row]].fractions()[0])
 
 
 class _Judged:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import heapq
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
-from typing import Generic
+from typing import ClassVar, Generic
 
 import numpy as np
 import torch
 
-from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.search.program import Floats, Optimum
-from pipelines.smt.search.space import Part, Space
+from pipelines.smt.dyadic import Dyadic, Floats
+from pipelines.smt.search.attack import Descent
+from pipelines.smt.search.program import Optimum
+from pipelines.smt.search.space import Part, Space, Suspects
 from pipelines.smt.search.tree import Node
 
 # Duals are rounded to the first number of binary places, and where that loses a bound above 0, to the others.
@@ -61,20 +61,27 @@ def multipliers(values: Floats, bits: int) -> Dyadic:
 
 
 class Exploration(ABC, Generic[Part]):
-    """One margin: `tree` is what was proven so far, whenever asked. `space` must be aimed at it during calls.
+    """One margin: `tree` is what was proven so far, whenever asked. `space` is aimed at it during calls.
 
-    A subclass says how to look for counterexamples, and what to do where nothing is left to split.
+    A subclass says what to do where nothing is left to split.
+
+    Args:
+        space: the parts of the box.
+        tree: the root of the margin's tree, which the search grows.
+        row: which of the margins.
+        descent: the falsifier.
+        judge: of what the falsifier finds.
     """
 
-    def __init__(self, space: Space[Part], tree: Node[Part]) -> None:
-        self.space, self.tree = space, tree
+    steps: ClassVar[tuple[int, int]]
+    """Of the falsifier, at the root and below it."""
+
+    def __init__(self, space: Space[Part], tree: Node[Part], row: int, descent: Descent, judge: Suspects) -> None:
+        self.space, self.tree, self.row = space, tree, row
+        self._descent, self._judge = descent, judge
         self.counterexample: torch.Tensor | None = None
         self._open: list[tuple[float, int, Node[Part], Optimum]] = []
         self._ticks = count()
-
-    @abstractmethod
-    def suspects(self, offsets: Floats, *, root: bool) -> Iterable[torch.Tensor]:
-        """Confirmed counterexamples at or near t = `offsets`, as the optimum of a part."""
 
     @abstractmethod
     def settle(self, node: Node[Part], limits: Limits) -> Finding | None:
@@ -82,6 +89,7 @@ class Exploration(ABC, Generic[Part]):
 
     def start(self, limits: Limits) -> Finding | None:
         """The root's program and the falsifier from its optimum; None where that decides nothing."""
+        self.space.aim(self.row)
         found = self.space.solve(self.tree.part, limits.deadline)
         if found is None:
             return limits.reached() or Finding.NUMERICAL
@@ -93,6 +101,7 @@ class Exploration(ABC, Generic[Part]):
 
     def run(self, limits: Limits) -> Finding:
         """Split until every part is closed, a counterexample is found, or a limit is reached."""
+        self.space.aim(self.row)
         while self._open:
             over = limits.reached()
             if over is not None:
@@ -107,7 +116,9 @@ class Exploration(ABC, Generic[Part]):
 
     def violated_at(self, offsets: Floats, *, root: bool = False) -> bool:
         """Whether there is a counterexample at or near t = `offsets`, which then is kept."""
-        self.counterexample = next(iter(self.suspects(offsets, root=root)), None)
+        suspects = self._descent.suspects(self._descent.at(offsets), self.row, self.steps[0 if root else 1])
+        judged = (self._judge.confirmed(point) for point in suspects)
+        self.counterexample = next((each for each in judged if each is not None), None)
         return self.counterexample is not None
 
     def open_leaves(self) -> list[Node[Part]]:

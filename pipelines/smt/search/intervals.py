@@ -11,15 +11,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 
 import numpy as np
 
-from pipelines.smt.dyadic import Dyadic, side_by_side
-from pipelines.smt.exact_network import Affine
-from pipelines.smt.reduction import add_constant, check_box, product
-from pipelines.smt.search.curved_network import Curve, CurvedNetwork, Lines
-from pipelines.smt.search.program import Floats, Optimum, Program, Walls
+from pipelines.smt.curves import Curve, Lines
+from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
+from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.reduction import Lined, add_constant, ends_of, entered, least_values
+from pipelines.smt.search.program import Optimum, Walls
+from pipelines.smt.search.space import Space
 
 # Narrower intervals, relative to their ends, are not split: their lines are as good as rounding lets them be.
 _NARROW = 1e-9
@@ -35,48 +35,14 @@ class Intervals:
     upper: Floats
     lines: Lines
 
-    def walls(self) -> Walls:
-        """What a program needs of them."""
-        endless = np.full(len(self.lower), np.inf)
-        lines = self.lines
-        ends = lines.below_slope, lines.below_start, lines.above_slope, lines.above_start
-        return Walls(self.lower, self.upper, -endless, endless, *ends)
+
+def _lined(forms: Dyadic, lower: Floats, upper: Floats, lines: Lines) -> Lined:
+    below = Dyadic.of(lines.below_slope), Dyadic.of(lines.below_start)
+    above = Dyadic.of(lines.above_slope), Dyadic.of(lines.above_start)
+    return Lined(forms, Dyadic.of(lower), Dyadic.of(upper), below, above)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """One layer's definitions over [1, t, a], and its lines and ends in exact arithmetic."""
-
-    forms: Dyadic
-    lower: Dyadic
-    upper: Dyadic
-    below: tuple[Dyadic, Dyadic]
-    above: tuple[Dyadic, Dyadic]
-
-    @classmethod
-    def of(cls, forms: Dyadic, lower: Floats, upper: Floats, lines: Lines) -> _Layer:
-        below = Dyadic.of(lines.below_slope), Dyadic.of(lines.below_start)
-        above = Dyadic.of(lines.above_slope), Dyadic.of(lines.above_start)
-        return cls(forms, Dyadic.of(lower), Dyadic.of(upper), below, above)
-
-    def through(self, rows: Dyadic, chosen: Dyadic | None, deadline: float = math.inf) -> Dyadic:
-        """Rows over the columns up to this layer's outputs, as rows without these: lower bounds of them."""
-        before = self.forms.shape[1]
-        raised, lowered = rows[:, before:].above_zero(), rows[:, before:].below_zero()
-        slopes = raised * self.below[0] + lowered * self.above[0]
-        constant = raised @ self.below[1] + lowered @ self.above[1]
-        if chosen is not None:
-            rest = slopes - chosen
-            ends = rest * self.lower, rest * self.upper
-            exponent = max(each.exponent for each in ends)
-            least = np.minimum(ends[0].at(exponent), ends[1].at(exponent))
-            constant = constant + Dyadic(least.sum(axis=1), exponent)
-            slopes = Dyadic(np.broadcast_to(chosen.units, slopes.shape), chosen.exponent)
-        made = product(slopes.shortened(), self.forms, deadline)
-        return add_constant(rows[:, :before] + made, constant).shortened()
-
-
-class IntervalSpace:
+class IntervalSpace(Space[Intervals]):
     """The parts of a curved network's box.
 
     Args:
@@ -92,59 +58,39 @@ class IntervalSpace:
     """
 
     def __init__(
-        self, network: CurvedNetwork, lower: Dyadic, upper: Dyadic, rows: Affine, deadline: float = math.inf
+        self, network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine, deadline: float = math.inf
     ) -> None:
-        self._deadline = deadline
-        check_box(network.maps[0], lower, upper)
         self._curves: list[Curve] = []
-        widths = upper - lower
-        self.free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
-        self._widths = widths[self.free].shortened()
-        first, *others = network.maps
-        forms = side_by_side([(first.weight @ lower + first.bias)[:, None], first.weight[:, self.free]]).shortened()
-        layers: list[_Layer] = []
+        _, widths, forms = entered(network.maps[0], lower, upper)
+        layers: list[Lined] = []
         parts: list[tuple[Floats, Floats, Lines]] = []
-        for curve, following in zip(network.curves, others, strict=True):
-            ends = self._ends(forms, layers)
+        for curve, following in zip(network.curves, network.maps[1:], strict=True):
+            low, high = (each.floats() for each in ends_of(forms, layers, widths, deadline))
+            ends = np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
             lines = curve.lines(*ends)
             parts.append((*ends, lines))
-            layers.append(_Layer.of(forms, *ends, lines))
+            layers.append(_lined(forms, *ends, lines))
             self._curves += [curve] * forms.shape[0]
             blank = Dyadic.zeros(following.weight.shape[0], forms.shape[1])
             forms = add_constant(side_by_side([blank, following.weight]), following.bias)
-        self._forms = [each.forms for each in layers]
-        self._margins = add_constant(rows.weight @ forms, rows.bias).shortened()
-        self.root = _joined(parts)
-        self.least = self._least(self._margins, layers, deadline=self._deadline).fractions()
-        self.row = 0
+        margins = add_constant(rows.weight @ forms, rows.bias).shortened()
+        least = least_values(margins, layers, widths, deadline).fractions()
+        super().__init__(_joined(parts), least, widths, [each.forms for each in layers], margins)
 
-    @cached_property
-    def program(self) -> Program:
-        """The linear program over the whole box; bounds alone need none."""
-        return Program(self._widths.floats(), self._forms, self._margins.floats(), self.root.walls())
-
-    @property
-    def calls(self) -> int:
-        """How many linear programs were solved; 0 where bounds alone decided."""
-        return self.program.calls if "program" in self.__dict__ else 0
-
-    def aim(self, row: int) -> None:
-        """Take margin `row` from now on."""
-        self.row = row
-        self.program.aim(row)
-
-    def solve(self, part: Intervals, deadline: float) -> Optimum | None:
+    def walls(self, part: Intervals) -> Walls:
         """See `Space`."""
-        return self.program.solve(part.walls(), deadline)
+        endless, lines = np.full(len(part.lower), np.inf), part.lines
+        ends = lines.below_slope, lines.below_start, lines.above_slope, lines.above_start
+        return Walls(part.lower, part.upper, -endless, endless, *ends)
 
     def certify(self, part: Intervals, chosen: Dyadic | None) -> Fraction:
         """See `Space`."""
         layers, start = [], 0
-        for forms in self._forms:
+        for forms in self.forms:
             own = slice(start, start + forms.shape[0])
-            layers.append(_Layer.of(forms, part.lower[own], part.upper[own], _cut(part.lines, own)))
+            layers.append(_lined(forms, part.lower[own], part.upper[own], _cut(part.lines, own)))
             start = own.stop
-        return self._least(self._margins[[self.row]], layers, chosen).fractions()[0]
+        return least_values(self.margins[[self.row]], layers, self.widths, chosen=chosen).fractions()[0]
 
     def candidates(self, part: Intervals, found: Optimum) -> list[int]:
         """See `Space`: by an output's coefficient times its distance from the curve."""
@@ -169,29 +115,11 @@ class IntervalSpace:
     def _values(self, inputs: Floats) -> Floats:
         """The activations f(z) of all neurons, first layer first, for their inputs z (neurons,)."""
         parts, start = [np.zeros(0)], 0
-        for forms in self._forms:
+        for forms in self.forms:
             stop = start + forms.shape[0]
             parts.append(self._curves[start].value(inputs[start:stop]))
             start = stop
         return np.concatenate(parts)
-
-    def _ends(self, forms: Dyadic, layers: Sequence[_Layer]) -> tuple[Floats, Floats]:
-        """Bounds of z, rounded outward to floats."""
-        both = Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
-        least = self._least(both, layers, deadline=self._deadline).floats()
-        lower, upper = least[: forms.shape[0]], -least[forms.shape[0] :]
-        return np.nextafter(lower, -np.inf), np.nextafter(upper, np.inf)
-
-    def _least(
-        self, rows: Dyadic, layers: Sequence[_Layer], chosen: Dyadic | None = None, *, deadline: float = math.inf
-    ) -> Dyadic:
-        """Exact lower bounds of the rows over the box, (rows,)."""
-        end = sum(each.forms.shape[0] for each in layers)
-        for layer in reversed(layers):
-            start = end - layer.forms.shape[0]
-            rows = layer.through(rows, None if chosen is None else chosen[start:end], deadline)
-            end = start
-        return rows[:, 0] + rows[:, 1:].below_zero() @ self._widths
 
 
 def _cut(lines: Lines, own: slice) -> Lines:

@@ -1,24 +1,20 @@
-"""The search over one margin of a ReLU network: complete, also where floats cannot tell."""
+"""The search over one margin: of a ReLU network complete, also where floats cannot tell; and of curved activations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-import torch
-
-from pipelines.smt.reduction import Reduced
 from pipelines.smt.search.ascent import Ascent
 from pipelines.smt.search.attack import Descent
 from pipelines.smt.search.certificate import Phases, certify
 from pipelines.smt.search.exploring import Exploration, Finding, Limits
+from pipelines.smt.search.intervals import Intervals
 from pipelines.smt.search.phases import PhaseSpace
-from pipelines.smt.search.program import Floats
 from pipelines.smt.search.space import Suspects
 from pipelines.smt.search.tree import Node
 from pipelines.smt.search.vertex import Vertex, solve_vertex
 
-_STEPS_AT_ROOT, _STEPS = 12, 1
 # A part without inputs shows by a value > 0 only if the price of missing a definition is high enough.
 _HIGH_PRICE = 2.0**12
 # Programs have better multipliers, and find parts that are empty, where an ascent may split on to the last neuron.
@@ -27,43 +23,39 @@ _DEAR, _PROGRAMS = 64, 64
 _VERTEX_BITS = (24, 48, 96, 192, 384)
 
 
-class MarginSearch(Exploration[Phases]):
-    """One margin of one reduced network.
+class IntervalSearch(Exploration[Intervals]):
+    """One margin of a network with curved activations."""
 
-    Args:
-        reduced: the network on the box.
-        row: of its margins.
-        tree: the root of its tree, which the search grows.
-        space: of the network; every call aims it at this margin.
-        descent: the falsifier.
-        judge: of what the falsifier finds.
-        exact_margin: this margin at a rational input.
-    """
+    steps = 20, 2
+
+    def settle(self, node: Node[Intervals], limits: Limits) -> Finding | None:
+        """The relaxation is as tight as floats let it be, and its optimum no counterexample: too close to tell."""
+        return Finding.NUMERICAL
+
+
+class PhaseSearch(Exploration[Phases]):
+    """One margin of a reduced ReLU network; `exact_margin` is what it is at a rational input."""
+
+    steps = 12, 1
 
     def __init__(
         self,
-        reduced: Reduced,
-        row: int,
-        tree: Node[Phases],
         space: PhaseSpace,
+        tree: Node[Phases],
+        row: int,
         descent: Descent,
         judge: Suspects,
         exact_margin: Callable[[Sequence[Fraction]], Fraction],
     ) -> None:
-        super().__init__(space, tree)
-        self._phases, self._reduced, self._row = space, reduced, row
-        self._descent, self._judge, self._exact_margin = descent, judge, exact_margin
+        super().__init__(space, tree, row, descent, judge)
+        self._phases, self._reduced, self._exact_margin = space, space.reduced, exact_margin
 
     def start(self, limits: Limits) -> Finding | None:
         """See `Exploration`."""
-        if not len(self.tree.part):
-            return self._at_corner()
-        self._phases.aim(self._row)
-        return super().start(limits)
+        return super().start(limits) if len(self.tree.part) else self._at_corner()
 
     def run(self, limits: Limits) -> Finding:
         """See `Exploration`: programs, and where they are dear, ascents of what the first of them leave open."""
-        self._phases.aim(self._row)
         dual = self._phases.dual if self._reduced.unstable_neurons > _DEAR else None
         if dual is None:
             return super().run(limits)
@@ -73,26 +65,18 @@ class MarginSearch(Exploration[Phases]):
         limits.nodes += few.nodes  # what they did not use
         if finding is not Finding.OUT_OF_NODES or limits.nodes <= 0:
             return finding
-        return Ascent(dual, self._row, self._reduced.widths.floats(), self.open_leaves(), self, limits).run()
-
-    def suspects(self, offsets: Floats, *, root: bool) -> Iterable[torch.Tensor]:
-        """See `Exploration`."""
-        steps = _STEPS_AT_ROOT if root else _STEPS
-        for point in self._descent.suspects(self._descent.at(offsets), self._row, steps):
-            confirmed = self._judge.confirmed(point)
-            if confirmed is not None:
-                yield confirmed
+        return Ascent(dual, self.row, self.space.widths.floats(), self.open_leaves(), self, limits).run()
 
     def settle(self, node: Node[Phases], limits: Limits) -> Finding | None:
         """All phases are fixed, and the program could not tell: a higher price, then the rationals."""
-        self._phases.aim(self._row, _HIGH_PRICE)
+        self._phases.aim(self.row, _HIGH_PRICE)
         found = self._phases.solve(node.part, limits.deadline)
-        self._phases.aim(self._row)
+        self._phases.aim(self.row)
         if found is not None and found.value > 0:
             self.close(node, found.duals)
         if node.closed:
             return None
-        vertex = solve_vertex(self._reduced, self._row, node.part, limits.deadline)
+        vertex = solve_vertex(self._reduced, self.row, node.part, limits.deadline)
         if vertex is None:
             return limits.reached() or Finding.NUMERICAL
         if vertex.value > 0:
@@ -102,7 +86,7 @@ class MarginSearch(Exploration[Phases]):
     def _at_corner(self) -> Finding:
         """Without unstable neurons the margin is affine, and its bound is its minimum."""
         widths = self._reduced.widths.fractions()
-        falls = [factor < 0 for factor in self._reduced.margins[self._row].fractions()[1:]]
+        falls = [factor < 0 for factor in self._reduced.margins[self.row].fractions()[1:]]
         return self._judged([width if fall else Fraction(0) for width, fall in zip(widths, falls, strict=True)])
 
     def _judged(self, offsets: Sequence[Fraction]) -> Finding:
@@ -116,7 +100,7 @@ class MarginSearch(Exploration[Phases]):
     def _close_at(self, node: Node[Phases], vertex: Vertex) -> bool:
         for bits in _VERTEX_BITS:
             chosen = vertex.multipliers(bits)
-            least = certify(self._reduced, self._row, node.part, chosen)
+            least = certify(self._reduced, self.row, node.part, chosen)
             if least > 0:
                 node.proven, node.chosen, node.closed = least, chosen, True
                 return True

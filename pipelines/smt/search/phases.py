@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from evalsuite import Dual, Unsupported, dual_of_forms
-from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.reduction import Reduced
 from pipelines.smt.search.certificate import Phases, certify
-from pipelines.smt.search.program import Floats, Optimum, Program, Walls
+from pipelines.smt.search.program import Optimum, Walls
+from pipelines.smt.search.space import Space
 
 
 def held(phases: Phases, neuron: int) -> tuple[Phases, Phases]:
@@ -21,7 +22,7 @@ def held(phases: Phases, neuron: int) -> tuple[Phases, Phases]:
     return on, off
 
 
-class PhaseSpace:
+class PhaseSpace(Space[Phases]):
     """The parts of a reduced network's box.
 
     `candidates` are scored by what the relaxation gains: an output's coefficient times the gap between a and max(z, 0),
@@ -29,37 +30,28 @@ class PhaseSpace:
     """
 
     def __init__(self, reduced: Reduced) -> None:
-        self._reduced = reduced
+        self.reduced = reduced
         layers = reduced.layers
         self._lower = np.concatenate([np.zeros(0), *(each.lower.floats() for each in layers)])
         self._upper = np.concatenate([np.zeros(0), *(each.upper.floats() for each in layers)])
-        self._slopes = self._upper / (self._upper - self._lower)
-        walls = self._walls(np.zeros(len(self._lower), dtype=np.int8))
+        with np.errstate(all="ignore"):  # beyond float64 programs are no guide
+            self._slopes = self._upper / (self._upper - self._lower)
+        root: Phases = np.zeros(len(self._lower), dtype=np.int8)
         forms = [each.forms for each in layers]
-        self.program = Program(reduced.widths.floats(), forms, reduced.margins.floats(), walls)
-        self.row = 0
+        super().__init__(root, reduced.least.fractions(), reduced.widths, forms, reduced.margins)
 
     @cached_property
     def dual(self) -> Dual | None:
         """Of all margins, where many programs would be too dear; None where numbers are beyond what it takes."""
-        layers = [(each.forms.floats(), each.lower.floats(), each.upper.floats()) for each in self._reduced.layers]
+        layers = [(each.forms.floats(), each.lower.floats(), each.upper.floats()) for each in self.reduced.layers]
         try:
-            return dual_of_forms(self._reduced.widths.floats(), layers, self._reduced.margins.floats())
+            return dual_of_forms(self.widths.floats(), layers, self.margins.floats())
         except Unsupported:
             return None
 
-    def aim(self, row: int, dearer: float = 1.0) -> None:
-        """Take margin `row` from now on, with a dearer price of missed definitions."""
-        self.row = row
-        self.program.aim(row, dearer)
-
-    def solve(self, part: Phases, deadline: float) -> Optimum | None:
-        """See `Space`."""
-        return self.program.solve(self._walls(part), deadline)
-
     def certify(self, part: Phases, chosen: Dyadic | None) -> Fraction:
         """See `Space`."""
-        return certify(self._reduced, self.row, part, chosen)
+        return certify(self.reduced, self.row, part, chosen)
 
     def candidates(self, part: Phases, found: Optimum) -> list[int]:
         """See `Space`; where no neuron has a gap, any open one."""
@@ -73,11 +65,11 @@ class PhaseSpace:
         """See `Space`: where the neuron is on, and where it is off."""
         return held(part, neuron)
 
-    def _walls(self, phases: Phases) -> Walls:
-        """Where a neuron is on, z <= a <= z; where it is off, a = 0."""
-        on, off = phases > 0, phases < 0
+    def walls(self, part: Phases) -> Walls:
+        """See `Space`: where a neuron is on, z <= a <= z; where it is off, a = 0."""
+        on, off = part > 0, part < 0
         lower, upper = np.where(on, 0.0, self._lower), np.where(off, 0.0, self._upper)
-        none: Floats = np.zeros(len(phases))
+        none: Floats = np.zeros(len(part))
         above_slope = np.where(on, 1.0, np.where(off, 0.0, self._slopes))
-        above_start = np.where(phases == 0, -self._slopes * self._lower, 0.0)
+        above_start = np.where(part == 0, -self._slopes * self._lower, 0.0)
         return Walls(lower, upper, none, upper, np.where(off, 0.0, 1.0), none, above_slope, above_start)

@@ -16,9 +16,8 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.dyadic import Dyadic, Floats
 
-Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 # A definition's multiplier is a sensitivity of the margin; these are many times the margin's own coefficients.
 _PRICE = 256.0

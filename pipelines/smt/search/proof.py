@@ -10,18 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evalsuite import ProofError, Unsupported, check_proof
+from evalsuite import Unsupported
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.exact_network import ExactNetwork
+from pipelines.smt.reading import read_file
 from pipelines.smt.reduction import Bounds, Reduced
 from pipelines.smt.search.certificate import Phases, certify, defaults, linear_bound
-from pipelines.smt.search.chain import equal, read_chain
-from pipelines.smt.search.decision import Decided
+from pipelines.smt.search.decision import Asked, Decided
 from pipelines.smt.search.tree import Node
 
 FORMAT = "evalsuite-proof/1"
@@ -36,48 +34,35 @@ class OtherNetworkError(Unsupported):
     """The ONNX file is not of the network that was verified."""
 
 
-def proof_of(decided: Decided, exact: ExactNetwork, content: bytes) -> dict[str, Any]:
-    """The proof that every row of `decided` is > 0, of the network in the ONNX file with that `content`.
-
-    Raises:
-        ValueError: nothing is proven: the verdict is not `holds`.
-        OtherNetworkError: the file says another network than `exact`, as where a batch normalisation was folded.
-        Unsupported: it has operators that no proof is written of, or a tree is too deep.
-    """
-    if not all(tree.is_closed() for tree in decided.trees):
-        raise ValueError(f"only what holds has a proof, and the verdict is {decided.verdict.value}: {decided.reason}")
+def proof_by_phases(decided: Decided, reduced: Reduced, content: bytes) -> dict[str, Any]:
+    """See `proof_of`: of a ReLU network."""
+    exact = decided.asked.network
     if len(exact.maps) > _LAYERS:
         raise Unsupported(f"the network has {len(exact.maps)} affine layers, and a proof file holds {_LAYERS}")
-    if not equal(read_chain(content), exact):
+    if not read_file(content).equals(exact):
         raise OtherNetworkError("the ONNX file does not say the network that was verified, number by number")
-    reduced, rows = decided.reduced, decided.rows
     places = [(layer.depth, index) for layer in reduced.layers for index in layer.index.tolist()]
     body = {
-        "format": FORMAT,
-        "network": {
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "inputs": exact.maps[0].weight.shape[1],
-            "layers": [each.bias.shape[0] for each in exact.maps],
-        },
-        "box": {"lower": texts(reduced.corner), "upper": texts(reduced.opposite())},
-        "property": {"rows": [row_of(rows.weight[i], rows.bias[[i]]) for i in range(rows.bias.shape[0])]},
+        **stated(FORMAT, decided.asked, content),
         "neurons": [_neurons(each) for each in reduced.bounds],
         "trees": [_Writing(reduced, row, places).tree(tree) for row, tree in enumerate(decided.trees)],
     }
     return {**body, "digest": hashlib.sha256(canonical(body).encode("ascii")).hexdigest()}
 
 
-def write_proof(decided: Decided, exact: ExactNetwork, content: bytes, path: Path) -> None:
-    """`proof_of` as a JSON file, once the checker accepts it. Raises as `proof_of`, or OSError.
-
-    Raises Unsupported also where the checker refuses it, as for the work that it takes.
-    """
-    text = canonical(proof_of(decided, exact, content))
-    try:
-        check_proof(json.loads(text), content)
-    except ProofError as error:
-        raise Unsupported(f"the proof was refused by its checker: {error}") from error
-    path.write_text(text + "\n", encoding="ascii")
+def stated(kind: str, asked: Asked, content: bytes) -> dict[str, Any]:
+    """What a proof of that format is of: the network in the file, the box and the rows."""
+    rows = asked.rows
+    return {
+        "format": kind,
+        "network": {
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "inputs": asked.lower.shape[0],
+            "layers": [each.bias.shape[0] for each in asked.network.maps],
+        },
+        "box": {"lower": texts(asked.lower), "upper": texts(asked.upper)},
+        "property": {"rows": [_row_of(rows.weight[i], rows.bias[[i]]) for i in range(rows.bias.shape[0])]},
+    }
 
 
 def canonical(body: dict[str, Any]) -> str:
@@ -106,7 +91,7 @@ def texts(values: Dyadic) -> list[str]:
     return [_text(int(unit), values.exponent) for unit in values.units.ravel().tolist()]
 
 
-def row_of(weight: Dyadic, bias: Dyadic) -> dict[str, Any]:
+def _row_of(weight: Dyadic, bias: Dyadic) -> dict[str, Any]:
     """A row over the outputs, weight (outputs,) and bias (1,), as a proof file says it."""
     factors = {str(index): text for index, text in enumerate(texts(weight)) if text != "0"}
     return {"coefficients": factors, "constant": texts(bias)[0]}

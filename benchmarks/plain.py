@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from evalsuite import Property, Unsupported
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.encoding import Answer, Encoding, answered, between, declared, defined, linear, relu, solve
+from pipelines.smt.encoding import Encoding, between, declared, defined, linear, relu, solve
 from pipelines.smt.exact_network import ExactNetwork
-from pipelines.smt.limits import Limits
+from pipelines.smt.limits import Limits, Reply
 from pipelines.smt.reduction import Bounds
 
 
@@ -19,8 +19,8 @@ def ask_plainly(
     limits: Limits | None = None,
     encoding: Encoding = Encoding.OR,
     bounds: Sequence[Bounds] = (),
-) -> Answer:
-    """Whether any margin can be <= 0 in the box, exactly; where possible, `offsets` is the whole input itself.
+) -> Reply:
+    """Whether any margin can be <= 0 in the box, exactly; where sat, its values are the whole input.
 
     With `bounds`, one of each hidden layer that hold in the box, neurons that keep their sign there are not split.
 
@@ -29,7 +29,7 @@ def ask_plainly(
         Unsupported: the property is an L2 ball.
     """
     names = [f"x{index}" for index in range(property_.lower.numel())]
-    return answered(solve(plain_question(exact, property_, encoding, bounds), names, limits or Limits()))
+    return solve(plain_question(exact, property_, encoding, bounds), names, limits or Limits())
 
 
 def plain_question(exact: ExactNetwork, property_: Property, encoding: Encoding, bounds: Sequence[Bounds] = ()) -> str:
