@@ -113,7 +113,7 @@ from .verification.graph import Graph as Graph, Pointwise as Pointwise
 from .verification.integer_proofs import (
     INTEGER_PROOF as INTEGER_PROOF, IntegerProofError as IntegerProofError, check_integer_proof as check_integer_proof,
 )
-from .verification.of_network import graph_of_network as graph_of_network
+from .verification.of_network import graph_of_network as graph_of_network, zonotopes_of as zonotopes_of
 from .verification.phases import Branching as Branching
 from .verification.proofs import ProofError as ProofError, check_proof as check_proof
 from .verification.propagation import Propagation as Propagation

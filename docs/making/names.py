@@ -34,7 +34,7 @@ TOPICS = {
     "relaxations": "interval relax envelope product gated",
     "certificates": "certify_swap SwapCertificate SwapBounds preactivation_bounds UnitBounds",
     "verification": "verify Verification Answer decide read_onnx read_vnnlib Specification specification_of Graph "
-    "Pointwise graph_of_network with_difference Propagation falsify float32_box margin violated Replay subjects "
+    "Pointwise graph_of_network with_difference Propagation zonotopes_of layers_in_file FileLayer falsify float32_box margin violated Replay Witness Witnesses subjects "
     "Subject write_counterexamples counterexample_pictures",
     "searching": "Branching Dual dual_of_forms Parts Carried",
     "proofs": "check_proof ProofError check_smooth_proof recompute_smooth_proof read_smooth_network SmoothProofError "
@@ -68,6 +68,10 @@ SAID = {
     "Pointwise": "An operation of such a graph: one activation, applied to each entry of a value.",
     "graph_of_network": "The ONNX model of a stage's network and its graph, compared with ONNX Runtime and the module.",
     "with_difference": "The graph of two networks on the same inputs, whose first outputs are their difference.",
+    "zonotopes_of": "The function that bounds a network with attention over one box; None of any other network.",
+    "FileLayer": "A layer of an ONNX file: a module, numbers that are added, or an activation and its hardness.",
+    "Witness": "Inputs that satisfy a property, and the outputs that ONNX Runtime gives for them.",
+    "Witnesses": "Replays points in ONNX Runtime, one at a time, and keeps those that satisfy a property.",
     "violated": "Whether outputs violate their properties, one for each sample, (batch,) bool.",
     "subjects": "What a verifier is asked about the first test samples; of tokens, what follows their embedding.",
     "Subject": "A network of real inputs, and the properties that are asked of it at a radius.",

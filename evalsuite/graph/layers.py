@@ -34,7 +34,10 @@ from evalsuite.graph.reading import read
 
 Placed = tuple[str, nn.Module]
 FileLayer = nn.Module | torch.Tensor | tuple[Activation, float]
-"""A layer of torch, a constant that is added, or an activation with its one hardness."""
+"""A layer of torch, a constant that is added, or an activation with its one hardness.
+
+Example: docs/reference.md#verify-a-property
+"""
 _CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _AVERAGES = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
 _MAXIMA = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
@@ -76,6 +79,8 @@ def layers_in_file(model: onnx.ModelProto) -> list[tuple[str, FileLayer]]:
     Raises:
         Unsupported: an operator has no reader; a value that several others take; an operation that is no layer, or one
             of numbers that were rounded; the text names the node.
+
+    Example: docs/reference.md#verify-a-property
     """
     graph = recognised(graph_of_model(model))
     return [(node.name, _in_file(graph, node)) for node in _chain(graph)]

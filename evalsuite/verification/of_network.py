@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,9 +15,12 @@ import torch
 from evalsuite.contract import Network, Unsupported
 from evalsuite.deployment import export_onnx
 from evalsuite.graph.embedded import Embedded
+from evalsuite.graph.reading import read, read_onnx
 from evalsuite.onnx_network import OnnxNetwork, is_file
+from evalsuite.verification.forward import attends, zonotope_of
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import compare, graph_of, graph_of_typed
+from evalsuite.verification.zonotope import Zonotope
 
 # A module may round to float32 on the way, whatever its precision.
 _POINTS, _CLOSE = 4, 1e-5
@@ -45,6 +50,27 @@ def graph_of_network(network: Network) -> tuple[onnx.ModelProto, Graph]:
         )
     _compare_module(graph, network)
     return model, graph
+
+
+def zonotopes_of(network: Network) -> Callable[..., Zonotope] | None:
+    """For a network with attention the function that bounds its outputs over one box by a zonotope; None of any other.
+
+    The function takes the box's ends, each (1, *input_shape) float64, and `check`, as `zonotope_of` does. None also
+    where the network cannot be read by torch.export.
+
+    Example: docs/reference.md#verify-a-property
+    """
+    module = network.module
+    try:
+        if isinstance(module, Embedded):
+            graph = module.graph
+        elif isinstance(module, OnnxNetwork) and is_file(network):
+            graph = read_onnx(module.path, output=module.output)
+        else:
+            graph = read(module, network.example(2))
+    except Unsupported:
+        return None
+    return partial(zonotope_of, graph) if attends(graph) else None
 
 
 @torch.no_grad()

@@ -14,7 +14,10 @@ from evalsuite.verification.specification import Specification
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Inputs, float32 or of an integer network, and the outputs that ONNX Runtime gives for them, flat."""
+    """Inputs, float32 or of an integer network, and the outputs that ONNX Runtime gives for them, flat.
+
+    Example: docs/reference.md#verify-a-property
+    """
 
     inputs: tuple[float, ...]
     outputs: tuple[float, ...]
@@ -32,6 +35,8 @@ class Witnesses:
     Args:
         specification: what a witness must satisfy.
         files: the contents of each network's file.
+
+    Example: docs/reference.md#verify-a-property
     """
 
     def __init__(self, specification: Specification, *files: bytes) -> None:

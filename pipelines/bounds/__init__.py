@@ -35,7 +35,9 @@ class Bounds:
     Of an ONNX file, of a regression whose task has a `tolerance`, and of a network for which there are no others, as
     where float32 rounding has no useful bound, bounds are our own of the graph, "ibp" and "crown" alone, in
     L-infinity balls: that a property holds is said of real arithmetic on the float32 weights, and of rounding nothing.
-    A regression's property is that every output stays within the tolerance of its target.
+    A regression's property is that every output stays within the tolerance of its target. Where
+    "crown" is asked for, a network with attention is bounded by zonotopes as well, in the rows of "graph-zonotope"
+    (for transformers: DeepT, PLDI 2021), and by lines only where no layer has more than 8192 values.
 
     A network with modules or functions that have no bounds of their own is read by torch.export: norms, attention,
     products and overlapping windows are bounded by operators of our own, by IBP and backward, not by forward bounds.
@@ -59,7 +61,7 @@ class Bounds:
         memory: in MiB, what one batch of bounds may take.
     """
 
-    version: ClassVar[str] = "5"
+    version: ClassVar[str] = "6"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True

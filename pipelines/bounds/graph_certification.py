@@ -7,9 +7,10 @@ does not manage. Of tokens, what follows their embedding is bounded.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,6 +29,7 @@ from evalsuite import (
     running,
     subjects,
     violated,
+    zonotopes_of,
 )
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.rows import Found, Rows
@@ -37,6 +39,10 @@ _SHARE = 0.8
 _BATCH = 16  # properties bounded at once
 _GRAPH = "graph-"  # before a method's name
 _BACKWARD = {"ibp": False, "crown": True}
+_ZONOTOPE = "zonotope"  # beside "crown", of networks with attention
+# Lines are carried backward through attention where no layer has more values: elsewhere that takes minutes for a box.
+_NARROW = 2**13
+_WIDE = "lines are not carried backward through attention where a layer has more than 8192 values: see graph-zonotope"
 _OWN = "bounds of the graph, of real arithmetic; their widths are not kept"
 _REFUSED = "takes torch modules and classes; of an ONNX file, or an interval, there are graph-ibp and graph-crown"
 Points = list[torch.Tensor | None]
@@ -59,11 +65,21 @@ class _Flat(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of some samples: their network, what runs it, and its graph; None where there was no time to read it."""
+    """Of some samples: their network, what runs it, and its graph; None where there was no time to read it.
+
+    `attending` bounds a network with attention by zonotopes; it is None of any other.
+    """
 
     subject: Subject
     run: nn.Module
     graph: Graph | None
+    attending: Callable[..., Any] | None
+
+    @property
+    def wide(self) -> bool:
+        """Whether a network with attention has a layer of too many values for lines."""
+        sizes = [node.size for node in self.graph.nodes] if self.graph is not None else [0]
+        return self.attending is not None and max(sizes) > _NARROW
 
     @torch.no_grad()
     def wrong(self, points: list[torch.Tensor], properties: list[Property]) -> torch.Tensor:
@@ -80,7 +96,8 @@ class GraphCertification:
     """Certifies one network's properties, radius by radius, until the share of the time limit is used.
 
     Rows name its methods "graph-ibp" and "graph-crown": they are another engine's than "ibp" and "crown", and only
-    differences between two networks that one engine bounded are the networks' own.
+    differences between two networks that one engine bounded are the networks' own. Where CROWN is asked for, networks
+    with attention are bounded by zonotopes as well, "graph-zonotope".
 
     Args:
         refusal: why the other engine did not bound the network, which rows of its methods say; "" for none of those.
@@ -101,7 +118,8 @@ class GraphCertification:
         for each in subjects(network, bench, options.samples):
             late = bool(self._parts) and time.monotonic() > self._deadline
             graph = None if late else graph_of_network(each.network)[1]
-            self._parts.append(_Part(each, running(each.network), graph))
+            attending = None if late or "crown" not in options.methods else zonotopes_of(each.network)
+            self._parts.append(_Part(each, running(each.network), graph, attending))
         self._rows = Rows(options.norm)
         self._broken: Broken = []
 
@@ -136,6 +154,8 @@ class GraphCertification:
         broken = torch.tensor([point is not None for point in points])
         accuracy = None if bool(late.all()) else (~broken).double().mean().item()
         for method in METHODS:
+            if method == "crown" and self._parts[0].attending is not None:
+                metrics += self._rows.found(properties, self._by(_ZONOTOPE, asked, broken), accuracy, ())
             if method in self._options.methods:
                 found = self._by(method, asked, broken)
                 metrics += self._rows.found(properties, found, accuracy, ())
@@ -159,55 +179,74 @@ class GraphCertification:
 
     def _by(self, method: str, asked: Asked, broken: torch.Tensor) -> Found:
         began = time.monotonic()
-        if method not in _BACKWARD:
+        if method != _ZONOTOPE and method not in _BACKWARD:
             return _none(method, len(broken), self._refusal or _REFUSED)
+        if method == "crown" and any(part.wide for part, _ in asked):
+            return _none(_GRAPH + method, len(broken), _WIDE)
         holds, late = list[bool](), list[bool]()
         for part, some in _batches(asked):
             try:
-                holds += self._proven(part.graph, some, backward=_BACKWARD[method]).tolist()
-                late += [False] * len(some)
-            except _OutOfTime:
-                holds += [False] * len(some)
-                late += [True] * len(some)
+                proven = self._in_zonotopes(part, some) if method == _ZONOTOPE else self._in_lines(method, part, some)
+                holds += proven
+                late += [False] * len(proven) + [True] * (len(some) - len(proven))
+                holds += [False] * (len(some) - len(proven))
             except Unsupported as error:
-                if _BACKWARD[method]:
+                if method == "crown":
                     raise
                 # Intervals alone may be too wide, as of a softmax's powers, where backward bounds are not.
                 return _none(_GRAPH + method, len(broken), str(error), time.monotonic() - began)
-        proven = torch.tensor(holds)
+        held = torch.tensor(holds)
         # A proof is of real arithmetic: what float32 breaks all the same is not counted.
         return Found(
-            _GRAPH + method, proven & ~broken, torch.tensor(late), proven & broken, time.monotonic() - began, None, _OWN
+            _GRAPH + method, held & ~broken, torch.tensor(late), held & broken, time.monotonic() - began, None, _OWN
         )
 
-    def _proven(self, graph: Graph | None, properties: list[Property], *, backward: bool) -> torch.Tensor:
-        """Which hold, (properties,) bool. Raises _OutOfTime."""
-
-        def check() -> None:
-            if time.monotonic() > self._deadline:
-                raise _OutOfTime
-
-        check()
-        if graph is None:
+    def _check(self) -> None:
+        if time.monotonic() > self._deadline:
             raise _OutOfTime
+
+    def _in_lines(self, method: str, part: _Part, properties: list[Property]) -> list[bool]:
+        """Which hold, by lines or intervals; of none where there was no time for all."""
+        graph = part.graph
         lower, upper = (
             torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper")
         )
-        bounds = Propagation(graph, lower, upper, backward=backward, check=check)
-        units = torch.eye(graph.outputs, dtype=torch.float64)
-        found = torch.zeros(len(properties), dtype=torch.bool)
-        if properties[0].ends is not None:
-            ends = bounds.lower_bounds(torch.cat([units, -units])).value
-            for place, each in enumerate(properties):
-                assert each.ends is not None
-                found[place] = bool((ends[place] >= torch.cat([each.ends[0], -each.ends[1]])).all())
-            return found
-        for label in {each.label for each in properties}:
-            others = [each for each in range(graph.outputs) if each != label]
-            margins = bounds.lower_bounds(units[label] - units[others]).value
-            asked = torch.tensor([each.label == label for each in properties])
-            found |= asked & (margins > 0).all(1)
-        return found
+        if graph is None:
+            return []
+        try:
+            self._check()
+            bounds = Propagation(graph, lower, upper, backward=_BACKWARD[method], check=self._check)
+            rows, least = zip(*(_asked_for(each, graph.outputs) for each in properties), strict=True)
+            return (bounds.lower_bounds(torch.stack(rows)).value > torch.stack(least)).all(1).tolist()
+        except _OutOfTime:
+            return []
+
+    def _in_zonotopes(self, part: _Part, properties: list[Property]) -> list[bool]:
+        """Which hold, of as many as there was time for."""
+        holds = list[bool]()
+        for each in properties:
+            if part.attending is None:
+                return holds
+            try:
+                self._check()
+                found = part.attending(each.lower[None].double(), each.upper[None].double(), check=self._check)
+            except _OutOfTime:
+                return holds
+            rows, least = _asked_for(each, found.center.numel())
+            holds.append(bool((found.lower_bounds(rows) > least).all()))
+        return holds
+
+
+def _asked_for(property_: Property, outputs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of the outputs, and what each must be above: the margins of the label above 0, or outputs within ends."""
+    eye = torch.eye(outputs, dtype=torch.float64)
+    if property_.ends is not None:
+        low, high = (each.double() for each in property_.ends)
+        # An output at an end holds.
+        least = torch.cat([low, -high])
+        return torch.cat([eye, -eye]), least.nextafter(torch.full_like(least, -torch.inf))
+    others = [each for each in range(outputs) if each != property_.label]
+    return eye[property_.label] - eye[others], torch.zeros(outputs - 1, dtype=torch.float64)
 
 
 def _batches(asked: Asked) -> Iterator[tuple[_Part, list[Property]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import Network, Property, Unsupported
+from evalsuite import Bench, Data, Network, Property, Split, Unsupported
 from evalsuite.plugins import load
+from pipelines.bounds import Bounds, graph_certification
 from pipelines.bounds.embedding import embedded
+from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.softmax import softmax_lines, softmax_range
@@ -252,3 +255,30 @@ def test_the_rounding_of_attention_covers_float32() -> None:
             off = module(x).double() - copy.deepcopy(module).double()(x.double())
         assert (off.abs() <= single).all()
         assert single.max() < 1e5 * off.abs().max()
+
+
+def test_the_stage_bounds_attention_by_zonotopes_and_by_lines_where_it_is_narrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = attending(1)
+    inputs = torch.rand(4, 4)
+    with torch.no_grad():
+        part = Split(inputs, network.module(inputs).argmax(1))
+    data = Data(part, part, part, part, (0.0, 1.0), 3, "drawn")
+    bench = Bench(data, 0, tmp_path, 60.0, lambda *_, **__: None)
+    options = Bounds(eps=(2**-12,), samples=4, methods=("crown",), restarts=1)
+
+    def certified() -> dict[str, Any]:
+        metrics, _ = certify_graph(network, bench, options)
+        return {
+            str(each.setting["method"]): each for each in metrics
+            if each.name == "certified_accuracy" and each.sample is None
+        }  # fmt: skip
+
+    found = certified()
+    assert {method: each.value for method, each in found.items()} == {"graph-zonotope": 1.0, "graph-crown": 1.0}
+    monkeypatch.setattr(graph_certification, "_NARROW", 1)
+    found = certified()
+    assert found["graph-zonotope"].value == 1.0
+    assert found["graph-crown"].value is None
+    assert "see graph-zonotope" in found["graph-crown"].reason

@@ -34,7 +34,16 @@ LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF = "layer_width", "unstable_share", "stabl
 SECONDS, MEMORY = "seconds", "peak_memory"
 METRICS = (CERTIFIED, ATTACKED, UNDECIDED, RADIUS, MEDIAN, WIDTH, UNSTABLE, LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF,
            SECONDS, MEMORY, "clean_accuracy")  # fmt: skip
-TIGHTNESS = ("graph-ibp", "ibp", "forward", "crown-ibp", "graph-crown", "crown", "alpha-crown")  # From loose to tight.
+TIGHTNESS = (
+    "graph-ibp",
+    "ibp",
+    "forward",
+    "crown-ibp",
+    "graph-zonotope",
+    "graph-crown",
+    "crown",
+    "alpha-crown",
+)  # From loose to tight.
 _TOLD = (CERTIFIED, ATTACKED, RADIUS)  # What the stage may have a remark on.
 _WAYS = {UNDECIDED: 0, WIDTH: -1, UNSTABLE: 0, LAYER_WIDTH: -1, LAYER_UNSTABLE: 0, LAYER_OFF: 0, SECONDS: 0, MEMORY: 0}
 
