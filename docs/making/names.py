@@ -34,7 +34,8 @@ TOPICS = {
     "relaxations": "interval relax envelope product gated",
     "certificates": "certify_swap SwapCertificate SwapBounds preactivation_bounds UnitBounds",
     "verification": "verify Verification Answer decide read_onnx read_vnnlib Specification specification_of Graph "
-    "Pointwise graph_of_network with_difference Propagation zonotopes_of layers_in_file FileLayer falsify float32_box margin violated Replay Witness Witnesses subjects "
+    "Pointwise graph_of_network with_difference Propagation zonotopes_of layers_in_file FileLayer falsify float32_box "
+    "margin violated Replay Witness Witnesses subjects "
     "Subject write_counterexamples counterexample_pictures",
     "searching": "Branching Dual dual_of_forms Parts Carried",
     "proofs": "check_proof ProofError check_smooth_proof recompute_smooth_proof read_smooth_network SmoothProofError "

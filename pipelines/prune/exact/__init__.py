@@ -29,7 +29,7 @@ class ExactPrune:
         max_neurons: no question whose answer depends on more hidden units than that is put to the solver.
     """
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "z3-solver")
     takes_any_task: ClassVar[bool] = True
     proximal: float = 0.0

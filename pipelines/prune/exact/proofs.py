@@ -180,10 +180,10 @@ def _outgoing(claim: Claim) -> torch.Tensor:
 def difference_bound(
     original: nn.Module, removed: Removed, input_shape: tuple[int, ...], domain: tuple[float, float]
 ) -> float:
-    """What no logit's change can exceed, anywhere in the domain: sound, by the bounds of differences of ReLU twins.
+    """What no logit's change can exceed, anywhere in the domain: sound, by the bounds of the two networks' difference.
 
     Raises:
-        Unsupported: the network has an activation that is not ReLU.
+        Unsupported: an operation has no sound bounds, by its dotted path.
     """
     if not removed.claims:
         return 0.0
@@ -192,4 +192,4 @@ def difference_bound(
     try:
         return float(certify_swap(original, lower, upper, swapped=padded).disruption[0])
     except Unsupported as reason:
-        raise Unsupported(f"bounds of differences need ReLU: {reason}") from reason
+        raise Unsupported(f"no bounds of the difference: {reason}") from reason

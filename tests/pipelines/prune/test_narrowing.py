@@ -272,5 +272,5 @@ def test_a_sample_without_a_class_counts_not_in_exact_pruning_either(bench: Make
     there = bench("digits-mlp")
     part = Split(inputs, targets)
     small = dataclasses.replace(there, data=dataclasses.replace(there.data, test=part, train=part))
-    found = {each.name: each.value for each in exact._costs(module, module, module, small)}
+    found = {each.name: each.value for each in exact._scores(module, module, module, small)}
     assert found["accuracy"] == found["accuracy_before_removal"] == 1.0
