@@ -154,10 +154,14 @@ class GraphCertification:
         broken = torch.tensor([point is not None for point in points])
         accuracy = None if bool(late.all()) else (~broken).double().mean().item()
         for method in METHODS:
+            bounded = False
             if method == "crown" and self._parts[0].attending is not None:
-                metrics += self._rows.found(properties, self._by(_ZONOTOPE, asked, broken), accuracy, ())
+                found = self._by(_ZONOTOPE, asked, broken)
+                bounded = not (found.refused or bool(found.late.all()))
+                metrics += self._rows.found(properties, found, accuracy, ())
             if method in self._options.methods:
-                found = self._by(method, asked, broken)
+                wide = bounded and any(part.wide for part in self._parts)
+                found = _none(_GRAPH + method, len(properties), _WIDE) if wide else self._by(method, asked, broken)
                 metrics += self._rows.found(properties, found, accuracy, ())
                 if self._refusal and method in _BACKWARD:
                     metrics += self._rows.found(properties, _none(method, len(properties), self._refusal), accuracy, ())
@@ -181,8 +185,6 @@ class GraphCertification:
         began = time.monotonic()
         if method != _ZONOTOPE and method not in _BACKWARD:
             return _none(method, len(broken), self._refusal or _REFUSED)
-        if method == "crown" and any(part.wide for part, _ in asked):
-            return _none(_GRAPH + method, len(broken), _WIDE)
         holds, late = list[bool](), list[bool]()
         for part, some in _batches(asked):
             try:
