@@ -247,7 +247,7 @@ def _sum(_: _Forward, operation: typed.Sum, *given: _Value) -> Zonotope:
     center = operation(*map(_center, given))
     if min(operation.signs) > 0:
         for each in given:
-            center = center.masked_fill(_center(each) <= MASKED, -torch.inf)
+            center = center.masked_fill(_masks(each), -torch.inf)
     signed = zip(operation.signs, given, strict=True)
     own = [(sign, as_wide(each, center.shape)) for sign, each in signed if isinstance(each, Zonotope)]
     count = max(len(each.generators) for _, each in own)
@@ -256,14 +256,14 @@ def _sum(_: _Forward, operation: typed.Sum, *given: _Value) -> Zonotope:
     for sign, each in own:
         generators[: len(each.generators)] += sign * each.generators
         radius, size = radius + each.radius, size + each.spread
-    for each in map(_center, given):
-        size = size + _finite(each).abs()
+    for each in given:
+        size = size + _center(each).masked_fill(_masks(each), 0.0).abs()
     return Zonotope(center, generators, radius + units(len(given)) * size + TINY)
 
 
-def _finite(value: torch.Tensor) -> torch.Tensor:
-    """With 0 in the place of what masks."""
-    return value.masked_fill(value <= MASKED, 0.0)
+def _masks(value: _Value) -> torch.Tensor:
+    """What was masked before, and of a constant what masks: a value of the network, however low, is no mask."""
+    return value.center == -torch.inf if isinstance(value, Zonotope) else value <= MASKED
 
 
 def _where(forward: _Forward, operation: typed.Where, asked: _Value, *given: _Value) -> Zonotope:
@@ -271,7 +271,7 @@ def _where(forward: _Forward, operation: typed.Where, asked: _Value, *given: _Va
     if isinstance(asked, Zonotope):
         raise forward.refuse("chooses by what depends on the input")
     center = operation(asked, *map(_center, given))
-    center = center.masked_fill(center <= MASKED, -torch.inf)
+    center = center.masked_fill(operation(asked, *map(_masks, given)), -torch.inf)
     moved = _moved(operation, [asked, *given])
     return Zonotope(center, moved.generators, moved.radius)
 
@@ -417,7 +417,7 @@ def _softmax(forward: _Forward, operation: typed.Softmax, x: _Value) -> Zonotope
     apart = linear(Zonotope(*parts), lambda z: z - weighed(z), count + 2, lambda z: z + weighed(z))
     apart = forward.promoted(apart)
     spread = apart.spread.masked_fill(masked, 0.0)
-    rounded = units(count + 8) * (_finite(x.center).abs().amax(axis, keepdim=True) + logs.abs() + 1)
+    rounded = units(count + 8) * (x.center.masked_fill(masked, 0.0).abs().amax(axis, keepdim=True) + logs.abs() + 1)
     most = (logs + spread + rounded).clamp(max=0).exp().masked_fill(masked, 0.0) * (1 + units(8))
     mean = torch.minimum((most * spread.square()).sum(axis, keepdim=True), spread.square().amax(axis, keepdim=True))
     half = mean * (0.5 + units(count + 8))

@@ -156,6 +156,28 @@ def test_what_cancels_cancels() -> None:
 
 
 @torch.no_grad()
+def test_a_low_value_is_no_mask() -> None:
+    """Of two scores near -1e31 one has all of the share, and the other none: which, the box leaves open."""
+
+    class Low(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = nn.Linear(1, 2)
+            self.register_buffer("added", torch.tensor([1.0, 2.0]))
+            self.scores.weight.copy_(torch.tensor([[1e31], [-1e31]]))
+            self.scores.bias.fill_(-1e33)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.scores(x) + self.added).softmax(-1)
+
+    module = Low()
+    graph, exact = read(module, torch.randn(2, 1)), module.double()
+    low, high = _ends(_of(graph, torch.zeros(1, 1, dtype=torch.float64), 1.0))
+    values = exact(torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
+    assert bool(((low <= values) & (values <= high)).all())
+
+
+@torch.no_grad()
 def test_a_softmax_is_never_beyond_0_and_1() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 5), nn.Softmax(-1))
