@@ -9,6 +9,7 @@ many seconds for a question. Marabou is given all classes, one by one; its answe
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -23,8 +24,8 @@ from evalsuite import Network, Property, Verdict, export_onnx, verify
 from evalsuite.plugins import load
 from evalsuite.workloads.workload import Data
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.limits import Limits
-from pipelines.smt.peers import Marabou
+from pipelines.smt.marabou import Marabou
+from pipelines.smt.methods import Limits
 from pipelines.smt.reading import read
 
 _RADII = (0.02, 0.03, 0.04, 0.05)
@@ -62,8 +63,8 @@ def _evalsuite(network: Network, folder: Path, limit: float) -> Solver:
 
 def _marabou(network: Network, _: Path, limit: float) -> Solver:
     exact = read(network)
-    peer = Marabou(exact, Judge(network, exact, 0), Limits(limit))
-    return lambda asked: peer.decide(asked).claimed
+    peer = Marabou(exact, Judge(network, exact, 0), Limits(limit, math.inf))
+    return lambda asked: peer.opinion(asked, limit)[1]
 
 
 _SOLVERS: Mapping[str, Callable[[Network, Path, float], Solver]] = {"evalsuite": _evalsuite, "marabou": _marabou}

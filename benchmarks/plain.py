@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from evalsuite import Property, Unsupported
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.encoding import Encoding, between, declared, defined, linear, relu, solve
+from pipelines.smt.encoding import Encoding, between, declared, defined, linear, relu
 from pipelines.smt.exact_network import ExactNetwork
-from pipelines.smt.limits import Limits, Reply
 from pipelines.smt.reduction import Bounds
+from pipelines.smt.solvers import Limits, Reply, ask_z3
 
 
 def ask_plainly(
@@ -29,7 +29,7 @@ def ask_plainly(
         Unsupported: the property is an L2 ball.
     """
     names = [f"x{index}" for index in range(property_.lower.numel())]
-    return solve(plain_question(exact, property_, encoding, bounds), names, limits or Limits())
+    return ask_z3(plain_question(exact, property_, encoding, bounds), names, limits or Limits())
 
 
 def plain_question(exact: ExactNetwork, property_: Property, encoding: Encoding, bounds: Sequence[Bounds] = ()) -> str:

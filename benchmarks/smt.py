@@ -26,10 +26,10 @@ from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Z3
 from pipelines.smt.encoding import BEST, Encoding
 from pipelines.smt.exact_network import ExactNetwork
-from pipelines.smt.limits import End, Limits
 from pipelines.smt.methods import Limits as QueryLimits
 from pipelines.smt.reading import read
 from pipelines.smt.reduction import reduce_network
+from pipelines.smt.solvers import End, Limits
 
 # Workload, options, radii: 8 test samples of each radius make 120 queries.
 Asked = tuple[str, dict[str, str], tuple[float, ...]]

@@ -61,7 +61,7 @@ class Smt:
         max_inputs: networks with more inputs are refused.
     """
 
-    version: ClassVar[str] = "6"
+    version: ClassVar[str] = "7"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "numpy", "highspy", "z3-solver", "onnx", "onnxruntime")
     takes_any_task: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True

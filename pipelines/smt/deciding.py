@@ -12,9 +12,10 @@ from evalsuite import Property, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.encoding import BEST, Encoding, ask
 from pipelines.smt.exact_network import ExactNetwork
-from pipelines.smt.limits import End, Reply
 from pipelines.smt.methods import CRASHED, JOB_ENDS, Limits, Method, Settled
 from pipelines.smt.reduction import OutOfTimeError, Reduced, reduce_network
+from pipelines.smt.solvers import End, Reply
+from pipelines.smt.solvers import Limits as SolverLimits
 
 _ROUNDED_BITS = 10
 # Solver steps per second of the limit. A core makes two to three times as many, so that on a usual machine the count
@@ -135,8 +136,8 @@ class _Query:
         steps = int((limits.seconds - self._counted) * rate)
         if seconds <= 0 or steps <= 0:
             return Reply(End.OUT_OF_STEPS)
-        memory, encoding = self._method.memory, self._method.encoding
-        reply = ask(self._reduced, row, bits=bits, steps=steps, seconds=seconds, memory=memory, encoding=encoding)
+        asked = SolverLimits(seconds, steps, self._method.memory)
+        reply = ask(self._reduced, row, asked, bits=bits, encoding=self._method.encoding)
         self._calls += 1
         self._counted += reply.steps / rate
         self._clocked += time.monotonic() - started

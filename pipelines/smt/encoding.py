@@ -11,8 +11,8 @@ from enum import Enum
 from fractions import Fraction
 
 from pipelines.smt.dyadic import Dyadic, end_to_end
-from pipelines.smt.limits import Limits, Reply, shared
 from pipelines.smt.reduction import Reduced, Unstable
+from pipelines.smt.solvers import Limits, Reply, ask_z3
 
 
 class Encoding(str, Enum):
@@ -48,25 +48,14 @@ class _Row:
     slack: Fraction
 
 
-def ask(
-    reduced: Reduced,
-    row: int,
-    *,
-    bits: int | None,
-    steps: int,
-    seconds: float,
-    memory: int = 2048,
-    encoding: Encoding = BEST,
-) -> Reply:
+def ask(reduced: Reduced, row: int, limits: Limits, *, bits: int | None = None, encoding: Encoding = BEST) -> Reply:
     """Whether margin `row` can be <= 0: exactly, or, with `bits`, for coefficients rounded to that many places.
 
     Rounding only adds behaviours, so "unsat" is a proof either way; "sat" is one only without rounding, at the offsets
     t of an input that are its values.
-    `steps` is Z3's deterministic resource limit, `seconds` the limit of the clock, `memory` is in MiB.
     """
     names = [f"t{index}" for index in range(len(reduced.free))]
-    text = question(reduced, row, bits=bits, encoding=encoding)
-    return solve(text, names, Limits(seconds, steps, memory))
+    return ask_z3(question(reduced, row, bits=bits, encoding=encoding), names, limits)
 
 
 def question(reduced: Reduced, row: int, *, bits: int | None = None, encoding: Encoding = BEST) -> str:
@@ -84,11 +73,6 @@ def question(reduced: Reduced, row: int, *, bits: int | None = None, encoding: E
     (margin,) = _rows("m", reduced.margins[[row]], columns, most, bits)
     lines += [f"(assert (<= {margin.form} 0.0))"]
     return "\n".join(lines)
-
-
-def solve(text: str, names: Sequence[str], limits: Limits) -> Reply:
-    """Z3's answer within the limits; the values are those of the variables `names`."""
-    return shared().ask({"solver": "z3", "logic": "QF_LRA", "text": text, "variables": list(names)}, limits)
 
 
 def relu(output: str, before: str, after: str, encoding: Encoding) -> Iterator[str]:

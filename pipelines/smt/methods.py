@@ -151,7 +151,7 @@ class Search(Method):
     """Certified branch and bound, under the `name` that the method of ReLU networks has."""
 
     def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits, name: str = "search") -> None:
-        self.exact, self._judge, self.limits, self.name = exact, judge, limits, name
+        self.exact, self.judge, self.limits, self.name = exact, judge, limits, name
 
     @property
     def nodes(self) -> int:
@@ -160,7 +160,7 @@ class Search(Method):
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """See `Method`."""
-        found = decide(self.exact, property_, self._judge, seconds=seconds, nodes=self.nodes, suspect=suspect)
+        found = decide(self.exact, property_, self.judge, seconds=seconds, nodes=self.nodes, suspect=suspect)
         reason = found.reason
         if found.verdict is Verdict.TIMEOUT:
             reason = self.undecided(found.nodes, found.neurons, found.margin)
@@ -184,20 +184,20 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
             raise
         exact = read_curved(network)
     check_size(options, inputs, exact.neurons, "neurons" if exact.curves else "ReLU neurons")
-    if exact.curves:
-        return Search(exact, Judge(network, exact, bench.seed), limits, options.method)
-    _check_reading(exact, network, bench.properties(max(options.eps), options.samples))
     judge = Judge(network, exact, bench.seed)
-    if options.method in ("marabou", "portfolio"):
-        from pipelines.smt.portfolio import Peer, Portfolio
-
-        return (Peer if options.method == "marabou" else Portfolio)(exact, judge, limits)
+    if exact.curves:
+        return Search(exact, judge, limits, options.method)
+    _check_reading(exact, network, bench.properties(max(options.eps), options.samples))
     if options.method == "z3":
         from pipelines.smt.deciding import Z3
         from pipelines.smt.encoding import Encoding
 
         return Z3(exact, judge, limits, Encoding(options.encoding))
-    return Search(exact, judge, limits)
+    from pipelines.smt.marabou import Marabou, Portfolio
+
+    if options.method == "marabou":
+        return Marabou(exact, judge, limits)
+    return (Portfolio if options.method == "portfolio" else Search)(exact, judge, limits, options.method)
 
 
 def check_size(options: Smt, inputs: int, neurons: int = 0, kind: str = "neurons") -> None:

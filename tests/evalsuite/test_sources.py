@@ -82,7 +82,7 @@ CHANGES = {
     "pipelines/prune/report/text.py": set(),
     "pipelines/quantize/integer/kernels.py": {"quantize"},
     "pipelines/quantize/report/text.py": set(),
-    "pipelines/smt/limits.py": {"smt"},
+    "pipelines/smt/solvers.py": {"smt"},
     "pipelines/smt/integer/bounds.py": {"smt"},
     "pipelines/smt/report/figures.py": set(),
     "pipelines/swap_certificate/measuring.py": {"swap-certificate"},

@@ -24,11 +24,11 @@ from pipelines.smt.counterexample import OVERFLOW, ROUNDING_ONLY, Judge
 from pipelines.smt.deciding import EXACT_ONLY, Z3
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.encoding import ask
-from pipelines.smt.limits import End
 from pipelines.smt.methods import Limits as QueryLimits
 from pipelines.smt.methods import Settled
 from pipelines.smt.reading import read
 from pipelines.smt.reduction import reduce_network
+from pipelines.smt.solvers import End, Limits
 
 
 def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
@@ -179,7 +179,7 @@ def test_a_hook_on_small_logits_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [2**32 - 1, 2**32, 2**32 + 1])
 def test_the_greatest_limits_do_not_wrap_around(steps: int) -> None:
     reduced = reduce_network(read(absolute(1.0, 0.0, 0.25)), box([-1.0], [0.5]))
-    assert ask(reduced, 0, bits=10, steps=steps, seconds=2**32 / 1000).end is End.UNSAT
+    assert ask(reduced, 0, Limits(2**32 / 1000, steps), bits=10).end is End.UNSAT
 
 
 def plain_encoding(network: Network, property_: Property) -> str:
@@ -232,10 +232,10 @@ def test_random_networks_against_a_plain_encoding_and_samples(
 @pytest.mark.parametrize("bits", [4, 10, None])
 def test_the_solver_without_help_finds_the_exact_answer(bits: int | None) -> None:
     reduced = reduce_network(read(absolute(1.0, 0.0, 0.25)), box([-1.0], [0.5]))
-    answer = ask(reduced, 0, bits=bits, steps=10**7, seconds=10)
+    answer = ask(reduced, 0, Limits(10, 10**7), bits=bits)
     assert answer.end is End.UNSAT
     reduced = reduce_network(read(absolute(3.0, 1.0, 0.0)), box([-1.0], [0.5]))
-    answer = ask(reduced, 0, bits=None, steps=10**7, seconds=10)
+    answer = ask(reduced, 0, Limits(10, 10**7))
     assert reduced.point([Fraction(each) for each in answer.values]) == [Fraction(1, 3)]
 
 
@@ -384,9 +384,9 @@ def test_the_limits_of_time_are_honoured(network: Callable[..., Network], bench:
         (reduce_network(exact, each) for each in place.properties(0.15, 20)), key=lambda each: each.unstable_neurons
     )
     row = hard.open_margins()[-1]
-    answer = ask(hard, row, bits=None, steps=10**12, seconds=0.5)
+    answer = ask(hard, row, Limits(0.5, 10**12))
     assert answer.end is End.OUT_OF_TIME
-    few = [ask(hard, row, bits=10, steps=20_000, seconds=60) for _ in range(2)]
+    few = [ask(hard, row, Limits(60, 20_000), bits=10) for _ in range(2)]
     assert few[0].end is End.OUT_OF_STEPS
     assert few[0] == few[1]
     late = Z3(exact, Judge(trained, exact, 0), QueryLimits(5.0, time.monotonic()))

@@ -18,19 +18,18 @@ from torch import nn
 from benchmarks.plain import ask_plainly, plain_question
 from evalsuite import Network, Property, Unsupported, Verdict, falsify
 from pipelines.bounds.propagation import Propagation
-from pipelines.smt import peers
+from pipelines.smt import marabou
 from pipelines.smt.counterexample import ROUNDING_ONLY, Judge
 from pipelines.smt.deciding import EXACT_ONLY, Z3
-from pipelines.smt.encoding import Encoding, ask, question, solve
+from pipelines.smt.encoding import Encoding, ask, question
 from pipelines.smt.exact_network import ExactNetwork
-from pipelines.smt.limits import End, Limits
+from pipelines.smt.marabou import Marabou, Portfolio, installed
 from pipelines.smt.methods import Limits as JobLimits
 from pipelines.smt.methods import Search
-from pipelines.smt.peers import Marabou
-from pipelines.smt.portfolio import Peer, Portfolio
 from pipelines.smt.reading import read
 from pipelines.smt.reduction import reduce_network
 from pipelines.smt.search.decision import decide as decide_by_search
+from pipelines.smt.solvers import End, Limits, ask_z3
 
 DOMAIN = (-2.0, 2.0)
 TRAITS = ("tiny", "duplicated", "constant", "tie", "dyadic", "dead", "equal neurons", "usual")
@@ -107,7 +106,7 @@ class Said:
             self.violated.append(who)
 
 
-def heard(network: Network, properties: list[Property], marabou_limit: float = 10.0) -> list[Said]:
+def heard(network: Network, properties: list[Property]) -> list[Said]:
     """All verifiers on the properties of one network; each `violated` is exact and replays."""
     exact = read(network)
     judge = Judge(network, exact, 0)
@@ -115,7 +114,6 @@ def heard(network: Network, properties: list[Property], marabou_limit: float = 1
     certified = {method: propagation.bounds(properties, method).margins.amin(1) > 0 for method in ("ibp", "crown")}
     suspects = falsify(network.module, properties, seed=0)
     decider = Z3(exact, judge, JobLimits(60.0, time.monotonic() + 600))
-    marabou = Marabou(exact, judge, Limits(marabou_limit))
     found = []
     for i, property_ in enumerate(properties):
         said = Said()
@@ -134,8 +132,9 @@ def heard(network: Network, properties: list[Property], marabou_limit: float = 1
         if plainly.end is End.SAT:
             check_model(exact, property_, [Fraction(each) for each in plainly.values])
             assert by_z3.verdict is not Verdict.HOLDS
-        if Marabou.installed():
-            said.hear("marabou", marabou.decide(property_).verdict)
+        if installed():
+            peer = Marabou(exact, judge, JobLimits(10.0, math.inf))
+            said.hear("marabou", peer.query(property_, None, 10.0).verdict)
         for each in (by_z3, searched):
             if each.verdict is Verdict.VIOLATED:
                 assert each.counterexample is not None
@@ -200,13 +199,13 @@ def test_all_encodings_say_the_same() -> None:
             assert len(plain) == 1
             possible = False
             for row in reduced.open_margins():
-                limits = {"steps": 10**9, "seconds": 60.0}
-                answers = {ask(reduced, row, bits=None, encoding=each, **limits).end for each in Encoding}
+                limits = Limits(60.0, 10**9)
+                answers = {ask(reduced, row, limits, encoding=each).end for each in Encoding}
                 assert len(answers) == 1
                 (finding,) = answers
                 possible = possible or finding is End.SAT
                 for each in Encoding:
-                    rounded = ask(reduced, row, bits=4, encoding=each, **limits).end
+                    rounded = ask(reduced, row, limits, bits=4, encoding=each).end
                     assert rounded is End.SAT or finding is End.UNSAT
                     findings[finding, rounded] += 1
             assert possible == (plain == {End.SAT})
@@ -219,7 +218,7 @@ def test_questions_are_smt_lib_that_another_parser_reads_back() -> None:
     (property_,) = random_properties(network, 7, 1)
     text = plain_question(exact, property_, Encoding.OR)
     names = [f"x{index}" for index in range(property_.lower.numel())]
-    once = solve(text, names, Limits(30))
+    once = ask_z3(text, names, Limits(30))
     assert once == ask_plainly(exact, property_, limits=Limits(30), encoding=Encoding.OR)
     assert text.count("(declare-const x") == len(names)
     reduced = reduce_network(exact, property_)
@@ -243,22 +242,12 @@ def test_balls_are_refused_by_all() -> None:
     for ask_it in (
         lambda: Z3(exact, judge, JobLimits(1.0, time.monotonic() + 9)).query(ball, None, 1.0),
         lambda: ask_plainly(exact, ball),
-        lambda: Marabou(exact, judge).decide(ball),
     ):
         with pytest.raises(Unsupported, match="L2 ball"):
             ask_it()
 
 
-def test_marabou_is_only_offered_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = random_network(0)
-    exact = read(network)
-    (property_,) = random_properties(network, 0, 1)
-    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
-    opinion = Marabou(exact, Judge(network, exact, 0)).decide(property_)
-    assert (opinion.verdict, opinion.reason) == (Verdict.UNSUPPORTED, peers.MISSING)
-
-
-needs_marabou = pytest.mark.skipif(not Marabou.installed(), reason=peers.MISSING)
+needs_marabou = pytest.mark.skipif(not installed(), reason=marabou.MISSING)
 
 
 @needs_marabou
@@ -278,7 +267,7 @@ def test_marabou_is_believed_under_control_only() -> None:
         center = torch.rand(2)
         label = int(network.module(center[None]).argmax())
         property_ = Property.robustness(center, sample=0, label=label, eps=0.3, domain=DOMAIN)
-        opinion = Marabou(exact, judge, Limits(20)).decide(property_)
+        opinion = Marabou(exact, judge, JobLimits(20.0, math.inf)).query(property_, None, 20.0)
         decision = Z3(exact, judge, JobLimits(20.0, time.monotonic() + 60)).query(property_, None, 1.0)
         reasons[opinion.reason.split(" like ")[0]] += 1
         if opinion.verdict in (Verdict.HOLDS, Verdict.VIOLATED):
@@ -286,9 +275,9 @@ def test_marabou_is_believed_under_control_only() -> None:
         if opinion.verdict is Verdict.VIOLATED:
             assert opinion.counterexample is not None
             assert judge.accepts(property_, opinion.counterexample)
-    assert reasons[peers.BELIEVED] > 0
-    assert reasons[peers.CONTROL.format(answer="unsat")] > 0
-    assert reasons[peers.SMALL.split(" like ")[0]] > 0
+    assert reasons[f"Marabou: {marabou.BELIEVED}"] > 0
+    assert reasons[f"Marabou: {marabou.CONTROL.format(answer='unsat')}"] > 0
+    assert reasons[f"Marabou: {marabou.SMALL}".split(" like ")[0]] > 0
 
 
 def left_open() -> Iterator[tuple[Portfolio, Property, Verdict]]:
@@ -304,20 +293,20 @@ def left_open() -> Iterator[tuple[Portfolio, Property, Verdict]]:
         judge = Judge(network, exact, 0)
         label = int(network.module(torch.zeros(1, 4)).argmax())
         property_ = Property.robustness(torch.zeros(4), sample=0, label=label, eps=0.5, domain=DOMAIN)
-        short = Portfolio(exact, judge, JobLimits(0.01, math.inf))
+        short = Portfolio(exact, judge, JobLimits(0.01, math.inf), "portfolio")
         if Search.query(short, property_, None, 60.0).verdict is Verdict.TIMEOUT:
             yield short, property_, decide_by_search(exact, property_, judge, seconds=60.0).verdict
 
 
 def test_a_portfolio_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(marabou.importlib.util, "find_spec", lambda name: None)
     portfolio, property_, _ = next(left_open())
     settled = portfolio.query(property_, None, 60.0)
     assert settled.verdict is Verdict.TIMEOUT
     assert "nodes, the count for a query_time_limit of 0.01 s, reached with" in settled.reason
-    assert settled.reason.endswith(peers.MISSING)
+    assert settled.reason.endswith(marabou.MISSING)
     with pytest.raises(Unsupported, match="maraboupy is not installed: pip install"):
-        Peer(portfolio.exact, portfolio._judge, portfolio.limits)
+        Marabou(portfolio.exact, portfolio.judge, portfolio.limits)
 
 
 @needs_marabou
@@ -325,7 +314,7 @@ def test_a_portfolio_asks_marabou_what_the_search_leaves_open() -> None:
     count = 0
     for portfolio, property_, verdict in left_open():
         found = portfolio.query(property_, None, 60.0)
-        alone = Peer(portfolio.exact, portfolio._judge, portfolio.limits).query(property_, None, 60.0)
+        alone = Marabou(portfolio.exact, portfolio.judge, portfolio.limits).query(property_, None, 60.0)
         assert found.verdict is alone.verdict is verdict
         assert found.reason == alone.reason
         assert found.reason.startswith("Marabou: ")
@@ -343,5 +332,6 @@ def test_marabou_is_stopped_at_its_limit() -> None:
     exact = read(network)
     property_ = Property.robustness(torch.zeros(40), sample=0, label=0, eps=0.5, domain=DOMAIN)
     label = int(module(torch.zeros(1, 40)).argmax())
-    opinion = Marabou(exact, Judge(network, exact, 0), Limits(0.5)).decide(replace(property_, label=label, eps=2.0))
+    peer = Marabou(exact, Judge(network, exact, 0), JobLimits(0.5, math.inf))
+    opinion = peer.query(replace(property_, label=label, eps=2.0), None, 0.5)
     assert opinion.verdict in (Verdict.TIMEOUT, Verdict.VIOLATED, Verdict.UNKNOWN)

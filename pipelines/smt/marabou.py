@@ -1,0 +1,160 @@
+"""Marabou (CAV 2019, CAV 2024) as a method, and on what the search leaves open: believed only under control.
+
+Marabou computes in floats with tolerances, and calls some queries "unsat" that are not, where weights are below about
+1e-4. A query without any constraint on the outputs, which no box refutes, then often is "unsat" too, so that one is
+asked as well; but not always, so that of networks with such weights no "unsat" is believed at all. Its witnesses hold
+within a tolerance only: they are moved into the float32 box, where need be a little further by gradient descent, and
+what is found is judged exactly.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from evalsuite import Property, Unsupported, Verdict, float32_box
+from pipelines.smt.counterexample import Judge
+from pipelines.smt.dyadic import Floats
+from pipelines.smt.exact_network import ExactNetwork
+from pipelines.smt.methods import Limits, Method, Search, Settled
+from pipelines.smt.solvers import End, Reply, ask_marabou
+from pipelines.smt.solvers import Limits as SolverLimits
+
+MISSING = "maraboupy is not installed: pip install maraboupy==2.0.0"
+CONTROL = "not believed: without any output constraint it says {answer} of this box, which has inputs"
+SMALL = "not believed: it was seen to be wrong of weights like {weight:.1e}, below {least:.0e}"
+WITNESS = "not believed: no float32 input at or next to its witness has an exact margin <= 0 that replays"
+BELIEVED = "unsat for every class, and sat without output constraint"
+
+# Of random queries its controlled "unsat" was wrong in some, all in networks with weights below this; judged by this
+# rule, in none of 2,048.
+LEAST_WEIGHT = 1e-4
+
+
+def installed() -> bool:
+    """Whether Marabou can be asked at all."""
+    return importlib.util.find_spec("maraboupy") is not None
+
+
+class Marabou(Method):
+    """Its verdicts as far as they are believed; `holds` is a peer's word, of real arithmetic in floats: no proof."""
+
+    name = "marabou"
+    counts = False
+
+    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits) -> None:
+        if not installed():
+            raise Unsupported(MISSING)
+        self._judge, self.limits = judge, limits
+        self._layers = [(each.weight.floats(), each.bias.floats()) for each in exact.maps]
+        sizes = np.concatenate([np.abs(weight).ravel() for weight, _ in self._layers])
+        self._least = float(sizes.min(where=sizes > 0, initial=np.inf))
+
+    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
+        """See `Method`. Raises Unsupported: the property is an L2 ball."""
+        if suspect is not None and self._judge.accepts(property_, suspect):
+            return Settled(Verdict.VIOLATED, "falsifier", counterexample=suspect)
+        return self.held(self.opinion(property_, seconds)[0], self._judge, property_, suspect)
+
+    def opinion(self, property_: Property, seconds: float) -> tuple[Settled, Verdict | None]:
+        """What is believed of its answer, and what it says itself; None where it says nothing. Raises as `query`."""
+        if property_.center is not None:
+            raise Unsupported("Marabou's question is of boxes, and this property is an L2 ball")
+        if not all(np.isfinite(each).all() for layer in self._layers for each in layer):
+            return Settled(Verdict.UNSUPPORTED, "Marabou: a weight is beyond float64"), None
+        claimed, point, deadline = None, None, time.monotonic() + seconds
+        for other in (index for index in range(len(self._layers[-1][1])) if index != property_.label):
+            reply = self._ask(property_, other, deadline)
+            if reply.end is End.SAT:
+                claimed, point = Verdict.VIOLATED, self._moved(property_, reply.values)
+                if point is not None:
+                    break
+            elif reply.end is not End.UNSAT:
+                break
+        else:
+            claimed = claimed or Verdict.HOLDS
+        if claimed is Verdict.HOLDS:
+            verdict, reason = self._controlled(self._ask(property_, None, deadline))
+        elif claimed is not None:
+            verdict, reason = (Verdict.UNKNOWN, WITNESS) if point is None else (claimed, "witness confirmed")
+        else:
+            verdict = Verdict.TIMEOUT if reply.end is End.OUT_OF_TIME else Verdict.UNKNOWN
+            reason = f"{reply.end.value}: {reply.reason}".rstrip(": ")
+        return Settled(verdict, f"Marabou: {reason}", counterexample=point, clocked=True), claimed
+
+    def _controlled(self, control: Reply) -> tuple[Verdict, str]:
+        """Every class is unsat: believed of usual weights, if no constraint is sat."""
+        if control.end is not End.SAT:
+            return Verdict.UNKNOWN, CONTROL.format(answer=control.end.value)
+        if self._least < LEAST_WEIGHT:
+            return Verdict.UNKNOWN, SMALL.format(weight=self._least, least=LEAST_WEIGHT)
+        return Verdict.HOLDS, BELIEVED
+
+    def _ask(self, property_: Property, other: int | None, deadline: float) -> Reply:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return Reply(End.OUT_OF_TIME)
+        return ask_marabou(marabou_question(self._layers, property_, other), SolverLimits(left))
+
+    def _moved(self, property_: Property, values: Sequence[str | float]) -> torch.Tensor | None:
+        lower, upper = property_.lower.flatten().tolist(), property_.upper.flatten().tolist()
+        given = [min(max(float(value), low), high) for value, low, high in zip(values, lower, upper, strict=True)]
+        low32, high32 = float32_box([property_])
+        if bool((low32 > high32).any()) or not np.isfinite(given).all():
+            return None
+        return self._judge.near(property_, [Fraction(value) for value in given])
+
+
+class Portfolio(Search):
+    """Certified branch and bound; then, in what is left of a query's seconds, Marabou where it is installed.
+
+    What Marabou adds depends on the clock.
+    """
+
+    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
+        """See `Method`."""
+        started = time.monotonic()
+        first = super().query(property_, suspect, seconds)
+        left = seconds - (time.monotonic() - started)
+        if first.verdict is not Verdict.TIMEOUT or left <= 0:
+            return first
+        if not installed():
+            return replace(first, reason=f"{first.reason}; {MISSING}")
+        second = Marabou(self.exact, self.judge, self.limits).query(property_, suspect, left)
+        if second.verdict not in (Verdict.HOLDS, Verdict.VIOLATED):
+            return replace(first, reason=f"{first.reason}; {second.reason}", clocked=True)
+        return replace(
+            second, unstable_neurons=first.unstable_neurons, nodes=first.nodes, solver_calls=first.solver_calls
+        )
+
+
+def marabou_question(layers: Sequence[tuple[Floats, Floats]], property_: Property, other: int | None) -> dict[str, Any]:
+    """Whether logit `other` can be at least the label's in the box; with None, whether the box has any input.
+
+    Variables are numbered: the inputs, then each layer's values before and after its ReLUs. Equations are (kind,
+    [(factor, variable)], scalar).
+    """
+    box = list(zip(property_.lower.flatten().tolist(), property_.upper.flatten().tolist(), strict=True))
+    equations: list[tuple[str, list[tuple[float, int]], float]] = []
+    relus: list[tuple[int, int]] = []
+    inputs, count = list(range(len(box))), len(box)
+    for depth, (weight, bias) in enumerate(layers):
+        if depth:
+            relus += [(each, each + len(inputs)) for each in inputs]
+            inputs = [each + len(inputs) for each in inputs]
+            count += len(inputs)
+        outputs = range(count, count + len(bias))
+        for factors, constant, output in zip(weight.tolist(), bias.tolist(), outputs, strict=True):
+            terms = [(factor, variable) for factor, variable in zip(factors, inputs, strict=True) if factor]
+            equations.append(("EQ", [*terms, (-1.0, output)], -constant))
+        inputs, count = list(outputs), count + len(bias)
+    if other is not None:
+        equations.append(("LE", [(1.0, inputs[property_.label]), (-1.0, inputs[other])], 0.0))
+    return {"count": count, "box": box, "equations": equations, "relus": relus}
