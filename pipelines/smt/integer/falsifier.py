@@ -93,7 +93,7 @@ def _smooth_margins(network: IntegerNetwork, points: Integers, label: int) -> np
     *hidden, last = network.layers
     state = points
     for layer in hidden:
-        state = layer.function(layer.accumulate(state))
+        state = layer(state)
     sums = last.accumulate(state)
     columns = []
     for index, runs in enumerate(last.runs):

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.smt.integer.steps import Function, Integers, Runs
+from pipelines.smt.integer.steps import Integers, Runs
+
+# Between the keys of two neurons, whose accumulators fit into 32 bits.
+_APART = 2**33
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Layer:
-    """x -> function(weight x + bias): `weight` (neurons, inputs), `bias` (neurons,), int64.
+    """x -> f(weight x + bias): `weight` (neurons, inputs), `bias` (neurons,), int64, f a function for each neuron.
 
-    `function` takes (points, neurons) integers and acts on each alone. `runs` is the same, a table per neuron of all
-    arguments, the accumulators, that any input of the network gives; they fit into 32 bits.
+    `runs` are these functions, tables of all arguments, the accumulators, that any input of the network gives; they fit
+    into 32 bits.
     """
 
     name: str
     weight: Integers
     bias: Integers
-    function: Function
     runs: tuple[Runs, ...]
+
+    def __call__(self, x: Integers) -> Integers:
+        """The outputs, (points, neurons), of (points, inputs)."""
+        keys, values = self._table
+        places = np.searchsorted(keys, self.accumulate(x) + _APART * np.arange(len(self.bias)))
+        return np.asarray(values[places])
+
+    @cached_property
+    def _table(self) -> tuple[Integers, Integers]:
+        """Of all neurons together, the last argument of each run, raised by the neuron, and its value."""
+        keys = [each.lasts + _APART * index for index, each in enumerate(self.runs)]
+        return np.concatenate(keys), np.concatenate([each.values for each in self.runs])
 
     def accumulate(self, x: Integers) -> Integers:
         """weight x + bias of (points, inputs), exactly: all sums are below 2^31, so float64 holds them."""
@@ -77,7 +92,7 @@ class IntegerNetwork:
         """The logits, int64 (points, classes), of integer inputs (points, inputs)."""
         state = points
         for layer in self.layers:
-            state = layer.function(layer.accumulate(state))
+            state = layer(state)
         return state
 
     def margins(self, points: Integers, label: int) -> Integers:

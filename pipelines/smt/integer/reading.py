@@ -1,7 +1,8 @@
 """An integer network from an ONNX file without floats, as `quantize` writes it: a chain of integer matrix products.
 
-Between two products every node acts on single integers; all that it computes there is taken as one function (see
-`elementwise`). Zero points, biases, multipliers, shifts, rounding and clipping are thus read off by computing them.
+Between two products every node acts on single integers, in the type that the file states, modulo 2^bits. Whatever a
+file builds of them (a requantization in any rounding mode, a table, a polynomial) is a function of one integer, and is
+tabulated by ONNX's own reference: nothing here knows what a requantization is.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import onnx
 import torch
 from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from evalsuite import Unsupported, open_onnx, run_onnx
-from pipelines.smt.integer.elementwise import NAMES, Array, Operation, Program, attributes_of
 from pipelines.smt.integer.network import Grid, IntegerNetwork, Layer
-from pipelines.smt.integer.steps import Integers, tabulate
+from pipelines.smt.integer.steps import Function, Integers, tabulate
 
 _ACCUMULATOR_BITS = 32
 _COMPARED = 6
 _KINDS = {"tensor(int8)": np.int8, "tensor(uint8)": np.uint8}
+_ELEMENTWISE = {"Add", "Sub", "Mul", "Max", "Min", "BitwiseAnd", "BitShift", "Clip", "Gather", "Cast", "Identity"}
 
 
 def read_integer_onnx(source: Path | bytes) -> IntegerNetwork:
@@ -91,12 +93,12 @@ class _Reader:
 
     model: onnx.ModelProto
     layers: list[Layer] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
+    between: list[onnx.NodeProto] = field(default_factory=list)
     current: set[str] = field(default_factory=set)
 
     def read(self) -> IntegerNetwork:
         graph = self.model.graph
-        self.constants: dict[str, Array] = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+        self.constants: dict[str, Any] = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
         inputs = [each for each in graph.input if each.name not in self.constants]
         if len(inputs) != 1 or len(graph.output) != 1:
             raise Unsupported(f"{len(inputs)} inputs and {len(graph.output)} outputs; there must be one of each")
@@ -107,7 +109,7 @@ class _Reader:
             raise Unsupported(f"the input holds {kind} of shape {shape}, not 8-bit integers of a known shape")
         limits = np.iinfo(kind)
         size = int(np.prod(shape))
-        self.source, self.source_type, self.flat = given.name, kind, len(shape) == 1
+        self.source, self.flat = given.name, len(shape) == 1
         self.lower, self.upper = np.full(size, limits.min, np.int64), np.full(size, limits.max, np.int64)
         self.pending: tuple[str, Integers, Integers] | None = None
         self.current = {given.name}
@@ -131,20 +133,29 @@ class _Reader:
             self._flatten(node)
         elif node.op_type == "MatMulInteger":
             self._product(node)
-        elif node.op_type in NAMES:
-            computed = [name for name in node.input if name not in self.constants]
+        elif node.op_type in _ELEMENTWISE:
+            computed = [name for name in node.input if name and name not in self.constants]
             if not computed or not self.current.issuperset(computed):
                 raise Unsupported(f"node {node.name!r} ({node.op_type}) joins results of different layers")
-            made = Operation(
-                node.op_type, tuple(node.input), node.output[0], attributes_of(node), node.name or node.output[0]
-            )
-            self.operations.append(made)
+            self._check(node)
+            self.between.append(node)
             self.current.add(node.output[0])
         else:
             raise Unsupported(f"node {node.name!r}: {node.op_type} is not a dense layer nor acts on single integers")
 
+    def _check(self, node: onnx.NodeProto) -> None:
+        """Raise Unsupported where the node has no exact meaning on single integers."""
+        said, (first, second, *_) = _attributes(node), [*node.input, ""]
+        if node.op_type == "Cast" and np.dtype(helper.tensor_dtype_to_np_dtype(said["to"])).kind not in "iu":
+            raise Unsupported(f"node {node.name!r} casts to floats: an integer network holds integers only")
+        table, places = self.constants.get(first), self.constants.get(second)
+        if node.op_type == "Gather" and (said.get("axis", 0) != 0 or table is None or table.ndim != 1):
+            raise Unsupported(f"node {node.name!r}: a table is a constant of one dimension")
+        if node.op_type == "BitShift" and (places is None or (places >= 8 * places.itemsize).any()):
+            raise Unsupported(f"node {node.name!r} shifts by other than constants, or beyond its bits")
+
     def _flatten(self, node: onnx.NodeProto) -> None:
-        if node.op_type == "Flatten" and attributes_of(node).get("axis", 1) != 1:
+        if node.op_type == "Flatten" and _attributes(node).get("axis", 1) != 1:
             raise Unsupported(f"node {node.name!r} flattens from another dimension than the first")
         if node.op_type == "Reshape":
             target = self.constants.get(node.input[1])
@@ -166,8 +177,8 @@ class _Reader:
             raise Unsupported(f"node {node.name!r} multiplies {len(self.lower)} numbers by {weight.shape}")
         weight = np.ascontiguousarray(weight)
         self.pending = node.name or node.output[0], weight, -int(zero.ravel()[0]) * weight.sum(1)
-        self.source, self.source_type = node.output[0], np.dtype(np.int32)
-        self.operations, self.current = [], {node.output[0]}
+        self.source = node.output[0]
+        self.between, self.current = [], {node.output[0]}
 
     def _constant(self, name: str) -> Any:
         return self.constants[name].astype(np.int64) if name else np.int64(0)
@@ -175,7 +186,7 @@ class _Reader:
     def _close(self, result: str) -> None:
         """End the layer that began with the last product; its function's result is the tensor `result`."""
         if self.pending is None:
-            if result != self.source or self.operations:
+            if result != self.source or self.between:
                 raise Unsupported("the input is computed on before the first layer")
             return
         if result not in self.current:
@@ -185,8 +196,29 @@ class _Reader:
         lower, upper = ends.min(0).sum(1) + bias, ends.max(0).sum(1) + bias
         if max(-int(lower.min()), int(upper.max())) >= 2 ** (_ACCUMULATOR_BITS - 1):
             raise Unsupported(f"{name!r}: an accumulator may exceed {_ACCUMULATOR_BITS} bits")
-        program = Program(self.source, self.source_type, tuple(self.operations), self.constants, result)
-        runs = tuple(tabulate(program, lower, upper))
-        self.layers.append(Layer(name.split("/")[0], weight, bias, program, runs))
+        try:
+            runs = tuple(tabulate(self._function(result), lower, upper))
+        except (IndexError, TypeError, ValueError) as error:  # of ONNX's reference
+            raise Unsupported(f"what follows {name!r} is not computed: {error}") from error
+        self.layers.append(Layer(name.split("/")[0], weight, bias, runs))
         self.lower = np.array([each.values.min() for each in runs])
         self.upper = np.array([each.values.max() for each in runs])
+
+    def _function(self, result: str) -> Function:
+        """From the last product to the tensor `result`, elementwise, int64 (points, neurons)."""
+        taken = {name for node in self.between for name in node.input}
+        ends = ([onnx.ValueInfoProto(name=each)] for each in (self.source, result))
+        held = [each for each in self.model.graph.initializer if each.name in taken]
+        graph = helper.make_graph(self.between, "between", *ends, held)
+        evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=self.model.opset_import))
+
+        def function(sums: Integers) -> Integers:
+            with np.errstate(over="ignore"):
+                (made,) = evaluator.run(None, {self.source: sums.astype(np.int32)})
+            return np.asarray(np.broadcast_to(made, sums.shape).astype(np.int64))
+
+        return function
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
