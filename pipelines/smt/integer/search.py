@@ -17,12 +17,11 @@ from pipelines.smt.integer.guide import Guide, Program
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.proof import Chosen, Tree
 from pipelines.smt.integer.query import Query
-from pipelines.smt.integer.rounding import conspire
 from pipelines.smt.integer.steps import Integers, farthest
 
 _ROUNDINGS = 16
-_MILP_SECONDS = 0.5
-_SEEKING_SHARE = 0.3
+_DEAR = 8
+"""At so many nodes each a descent begins, which costs as much as some of them."""
 _NEGLIGIBLE = 1e-6
 _DOUBT = 1e-3
 _TRIED = 4
@@ -67,7 +66,7 @@ class _Search:
         self._network, self._limits, self._query, self._other = network, limits, query, other
         self._row = margin_rows(network.classes, query.label, [other])
         self._needed = query.needed(other)
-        self._seeker = _Seeker(network, query, other, limits)
+        self._generator, self._seeks = np.random.default_rng(other), count()
         self._nodes = 0
 
     def run(self, region: Region, least: int) -> Searched:
@@ -89,7 +88,7 @@ class _Search:
                     return Searched(Verdict.VIOLATED, proven, self._nodes, found)
                 node.tree["points"] = _points(node.region)
                 continue
-            found = None if node.solution is None else self._seeker.seek(node.region, node.solution)
+            found = None if node.solution is None else self._seek(node.solution)
             if found is not None:
                 return Searched(Verdict.VIOLATED, proven, self._nodes, found)
             for child in self._children(node):
@@ -103,6 +102,17 @@ class _Search:
         logits = self._network.logits(points)
         low = np.flatnonzero(logits[:, self._query.label] - logits[:, self._other] < self._needed)
         return points[low[0]] if len(low) else None
+
+    def _seek(self, solution: Guide) -> Integers | None:
+        """A violation which the program's inputs, rounded, show, or at some nodes lead to."""
+        floors = np.floor(solution.inputs + 1e-9)
+        chance = self._generator.random((_ROUNDINGS, len(floors))) < solution.inputs - floors
+        nearest = np.rint(solution.inputs)[None]
+        points = np.concatenate([nearest, floors + chance]).clip(self._query.lower, self._query.upper).astype(np.int64)
+        found = first_violation(self._network, self._query, points)
+        if found is None and next(self._seeks) % _DEAR == 0:
+            found = descend(self._network, self._query, self._other, points[0])
+        return found
 
     def _node(self, part: Region, parent: _Node | None) -> _Node:
         self._nodes += 1
@@ -210,35 +220,3 @@ def _split_input(network: IntegerNetwork, node: _Node) -> tuple[int, int, list[R
     middle = int(np.floor(solution.inputs[index])) if solution is not None and inexact else (low + high) // 2
     middle = min(max(middle, low), high - 1)
     return index, middle, [part.cut(index, low, middle), part.cut(index, middle + 1, high)]
-
-
-@dataclass
-class _Seeker:
-    """Looks for violations near solutions: cheaply at each, dearly while that takes a part of the time only."""
-
-    network: IntegerNetwork
-    query: Query
-    other: int
-    limits: Limits
-    spent: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.started = time.monotonic()
-        self.generator = np.random.default_rng(self.other)
-
-    def seek(self, part: Region, solution: Guide) -> Integers | None:
-        """A violation of the query, which the program's inputs, rounded, show or lead to."""
-        floors = np.floor(solution.inputs + 1e-9)
-        chance = self.generator.random((_ROUNDINGS, len(floors))) < solution.inputs - floors
-        nearest = np.rint(solution.inputs)[None]
-        points = np.concatenate([nearest, floors + chance]).clip(self.query.lower, self.query.upper).astype(np.int64)
-        found = first_violation(self.network, self.query, points)
-        now = time.monotonic()
-        if found is not None or self.spent > _SEEKING_SHARE * (now - self.started):
-            return found
-        found = descend(self.network, self.query, self.other, points[0])
-        if found is None:
-            seconds = max(0.01, min(_MILP_SECONDS, self.limits.deadline - time.monotonic()))
-            found = conspire(self.network, self.query, part, self.other, solution, seconds=seconds)
-        self.spent += time.monotonic() - now
-        return found
