@@ -18,6 +18,7 @@ from torch import nn
 from evalsuite import Network, ProofError, Property, Unsupported, Verdict, check_proof, open_onnx
 from pipelines.smt import Smt
 from pipelines.smt.counterexample import Judge
+from pipelines.smt.distances import Bracket
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.equivalence_quantized import same_class
 from pipelines.smt.exact_network import Affine, ExactNetwork
@@ -27,7 +28,6 @@ from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.steps import tabulate
 from pipelines.smt.methods import Settled
-from pipelines.smt.minimal import minimal_distance
 from pipelines.smt.proving import proof_of, write_proof
 from pipelines.smt.querying import answer
 from pipelines.smt.reading import read, read_curved, read_file
@@ -551,7 +551,9 @@ def test_radii_that_are_not_asked_about_are_not_counted() -> None:
         asked.append(property_.eps)
         return Settled(Verdict.HOLDS if property_.eps == 0 else Verdict.UNKNOWN, "")
 
-    found = minimal_distance(decide, torch.zeros(2), sample=0, label=0, domain=(0.0, 1.0), most_undecided=2)
+    center, domain = torch.zeros(2), (0.0, 1.0)
+    at_center = Property.robustness(center, sample=0, label=0, eps=0.0, domain=domain)
+    found = Bracket(decide, center, at_center, domain).narrowed(2)
     assert (found.questions, found.undecided, found.decided) == (len(asked), 2, False) == (3, 2, False)
 
 
