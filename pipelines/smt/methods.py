@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +18,7 @@ from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import nearest
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.proving import Proof, proof_of
-from pipelines.smt.reading import layered, reach, read, read_curved
+from pipelines.smt.reading import read, read_curved
 from pipelines.smt.search.decision import decide
 
 if TYPE_CHECKING:
@@ -177,17 +176,11 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
     limits = Limits(options.query_time_limit, deadline, options.nodes)
     inputs = math.prod(network.input_shape)
     check_size(options, inputs)  # before weights are read, which takes long
-    try:
-        exact = read(network)
-    except Unsupported:
-        if options.method in ("z3", "marabou"):
-            raise
-        exact = read_curved(network)
+    exact = (read if options.method in ("z3", "marabou") else read_curved)(network)
     check_size(options, inputs, exact.neurons, "neurons" if exact.curves else "ReLU neurons")
     judge = Judge(network, exact, bench.seed)
     if exact.curves:
         return Search(exact, judge, limits, options.method)
-    _check_reading(exact, network, bench.properties(max(options.eps), options.samples))
     if options.method == "z3":
         from pipelines.smt.deciding import Z3
         from pipelines.smt.encoding import Encoding
@@ -205,16 +198,3 @@ def check_size(options: Smt, inputs: int, neurons: int = 0, kind: str = "neurons
     for count, name, what in ((inputs, "max_inputs", "inputs"), (neurons, "max_neurons", kind)):
         if count > getattr(options, name):
             raise Unsupported(f"{count} {what}; {name} is {getattr(options, name)}")
-
-
-@torch.no_grad()
-def _check_reading(exact: ExactNetwork, network: Network, boxes: Sequence[Property]) -> None:
-    """Compare the reading with the module before believing anything, in the middle and at two corners of each box."""
-    module, layers = copy.deepcopy(network.module).double(), layered(network)
-    for each in boxes:
-        for point in (each.lower, each.lower / 2 + each.upper / 2, each.upper):
-            computed = module(point[None])[0]
-            inputs = [Fraction(value) for value in point.flatten().tolist()]
-            expected = torch.tensor([nearest(value) for value in exact.logits(inputs)], dtype=torch.float64)
-            if not torch.allclose(computed, expected, rtol=1e-9, atol=1e-12 * reach(layers, each)):
-                raise Unsupported("the network computes something else than its layers in order")

@@ -23,7 +23,7 @@ from pipelines.smt.search.exploring import Finding, multipliers
 from pipelines.smt.search.intervals import Intervals, IntervalSpace
 from tests.pipelines.test_smt_search_cases import around, box, chain, decide_exactly, decider, linear, of, samples
 
-ACTIVATIONS = (nn.GELU, LambdaGELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Hardswish, nn.ReLU)
+ACTIVATIONS = (nn.GELU, LambdaGELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Hardswish)
 
 
 def spaces(network: Network, property_: Property) -> IntervalSpace:
