@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from evalsuite import Direction, Metric, Verdict
 from pipelines.smt.methods import BY_BOUNDS, JOB_ENDS, Settled
 
 Setting = dict[str, str | int | float | bool]
 _DECIDED = (Verdict.HOLDS, Verdict.VIOLATED)
-_UNDECIDED = (Verdict.UNKNOWN, Verdict.TIMEOUT, Verdict.UNSUPPORTED)
+UNDECIDED = (Verdict.UNKNOWN, Verdict.TIMEOUT, Verdict.UNSUPPORTED)
 _NOT_REACHED = "no query got as far as the bounds"
 
 
@@ -56,21 +56,31 @@ def effort(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
     ]
 
 
-def _shares(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
-    def share(*verdicts: Verdict) -> float:
-        return sum(each.verdict in verdicts for each in settled) / len(settled)
+def shares(
+    settled: Sequence[Settled], told: Mapping[str, tuple[Sequence[Verdict], Direction]], setting: Setting
+) -> list[Metric]:
+    """The share of some verdicts, by the metric's name."""
+    clocked = any(each.clocked for each in settled)
+    found = {name: sum(each.verdict in own for each in settled) / len(settled) for name, (own, _) in told.items()}
+    return [Metric(name, value, "fraction", told[name][1], setting, timing=clocked) for name, value in found.items()]
 
-    verified, clocked = share(Verdict.HOLDS), any(each.clocked for each in settled)
+
+def _shares(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
+    told = {
+        "verified_accuracy": ((Verdict.HOLDS,), Direction.HIGHER),
+        "violated_fraction": ((Verdict.VIOLATED,), Direction.LOWER),
+        "undecided_fraction": (UNDECIDED, Direction.LOWER),
+    }
+    verified, *others = shares(settled, told, setting)
     by_bounds = sum(each.verdict is Verdict.HOLDS and each.reason == BY_BOUNDS for each in settled) / len(settled)
-    told = [
-        ("verified_accuracy", verified, Direction.HIGHER),
-        ("violated_fraction", share(Verdict.VIOLATED), Direction.LOWER),
-        ("undecided_fraction", share(*_UNDECIDED), Direction.LOWER),
+    gap = (verified.value or 0.0) - by_bounds
+    return [
+        verified,
+        *others,
         # No direction: it is small where bounds suffice, and also where nothing holds.
-        ("exactness_gap", verified - by_bounds, Direction.NEUTRAL),
+        Metric("exactness_gap", gap, "fraction", Direction.NEUTRAL, setting, timing=verified.timing),
+        Metric("bounds_accuracy", by_bounds, "fraction", Direction.HIGHER, setting),
     ]
-    shares = [Metric(name, value, "fraction", way, setting, timing=clocked) for name, value, way in told]
-    return [*shares, Metric("bounds_accuracy", by_bounds, "fraction", Direction.HIGHER, setting)]
 
 
 def _seconds(settled: Settled, limit: float, *, counted: bool) -> float:

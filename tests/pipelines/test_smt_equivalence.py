@@ -13,9 +13,10 @@ from torch import nn
 from evalsuite import Network, Property, Unsupported, Verdict
 from pipelines.quantize.integer.network import INPUT, Dyadic, Grid, IntegerNetwork, Linear, Requantize
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
-from pipelines.smt.equivalence_quantized import Agreement, same_class
+from pipelines.smt.integer.agreement import SameClass, _float_class_proven
 from pipelines.smt.integer.network import IntegerNetwork as Read
 from pipelines.smt.integer.reading import read_integer_onnx
+from pipelines.smt.methods import Limits, Settled
 from tests.pipelines.test_smt_search_cases import decider
 
 INPUTS, HIDDEN, CLASSES = 5, 7, 3
@@ -28,6 +29,10 @@ def named(module: nn.Module) -> Network:
 def box(eps: float, seed: int = 0) -> Property:
     center = torch.rand(INPUTS, generator=torch.Generator().manual_seed(seed))
     return Property.robustness(center, sample=seed, label=0, eps=eps, domain=(0.0, 1.0))
+
+
+def same_class(network: Network, read: Read, asked: Property) -> Settled:
+    return SameClass(network, read, Limits(20.0, math.inf)).query(asked, None, 20.0)
 
 
 def points_of(asked: Property, count: int = 4000) -> torch.Tensor:
@@ -67,11 +72,11 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Network, Read]:
 
 def test_float_and_quantized_classes(quantized: tuple[Network, Read]) -> None:
     network, read = quantized
-    verdicts: list[Agreement] = []
+    verdicts: list[Settled] = []
     for seed in range(12):
         for eps in (0.01, 0.2):
             asked = box(eps, seed)
-            found = same_class(network, read, asked, seconds=20)
+            found = same_class(network, read, asked)
             verdicts.append(found)
             points = points_of(asked).float()
             with torch.no_grad():
@@ -81,9 +86,9 @@ def test_float_and_quantized_classes(quantized: tuple[Network, Read]) -> None:
                 assert not differ.any()
                 assert len(set(classes.tolist())) == 1
             if found.verdict is Verdict.VIOLATED:
-                assert found.point is not None
-                assert asked.contains(found.point)
-                at = found.point[None]
+                assert found.counterexample is not None
+                assert asked.contains(found.counterexample)
+                at = found.counterexample[None]
                 one = network.module(at).argmax(1).item()
                 assert one != int(read.logits(read.input.integers(at.numpy())).argmax(1)[0])
     assert {Verdict.HOLDS, Verdict.VIOLATED} <= {each.verdict for each in verdicts}
@@ -91,8 +96,6 @@ def test_float_and_quantized_classes(quantized: tuple[Network, Read]) -> None:
 
 def test_classes_of_a_gelu_network_are_proven_too() -> None:
     """Its float class by sound lines, the integer network's exactly."""
-    from pipelines.smt.equivalence_quantized import _float_class_proven
-
     torch.manual_seed(1)
     smooth = named(
         nn.Sequential(
@@ -111,10 +114,8 @@ def test_classes_of_a_gelu_network_are_proven_too() -> None:
 
 
 def test_networks_of_other_sizes_are_refused(quantized: tuple[Network, Read]) -> None:
-    network, read = quantized
+    read = quantized[1]
     other = Network("n", nn.Linear(4, CLASSES), (4,), CLASSES)
     center = Property.robustness(torch.zeros(4), sample=0, label=0, eps=0.1, domain=(0.0, 1.0))
     with pytest.raises(Unsupported, match="5 integer inputs and 3 logits against another network"):
         same_class(other, read, center)
-    with pytest.raises(ValueError, match="seconds must be > 0, got 0"):
-        same_class(network, read, box(0.1), seconds=0)

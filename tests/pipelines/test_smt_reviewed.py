@@ -20,14 +20,14 @@ from pipelines.smt import Smt
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.distances import Bracket
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.equivalence_quantized import same_class
 from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.integer.agreement import SameClass
 from pipelines.smt.integer.deciding import decide as decide_integers
 from pipelines.smt.integer.network import Grid, IntegerNetwork, Layer
 from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.steps import tabulate
-from pipelines.smt.methods import Settled
+from pipelines.smt.methods import Limits, Settled
 from pipelines.smt.proving import proof_of, write_proof
 from pipelines.smt.querying import answer
 from pipelines.smt.reading import read, read_curved, read_file
@@ -189,8 +189,8 @@ def integers(*layers: Layer) -> IntegerNetwork:
 def test_no_class_is_compared_outside_of_the_box() -> None:
     floats = network(linear([[1e9], [-1e9]], [-1e8, 1e8]))
     quantized = integers(identity_layer([[1], [0]], [300, 0]))
-    found = same_class(floats, quantized, between_floats(1e-11), seconds=5)
-    assert (found.verdict, found.point) == (Verdict.UNKNOWN, None)
+    found = SameClass(floats, quantized, Limits(5.0, float("inf"))).query(between_floats(1e-11), None, 5.0)
+    assert (found.verdict, found.counterexample) == (Verdict.UNKNOWN, None)
 
 
 def test_rounding_in_float64_is_no_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:

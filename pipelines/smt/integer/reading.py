@@ -23,7 +23,7 @@ from pipelines.smt.integer.network import Grid, IntegerNetwork, Layer
 from pipelines.smt.integer.steps import Function, Integers, tabulate
 
 _ACCUMULATOR_BITS = 32
-_COMPARED = 6
+_COMPARED = 32
 _KINDS = {"tensor(int8)": np.int8, "tensor(uint8)": np.uint8}
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Max", "Min", "BitwiseAnd", "BitShift", "Clip", "Gather", "Cast", "Identity"}
 
@@ -145,10 +145,10 @@ class _Reader:
 
     def _check(self, node: onnx.NodeProto) -> None:
         """Raise Unsupported where the node has no exact meaning on single integers."""
-        said, (first, second, *_) = _attributes(node), [*node.input, ""]
+        said, constants = _attributes(node), [self.constants.get(name) for name in (*node.input, "")]
         if node.op_type == "Cast" and np.dtype(helper.tensor_dtype_to_np_dtype(said["to"])).kind not in "iu":
             raise Unsupported(f"node {node.name!r} casts to floats: an integer network holds integers only")
-        table, places = self.constants.get(first), self.constants.get(second)
+        table, places = constants[:2]
         if node.op_type == "Gather" and (said.get("axis", 0) != 0 or table is None or table.ndim != 1):
             raise Unsupported(f"node {node.name!r}: a table is a constant of one dimension")
         if node.op_type == "BitShift" and (places is None or (places >= 8 * places.itemsize).any()):
@@ -196,10 +196,7 @@ class _Reader:
         lower, upper = ends.min(0).sum(1) + bias, ends.max(0).sum(1) + bias
         if max(-int(lower.min()), int(upper.max())) >= 2 ** (_ACCUMULATOR_BITS - 1):
             raise Unsupported(f"{name!r}: an accumulator may exceed {_ACCUMULATOR_BITS} bits")
-        try:
-            runs = tuple(tabulate(self._function(result), lower, upper))
-        except (IndexError, TypeError, ValueError) as error:  # of ONNX's reference
-            raise Unsupported(f"what follows {name!r} is not computed: {error}") from error
+        runs = tuple(tabulate(self._function(result), lower, upper))
         self.layers.append(Layer(name.split("/")[0], weight, bias, runs))
         self.lower = np.array([each.values.min() for each in runs])
         self.upper = np.array([each.values.max() for each in runs])
@@ -207,15 +204,19 @@ class _Reader:
     def _function(self, result: str) -> Function:
         """From the last product to the tensor `result`, elementwise, int64 (points, neurons)."""
         taken = {name for node in self.between for name in node.input}
-        ends = ([onnx.ValueInfoProto(name=each)] for each in (self.source, result))
+        source = self.source
+        given, made = ([onnx.ValueInfoProto(name=each)] for each in (source, result))
         held = [each for each in self.model.graph.initializer if each.name in taken]
-        graph = helper.make_graph(self.between, "between", *ends, held)
+        graph = helper.make_graph(self.between, "between", given, made, held)
         evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=self.model.opset_import))
 
         def function(sums: Integers) -> Integers:
-            with np.errstate(over="ignore"):
-                (made,) = evaluator.run(None, {self.source: sums.astype(np.int32)})
-            return np.asarray(np.broadcast_to(made, sums.shape).astype(np.int64))
+            try:
+                with np.errstate(over="ignore"):
+                    (found,) = evaluator.run(None, {source: sums.astype(np.int32)})
+                return np.asarray(np.broadcast_to(found, sums.shape).astype(np.int64))
+            except Exception as error:  # of ONNX's reference, which documents none
+                raise Unsupported(f"the reference does not compute what follows {source!r}: {error}") from error
 
         return function
 
