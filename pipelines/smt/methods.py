@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -66,10 +66,7 @@ class Settled:
     clocked: bool = False
 
 
-def found_among(properties: Sequence[Property], settled: Sequence[Settled]) -> list[tuple[Property, torch.Tensor]]:
-    """The properties that have a counterexample, each with it."""
-    pairs = zip(properties, settled, strict=True)
-    return [(asked, each.counterexample) for asked, each in pairs if each.counterexample is not None]
+LATE = Settled(Verdict.TIMEOUT, JOB_ENDS, clocked=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ class Method(ABC):
         """
         left = self.limits.left()
         if left <= 0:
-            return Settled(Verdict.TIMEOUT, JOB_ENDS, clocked=True)
+            return LATE
         started = time.perf_counter()
         try:
             settled = self.query(property_, suspect, left)

@@ -31,7 +31,7 @@ from pipelines.quantize.integer.smooth import make_table
 from pipelines.smt import Smt
 from pipelines.smt.integer import bounds, guide
 from pipelines.smt.integer.deciding import decide
-from pipelines.smt.integer.measuring import COUNTEREXAMPLES, measure_integer
+from pipelines.smt.integer.measuring import COUNTEREXAMPLES
 from pipelines.smt.integer.network import IntegerNetwork as Read
 from pipelines.smt.integer.query import Query, box_of_property, box_of_steps
 from pipelines.smt.integer.reading import read_integer_onnx
@@ -415,7 +415,7 @@ def small(bench: Any, seed: int = 0) -> tuple[Network, Bench]:
 
 def test_measuring(bench: Any) -> None:
     network, made = small(bench)
-    metrics = measure_integer(Smt(steps=(0, 1), samples=6, integer_time_limit=0.3), network, made).metrics
+    metrics = Smt(steps=(0, 1), samples=6, integer_time_limit=0.3).run(network, made).metrics
     read = read_integer_onnx(network.deployed or Path())
     inputs = read.input.integers(made.data.test.inputs[:6].numpy())
     margins = [int(read.margins(inputs[i : i + 1], int(made.data.test.targets[i]))[0]) for i in range(6)]
@@ -443,16 +443,14 @@ def test_measuring(bench: Any) -> None:
 
 def test_measuring_refuses_and_names(bench: Any) -> None:
     network, made = small(bench)
-    with pytest.raises(Unsupported, match="a step that quantizes must come before"):
-        measure_integer(Smt(), Network("n", network.module, (64,), 10), made)
     with pytest.raises(Unsupported, match="unlike the network"):
-        measure_integer(Smt(), Network("n", network.module, (64,), 9, deployed=network.deployed), made)
+        Smt().run(Network("n", network.module, (64,), 9, deployed=network.deployed), made)
 
 
 def test_the_end_of_the_job_is_a_timeout(bench: Any) -> None:
     network, _ = small(bench)
     late = bench("digits-mlp", epochs=1, time_limit=0.0)
-    metrics = measure_integer(Smt(steps=(1,), samples=3), network, late).metrics
+    metrics = Smt(steps=(1,), samples=3).run(network, late).metrics
     verdicts = [each for each in metrics if each.name == "robustness"]
     assert {each.verdict for each in verdicts} == {Verdict.TIMEOUT}
     assert {each.reason for each in verdicts} == {"the job's time limit is near"}
@@ -468,9 +466,9 @@ def test_what_the_quantize_stage_writes(bench: Any, network: Any) -> None:
     handed_on = outcome.network
     assert handed_on is not None
     with pytest.raises(Unsupported, match="rescales in floats"):
-        measure_integer(Smt(), replace(handed_on, integer=None), made)
+        Smt().run(replace(handed_on, integer=None), made)
     options = Smt(steps=(2,), samples=6, integer_time_limit=0.3)
-    metrics = measure_integer(options, replace(handed_on, integer=outcome.artefacts["integer"]), made).metrics
+    metrics = options.run(replace(handed_on, integer=outcome.artefacts["integer"]), made).metrics
     read = read_integer_onnx(outcome.artefacts["integer"])
     rng = np.random.default_rng(0)
     verdicts = [each for each in metrics if each.name == "robustness"]

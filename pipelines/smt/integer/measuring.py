@@ -21,7 +21,7 @@ from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import box_of_steps
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.steps import Integers
-from pipelines.smt.methods import JOB_ENDS, SOLVING_SHARE, Limits, Settled, check_size
+from pipelines.smt.methods import LATE, Limits, Settled, check_size
 from pipelines.smt.rows import Setting, rows
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ COUNTEREXAMPLES = "integer_counterexamples.json"
 _RATE = 300
 
 
-def measure_integer(options: Smt, network: Network, bench: Bench) -> Outcome:
+def measure_integer(options: Smt, network: Network, bench: Bench, deadline: float) -> Outcome:
     """Exact verdicts of the integer-only network; counterexamples and checked proofs go to the bench's folder.
 
     A sample's class holds at a radius if its label's logit is the greatest for every integer input that lies within
@@ -45,14 +45,12 @@ def measure_integer(options: Smt, network: Network, bench: Bench) -> Outcome:
         RuntimeError: ONNX Runtime gives a counterexample the label, which is a bug.
     """
     source = network.integer or network.deployed
-    if source is None:
-        raise Unsupported("there is no ONNX file of an integer network: a step that quantizes must come before")
+    assert source is not None
     content = source.read_bytes()
     read = read_integer_onnx(content)
     check_size(options, read.inputs, read.neurons)
     if (read.inputs, read.classes) != (int(np.prod(network.input_shape)), network.classes):
         raise Unsupported(f"the file has {read.inputs} inputs and {read.classes} logits, unlike the network")
-    deadline = time.monotonic() + SOLVING_SHARE * bench.time_limit
     evidence, seconds = Evidence(bench.folder, lambda: content, deadline), options.integer_time_limit
     study = _Study(read, open_onnx(content), bench, min(options.samples, len(bench.data.test)), seconds)
     metrics: list[Metric] = [study.accuracy()]
@@ -104,7 +102,7 @@ class _Study:
         """The verdict on the inputs within so many steps; a counterexample is replayed in ONNX Runtime first."""
         left = min(self.seconds, deadline - time.monotonic())
         if left <= 0:
-            return Settled(Verdict.TIMEOUT, JOB_ENDS, clocked=True)
+            return LATE
         center, label = self.center(sample), self.label(sample)
         query = box_of_steps(self.network, center, label, radius, self.bench.data.domain)
         nodes = math.ceil(self.seconds * _RATE)

@@ -1,0 +1,107 @@
+"""Exact verdicts by bounds and bisection of a graph: of files, intervals, tokens, of what is no chain of layers."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from evalsuite import (
+    Answer,
+    Bench,
+    Graph,
+    Network,
+    Pointwise,
+    Property,
+    Subject,
+    Unsupported,
+    Verdict,
+    decide,
+    graph_of_network,
+    running,
+    specification_of,
+    subjects,
+    violated,
+)
+from pipelines.smt.methods import BY_BOUNDS, LATE, Limits, Method, Settled, check_size
+
+if TYPE_CHECKING:
+    import onnx
+
+    from pipelines.smt import Smt
+
+_VERDICTS = {
+    Answer.SAT: Verdict.VIOLATED, Answer.UNSAT: Verdict.HOLDS, Answer.UNKNOWN: Verdict.UNKNOWN,
+    Answer.TIMEOUT: Verdict.TIMEOUT,
+}  # fmt: skip
+
+
+class Bisection(Method):
+    """`evalsuite verify`'s cascade; a violation is replayed in ONNX Runtime and by the network itself.
+
+    Raises:
+        Unsupported: an option that takes the layers of a torch module, or a network that is too large or not read.
+    """
+
+    name = "bisection"
+    counts = False
+
+    def __init__(self, options: Smt, network: Network, bench: Bench, deadline: float) -> None:
+        asked = {"distance": options.distance, "same_class": options.same_class}
+        if options.method in ("z3", "marabou") or any(asked.values()):
+            names = [name for name, given in asked.items() if given] or [f"method {options.method!r}"]
+            raise Unsupported(
+                f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no interval"
+            )
+        self.limits, self._seed = Limits(options.query_time_limit, deadline), bench.seed
+        self._asked = [_Asked(each) for each in subjects(network, bench, options.samples)]
+        self._asked[0].check_size(options)  # which is all subjects'
+        self._of = {each.sample: asked for asked in self._asked for each in asked.subject.properties(0.0)}
+
+    def properties(self, eps: float) -> list[Property]:
+        """What is asked at a radius."""
+        return [each for asked in self._asked for each in asked.subject.properties(eps)]
+
+    @property
+    def runs(self) -> dict[int, torch.nn.Module]:
+        """What runs the network of each sample."""
+        return {sample: asked.run for sample, asked in self._of.items()}
+
+    def settle(self, property_: Property, suspect: torch.Tensor | None) -> Settled:
+        """See `Method`. Raises Unsupported: the graph is of operations without bounds, whatever is asked."""
+        left = self.limits.left()
+        return LATE if left <= 0 else self.query(property_, suspect, left)
+
+    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
+        """See `Method`; the cascade has a falsifier of its own."""
+        asked = self._of[property_.sample]
+        model, graph = asked.read
+        found = decide(model, graph, specification_of(property_, graph.outputs), timeout=seconds, seed=self._seed)
+        verdict, reason, point = _VERDICTS[found.answer], found.reason, None
+        if verdict is Verdict.HOLDS and reason in ("intervals", "backward bounds"):
+            reason = BY_BOUNDS
+        if found.witness is not None:
+            point = torch.tensor(found.witness.inputs).reshape(property_.lower.shape)
+            with torch.no_grad():
+                if not bool(violated(asked.run(point[None]), [property_])):
+                    verdict, reason, point = Verdict.UNKNOWN, "ONNX Runtime violates it, but torch does not", None
+        return Settled(verdict, reason, nodes=found.boxes, counterexample=point, seconds=found.seconds,
+                       clocked=verdict is Verdict.TIMEOUT)  # fmt: skip
+
+
+class _Asked:
+    """Of some samples: their network, what runs it, and its file and graph, which are read when they are needed."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.run = subject, running(subject.network)
+
+    @cached_property
+    def read(self) -> tuple[onnx.ModelProto, Graph]:
+        return graph_of_network(self.subject.network)
+
+    def check_size(self, options: Smt) -> None:
+        """Raise Unsupported where the network is too large."""
+        graph = self.read[1]
+        neurons = sum(node.size for node in graph.nodes if isinstance(node.operation, Pointwise))
+        check_size(options, graph.inputs, neurons)
