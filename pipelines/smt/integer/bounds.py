@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,10 @@ _ROOM = 2.0**62
 
 Prices = Callable[[int, Integers], Integers]
 """(layer, rows) -> the p of that layer, (rows, neurons), for the rows over its outputs; both times 2^BITS."""
+
+Tree = dict[str, Any]
+"""A split, by "neuron" [layer, index] or "input" [index], at "cut", with the trees "low" and "high"; or what proves a
+part: "prices", a list for each layer, or "points", the number of inputs that were tried one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,3 +139,27 @@ def margins(network: IntegerNetwork, region: Region, label: int, others: Sequenc
     except TooWide:
         ranges = [each.range for each in region.runs[-1]]
         return np.array([ranges[label][0] - ranges[other][1] for other in others])
+
+
+class Chosen:
+    """Prices of one row that are remembered, the first layer's first."""
+
+    def __init__(self, choose: Prices) -> None:
+        self._choose = choose
+        self.prices: list[list[int]] = []
+
+    def __call__(self, depth: int, rows: Integers) -> Integers:
+        """The prices to bound the rows with; see `Prices`."""
+        found = self._choose(depth, rows)
+        self.prices.insert(0, found[0].tolist())
+        return found
+
+
+def tree_of_bounds(network: IntegerNetwork, region: Region, label: int, other: int) -> Tree:
+    """The proof of a margin that `margins` bounds: by the hulls' lines, or by intervals, where all prices are 0."""
+    chosen = Chosen(lines(region))
+    try:
+        least_values(network.layers, region, margin_rows(network.classes, label, [other]), chosen)
+    except TooWide:
+        return {"prices": [[0] * len(each.bias) for each in network.layers]}
+    return {"prices": chosen.prices}

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from evalsuite import Verdict
-from pipelines.smt.integer.bounds import enter, margins
+from evalsuite import INTEGER_PROOF, Verdict
+from pipelines.smt.integer.bounds import Region, Tree, enter, margins, tree_of_bounds
 from pipelines.smt.integer.falsifier import attack
 from pipelines.smt.integer.network import IntegerNetwork
-from pipelines.smt.integer.proof import proof_of, tree_of_bounds
 from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.search import Limits, search
 from pipelines.smt.integer.steps import Integers
@@ -33,7 +33,7 @@ class Decision:
         nodes: regions looked at by branch and bound.
         seconds: taken.
         counterexample: (inputs,) integers, where violated.
-        proof: where it holds, makes the proof for the bytes of the ONNX file; see `proof_of`.
+        proof: where it holds, makes the proof for the bytes of the ONNX file; see `_proof_of`.
     """
 
     verdict: Verdict
@@ -63,7 +63,7 @@ def decide(
 
     def decision(verdict: Verdict, reason: str, nodes: int = 0, found: Integers | None = None) -> Decision:
         holds = verdict is Verdict.HOLDS
-        proof = partial(proof_of, network, query, region, trees) if holds else None
+        proof = partial(_proof_of, network, query, region, trees) if holds else None
         return Decision(verdict, reason, lowest, nodes, time.monotonic() - started, found, proof)
 
     proven = [each for each, is_open in zip(others, least < needed, strict=True) if not is_open]
@@ -93,3 +93,28 @@ def decide(
     if undecided:
         return decision(Verdict.UNKNOWN, f"{most_nodes} regions looked at; the margin is at least {lowest}", nodes)
     return decision(Verdict.HOLDS, "search", nodes)
+
+
+def _proof_of(
+    network: IntegerNetwork, query: Query, region: Region, trees: Mapping[int, Tree], content: bytes
+) -> dict[str, Any]:
+    """The proof that the label keeps its margin over each of the other classes, by tree, in the box of the region.
+
+    `content` is the ONNX file. The slopes are those by which the region's intervals were bounded.
+    """
+    rows = [{"coefficients": {str(query.label): 1, str(each): -1}, "at_least": query.needed(each)} for each in trees]
+    slopes = [
+        [[each.hull.slope_below for each in runs], [each.hull.slope_above for each in runs]]
+        for runs in region.runs[:-1]
+    ]
+    return {
+        "format": INTEGER_PROOF,
+        "network": {
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "sizes": [network.inputs, *(len(each.bias) for each in network.layers)],
+        },
+        "box": {"lower": query.lower.tolist(), "upper": query.upper.tolist()},
+        "rows": rows,
+        "slopes": slopes,
+        "trees": list(trees.values()),
+    }

@@ -11,11 +11,10 @@ from itertools import count
 import numpy as np
 
 from evalsuite import Verdict
-from pipelines.smt.integer.bounds import BITS, Region, TooWide, least_values, lines, margin_rows
+from pipelines.smt.integer.bounds import BITS, Chosen, Region, TooWide, Tree, least_values, lines, margin_rows
 from pipelines.smt.integer.falsifier import descend, first_violation
 from pipelines.smt.integer.guide import Guide, Program
 from pipelines.smt.integer.network import IntegerNetwork
-from pipelines.smt.integer.proof import Chosen, Tree
 from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.steps import Integers, farthest
 
@@ -35,7 +34,7 @@ _FEW = 1024
 class Searched:
     """What a search of one other class found; `least` is a proven lower bound of the margin in the box.
 
-    `tree` is its proof where it holds: the splits, and what proves each part; see `pipelines.smt.integer.proof`.
+    `tree` is its proof where it holds: the splits, and what proves each part; see `Tree`.
     """
 
     verdict: Verdict

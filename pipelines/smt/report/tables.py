@@ -56,25 +56,22 @@ _DECIDED = (Verdict.HOLDS.value, Verdict.VIOLATED.value)
 class Counted:
     """Verdicts of one variant, all seeds and samples together; `by` is what decided -> how many.
 
-    `unsupported` are single questions that a method cannot be asked: open like the others.
+    Open are those out of time, unknown, or of questions that a method cannot be asked.
     """
 
     holds: int = 0
     violated: int = 0
-    unknown: int = 0
-    timeout: int = 0
-    by: Mapping[str, int] = field(default_factory=dict)
-    unsupported: int = 0
+    open: int = 0
+    by: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: Counted) -> Counted:
+        by = self.by + other.by
+        return Counted(self.holds + other.holds, self.violated + other.violated, self.open + other.open, by)
 
     @property
     def decided(self) -> int:
         """How many questions have an answer."""
         return self.holds + self.violated
-
-    @property
-    def open(self) -> int:
-        """How many questions have no answer: unknown, out of time or unsupported."""
-        return self.unknown + self.timeout + self.unsupported
 
     @property
     def total(self) -> int:
@@ -199,15 +196,9 @@ class ExactTable(StepTable):
         reason = "" if own else self.reason(variant, metric)
         return Compared(variant, own, other, _WAYS.get(metric, 1), magnitude, reason)
 
-    def counted(self, variant: str, radius: float | None = None) -> Counted:
-        """Verdicts at a radius, or at all."""
-        if radius is not None:
-            return self.verdicts.get((variant, radius), Counted())
-        every = [self.verdicts[variant, each] for each in self.radii if (variant, each) in self.verdicts]
-        kinds = ("holds", "violated", "unknown", "timeout", "unsupported")
-        totals = {kind: sum(getattr(each, kind) for each in every) for kind in kinds}
-        by: Counter[str] = sum((Counter(each.by) for each in every), Counter())
-        return Counted(**totals, by=by)
+    def counted(self, variant: str) -> Counted:
+        """Verdicts at all radii."""
+        return sum((self.verdicts.get((variant, each), Counted()) for each in self.radii), Counted())
 
     def line(self, metric: str, radius: float | None, cell: Compared) -> dict[str, Any]:
         """Exact numbers of a cell; of a lower end with those of the greatest difference that there may be."""
@@ -308,13 +299,9 @@ def _verdicts(rows: pd.DataFrame) -> dict[tuple[str, float], Counted]:
     found = {}
     place: Any
     for place, own in said.groupby(["variant", "radius"], sort=False):
-        counts = Counter(own["verdict"])
+        holds, violated = (int((own["verdict"] == each).sum()) for each in _DECIDED)
         by = Counter(own.loc[own["verdict"].isin(_DECIDED) & (own["reason"] != ""), "reason"])
-        found[place] = Counted(
-            counts[Verdict.HOLDS.value], counts[Verdict.VIOLATED.value], counts[Verdict.UNKNOWN.value],
-            counts[Verdict.TIMEOUT.value], dict(sorted(by.items())),
-            counts[Verdict.UNSUPPORTED.value],
-        )  # fmt: skip
+        found[place] = Counted(holds, violated, len(own) - holds - violated, by)
     return found
 
 
