@@ -97,12 +97,9 @@ class Smt:
         for name in ("query_time_limit", "integer_time_limit"):
             if not 0 < getattr(self, name) <= _LONGEST:
                 raise ValueError(f"{name} must be > 0 and <= {_LONGEST:g} s, got {getattr(self, name)}")
-        if self.method not in get_args(MethodName):
-            names = ", ".join(map(repr, get_args(MethodName)))
-            raise ValueError(f"method must be one of {names}, got {self.method!r}")
-        if self.encoding not in get_args(EncodingName):
-            names = ", ".join(map(repr, get_args(EncodingName)))
-            raise ValueError(f"encoding must be one of {names}, got {self.encoding!r}")
+        for name, known in (("method", get_args(MethodName)), ("encoding", get_args(EncodingName))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {getattr(self, name)!r}")
         if not 0 < self.distance_tolerance < math.inf:
             raise ValueError(f"distance_tolerance must be finite and > 0, got {self.distance_tolerance}")
         for name in ("nodes", "samples", "distance_samples", "max_neurons", "max_inputs"):

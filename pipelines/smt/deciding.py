@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from enum import Enum
 from fractions import Fraction
 
 import torch
@@ -26,13 +25,6 @@ _EXACT_STEPS = 40_000
 EXACT_ONLY = "violated in exact arithmetic only; no float32 input found"
 OUT_OF_TIME = "query_time_limit of {limit:g} s reached with {neurons} unstable neurons"
 OUT_OF_MEMORY = "memory limit of {memory} MiB reached with {neurons} unstable neurons"
-
-
-class _Left(Enum):
-    """What is known of a margin without a counterexample, where the solver came to an end."""
-
-    REFUTED = "the margin is positive in the whole box"
-    EXACT_ONLY = "it is not, but no float32 input shows it"
 
 
 class Z3(Method):
@@ -85,12 +77,12 @@ class _Query:
         """Margins in the order of their bounds: the likeliest to be violated first."""
         exact_only = False
         for row in self._reduced.open_margins():
-            found = self._examine(row)
-            if isinstance(found, torch.Tensor):
+            reply, found = self._examine(row)
+            if found is not None:
                 return self._settled(Verdict.VIOLATED, "solver", found)
-            if isinstance(found, Reply):
-                return self._undecided(found)
-            exact_only = exact_only or found is _Left.EXACT_ONLY
+            if reply.end not in (End.SAT, End.UNSAT):
+                return self._undecided(reply)
+            exact_only = exact_only or reply.end is End.SAT
         if exact_only:
             return self._settled(Verdict.UNKNOWN, EXACT_ONLY)
         return self._settled(Verdict.HOLDS, "solver" if self._calls else "bounds")
@@ -109,23 +101,19 @@ class _Query:
             return self._settled(Verdict.TIMEOUT, JOB_ENDS)
         return self._settled(Verdict.TIMEOUT, OUT_OF_TIME.format(limit=limits.seconds, neurons=neurons))
 
-    def _examine(self, row: int) -> torch.Tensor | _Left | Reply:
-        """A counterexample to the margin, what is known without one, or an answer that says neither."""
+    def _examine(self, row: int) -> tuple[Reply, torch.Tensor | None]:
+        """The last answer on the margin, and a counterexample; "sat" without one is of real inputs alone."""
         for bits in (_ROUNDED_BITS, None):
             reply = self._ask(row, bits)
-            if reply.end is End.UNSAT:
-                return _Left.REFUTED
             if reply.end is not End.SAT:
-                return reply
+                return reply, None
             point = self._reduced.point([Fraction(value) for value in reply.values])
             violated = self._method.exact.margin(point, self._property.label) <= 0
             if bits is None and not violated:
                 raise RuntimeError(f"sample {self._property.sample}: the solver's input has a positive exact margin")
             found = self._method.judge.near(self._property, point)
-            if found is not None:
-                return found
-            if violated:
-                return _Left.EXACT_ONLY
+            if found is not None or violated:
+                return reply, found
         raise AssertionError("the exact question has three answers")
 
     def _ask(self, row: int, bits: int | None) -> Reply:
