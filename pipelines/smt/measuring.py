@@ -59,8 +59,8 @@ def _measured(options: Smt, method: Method, network: Network, bench: Bench) -> O
     evidence = Evidence.of_module(bench.folder, network, method.limits.deadline) if proving else None
     metrics, found = list[Metric](), list[tuple[Property, torch.Tensor]]()
     for eps in options.eps:
-        by_graph = isinstance(method, Bisection)
-        properties = method.properties(eps) if by_graph else bench.properties(eps, options.samples)
+        by_graph = method.properties(eps) if isinstance(method, Bisection) else None
+        properties = by_graph or bench.properties(eps, options.samples)
         settled = _settled(method, evidence, network, properties, bench.seed)
         asked, setting = [each.sample for each in properties], setting_of(eps, method.name)
         metrics += rows(asked, settled, options.query_time_limit, setting, counted=bool(method.limits.budget))

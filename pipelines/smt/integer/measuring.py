@@ -19,7 +19,7 @@ from pipelines.smt.integer.agreement import SameClass
 from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import box_of_steps
-from pipelines.smt.integer.reading import read_integer_onnx
+from pipelines.smt.integer.reading import read_integer_onnx, replayed
 from pipelines.smt.integer.steps import Integers
 from pipelines.smt.methods import LATE, Limits, Settled, check_size
 from pipelines.smt.rows import Setting, rows
@@ -86,13 +86,6 @@ class _Study:
         """The class of the sample in the test data."""
         return int(self.bench.data.test.targets[sample])
 
-    def replay(self, points: Integers) -> Integers:
-        """What ONNX Runtime computes of integer inputs: logits, (points, classes)."""
-        kind = np.uint8 if self.network.input.low == 0 else np.int8
-        given = points.astype(kind).reshape(-1, *self.network.input_shape)
-        found = self.session.run(None, {self.session.get_inputs()[0].name: given})[0]
-        return np.asarray(found).astype(np.int64).reshape(len(points), -1)
-
     def accuracy(self) -> Metric:
         """The share of samples that are classified rightly, a tie being an error."""
         right = [bool((self.network.margins(self.center(i)[None], self.label(i)) > 0)[0]) for i in range(self.samples)]
@@ -109,7 +102,7 @@ class _Study:
         found = decide(self.network, query, seconds=left, seed=self.bench.seed, most_nodes=nodes)
         point = None if found.counterexample is None else torch.from_numpy(found.counterexample)
         if point is not None:
-            logits = self.replay(point.numpy()[None])[0]
+            logits = replayed(self.session, self.network, point.numpy())
             if logits[label] > np.delete(logits, label).max():
                 raise RuntimeError(f"sample {sample}: ONNX Runtime gives the counterexample the label")
         return Settled(
@@ -126,7 +119,7 @@ class _Study:
                 "eps": radius * self.network.input.scale,
                 "label": self.label(sample),
                 "input": each.counterexample.reshape(self.network.input_shape).tolist(),
-                "logits": self.replay(each.counterexample.numpy()[None])[0].tolist(),
+                "logits": replayed(self.session, self.network, each.counterexample.numpy()).tolist(),
             }
             for sample, each in enumerate(settled)
             if each.counterexample is not None
