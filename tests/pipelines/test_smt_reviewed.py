@@ -179,11 +179,11 @@ def identity_layer(weight: list[list[int]], bias: list[int]) -> Layer:
     w, b = np.array(weight), np.array(bias)
     ends = np.stack([w * -128, w * 127])
     runs = tuple(tabulate(np.positive, ends.min(0).sum(1) + b, ends.max(0).sum(1) + b))
-    return Layer("0", w, b, runs)
+    return Layer(w, b, runs)
 
 
 def integers(*layers: Layer) -> IntegerNetwork:
-    return IntegerNetwork(layers, Grid(0.01, 0, -128, 127), (layers[0].weight.shape[1],), "")
+    return IntegerNetwork(layers, Grid(0.01, 0, -128, 127), (layers[0].weight.shape[1],))
 
 
 def test_no_class_is_compared_outside_of_the_box() -> None:
@@ -511,11 +511,11 @@ def jumping(z: Any) -> Any:
 @pytest.mark.timeout(900)
 def test_sums_over_many_layers_of_integers_do_not_wrap_around() -> None:
     bytes_ = np.array([0]), np.array([255])
-    hidden = Layer("hidden", np.array([[1]]), np.array([0]), tuple(tabulate(jumping, *bytes_)))
+    hidden = Layer(np.array([[1]]), np.array([0]), tuple(tabulate(jumping, *bytes_)))
     weight = np.array([[-64000], [64000]])
     ends = np.minimum(weight[:, 0] * 255, 0), np.maximum(weight[:, 0] * 255, 0)
-    last = Layer("last", weight, np.zeros(2, dtype=np.int64), tuple(tabulate(np.positive, *ends)))
-    deep = IntegerNetwork((*[hidden] * 170, last), Grid(1 / 255, 0, 0, 255), (1,), "")
+    last = Layer(weight, np.zeros(2, dtype=np.int64), tuple(tabulate(np.positive, *ends)))
+    deep = IntegerNetwork((*[hidden] * 170, last), Grid(1 / 255, 0, 0, 255), (1,))
     assert decide_integers(deep, Query(*bytes_, 0), seconds=20).verdict is Verdict.VIOLATED
 
 
@@ -534,10 +534,10 @@ def test_the_search_for_integer_counterexamples_ends_in_time() -> None:
     def layer(weight: Any, bias: Any, function: Any) -> Layer:
         ends = np.stack([0 * weight, 255 * weight])
         runs = tuple(tabulate(function, ends.min(0).sum(1) + bias, ends.max(0).sum(1) + bias))
-        return Layer("", weight, bias, runs)
+        return Layer(weight, bias, runs)
 
     layers = layer(weights[0], biases[0], floored), layer(weights[1], biases[1], lambda z: z // 1024)
-    wide = IntegerNetwork(layers, Grid(1 / 255, 0, 0, 255), (width,), "")
+    wide = IntegerNetwork(layers, Grid(1 / 255, 0, 0, 255), (width,))
     middle = np.full(width, 128)
     # The first class wins by far, which bounds do not see; to fail for each of the others takes the attack much longer.
     found = decide_integers(wide, Query(middle - 100, middle + 100, 0), seconds=1.0)

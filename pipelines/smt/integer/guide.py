@@ -29,10 +29,8 @@ _NONE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guide:
-    """A solution: the row's value but for outputs left out, the inputs, (inputs,), and per layer the accumulators (NaN
-    where left out), the outputs and the prices."""
+    """A solution: the inputs, (inputs,), and per layer the accumulators (NaN where left out), outputs and prices."""
 
-    value: float
     inputs: Floats
     sums: list[Floats]
     outputs: list[Floats]
@@ -86,7 +84,8 @@ class Program:
         if self._model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         solution = self._model.getSolution()
-        x, duals = np.array(solution.col_value), np.array(solution.row_dual)
+        # One more, for the places of what was left out.
+        x, duals = np.append(solution.col_value, 0.0), np.append(solution.row_dual, 0.0)
         point = region.lower.astype(float)
         point[self._free] = x[: len(self._free)]
         sums, outputs, prices = [], [], []
@@ -94,16 +93,10 @@ class Program:
             at = np.maximum(place, 0)
             constants = np.array([float(each.values[0]) for each in runs])
             missing = place == _NONE
-            if self._count:
-                sums.append(np.where(missing, np.nan, x[len(self._free) + at]))
-                outputs.append(np.where(missing, constants, x[len(self._free) + self._count + at]))
-                price = np.where(missing, 0.0, duals[at])
-            else:
-                sums.append(np.full(len(runs), np.nan))
-                outputs.append(constants)
-                price = np.zeros(len(runs))
-            prices.append(np.rint(price * 2.0**BITS).astype(np.int64))
-        return Guide(self._model.getInfo().objective_function_value, point, sums, outputs, prices)
+            sums.append(np.where(missing, np.nan, x[len(self._free) + at]))
+            outputs.append(np.where(missing, constants, x[len(self._free) + self._count + at]))
+            prices.append(np.rint(np.where(missing, 0.0, duals[at]) * 2.0**BITS).astype(np.int64))
+        return Guide(point, sums, outputs, prices)
 
     def _written(self, factors: Floats) -> highspy.HighsLp:
         free, count, region = len(self._free), self._count, self._region

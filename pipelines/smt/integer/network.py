@@ -22,7 +22,6 @@ class Layer:
     into 32 bits.
     """
 
-    name: str
     weight: Integers
     bias: Integers
     runs: tuple[Runs, ...]
@@ -71,7 +70,6 @@ class IntegerNetwork:
     layers: tuple[Layer, ...]
     input: Grid
     input_shape: tuple[int, ...]
-    rounding: str
 
     @property
     def inputs(self) -> int:

@@ -128,7 +128,7 @@ class _Reader:
             raise Unsupported("the file's metadata does not say the input's scale and zero point") from error
         if not (np.isfinite(grid.scale) and grid.scale > 0):
             raise Unsupported(f"the input's scale is {grid.scale}")
-        return IntegerNetwork(tuple(self.layers), grid, shape, said.get("rounding", ""))
+        return IntegerNetwork(tuple(self.layers), grid, shape)
 
     def _take(self, node: onnx.NodeProto) -> None:
         if node.op_type in ("Flatten", "Reshape") and self.pending is None and self.source == node.input[0]:
@@ -199,7 +199,7 @@ class _Reader:
         if max(-int(lower.min()), int(upper.max())) >= 2 ** (_ACCUMULATOR_BITS - 1):
             raise Unsupported(f"{name!r}: an accumulator may exceed {_ACCUMULATOR_BITS} bits")
         runs = tuple(tabulate(self._function(result), lower, upper))
-        self.layers.append(Layer(name.split("/")[0], weight, bias, runs))
+        self.layers.append(Layer(weight, bias, runs))
         self.lower = np.array([each.values.min() for each in runs])
         self.upper = np.array([each.values.max() for each in runs])
 
