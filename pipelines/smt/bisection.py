@@ -56,7 +56,10 @@ class Bisection(Method):
             )
         self.limits, self._seed = Limits(options.query_time_limit, deadline), bench.seed
         self._asked = [_Asked(each) for each in subjects(network, bench, options.samples)]
-        self._asked[0].check_size(options)  # which is all subjects'
+        graph = self._asked[0].read[1]  # all subjects' are of one size
+        check_size(
+            options, graph.inputs, sum(each.size for each in graph.nodes if isinstance(each.operation, Pointwise))
+        )
         self._of = {each.sample: asked for asked in self._asked for each in asked.subject.properties(0.0)}
 
     def properties(self, eps: float) -> list[Property]:
@@ -99,9 +102,3 @@ class _Asked:
     @cached_property
     def read(self) -> tuple[onnx.ModelProto, Graph]:
         return graph_of_network(self.subject.network)
-
-    def check_size(self, options: Smt) -> None:
-        """Raise Unsupported where the network is too large."""
-        graph = self.read[1]
-        neurons = sum(node.size for node in graph.nodes if isinstance(node.operation, Pointwise))
-        check_size(options, graph.inputs, neurons)

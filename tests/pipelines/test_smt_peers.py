@@ -164,23 +164,15 @@ def compare(networks: Iterable[int], count: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-def test_no_two_verifiers_contradict_each_other() -> None:
-    totals = compare((0, 2, 3, 6), 16)
-    assert totals["queries"] == 64
-    assert totals["z3 holds"] == totals["plain z3 holds"] == totals["search holds"]
-    assert totals["z3 violated"] >= totals["pgd violated"] > 5
-    assert totals["z3 holds"] >= totals["crown holds"] >= totals["ibp holds"] > 5
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", [8, 24])  # 512 queries in all
 def test_no_two_verifiers_contradict_each_other_in_hundreds_of_queries(first: int) -> None:
     totals = compare(range(first, first + 16), 16)
     print(sorted(totals.items()))
     assert totals["queries"] == 256
-    assert totals["z3 holds"] == totals["plain z3 holds"]
-    assert min(totals["z3 violated"], totals["z3 holds"]) > 20
+    assert totals["z3 holds"] == totals["plain z3 holds"] == totals["search holds"]
+    assert totals["z3 violated"] >= totals["pgd violated"] > 20
+    assert totals["z3 holds"] >= totals["crown holds"] >= totals["ibp holds"] > 20
 
 
 def test_all_encodings_say_the_same() -> None:
