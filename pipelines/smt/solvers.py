@@ -78,7 +78,8 @@ class Reply:
 
 def ask_z3(text: str, variables: Sequence[str], limits: Limits, logic: str = "QF_LRA") -> Reply:
     """Z3's answer to declarations and assertions in SMT-LIB; where sat, with the values of `variables`, as "-1/3"."""
-    program = next(each.locate() for each in metadata.files("z3-solver") or () if each.name in ("z3", "z3.exe"))
+    held = (each.locate() for each in metadata.files("z3-solver") or () if each.name in ("z3", "z3.exe"))
+    program = next(held, "z3")  # else where the system looks for programs
     options = {"rlimit": min(limits.steps, _GREATEST), "memory_max_size": limits.memory}
     ends = math.ceil(min(limits.seconds, _LONGEST)) + _GRACE
     command = [str(program), "-in", f"-T:{ends}", *(f"{name}={value}" for name, value in options.items())]
