@@ -1,4 +1,4 @@
-"""The falsifier of specifications: projected gradient descent (arXiv 1706.06083) on float32 points of the boxes."""
+"""The falsifier of specifications: projected gradient descent on float32 points of the boxes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from evalsuite.verification.graph import Graph
+from evalsuite.verification.falsifier import Map, descent
 from evalsuite.verification.specification import Specification, numbered
 from evalsuite.verification.witness import Witness
 
@@ -37,17 +37,19 @@ class Attack:
     """Looks for points that satisfy a case of a specification.
 
     Args:
-        graph: of the network, in any dtype.
+        network: gives the outputs (points, outputs) at points (points, inputs), float32 and differentiable.
         specification: whose cases are looked at.
         judge: of the points that seem to satisfy a case.
         seed: of the starting points.
         check: called often; what it raises ends the search.
+
+    Example: docs/reference.md#verify-a-property
     """
 
     def __init__(
-        self, graph: Graph, specification: Specification, judge: Judging, *, seed: int, check: Callable[[], None]
+        self, network: Map, specification: Specification, judge: Judging, *, seed: int, check: Callable[[], None]
     ) -> None:
-        self._graph, self._judge, self._check = graph.to(torch.float32), judge, check
+        self._network, self._judge, self._check = network, judge, check
         self._generator = torch.Generator().manual_seed(seed)
         cases = specification.cases
         numbers, chosen = numbered(cases, check)
@@ -74,10 +76,13 @@ class Attack:
         self.possible = (self._lower <= self._upper).all(1)[self._box]
 
     def _violation(self, points: torch.Tensor, case: torch.Tensor) -> torch.Tensor:
-        """The greatest c.y - d of each point's case, (points,): the case is satisfied where it is <= 0."""
-        outputs = self._graph(points)
+        """Of each point's case the sum of all c.y - d > 0, or the greatest, (points,): <= 0 where it is satisfied."""
+        outputs = self._network(points)
         chosen = self._constraints[case]
-        return ((self._rows[chosen] @ outputs[:, :, None])[..., 0] - self._bounds[chosen]).amax(1)
+        found = (self._rows[chosen] @ outputs[:, :, None])[..., 0] - self._bounds[chosen]
+        worst = found.amax(1)
+        # Down the slope of the greatest alone a point goes back and forth between constraints that oppose each other.
+        return torch.where(worst > 0, found.clamp(min=0).sum(1), worst)
 
     def _ends(self, case: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The float32 ends of each case's box, (points, inputs)."""
@@ -104,18 +109,15 @@ class Attack:
         self, points: torch.Tensor, case: torch.Tensor, *, steps: int, until: float = float("inf")
     ) -> Witness | None:
         """Descend from float32 points (points, inputs), each towards its case, within its case's box."""
-        low, high = self._ends(case)
-        points = torch.minimum(torch.maximum(points, low), high)
-        for step in range(steps + 1):
+
+        def violation(points: torch.Tensor) -> torch.Tensor:
             self._check()
-            points = points.detach().requires_grad_()
-            violation = self._violation(points, case)
-            found = self._replay(points.detach(), violation.detach())
-            if found is not None or step == steps or time.perf_counter() > until:
+            return self._violation(points, case)
+
+        for met, values in descent(violation, points, *self._ends(case), steps, 0.005):
+            found = self._replay(met, values)
+            if found is not None or time.perf_counter() > until:
                 return found
-            (gradient,) = torch.autograd.grad(violation.sum(), points)
-            size = (high - low) * (0.25 * (1 - step / steps) + 0.005)
-            points = torch.minimum(torch.maximum(points - size * gradient.sign(), low), high)
         return None
 
     @torch.no_grad()

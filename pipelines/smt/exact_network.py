@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+import torch
 
 from pipelines.smt.curves import Curve
 from pipelines.smt.dyadic import Dyadic, Floats
@@ -69,6 +70,20 @@ class ExactNetwork:
     def slope(self, depth: int, x: Floats) -> Floats:
         """The slope of that activation; of ReLU 0 at the kink."""
         return self.curves[depth].slope(x) if self.curves else (x > 0).astype(np.float64)
+
+    def in_torch(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What gives the outputs at float32 points (points, inputs), in float32: differentiable, and about right."""
+        maps = [[torch.from_numpy(part.floats()).float() for part in (each.weight, each.bias)] for each in self.maps]
+
+        def outputs(points: torch.Tensor) -> torch.Tensor:
+            for depth, (weight, bias) in enumerate(maps):
+                if depth and self.curves:
+                    curve = self.curves[depth - 1]
+                    points = curve.traits.value(curve.hardness * points) / curve.hardness
+                points = (points.relu() if depth and not self.curves else points) @ weight.T + bias
+            return points
+
+        return outputs
 
     def in_float32(self, points: Floats) -> tuple[Floats, Floats]:
         """The outputs at `points` (points, inputs), and by how much those of an evaluation in float32 may differ.
