@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Protocol
 
 import torch
+from torch import nn
 
 from evalsuite.verification.falsifier import Map, descent
-from evalsuite.verification.specification import Specification, numbered
+from evalsuite.verification.specification import Specification, in_rows
 from evalsuite.verification.witness import Witness
 
 # Points this near to a case are replayed as well: ONNX Runtime rounds in another order.
@@ -19,10 +19,6 @@ _REPLAYED = 8
 _MOST_POINTS = 4096
 # Stands for a constraint that is not there: far below any violation.
 _ABSENT = 1e30
-
-
-def _float32(exact: Fraction) -> float:
-    return min(max(float(exact), -_ABSENT), _ABSENT)
 
 
 class Judging(Protocol):
@@ -52,17 +48,12 @@ class Attack:
         self._network, self._judge, self._check = network, judge, check
         self._generator = torch.Generator().manual_seed(seed)
         cases = specification.cases
-        numbers, chosen = numbered(cases, check)
-        self._rows = torch.zeros(len(numbers) + 1, specification.outputs)
+        rows, bounds, chosen = in_rows(cases, specification.outputs, check)
         # The last row stands for a constraint that is not there.
-        self._bounds = torch.full((len(numbers) + 1,), _ABSENT)
-        for constraint, number in numbers.items():
-            check()
-            self._bounds[number] = _float32(constraint.bound)
-            for index, factor in constraint.terms:
-                self._rows[number, index] = _float32(factor)
+        padded = nn.functional.pad(rows, (0, 0, 0, 1)), nn.functional.pad(bounds, (0, 1), value=_ABSENT)
+        self._rows, self._bounds = (each.clamp(-_ABSENT, _ABSENT).float() for each in padded)
         most = max([1, *map(len, chosen)])
-        self._constraints = torch.tensor([each + [len(numbers)] * (most - len(each)) for each in chosen])
+        self._constraints = torch.tensor([each + [len(rows)] * (most - len(each)) for each in chosen])
         places: dict[int, int] = {}
         ends: list[tuple[torch.Tensor, torch.Tensor]] = []
         for case in cases:

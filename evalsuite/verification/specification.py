@@ -150,8 +150,13 @@ def specification_of(property_: Property, outputs: int) -> Specification:
     return Specification(property_.lower.numel(), outputs, tuple(Case(box, (each,)) for each in broken))
 
 
-def numbered(cases: Sequence[Case], check: Callable[[], None]) -> tuple[dict[Constraint, int], list[list[int]]]:
-    """A number for each distinct constraint, and the numbers of each case's. `check` is called for each case."""
+def in_rows(
+    cases: Sequence[Case], outputs: int, check: Callable[[], None]
+) -> tuple[torch.Tensor, torch.Tensor, list[list[int]]]:
+    """The distinct constraints c.y <= d as rows c (rows, outputs) and d (rows,), nearest float64, and each case's rows.
+
+    `check` is called often.
+    """
     numbers: dict[Constraint, int] = {}
     # The hashes of rationals are slow, and cases share their constraints.
     known: dict[int, int] = {}
@@ -162,4 +167,10 @@ def numbered(cases: Sequence[Case], check: Callable[[], None]) -> tuple[dict[Con
                 known[id(each)] = numbers.setdefault(each, len(numbers))
         chosen.append([known[id(each)] for each in case.constraints])
         check()
-    return numbers, chosen
+    rows, bounds = torch.zeros(len(numbers), outputs, dtype=torch.float64), []
+    for constraint, number in numbers.items():
+        check()
+        bounds.append(float(constraint.bound))
+        for index, factor in constraint.terms:
+            rows[number, index] = float(factor)
+    return rows, torch.tensor(bounds, dtype=torch.float64), chosen
