@@ -390,8 +390,8 @@ def verify(
     The engines inputs, neurons and auto compute in float64 with the rounding accounted for. The engine exact, in exact
     arithmetic, takes chains of affine layers with Relu, GELU, SiLU, sigmoid or tanh between them, and integer networks
     as `quantize` writes them: there a property says that one output is greater than every other in a box, whose
-    integers are the inputs. It refutes a conjunction only by one of its constraints alone. The engines z3 and marabou
-    take Relu alone; what marabou, which must be installed, calls unsat is the verdict of floats with tolerances.
+    integers are the inputs. What only several constraints of a conjunction refute has no proof. The engines z3 and
+    marabou take Relu alone; what marabou, which must be installed, calls unsat is a verdict of floats with tolerances.
 
     The answer goes to standard output, the reason to standard error. The exit code is 0 for every answer, unknown and
     timeout too, and 2 where the files are at fault, or where the answer stands but its proof was not written.

@@ -114,7 +114,7 @@ class Verification:
         why = "" if self.answer is Answer.UNSAT else f"the answer is {self.answer.value}"
         if not why and len(self.proofs) != 1:
             boxes = f"the property has {len(self.proofs)} boxes, and a proof file is of one"
-            why = boxes if self.proofs else "the engine has none"
+            why = boxes if self.proofs else "what refutes it has no proof file"
         if why:
             return f"no proof was written: {why}" + (f"; {path} is from before" if path.exists() else "")
         path.write_text(self.proofs[0]() + "\n", encoding="ascii")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from evalsuite import Answer, Attack, Box, Case, Question, Unsupported, Verdict, Verification, Witness, Witnesses
 from pipelines.smt.deciding import Questions
 from pipelines.smt.dyadic import Dyadic, Floats
-from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.exact_network import Affine, ExactNetwork, greatest, together
 from pipelines.smt.integer.answering import answer_integers, is_integer
 from pipelines.smt.marabou import Peer
 from pipelines.smt.methods import Limits, Settled
@@ -35,10 +35,11 @@ from pipelines.smt.search.decision import Decided, decide_rows
 
 Cases = list[tuple[int, Case]]
 _FALSIFY = 0.2  # of the time, at most
-_STARTS = 128  # in each box: by branching, conjunctions are hard
+_PATIENCE = 1.0, 3.0  # for a proof: seconds, and parts of what the verdict took
 _DESCENT = 8  # steps from a solver's point
 _COMPARED = 7
 _LONGEST = 20_000.0  # seconds
+_ITSELF = Affine(Dyadic.identity(1), Dyadic.zeros(1))
 _OVER = "the time limit is reached"
 _FLOATS = "{}; computed in floats with tolerances, and no proof"
 _CURVED = "engines z3 and marabou take Relu, and no {}; take exact or auto"
@@ -105,8 +106,9 @@ class _Engine(ABC):
     def near(self, point: Sequence[Fraction]) -> torch.Tensor | None:
         """A witness at the rational `point`, rounded to float32 one way or the other, or where the attack gets to."""
         center = torch.tensor([float(each) for each in point], dtype=torch.float64).float()
-        for end in (center, *(torch.nextafter(center, torch.full_like(center, end)) for end in (math.inf, -math.inf))):
-            found = self.confirmed(end.double().numpy())
+        ends = (torch.full_like(center, end) for end in (math.inf, -math.inf))
+        for point32 in (center, *(torch.nextafter(center, end) for end in ends)):
+            found = self.confirmed(point32.double().numpy())
             if found is not None:
                 return found
         if bool(self._attack.possible[self._places].all()):
@@ -115,29 +117,49 @@ class _Engine(ABC):
 
 
 class _BySearch(_Engine):
+    nodes = 0
+
     def decide(self, question: Question) -> Settled:
-        """Whether each case has a row that is > 0 in the whole box; what is searched last proves it of all."""
-        chosen, nodes = list[Affine](), 0
+        """Whether in each case the greatest row is > 0 in the whole box.
+
+        A proof file is of single rows: where each case has one that is > 0 alone, what is searched last proves them.
+        """
+        chosen, proven = list[Affine](), True
         for rows in map(self.rows, self.cases):
-            if len(rows) == 1:  # else it holds if any of its rows is > 0 everywhere
+            if len(rows) == 1:
                 chosen += rows
                 continue
-            for number, row in enumerate(rows):
-                question.check()
-                found = self._search([row], question, share=1 / (len(rows) - number + 1))
-                nodes += found.nodes
-                if found.verdict is Verdict.HOLDS:
-                    chosen.append(row)
-                    break
-                if number == len(rows) - 1 or found.verdict is Verdict.VIOLATED:
-                    return Settled(found.verdict, found.reason, nodes=nodes)
-        question.check()
-        found = self._search(chosen, question)
-        return Settled(found.verdict, found.reason, nodes=nodes + found.nodes, proof=partial(proof_of, found))
+            whole = self._search(greatest(self.network, together(rows)), [_ITSELF], question, share=0.5)
+            if whole.verdict is Verdict.VIOLATED:
+                return Settled(whole.verdict, whole.reason, nodes=self.nodes)
+            holds = whole.verdict is Verdict.HOLDS
+            row = self._positive(rows, question, _PATIENCE[0] + _PATIENCE[1] * whole.seconds if holds else math.inf)
+            if self.witness is not None:
+                return Settled(Verdict.VIOLATED, "search", nodes=self.nodes)
+            if row is None and not holds:
+                return Settled(whole.verdict, whole.reason, nodes=self.nodes)
+            chosen, proven = chosen if row is None else [*chosen, row], proven and row is not None
+        found = self._search(self.network, chosen, question) if chosen else whole
+        proof = partial(proof_of, found) if proven else None
+        return Settled(found.verdict, found.reason, nodes=self.nodes, proof=proof)
 
-    def _search(self, rows: Sequence[Affine], question: Question, share: float = 1.0) -> Decided:
+    def _positive(self, rows: Sequence[Affine], question: Question, most: float) -> Affine | None:
+        """The first row that is found to be > 0 in the whole box, within so many seconds each."""
+        for number, row in enumerate(rows):
+            found = self._search(self.network, [row], question, 1 / (len(rows) - number + 1), most)
+            if found.verdict in (Verdict.HOLDS, Verdict.VIOLATED):
+                return row if found.verdict is Verdict.HOLDS else None
+        return None
+
+    def _search(
+        self, network: ExactNetwork, rows: Sequence[Affine], question: Question, share: float = 1.0,
+        most: float = math.inf,
+    ) -> Decided:  # fmt: skip
+        question.check()
         seconds, box = max(_left(question) * share, 1e-3), (Dyadic.of(self.lower), Dyadic.of(self.upper))
-        return decide_rows(self.network, *box, _together(rows), self, seconds=seconds)
+        found = decide_rows(network, *box, together(rows), self, seconds=min(seconds, most))
+        self.nodes += found.nodes
+        return found
 
 
 class _ByZ3(_Engine):
@@ -146,7 +168,7 @@ class _ByZ3(_Engine):
         cases = [self.rows(case) for case in self.cases]
         # The clock alone ends it, and no count of Z3's steps.
         limits = Limits(_LONGEST, time.monotonic() + _left(question))
-        box, asked = (Dyadic.of(self.lower), Dyadic.of(self.upper)), _together([row for rows in cases for row in rows])
+        box, asked = (Dyadic.of(self.lower), Dyadic.of(self.upper)), together([row for rows in cases for row in rows])
         try:
             reduced = reduce_rows(self.network, *box, asked, limits.deadline)
         except OutOfTimeError:
@@ -170,19 +192,13 @@ class _ByMarabou(_Engine):
     def decide(self, question: Question) -> Settled:
         """Its opinion of all cases."""
         question.check()
-        cases = [_together(self.rows(each)) for each in self.cases]
+        cases = [together(self.rows(each)) for each in self.cases]
         found, _ = Peer(self.network).opinion(self.lower, self.upper, cases, self.near, _left(question))
         return replace(found, reason=_FLOATS.format(found.reason)) if found.verdict is Verdict.HOLDS else found
 
 
 def _left(question: Question) -> float:
     return question.deadline - time.perf_counter()
-
-
-def _together(rows: Sequence[Affine]) -> Affine:
-    """Rows of whole numbers as one map."""
-    weights, biases = ([getattr(each, name).units for each in rows] for name in ("weight", "bias"))
-    return Affine(Dyadic(np.concatenate(weights), 0), Dyadic(np.concatenate(biases), 0))
 
 
 def _answer(question: Question, engine: type[_Engine]) -> Verification:
@@ -195,8 +211,7 @@ def _answer(question: Question, engine: type[_Engine]) -> Verification:
         raise Unsupported(f"{question.vnnlib}: a disjunct without a constraint on the outputs")
     judge = _judge(question, network)
     attack = Attack(network.in_torch(), specification, judge, seed=question.seed, check=question.check)
-    several = any(len(case.constraints) > 1 for case in specification.cases)
-    witness = attack.search(seconds=_FALSIFY * _left(question), restarts=_STARTS if several else 16)
+    witness = attack.search(seconds=_FALSIFY * _left(question))
     nodes, proofs = 0, []
     if witness is not None:
         return _sat(question, network, judge, witness, "falsifier")
@@ -204,7 +219,8 @@ def _answer(question: Question, engine: type[_Engine]) -> Verification:
         asked = engine(network, box, cases, judge, attack)
         found = asked.decide(question)
         nodes += found.nodes or 0
-        if found.verdict is Verdict.VIOLATED and asked.witness is not None:
+        if found.verdict is Verdict.VIOLATED:
+            assert asked.witness is not None
             return _sat(question, network, judge, asked.witness, found.reason, nodes)
         if found.verdict is not Verdict.HOLDS:
             return Verification(Answer.of(found.verdict), None, found.reason, nodes)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,12 +18,13 @@ from typer.testing import CliRunner
 from evalsuite import Answer, Unsupported, export_onnx, read_vnnlib, verify
 from evalsuite.cli import app
 from pipelines.smt import marabou
+from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.exact_network import Affine, ExactNetwork, greatest
 from pipelines.smt.reading import read_file
 from tests.pipelines.test_smt_command import absolute, network, property_of
 
 needs_marabou = pytest.mark.skipif(not marabou.installed(), reason=marabou.MISSING)
-PLAIN = "auto", "inputs", "exact", "z3"
-EVERY = [*PLAIN, "neurons", *(["marabou"] if marabou.installed() else [])]
+EVERY = ["auto", "inputs", "exact", "z3", "neurons", *(["marabou"] if marabou.installed() else [])]
 
 
 def chain(seed: int, path: Path) -> nn.Module:
@@ -76,19 +79,40 @@ def test_engines_and_sampled_points_do_not_contradict_each_other(seed: int, tmp_
         answers = {each.answer for each in found.values()} - {Answer.UNKNOWN}
         assert len(answers) == 1, {engine: each.answer for engine, each in found.items()}
         assert not (reached and answers == {Answer.UNSAT})
-        assert {found["z3"].answer, found["auto"].answer} == answers
+        assert {found[engine].answer for engine in ("auto", "exact", "z3")} == answers
         for each in found.values():
             if each.witness is not None:
                 assert specification.satisfied(list(each.witness.inputs), list(each.witness.outputs))
 
 
-def test_z3_refutes_what_only_both_constraints_do(tmp_path: Path) -> None:
+def test_what_only_both_constraints_refute_is_refuted_without_a_proof(tmp_path: Path) -> None:
     # y = (|x|, -|x|): each constraint alone can hold
     model = network(tmp_path / "m.onnx", ([[1.0], [-1.0]], [0.0, 0.0]), ([[1.0, 1.0], [-1.0, -1.0]], [0.0, 0.0]))
     file = property_of(tmp_path / "p.vnnlib", [("-1", "1")], 2, "(<= Y_0 0.25)", "(<= Y_1 -0.5)")
-    by_z3, exact = (verify(model, file, engine=engine) for engine in ("z3", "exact"))
-    assert (by_z3.answer, by_z3.reason) == (Answer.UNSAT, "solver")
-    assert (by_z3.write(tmp_path / "p.json"), exact.answer) == ("no proof was written: the engine has none", "unknown")
+    for engine, reason in (("z3", "solver"), ("exact", "search")):
+        found = verify(model, file, engine=engine)
+        assert (found.answer, found.reason) == (Answer.UNSAT, reason)
+        assert found.write(tmp_path / "p.json") == "no proof was written: what refutes it has no proof file"
+    # with a constraint that is refuted alone beside them, in one box, there is a proof
+    file = property_of(tmp_path / "q.vnnlib", [("-1", "1")], 2, "(<= Y_0 0.25)", "(<= Y_1 -0.5)", "(<= Y_0 -0.125)")
+    found = verify(model, file, engine="exact")
+    assert found.write(tmp_path / "p.json").startswith("the proof is in ")
+    assert json.loads((tmp_path / "p.json").read_text())["property"]["rows"][0]["coefficients"] == {"0": "8"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_the_greatest_of_rows_is_exact(count: int) -> None:
+    numbers = np.random.default_rng(count)
+    first, last = (
+        Affine(Dyadic.of(numbers.standard_normal(shape)), Dyadic.of(numbers.standard_normal(shape[0])))
+        for shape in ((4, 2), (3, 4))
+    )
+    rows = Affine(Dyadic.of(numbers.integers(-3, 4, (count, 3))), Dyadic.of(numbers.integers(-3, 4, count)))
+    network = ExactNetwork((first, last))
+    for _ in range(20):
+        point = [Fraction(each) for each in numbers.standard_normal(2)]
+        values = ExactNetwork((first, rows.after(last))).logits(point)
+        assert greatest(network, rows).logits(point) == [max(values)]
 
 
 def test_a_solver_finds_what_no_slope_leads_to(tmp_path: Path) -> None:

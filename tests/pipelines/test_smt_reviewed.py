@@ -454,8 +454,7 @@ def test_a_point_that_satisfies_a_conjunction_is_found(tmp_path: Path) -> None:
     assert found.witness.outputs[0] <= 0.5
     assert found.witness.outputs[1] <= -0.48
     never = property_file(tmp_path / "n.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.25) (<= Y_1 -0.48))")
-    for engine, answer in (("exact", "unknown"), ("z3", "unsat")):
-        assert verify(tmp_path / "m.onnx", never, engine=engine).answer.value == answer
+    assert verify(tmp_path / "m.onnx", never, engine="exact").answer.value == "unsat"
 
 
 def bump(act: nn.Module, again: nn.Module) -> Network:
