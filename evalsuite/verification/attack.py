@@ -17,6 +17,7 @@ from evalsuite.verification.witness import Witness
 _NEAR = 1e-5
 _REPLAYED = 8
 _MOST_POINTS = 4096
+_DESCENTS = 16
 # Stands for a constraint that is not there: far below any violation.
 _ABSENT = 1e30
 
@@ -110,6 +111,18 @@ class Attack:
             if found is not None or time.perf_counter() > until:
                 return found
         return None
+
+    def tried(self, points: torch.Tensor, case: torch.Tensor) -> Witness | None:
+        """A witness among float32 points of cases, whose box may hold none, or where the nearest of them descend to."""
+        possible = self.possible[case]
+        points, case = points[possible], case[possible]
+        if not len(points):
+            return None
+        found, order = self.nearest(points, case)
+        if found is not None:
+            return found
+        with torch.enable_grad():
+            return self.descend(points[order[:_DESCENTS]], case[order[:_DESCENTS]], steps=8)
 
     @torch.no_grad()
     def nearest(self, points: torch.Tensor, case: torch.Tensor) -> tuple[Witness | None, torch.Tensor]:

@@ -36,7 +36,6 @@ from pipelines.smt.search.decision import Decided, decide_rows
 Cases = list[tuple[int, Case]]
 _FALSIFY = 0.2  # of the time, at most
 _PATIENCE = 1.0, 3.0  # for a proof: seconds, and parts of what the verdict took
-_DESCENT = 8  # steps from a solver's point
 _COMPARED = 7
 _LONGEST = 20_000.0  # seconds
 _ITSELF = Affine(Dyadic.identity(1), Dyadic.zeros(1))
@@ -111,8 +110,7 @@ class _Engine(ABC):
             found = self.confirmed(point32.double().numpy())
             if found is not None:
                 return found
-        if bool(self._attack.possible[self._places].all()):
-            self.witness = self._attack.descend(center.repeat(len(self._places), 1), self._places, steps=_DESCENT)
+        self.witness = self._attack.tried(center.repeat(len(self._places), 1), self._places)
         return torch.tensor(self.witness.inputs) if self.witness else None
 
 
