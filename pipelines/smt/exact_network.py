@@ -126,16 +126,10 @@ def greatest(network: ExactNetwork, rows: Affine) -> ExactNetwork:
     """What gives the greatest of some rows over the outputs, by max(a, b) = relu(a - b) + relu(b) - relu(-b)."""
     maps, curves = [*network.maps[:-1], rows.after(network.maps[-1])], network.curves
     while (count := maps[-1].bias.shape[0]) > 1:
-        # A single one left, c, is relu(c) - relu(-c).
-        takes, gives = np.zeros((0, count)), np.zeros((-(-count // 2), 0))
-        for place, first in enumerate(range(0, count, 2)):
-            last = min(first + 1, count - 1)
-            own = np.zeros((2 + (last > first), count))
-            own[0, last], own[1, last] = 1, -1
-            own[2:, first], own[2:, last] = 1, -1
-            put = np.zeros((len(gives), len(own)))
-            put[place] = [1, -1, 1][: len(own)]
-            takes, gives = np.concatenate([takes, own]), np.concatenate([gives, put], axis=1)
+        first, every = np.arange(0, count, 2), np.eye(count)
+        last, one = np.minimum(first + 1, count - 1), np.eye(len(first))  # what is left alone is its own partner
+        takes = np.concatenate([every[first] - every[last], every[last], -every[last]])
+        gives = np.concatenate([one, one, -one], axis=1)
         take, give = (Affine(Dyadic.of(each), Dyadic.zeros(len(each))) for each in (takes, gives))
         maps[-1:] = [take.after(maps[-1]), give]
         curves += (Curve(RELU, 1.0),) if curves else ()
