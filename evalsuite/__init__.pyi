@@ -105,6 +105,7 @@ from .verification import (
     Answer as Answer, Replay as Replay, Verification as Verification, falsify as falsify, float32_box as float32_box,
     margin as margin, read_onnx as read_onnx, read_vnnlib as read_vnnlib, verify as verify,
 )
+from .verification.attack import Attack as Attack
 from .verification.cascade import decide as decide
 from .verification.difference import with_difference as with_difference
 from .verification.dual import Carried as Carried, Dual as Dual, Parts as Parts, dual_of_forms as dual_of_forms
@@ -117,6 +118,7 @@ from .verification.of_network import graph_of_network as graph_of_network, zonot
 from .verification.phases import Branching as Branching
 from .verification.proofs import ProofError as ProofError, check_proof as check_proof
 from .verification.propagation import Propagation as Propagation
+from .verification.question import Question as Question
 from .verification.report.counterexamples import counterexample_pictures as counterexample_pictures
 from .verification.report.radii import (
     is_geometric as is_geometric, radius_axis as radius_axis, radius_text as radius_text,
@@ -127,7 +129,9 @@ from .verification.smooth_proofs import (
     check_smooth_proof as check_smooth_proof, read_smooth_network as read_smooth_network,
     recompute_smooth_proof as recompute_smooth_proof,
 )
-from .verification.specification import Specification as Specification, specification_of as specification_of
+from .verification.specification import (
+    Box as Box, Case as Case, Specification as Specification, specification_of as specification_of,
+)
 from .verification.subjects import Subject as Subject, subjects as subjects
 from .verification.witness import Witness as Witness, Witnesses as Witnesses
 from .workloads.folders import data_folder as data_folder

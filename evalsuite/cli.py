@@ -375,33 +375,53 @@ def verify(
         str | None, typer.Option(metavar="D", help="Of --against: are all outputs within D of it instead?")
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="NAME", help="What is split: inputs, neurons (of ReLU), or auto for both in turn.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What is split: inputs, neurons (of ReLU), or auto for both in turn; or exact, z3 or marabou.",
+        ),
     ] = "auto",
     proof: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="Decide as evalsuite smt, and write the proof of an unsat here.")
+        Path | None, typer.Option(metavar="JSON", help="Where the proof of an unsat goes; it takes --engine exact.")
     ] = None,
 ) -> None:
-    """Decide a VNN-LIB property of an ONNX network, or many: sat, unsat, unknown, timeout or error."""
-    from evalsuite.plugins import load
+    """Decide a VNN-LIB property of an ONNX network, or many: sat, unsat, unknown, timeout or error.
 
+    The engines inputs, neurons and auto compute in float64 with the rounding accounted for. The engine exact, in exact
+    arithmetic, takes chains of affine layers with Relu, GELU, SiLU, sigmoid or tanh between them, and integer networks
+    as `quantize` writes them: there a property says that one output is greater than every other in a box, whose
+    integers are the inputs. What only several constraints of a conjunction refute has no proof. The engines z3 and
+    marabou take Relu alone; what marabou, which must be installed, calls unsat is a verdict of floats with tolerances.
+
+    The answer goes to standard output, the reason to standard error. The exit code is 0 for every answer, unknown and
+    timeout too, and 2 where the files are at fault, or where the answer stands but its proof was not written.
+    """
     single = onnx is not None and vnnlib is not None and instances is None and out is None
     if (against is not None and not single) or (within is not None and against is None):
         stop("--against takes --onnx and --vnnlib beside it, and --within takes --against")
-    if engine != "auto" and not single:
-        stop("--engine takes --onnx and --vnnlib beside it")
-    if proof is not None and (not single or against is not None or engine != "auto"):
-        stop("--proof takes --onnx and --vnnlib beside it, of one network, and no --engine")
+    if proof is not None and (not single or against is not None or engine not in ("auto", "exact")):
+        stop("--proof takes --onnx and --vnnlib beside it, of one network, and no --engine but exact")
     if not single and (instances is None or onnx is not None or vnnlib is not None):
         stop("verify takes either --onnx and --vnnlib, or --instances and perhaps --out")
     if timeout is not None and not 0 < timeout < float("inf"):
         stop(f"--timeout is a number of seconds > 0, got {timeout:g}")
-    if proof is not None:
-        load("commands", "smt").target(onnx, vnnlib, 60.0 if timeout is None else timeout, proof)
-    elif instances is not None:
-        _verify_many(instances, out, timeout)
+    if instances is not None:
+        _verify_many(instances, out, timeout, engine)
     elif onnx is not None and vnnlib is not None:
-        options = {"against": against, "within": None if within is None else _distance(within), "engine": engine}
-        _verify_one(onnx, vnnlib, 60.0 if timeout is None else timeout, options)
+        distance, engine = None if within is None else _distance(within), engine if proof is None else "exact"
+        options = {"against": against, "within": distance, "engine": engine}
+        _verify_one(onnx, vnnlib, 60.0 if timeout is None else timeout, options, proof)
+
+
+@app.command()
+def smt(
+    onnx: Annotated[Path, typer.Option(metavar="FILE", help="The network: .onnx.")],
+    vnnlib: Annotated[Path, typer.Option(metavar="FILE", help="The property: .vnnlib or .vnnlib.gz.")],
+    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds.")] = 60.0,
+    proof: Annotated[Path | None, typer.Option(metavar="JSON", help="Where the proof of an unsat goes.")] = None,
+) -> None:
+    """The same as verify --engine exact: decide a VNN-LIB property in exact arithmetic."""
+    verify(onnx, vnnlib, timeout=timeout, engine="exact", proof=proof)
 
 
 def _distance(text: str) -> Fraction:
@@ -416,20 +436,32 @@ def _distance(text: str) -> Fraction:
     return found
 
 
-def _verify_one(onnx: Path, vnnlib: Path, timeout: float, options: dict[str, Any]) -> None:
+def _verify_one(onnx: Path, vnnlib: Path, timeout: float, options: dict[str, Any], proof: Path | None) -> None:
     import torch
 
     from evalsuite.contract import Unsupported
+    from evalsuite.plugins import PluginError
     from evalsuite.verification.cascade import verify as decide
 
     torch.set_num_threads(1)
     try:
+        if proof is not None and (proof.is_dir() or not proof.parent.is_dir()):
+            why = "is a folder" if proof.is_dir() else "its folder does not exist"
+            raise ValueError(f"{proof}: {why}; name a file to write")
         found = decide(onnx, vnnlib, timeout=timeout, **options)
-    except (Unsupported, ValueError, OSError) as error:
+    except (Unsupported, ValueError, OSError, PluginError) as error:
         print("error")
         stop(_unreadable(error))
-    print(found.lines())
+    print(found.lines(), flush=True)
     print(f"{found.reason}; {found.boxes} parts; {found.prepare_seconds + found.seconds:.2f} s", file=sys.stderr)
+    if proof is None:
+        return
+    try:
+        said = found.write(proof)
+    except (Unsupported, OSError) as error:
+        stop(f"the answer stands, but its proof was not written: {error}")
+    check = f": evalsuite check-proof {proof} --onnx {onnx} --vnnlib {vnnlib}" if said.startswith("the proof") else ""
+    print(f"{said}{check}", file=sys.stderr)
 
 
 def _unreadable(error: Exception) -> str:
@@ -438,7 +470,7 @@ def _unreadable(error: Exception) -> str:
     )
 
 
-def _verify_many(path: Path, out: Path | None, timeout: float | None) -> None:
+def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: str) -> None:
     import csv
     from contextlib import nullcontext
 
@@ -449,7 +481,7 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None) -> None:
         with nullcontext(sys.stdout) if out is None else out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
-            for number, found in enumerate(run_instances(instances), start=1):
+            for number, found in enumerate(run_instances(instances, engine), start=1):
                 writer.writerow(found.row())
                 file.flush()
                 name = f"{Path(found.onnx).name} {Path(found.vnnlib).name}"

@@ -33,9 +33,10 @@ TOPICS = {
     "with_yardstick yardstick_graph yardstick_reason",
     "relaxations": "interval relax envelope product gated",
     "certificates": "certify_swap SwapCertificate SwapBounds preactivation_bounds UnitBounds",
-    "verification": "verify Verification Answer decide read_onnx read_vnnlib Specification specification_of Graph "
+    "verification": "verify Verification Answer Question decide read_onnx read_vnnlib Specification Case Box "
+    "specification_of Graph "
     "Pointwise graph_of_network with_difference Propagation zonotopes_of layers_in_file FileLayer falsify float32_box "
-    "margin violated Replay Witness Witnesses subjects "
+    "Attack margin violated Replay Witness Witnesses subjects "
     "Subject write_counterexamples counterexample_pictures",
     "searching": "Branching Dual dual_of_forms Parts Carried",
     "proofs": "check_proof ProofError check_smooth_proof recompute_smooth_proof read_smooth_network SmoothProofError "
@@ -62,6 +63,10 @@ SAID = {
     "UnitBounds": "The path of an activation, and the bounds of its inputs.",
     "Answer": "The answer of a verifier in VNN-COMP's words: sat, unsat, unknown or timeout.",
     "Verification": "What `verify` returns: the answer, a witness, the reason, and the time that it took.",
+    "Question": "What an engine of `evalsuite verify` is asked: the files, the property and the deadline.",
+    "Case": "One way to satisfy a property: constraints on the outputs that hold together, in a box.",
+    "Box": "Lower and upper ends of all inputs, as exact fractions.",
+    "Attack": "Looks for points that satisfy a property, by projected gradient descent.",
     "decide": "What `verify` decides, for a network and a property that are in memory.",
     "Specification": "A property as it is read from a VNN-LIB file: boxes of inputs, and outputs that must not occur.",
     "specification_of": "The negation of a property: a verifier looks for inputs that satisfy it.",

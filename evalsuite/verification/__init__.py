@@ -1,8 +1,9 @@
 """What verifiers share: properties' margins, a falsifier, the replay of counterexamples, ONNX and VNN-LIB files."""
 
-from evalsuite.verification.cascade import Answer, Verification, verify
+from evalsuite.verification.cascade import verify
 from evalsuite.verification.falsifier import falsify, float32_box, margin
 from evalsuite.verification.onnx_reader import read_onnx
+from evalsuite.verification.question import Answer, Verification
 from evalsuite.verification.replay import Replay
 from evalsuite.verification.vnnlib import read_vnnlib
 

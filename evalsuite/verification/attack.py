@@ -1,28 +1,25 @@
-"""The falsifier of specifications: projected gradient descent (arXiv 1706.06083) on float32 points of the boxes."""
+"""The falsifier of specifications: projected gradient descent on float32 points of the boxes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Protocol
 
 import torch
+from torch import nn
 
-from evalsuite.verification.graph import Graph
-from evalsuite.verification.specification import Specification, numbered
+from evalsuite.verification.falsifier import Map, descent
+from evalsuite.verification.specification import Specification, in_rows
 from evalsuite.verification.witness import Witness
 
 # Points this near to a case are replayed as well: ONNX Runtime rounds in another order.
 _NEAR = 1e-5
 _REPLAYED = 8
 _MOST_POINTS = 4096
+_DESCENTS = 16
 # Stands for a constraint that is not there: far below any violation.
 _ABSENT = 1e30
-
-
-def _float32(exact: Fraction) -> float:
-    return min(max(float(exact), -_ABSENT), _ABSENT)
 
 
 class Judging(Protocol):
@@ -37,30 +34,27 @@ class Attack:
     """Looks for points that satisfy a case of a specification.
 
     Args:
-        graph: of the network, in any dtype.
+        network: gives the outputs (points, outputs) at points (points, inputs), float32 and differentiable.
         specification: whose cases are looked at.
         judge: of the points that seem to satisfy a case.
         seed: of the starting points.
         check: called often; what it raises ends the search.
+
+    Example: docs/reference.md#verify-a-property
     """
 
     def __init__(
-        self, graph: Graph, specification: Specification, judge: Judging, *, seed: int, check: Callable[[], None]
+        self, network: Map, specification: Specification, judge: Judging, *, seed: int, check: Callable[[], None]
     ) -> None:
-        self._graph, self._judge, self._check = graph.to(torch.float32), judge, check
+        self._network, self._judge, self._check = network, judge, check
         self._generator = torch.Generator().manual_seed(seed)
         cases = specification.cases
-        numbers, chosen = numbered(cases, check)
-        self._rows = torch.zeros(len(numbers) + 1, specification.outputs)
+        rows, bounds, chosen = in_rows(cases, specification.outputs, check)
         # The last row stands for a constraint that is not there.
-        self._bounds = torch.full((len(numbers) + 1,), _ABSENT)
-        for constraint, number in numbers.items():
-            check()
-            self._bounds[number] = _float32(constraint.bound)
-            for index, factor in constraint.terms:
-                self._rows[number, index] = _float32(factor)
+        padded = nn.functional.pad(rows, (0, 0, 0, 1)), nn.functional.pad(bounds, (0, 1), value=_ABSENT)
+        self._rows, self._bounds = (each.clamp(-_ABSENT, _ABSENT).float() for each in padded)
         most = max([1, *map(len, chosen)])
-        self._constraints = torch.tensor([each + [len(numbers)] * (most - len(each)) for each in chosen])
+        self._constraints = torch.tensor([each + [len(rows)] * (most - len(each)) for each in chosen])
         places: dict[int, int] = {}
         ends: list[tuple[torch.Tensor, torch.Tensor]] = []
         for case in cases:
@@ -74,10 +68,13 @@ class Attack:
         self.possible = (self._lower <= self._upper).all(1)[self._box]
 
     def _violation(self, points: torch.Tensor, case: torch.Tensor) -> torch.Tensor:
-        """The greatest c.y - d of each point's case, (points,): the case is satisfied where it is <= 0."""
-        outputs = self._graph(points)
+        """Of each point's case the sum of all c.y - d > 0, or the greatest, (points,): <= 0 where it is satisfied."""
+        outputs = self._network(points)
         chosen = self._constraints[case]
-        return ((self._rows[chosen] @ outputs[:, :, None])[..., 0] - self._bounds[chosen]).amax(1)
+        found = (self._rows[chosen] @ outputs[:, :, None])[..., 0] - self._bounds[chosen]
+        worst = found.amax(1)
+        # Down the slope of the greatest alone a point goes back and forth between constraints that oppose each other.
+        return torch.where(worst > 0, found.clamp(min=0).sum(1), worst)
 
     def _ends(self, case: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The float32 ends of each case's box, (points, inputs)."""
@@ -104,19 +101,28 @@ class Attack:
         self, points: torch.Tensor, case: torch.Tensor, *, steps: int, until: float = float("inf")
     ) -> Witness | None:
         """Descend from float32 points (points, inputs), each towards its case, within its case's box."""
-        low, high = self._ends(case)
-        points = torch.minimum(torch.maximum(points, low), high)
-        for step in range(steps + 1):
+
+        def violation(points: torch.Tensor) -> torch.Tensor:
             self._check()
-            points = points.detach().requires_grad_()
-            violation = self._violation(points, case)
-            found = self._replay(points.detach(), violation.detach())
-            if found is not None or step == steps or time.perf_counter() > until:
+            return self._violation(points, case)
+
+        for met, values in descent(violation, points, *self._ends(case), steps, 0.005):
+            found = self._replay(met, values)
+            if found is not None or time.perf_counter() > until:
                 return found
-            (gradient,) = torch.autograd.grad(violation.sum(), points)
-            size = (high - low) * (0.25 * (1 - step / steps) + 0.005)
-            points = torch.minimum(torch.maximum(points - size * gradient.sign(), low), high)
         return None
+
+    def tried(self, points: torch.Tensor, case: torch.Tensor) -> Witness | None:
+        """A witness among float32 points of cases, whose box may hold none, or where the nearest of them descend to."""
+        possible = self.possible[case]
+        points, case = points[possible], case[possible]
+        if not len(points):
+            return None
+        found, order = self.nearest(points, case)
+        if found is not None:
+            return found
+        with torch.enable_grad():
+            return self.descend(points[order[:_DESCENTS]], case[order[:_DESCENTS]], steps=8)
 
     @torch.no_grad()
     def nearest(self, points: torch.Tensor, case: torch.Tensor) -> tuple[Witness | None, torch.Tensor]:

@@ -12,7 +12,7 @@ from evalsuite.verification.attack import Attack
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.propagation import LowerBounds, Propagation
 from evalsuite.verification.rounding import EPS, TINY, magnitude
-from evalsuite.verification.specification import Box, Case, numbered
+from evalsuite.verification.specification import Box, Case, in_rows
 from evalsuite.verification.turns import Turns
 from evalsuite.verification.witness import Witness
 
@@ -37,15 +37,9 @@ class Demand:
     @staticmethod
     def of(cases: list[Case], outputs: int, check: Callable[[], None] = lambda: None) -> Demand:
         """Equal constraints of several cases share a row. `check` is called often."""
-        numbers, chosen = numbered(cases, check)
-        rows = torch.zeros(len(numbers), outputs, dtype=torch.float64)
-        bounds = torch.zeros(len(numbers), dtype=torch.float64)
-        member = torch.zeros(len(cases), len(numbers), dtype=torch.bool)
-        for constraint, number in numbers.items():
-            # The exact bound may lie between two float64 numbers.
-            bounds[number] = float(constraint.bound)
-            for index, factor in constraint.terms:
-                rows[number, index] = float(factor)
+        rows, bounds, chosen = in_rows(cases, outputs, check)
+        member = torch.zeros(len(cases), len(rows), dtype=torch.bool)
+        # The exact bound may lie between two float64 numbers.
         bounds = bounds + EPS * bounds.abs() + TINY * (bounds != 0)
         for place, each in enumerate(chosen):
             member[place, each] = True

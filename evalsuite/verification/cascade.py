@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
 
 import onnx
 import torch
 
 from evalsuite.contract import Unsupported
+from evalsuite.plugins import entries, load
 from evalsuite.verification.attack import Attack
 from evalsuite.verification.bisection import Bisection
 from evalsuite.verification.difference import side_by_side
@@ -31,6 +31,7 @@ from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import compare, graph_of, load_onnx
 from evalsuite.verification.pairs import crossings, of_two
 from evalsuite.verification.phases import PhaseSearch
+from evalsuite.verification.question import Answer, Check, Question, Verification, check_sizes
 from evalsuite.verification.specification import Box, Case, Specification
 from evalsuite.verification.turns import Turns
 from evalsuite.verification.vnnlib import read_vnnlib
@@ -41,51 +42,9 @@ _FALSIFY = 0.2
 # Seconds of the first turn of each search, and from which on one that falls behind ends. Where few inputs vary, halving
 # them mostly is the shorter way, and has a longer turn.
 _TURN, _LONG_TURN, _FEW_INPUTS = 0.25, 2.0, 10
-Engine = Literal["auto", "inputs", "neurons"]
-ENGINES: tuple[Engine, ...] = get_args(Engine)
+ENGINES = ("auto", "inputs", "neurons")
+"""Those of this module; distributions add others by the entry-point group `evalsuite.engines`, see `Question`."""
 _REASONS = ["intervals", "backward bounds", "bisection", "phases"]
-
-
-class Answer(str, Enum):
-    """VNN-COMP's words: `sat` is a violation of the property that the file negates, `unsat` says that it holds.
-
-    Example: docs/reference.md#verify-a-property
-    """
-
-    SAT = "sat"
-    UNSAT = "unsat"
-    UNKNOWN = "unknown"
-    TIMEOUT = "timeout"
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """What was found of one instance.
-
-    Args:
-        answer: see `Answer`.
-        witness: of `sat`.
-        reason: which step decided, or why none could; and where boxes hold no float32 point, so that none is `sat`.
-        boxes: how many boxes, and parts of boxes by phases, were bounded.
-        prepare_seconds: spent on reading the files and comparing the network with ONNX Runtime.
-        seconds: spent on deciding.
-
-    Example: docs/reference.md#verify-a-property
-    """
-
-    answer: Answer
-    witness: Witness | None
-    reason: str
-    boxes: int
-    prepare_seconds: float
-    seconds: float
-
-    def lines(self) -> str:
-        """VNN-COMP's result: the answer, and the witness of a `sat`."""
-        return self.answer.value + (f"\n{self.witness.text()}" if self.witness else "")
-
-
-Check = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +61,13 @@ class _OutOfTime(Exception):
     """Raised inside the cascade when its time limit is used up; the answer is then TIMEOUT."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    answer: Answer
-    reason: str
-    witness: Witness | None = None
-
-
 def verify(
     onnx: Path,
     vnnlib: Path,
     *,
     against: Path | None = None,
     within: Fraction | None = None,
-    engine: Engine = "auto",
+    engine: str = "auto",
     timeout: float = 60.0,
     seed: int = 0,
 ) -> Verification:
@@ -131,25 +83,41 @@ def verify(
         against: the other network's file.
         within: at least 0; the outputs may be so far apart.
         engine: what is split where bounds alone prove too little: the intervals of "inputs", the phases of ReLU
-            "neurons", or "auto", both in turn until one is ahead.
+            "neurons", or "auto", both in turn until one is ahead. Or who decides instead, of chains of affine layers
+            and activations: "exact", in exact arithmetic and with proofs, or, of ReLU alone, "z3" or "marabou".
         timeout: seconds, of reading and deciding together; it is held within half a second, unless one operation on
             one box takes longer.
         seed: of the falsifier.
 
     Raises:
-        Unsupported: the network can't be read, see `read_onnx`; or "neurons", and it has other activations than ReLU.
+        Unsupported: the network can't be read, see `read_onnx`; or "neurons", "z3" or "marabou", and it has other
+            activations than ReLU; or "marabou", which is not installed.
         ValueError: a timeout that is not > 0, a file that is none, a property with other numbers of X and Y, networks
-            that do not fit each other, `within` where there is nothing to compare, an engine that is none.
+            that do not fit each other, `within` where there is nothing to compare, an engine that is none, or that
+            takes one network alone.
         OSError: a file can't be read.
+        PluginError: an engine that another distribution brings is broken.
 
     Example: docs/reference.md#verify-a-property
     """
     if within is not None and (against is None or within < 0):
         raise ValueError(f"within is a distance >= 0 between the outputs of two networks, got {float(within):g}")
-    if engine not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
-    files = [onnx] if against is None else [onnx, against]
-    return _decided(lambda check: _prepared(files, vnnlib, within, check), engine, timeout, seed)
+    if engine not in (names := [*ENGINES, *(each.name for each in entries("engines"))]):
+        raise ValueError(f"engine must be one of {', '.join(names)}, got {engine!r}")
+    deadline = time.perf_counter() + timeout
+
+    def prepare(check: Check) -> Callable[[], Verification]:
+        if engine in ENGINES:
+            files = [onnx] if against is None else [onnx, against]
+            asked = _prepared(files, vnnlib, within, check)
+            return lambda: _Search(asked, engine, seed, check).run(seconds=_FALSIFY * timeout)
+        if against is not None:
+            raise ValueError(f"engine {engine!r} takes one network, and no other against it")
+        content = onnx.read_bytes()
+        question = Question(onnx, vnnlib, content, read_vnnlib(vnnlib, check), deadline, check, seed)
+        return partial(load("engines", engine).target, question)
+
+    return _decided(prepare, timeout)
 
 
 def decide(
@@ -160,10 +128,10 @@ def decide(
     Example: docs/reference.md#verify-a-property
     """
     asked = _Asked(specification, graph, Witnesses(specification, model.SerializeToString()))
-    return _decided(lambda _: asked, "auto", timeout, seed)
+    return _decided(lambda check: lambda: _Search(asked, "auto", seed, check).run(seconds=_FALSIFY * timeout), timeout)
 
 
-def _decided(prepare: Callable[[Check], _Asked], engine: Engine, timeout: float, seed: int) -> Verification:
+def _decided(prepare: Callable[[Check], Callable[[], Verification]], timeout: float) -> Verification:
     if not 0 < timeout < float("inf"):
         raise ValueError(f"timeout must be > 0 and finite, got {timeout}")
     started = time.perf_counter()
@@ -172,18 +140,16 @@ def _decided(prepare: Callable[[Check], _Asked], engine: Engine, timeout: float,
         if time.perf_counter() - started > timeout:
             raise _OutOfTime
 
-    search, prepared = None, None
+    prepared = None
     try:
-        asked = prepare(check)
+        run = prepare(check)
         prepared = time.perf_counter()
-        search = _Search(asked, engine, seed, check)
-        found = search.run(seconds=_FALSIFY * timeout)
+        found = run()
     except _OutOfTime:
-        found = _Found(Answer.TIMEOUT, "the time is up" + ("" if prepared else ", while reading the files"))
+        found = Verification(Answer.TIMEOUT, None, "the time is up" + ("" if prepared else ", while reading the files"))
     ended = time.perf_counter()
-    prepared, boxes = prepared or ended, search.boxes if search else 0
-    reason = found.reason + (search.unreachable(found.answer) if search else "")
-    return Verification(found.answer, found.witness, reason, boxes, prepared - started, ended - prepared)
+    prepared = prepared or ended
+    return replace(found, prepare_seconds=prepared - started, seconds=ended - prepared)
 
 
 def _prepared(files: list[Path], vnnlib: Path, within: Fraction | None, check: Check) -> _Asked:
@@ -196,11 +162,7 @@ def _prepared(files: list[Path], vnnlib: Path, within: Fraction | None, check: C
     if len(files) > 1:
         _check_alike(files, graphs)
         specification, classes = of_two(specification, graphs[0].outputs, within, str(vnnlib))
-    wanted = graphs[0].inputs, sum(each.outputs for each in graphs)
-    declared = specification.inputs, specification.outputs
-    for kind, asked, has in zip("XY", declared, wanted, strict=True):
-        if asked != has:
-            raise ValueError(f"{vnnlib}: declares {asked} {kind}_i, but {' with '.join(map(str, files))} has {has}")
+    check_sizes(specification, vnnlib, files, graphs[0].inputs, sum(each.outputs for each in graphs))
     for file, (model, graph) in zip(files, networks, strict=True):
         compare(graph, model, str(file), _inside(specification))
         check()
@@ -224,35 +186,36 @@ def _inside(specification: Specification, count: int = 4) -> torch.Tensor:
 
 
 class _Search:
-    def __init__(self, asked: _Asked, engine: Engine, seed: int, check: Check) -> None:
+    def __init__(self, asked: _Asked, engine: str, seed: int, check: Check) -> None:
         self._phases = is_relu_network(asked.graph) and engine != "inputs"
         if engine == "neurons" and not self._phases:
             raise Unsupported("engine 'neurons' holds neurons of ReLU networks, and this one has others; use 'inputs'")
         self._inputs = engine != "neurons"
         self._asked, self._graph, self._seed, self._check = asked, asked.graph, seed, check
-        self._attack = Attack(asked.graph, asked.specification, asked.judge, seed=seed, check=check)
-        # By identity, which the reader gives to equal boxes: the hashes of rationals are slow.
-        self._groups: dict[int, tuple[Box, list[tuple[int, Case]]]] = {}
-        for place, case in enumerate(asked.specification.cases):
-            self._groups.setdefault(id(case.box), (case.box, []))[1].append((place, case))
-            check()
-        self.boxes = 0
+        self._single = asked.graph.to(torch.float32)
+        self._attack = Attack(self._single, asked.specification, asked.judge, seed=seed, check=check)
+        self._groups = asked.specification.by_box(check)
+        self._boxes = 0
 
-    def run(self, *, seconds: float) -> _Found:
-        witness = self._crossed(seconds / 2) if self._asked.classes else None
-        witness = witness or self._attack.search(seconds=seconds)
-        return self._prove() if witness is None else _Found(Answer.SAT, "falsifier", witness)
+    def run(self, *, seconds: float) -> Verification:
+        try:
+            witness = self._crossed(seconds / 2) if self._asked.classes else None
+            witness = witness or self._attack.search(seconds=seconds)
+            found = self._prove() if witness is None else Verification(Answer.SAT, witness, "falsifier")
+        except _OutOfTime:
+            found = Verification(Answer.TIMEOUT, None, "the time is up")
+        return replace(found, reason=found.reason + self._unreachable(found.answer), boxes=self._boxes)
 
     def _crossed(self, seconds: float) -> Witness | None:
         """By what leads out of a class in either network; see `Crossing`."""
         for left, crossing in crossings(self._asked.specification, self._asked.judge):
-            attack = Attack(self._graph, left, crossing, seed=self._seed, check=self._check)
+            attack = Attack(self._single, left, crossing, seed=self._seed, check=self._check)
             witness = attack.search(seconds=seconds / len(self._groups))
             if witness is not None:
                 return witness
         return None
 
-    def unreachable(self, answer: Answer) -> str:
+    def _unreachable(self, answer: Answer) -> str:
         """What an open answer's reason says of boxes without float32 points."""
         empty = int((~self._attack.possible).sum())
         if answer not in (Answer.UNKNOWN, Answer.TIMEOUT) or not empty:
@@ -261,9 +224,9 @@ class _Search:
             f"; sat is unreachable in {empty} of {len(self._attack.possible)} cases: their boxes hold no float32 point"
         )
 
-    def _prove(self) -> _Found:
+    def _prove(self) -> Verification:
         reasons, open_ = {"intervals"}, False
-        for box, cases in self._groups.values():
+        for box, cases in self._groups:
             searches: list[Turns] = []
             try:
                 bisection = Bisection(self._graph, box, cases, self._attack, self._check)
@@ -272,17 +235,17 @@ class _Search:
                     continue
                 witness, used = self._searched(box, cases, searches)
             except Unsupported as error:
-                return _Found(Answer.UNKNOWN, str(error))
+                return Verification(Answer.UNKNOWN, None, str(error))
             finally:
-                self.boxes += sum(each.boxes for each in searches)
+                self._boxes += sum(each.boxes for each in searches)
             name = "phases" if isinstance(used, PhaseSearch) else "bisection"
             if witness is not None:
-                return _Found(Answer.SAT, name, witness)
+                return Verification(Answer.SAT, witness, name)
             reasons.add("backward bounds" if bisection.boxes == 1 and used is bisection else name)
             open_ |= not used.proven
         if open_:
-            return _Found(Answer.UNKNOWN, "a part that can't be split further is not proven")
-        return _Found(Answer.UNSAT, max(reasons, key=_REASONS.index))
+            return Verification(Answer.UNKNOWN, None, "a part that can't be split further is not proven")
+        return Verification(Answer.UNSAT, None, max(reasons, key=_REASONS.index))
 
     def _searched(self, box: Box, cases: list[tuple[int, Case]], searches: list[Turns]) -> tuple[Witness | None, Turns]:
         """By halving inputs and, where ReLU is the only activation, by holding neurons too, in turns; which one ended.

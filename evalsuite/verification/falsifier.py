@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import numpy as np
 import torch
 from torch import nn
 
 from evalsuite.contract import Property
+
+Map = Callable[[torch.Tensor], torch.Tensor]
 
 
 def float32_box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,7 +61,10 @@ def violated(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
 
     Example: docs/reference.md#verify-a-property
     """
-    found = slack(outputs, properties)
+    return _broken(slack(outputs, properties), properties)
+
+
+def _broken(found: torch.Tensor, properties: list[Property]) -> torch.Tensor:
     closed = torch.tensor([each.ends is not None for each in properties])
     return ~((found > 0) | (closed & (found == 0)))
 
@@ -103,33 +111,45 @@ def _into_balls(point: torch.Tensor, properties: list[Property]) -> torch.Tensor
     return moved
 
 
-def _directions(
-    gradient: torch.Tensor, low: torch.Tensor, high: torch.Tensor, properties: list[Property]
-) -> torch.Tensor:
-    """The steepest way across each box or ball: as far as its width in every input, or its diameter in all."""
-    across = (high - low) * gradient.sign()
-    for i, each in enumerate(properties):
-        if each.center is not None:
-            across[i] = 2 * each.eps * gradient[i] / gradient[i].norm().clamp(min=1e-30)
-    return across
+def descent(
+    value: Map, points: torch.Tensor, low: torch.Tensor, high: torch.Tensor, steps: int, least: float,
+    into: Map = lambda points: points, directions: Map | None = None,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # fmt: skip
+    """Points in the boxes [low, high], from the given ones on in ever shorter steps to where `value` is less; and that.
+
+    A whole step goes across the box as the signs of the gradient say, or as `directions` makes of it; `least` of one is
+    the shortest. `into` moves points into what is narrower than their boxes.
+    """
+    for step in range(steps + 1):
+        points = into(points.detach()).clamp(low, high).requires_grad_()
+        values = value(points)
+        yield points.detach(), values.detach()
+        if step < steps:
+            (gradient,) = torch.autograd.grad(values.sum(), points)
+            across = directions(gradient) if directions else (high - low) * gradient.sign()
+            points = points - (0.25 * (1 - step / steps) + least) * across
 
 
 def _descend(
     module: nn.Module, point: torch.Tensor, low: torch.Tensor, high: torch.Tensor, asked: list[Property], steps: int
 ) -> list[torch.Tensor | None]:
+    def directions(gradient: torch.Tensor) -> torch.Tensor:
+        across = (high - low) * gradient.sign()
+        for i, each in enumerate(asked):
+            if each.center is not None:  # a ball's diameter
+                across[i] = 2 * each.eps * gradient[i] / gradient[i].norm().clamp(min=1e-30)
+        return across
+
     found: list[torch.Tensor | None] = [None] * len(point)
-    for step in range(steps + 1):
-        point = _into_balls(point.detach(), asked).clamp(low, high).requires_grad_()
-        outputs = module(point)
-        margins = slack(outputs, asked)
-        for index in torch.nonzero(violated(outputs, asked))[:, 0].tolist():
-            if found[index] is None and _violates_alone(module, point[index].detach(), asked[index]):
-                found[index] = point[index].detach().clone()
-        if step == steps or all(each is not None for each in found):
+    into = partial(_into_balls, properties=asked)
+    for met, margins in descent(
+        lambda points: slack(module(points), asked), point, low, high, steps, 0.01, into, directions
+    ):
+        for index in torch.nonzero(_broken(margins, asked))[:, 0].tolist():
+            if found[index] is None and _violates_alone(module, met[index], asked[index]):
+                found[index] = met[index].clone()
+        if all(each is not None for each in found):
             break
-        (gradient,) = torch.autograd.grad(margins.sum(), point)
-        size = 0.25 * (1 - step / steps) + 0.01
-        point = (point - size * _directions(gradient, low, high, asked)).clamp(low, high)
     return found
 
 

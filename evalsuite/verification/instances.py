@@ -90,13 +90,13 @@ def _instance(path: Path, number: int, cells: dict[str, str], timeout: float | N
     return Instance(category, cells["onnx"].strip(), cells["vnnlib"].strip(), seconds, path.absolute().parent)
 
 
-def run_instances(instances: list[Instance]) -> Iterator[InstanceResult]:
-    """Verify one after the other, each in a fresh process with one thread."""
+def run_instances(instances: list[Instance], engine: str = "auto") -> Iterator[InstanceResult]:
+    """Verify one after the other by an engine of `verify`, each in a fresh process with one thread."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["evalsuite.verification.cascade"])
     for instance in instances:
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_child, args=(theirs, instance), daemon=True)
+        process = context.Process(target=_child, args=(theirs, instance, engine), daemon=True)
         try:
             process.start()
             theirs.close()
@@ -106,20 +106,22 @@ def run_instances(instances: list[Instance]) -> Iterator[InstanceResult]:
             ours.close()
 
 
-def _child(connection: Connection, instance: Instance) -> None:
+def _child(connection: Connection, instance: Instance, engine: str) -> None:
     """The entry point of an instance's process: sends that it is ready, then what was found."""
     os.setsid()
     import torch
 
     from evalsuite.contract import Unsupported
+    from evalsuite.plugins import PluginError
     from evalsuite.verification.cascade import verify
 
     torch.set_num_threads(1)
     connection.send((_READY, 0.0, 0.0, ""))
     try:
-        found = verify(instance.folder / instance.onnx, instance.folder / instance.vnnlib, timeout=instance.timeout)
+        files = instance.folder / instance.onnx, instance.folder / instance.vnnlib
+        found = verify(*files, engine=engine, timeout=instance.timeout)
         connection.send((found.answer.value, found.prepare_seconds, found.seconds, found.reason))
-    except (Unsupported, ValueError, OSError) as error:
+    except (Unsupported, ValueError, OSError, PluginError) as error:
         connection.send((ERROR, 0.0, 0.0, str(error)))
 
 

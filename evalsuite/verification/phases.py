@@ -167,10 +167,8 @@ class PhaseSearch(Branching[Witness], Turns):
             point, better = optimum
             if bool(self._dual.bounds(better).value > 0):
                 return None
-            places = self._places[tag]
-            if bool(self._attack.possible[places]):
-                found, _ = self._attack.nearest(point.float()[None], places)
-                if found is not None:
-                    return found
+            found = self.tried(point.float()[None], tag)
+            if found is not None:
+                return found
         self.exhausted = True
         return None

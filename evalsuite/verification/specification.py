@@ -34,7 +34,10 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The inputs X with lower[i] <= X_i <= upper[i] for every i, the ends exact fractions."""
+    """The inputs X with lower[i] <= X_i <= upper[i] for every i, the ends exact fractions.
+
+    Example: docs/reference.md#verify-a-property
+    """
 
     lower: tuple[Fraction, ...]
     upper: tuple[Fraction, ...]
@@ -70,7 +73,10 @@ def _rounded(exact: Fraction, kind: type[np.floating], *, up: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A disjunct: a box, and constraints on the outputs that must hold together; none: any output will do."""
+    """A disjunct: a box, and constraints on the outputs that must hold together; none: any output will do.
+
+    Example: docs/reference.md#verify-a-property
+    """
 
     box: Box
     constraints: tuple[Constraint, ...]
@@ -91,6 +97,15 @@ class Specification:
     inputs: int
     outputs: int
     cases: tuple[Case, ...]
+
+    def by_box(self, check: Callable[[], None] = lambda: None) -> list[tuple[Box, list[tuple[int, Case]]]]:
+        """The cases of each box, with their places. `check` is called for each case."""
+        # By identity, which the reader gives to equal boxes: the hashes of rationals are slow.
+        groups: dict[int, tuple[Box, list[tuple[int, Case]]]] = {}
+        for place, case in enumerate(self.cases):
+            groups.setdefault(id(case.box), (case.box, []))[1].append((place, case))
+            check()
+        return list(groups.values())
 
     def satisfied(self, point: list[float], outputs: list[float]) -> bool:
         """Whether the inputs and outputs satisfy a case, in exact arithmetic and without any tolerance."""
@@ -135,8 +150,13 @@ def specification_of(property_: Property, outputs: int) -> Specification:
     return Specification(property_.lower.numel(), outputs, tuple(Case(box, (each,)) for each in broken))
 
 
-def numbered(cases: Sequence[Case], check: Callable[[], None]) -> tuple[dict[Constraint, int], list[list[int]]]:
-    """A number for each distinct constraint, and the numbers of each case's. `check` is called for each case."""
+def in_rows(
+    cases: Sequence[Case], outputs: int, check: Callable[[], None]
+) -> tuple[torch.Tensor, torch.Tensor, list[list[int]]]:
+    """The distinct constraints c.y <= d as rows c (rows, outputs) and d (rows,), nearest float64, and each case's rows.
+
+    `check` is called often.
+    """
     numbers: dict[Constraint, int] = {}
     # The hashes of rationals are slow, and cases share their constraints.
     known: dict[int, int] = {}
@@ -147,4 +167,10 @@ def numbered(cases: Sequence[Case], check: Callable[[], None]) -> tuple[dict[Con
                 known[id(each)] = numbers.setdefault(each, len(numbers))
         chosen.append([known[id(each)] for each in case.constraints])
         check()
-    return numbers, chosen
+    rows, bounds = torch.zeros(len(numbers), outputs, dtype=torch.float64), []
+    for constraint, number in numbers.items():
+        check()
+        bounds.append(float(constraint.bound))
+        for index, factor in constraint.terms:
+            rows[number, index] = float(factor)
+    return rows, torch.tensor(bounds, dtype=torch.float64), chosen

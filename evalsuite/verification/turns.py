@@ -13,8 +13,6 @@ from evalsuite.verification.attack import Attack
 from evalsuite.verification.specification import Box, Case
 from evalsuite.verification.witness import Witness
 
-_DESCENTS = 16
-
 
 class Turns(ABC):
     """Proves that no point of a box satisfies any of its cases, part by part; the attack is told where they lie.
@@ -76,14 +74,5 @@ class Turns(ABC):
         return None
 
     def tried(self, points: torch.Tensor, cases: torch.Tensor) -> Witness | None:
-        """A witness among float32 points of cases, whose box may hold none, or where the nearest of them descend to."""
-        places = self._places[cases]
-        possible = self._attack.possible[places]
-        points, places = points[possible], places[possible]
-        if not len(points):
-            return None
-        found, order = self._attack.nearest(points, places)
-        if found is not None:
-            return found
-        with torch.enable_grad():
-            return self._attack.descend(points[order[:_DESCENTS]], places[order[:_DESCENTS]], steps=8)
+        """See `Attack`; of cases by their place in this search."""
+        return self._attack.tried(points, self._places[cases])

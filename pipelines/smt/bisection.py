@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from evalsuite import (
-    Answer,
     Bench,
     Graph,
     Network,
@@ -30,11 +29,6 @@ if TYPE_CHECKING:
     import onnx
 
     from pipelines.smt import Smt
-
-_VERDICTS = {
-    Answer.SAT: Verdict.VIOLATED, Answer.UNSAT: Verdict.HOLDS, Answer.UNKNOWN: Verdict.UNKNOWN,
-    Answer.TIMEOUT: Verdict.TIMEOUT,
-}  # fmt: skip
 
 
 class Bisection(Method):
@@ -81,7 +75,7 @@ class Bisection(Method):
         asked = self._of[property_.sample]
         model, graph = asked.read
         found = decide(model, graph, specification_of(property_, graph.outputs), timeout=seconds, seed=self._seed)
-        verdict, reason, point = _VERDICTS[found.answer], found.reason, None
+        verdict, reason, point = found.answer.verdict, found.reason, None
         if verdict is Verdict.HOLDS and reason in ("intervals", "backward bounds"):
             reason = BY_BOUNDS
         if found.witness is not None:

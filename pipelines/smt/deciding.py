@@ -1,9 +1,11 @@
-"""Z3's decision of one property: bounds, then a rounded question per open margin, then an exact one."""
+"""Z3's decision of one property: bounds, then a rounded question of each open case, then an exact one."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 
 import torch
 
@@ -57,27 +59,48 @@ class Z3(Method):
             if not reduced.open_margins():
                 raise RuntimeError(f"sample {property_.sample}: proven by bounds, but a counterexample is confirmed")
             return _falsified(reduced.unstable_neurons, suspect)
-        return self.held(_Query(self, property_, reduced).decide(), self.judge, property_, suspect)
+        cases, near = [[row] for row in reduced.open_margins()], partial(self.judge.near, property_)
+        given = self.limits, self.encoding, self.memory
+        asked = Questions(reduced, cases, near, partial(self._violated, property_), *given)
+        return self.held(asked.decide(), self.judge, property_, suspect)
+
+    def _violated(self, property_: Property, point: Sequence[Fraction]) -> bool:
+        return self.exact.margin(point, property_.label) <= 0
 
 
 def _falsified(neurons: int, suspect: torch.Tensor | None) -> Settled:
     return Settled(Verdict.VIOLATED, "falsifier", neurons, counterexample=suspect)
 
 
-class _Query:
-    """One property's open margins, and what is left of its time."""
+class Questions:
+    """Cases of one box, in their order, and what is left of the time for them.
 
-    def __init__(self, method: Z3, property_: Property, reduced: Reduced) -> None:
-        self._method, self._property, self._reduced = method, property_, reduced
+    Args:
+        reduced: the network on the box.
+        cases: rows of its margins each, which might all be <= 0 together.
+        near: gives a float32 counterexample at or close to a rational input.
+        violated: whether a rational input is one in exact arithmetic.
+        limits: of all questions.
+        encoding: of ReLU.
+        memory: MiB of the solver's process.
+    """
+
+    def __init__(
+        self, reduced: Reduced, cases: Sequence[Sequence[int]],
+        near: Callable[[Sequence[Fraction]], torch.Tensor | None], violated: Callable[[Sequence[Fraction]], bool],
+        limits: Limits, encoding: Encoding = BEST, memory: int = 2048,
+    ) -> None:  # fmt: skip
+        self._reduced, self._cases, self._near, self._violated = reduced, cases, near, violated
+        self._limits, self._encoding, self._memory = limits, encoding, memory
         self._counted = 0.0  # seconds, by steps
         self._clocked = 0.0  # seconds, by the clock
         self._calls = 0
 
     def decide(self) -> Settled:
-        """Margins in the order of their bounds: the likeliest to be violated first."""
+        """Whether no case can be."""
         exact_only = False
-        for row in self._reduced.open_margins():
-            reply, found = self._examine(row)
+        for rows in self._cases:
+            reply, found = self._examine(rows)
             if found is not None:
                 return self._settled(Verdict.VIOLATED, "solver", found)
             if reply.end not in (End.SAT, End.UNSAT):
@@ -92,40 +115,39 @@ class _Query:
         return Settled(verdict, reason, neurons, solver_calls=self._calls, counterexample=found)
 
     def _undecided(self, reply: Reply) -> Settled:
-        neurons, limits = self._reduced.unstable_neurons, self._method.limits
+        neurons, limits = self._reduced.unstable_neurons, self._limits
         if reply.end is End.CRASHED:
             return self._settled(Verdict.UNKNOWN, CRASHED.format(reason=reply.reason))
         if reply.end is End.OUT_OF_MEMORY:
-            return self._settled(Verdict.UNKNOWN, OUT_OF_MEMORY.format(memory=self._method.memory, neurons=neurons))
+            return self._settled(Verdict.UNKNOWN, OUT_OF_MEMORY.format(memory=self._memory, neurons=neurons))
         if time.monotonic() >= limits.deadline:
             return self._settled(Verdict.TIMEOUT, JOB_ENDS)
         return self._settled(Verdict.TIMEOUT, OUT_OF_TIME.format(limit=limits.seconds, neurons=neurons))
 
-    def _examine(self, row: int) -> tuple[Reply, torch.Tensor | None]:
-        """The last answer on the margin, and a counterexample; "sat" without one is of real inputs alone."""
+    def _examine(self, rows: Sequence[int]) -> tuple[Reply, torch.Tensor | None]:
+        """The last answer on the case, and a counterexample; "sat" without one is of real inputs alone."""
         for bits in (_ROUNDED_BITS, None):
-            reply = self._ask(row, bits)
+            reply = self._ask(rows, bits)
             if reply.end is not End.SAT:
                 return reply, None
             point = self._reduced.point([Fraction(value) for value in reply.values])
-            violated = self._method.exact.margin(point, self._property.label) <= 0
+            violated = self._violated(point)
             if bits is None and not violated:
-                raise RuntimeError(f"sample {self._property.sample}: the solver's input has a positive exact margin")
-            found = self._method.judge.near(self._property, point)
+                raise RuntimeError(f"margins {rows}: one is positive at the solver's input in exact arithmetic")
+            found = self._near(point)
             if found is not None or violated:
                 return reply, found
         raise AssertionError("the exact question has three answers")
 
-    def _ask(self, row: int, bits: int | None) -> Reply:
+    def _ask(self, rows: Sequence[int], bits: int | None) -> Reply:
         rate = _EXACT_STEPS if bits is None else _ROUNDED_STEPS
         started = time.monotonic()
-        limits = self._method.limits
-        seconds = min(limits.seconds - self._clocked, limits.deadline - started)
-        steps = int((limits.seconds - self._counted) * rate)
+        seconds = min(self._limits.seconds - self._clocked, self._limits.deadline - started)
+        steps = int((self._limits.seconds - self._counted) * rate)
         if seconds <= 0 or steps <= 0:
             return Reply(End.OUT_OF_STEPS)
-        asked = SolverLimits(seconds, steps, self._method.memory)
-        reply = ask(self._reduced, row, asked, bits=bits, encoding=self._method.encoding)
+        asked = SolverLimits(seconds, steps, self._memory)
+        reply = ask(self._reduced, rows, asked, bits=bits, encoding=self._encoding)
         self._calls += 1
         self._counted += reply.steps / rate
         self._clocked += time.monotonic() - started

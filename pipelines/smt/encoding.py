@@ -1,4 +1,4 @@
-"""The question to Z3, in linear real arithmetic: can one margin be <= 0 in the box?
+"""The question to Z3, in linear real arithmetic: can some margins be <= 0 together in the box?
 
 It is SMT-LIB text, for a solver in a process of its own; any other solver of QF_LRA reads it too.
 """
@@ -48,30 +48,32 @@ class _Row:
     slack: Fraction
 
 
-def ask(reduced: Reduced, row: int, limits: Limits, *, bits: int | None = None, encoding: Encoding = BEST) -> Reply:
-    """Whether margin `row` can be <= 0: exactly, or, with `bits`, for coefficients rounded to that many places.
+def ask(
+    reduced: Reduced, rows: Sequence[int], limits: Limits, *, bits: int | None = None, encoding: Encoding = BEST
+) -> Reply:
+    """Whether the margins `rows` can all be <= 0: exactly, or, with `bits`, for coefficients rounded to so many places.
 
     Rounding only adds behaviours, so "unsat" is a proof either way; "sat" is one only without rounding, at the offsets
     t of an input that are its values.
     """
     names = [f"t{index}" for index in range(len(reduced.free))]
-    return ask_z3(question(reduced, row, bits=bits, encoding=encoding), names, limits)
+    return ask_z3(question(reduced, rows, bits=bits, encoding=encoding), names, limits)
 
 
-def question(reduced: Reduced, row: int, *, bits: int | None = None, encoding: Encoding = BEST) -> str:
-    """SMT-LIB declarations and assertions, satisfiable if margin `row` can be <= 0: see `ask`."""
+def question(reduced: Reduced, rows: Sequence[int], *, bits: int | None = None, encoding: Encoding = BEST) -> str:
+    """SMT-LIB declarations and assertions, satisfiable if the margins `rows` can all be <= 0: see `ask`."""
     lines = []
     columns, most = [], reduced.widths
     for index, width in enumerate(reduced.widths.fractions()):
         columns.append(f"t{index}")
         lines += [declared(f"t{index}"), between(f"t{index}", Fraction(0), width)]
     for depth, layer in enumerate(reduced.layers):
-        rows = _rows(f"z{depth}_", layer.forms, columns, most, bits)
+        inputs = _rows(f"z{depth}_", layer.forms, columns, most, bits)
         outputs = [f"a{depth}_{index}" for index in range(layer.forms.shape[0])]
-        lines += _relus(outputs, layer, rows, bits, encoding)
+        lines += _relus(outputs, layer, inputs, bits, encoding)
         columns, most = columns + outputs, end_to_end([most, layer.upper])
-    (margin,) = _rows("m", reduced.margins[[row]], columns, most, bits)
-    lines += [f"(assert (<= {margin.form} 0.0))"]
+    margins = _rows("m", reduced.margins[[*rows]], columns, most, bits)
+    lines += [f"(assert (<= {each.form} 0.0))" for each in margins]
     return "\n".join(lines)
 
 

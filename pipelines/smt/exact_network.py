@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+import torch
 
+from evalsuite import RELU
 from pipelines.smt.curves import Curve
 from pipelines.smt.dyadic import Dyadic, Floats
 
@@ -70,6 +72,20 @@ class ExactNetwork:
         """The slope of that activation; of ReLU 0 at the kink."""
         return self.curves[depth].slope(x) if self.curves else (x > 0).astype(np.float64)
 
+    def in_torch(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What gives the outputs at float32 points (points, inputs), in float32: differentiable, and about right."""
+        maps = [[torch.from_numpy(part.floats()).float() for part in (each.weight, each.bias)] for each in self.maps]
+
+        def outputs(points: torch.Tensor) -> torch.Tensor:
+            for depth, (weight, bias) in enumerate(maps):
+                if depth and self.curves:
+                    curve = self.curves[depth - 1]
+                    points = curve.traits.value(curve.hardness * points) / curve.hardness
+                points = (points.relu() if depth and not self.curves else points) @ weight.T + bias
+            return points
+
+        return outputs
+
     def in_float32(self, points: Floats) -> tuple[Floats, Floats]:
         """The outputs at `points` (points, inputs), and by how much those of an evaluation in float32 may differ.
 
@@ -98,3 +114,23 @@ class ExactNetwork:
         ]
         same = all(a.shape == b.shape and not (a - b).units.any() for a, b in pairs)
         return same and len(self.maps) == len(other.maps)
+
+
+def together(rows: Sequence[Affine]) -> Affine:
+    """Maps of the same inputs, whose numbers are whole, as one: the outputs of the first come first."""
+    weights, biases = ([getattr(each, name).units for each in rows] for name in ("weight", "bias"))
+    return Affine(Dyadic(np.concatenate(weights), 0), Dyadic(np.concatenate(biases), 0))
+
+
+def greatest(network: ExactNetwork, rows: Affine) -> ExactNetwork:
+    """What gives the greatest of some rows over the outputs, by max(a, b) = relu(a - b) + relu(b) - relu(-b)."""
+    maps, curves = [*network.maps[:-1], rows.after(network.maps[-1])], network.curves
+    while (count := maps[-1].bias.shape[0]) > 1:
+        first, every = np.arange(0, count, 2), np.eye(count)
+        last, one = np.minimum(first + 1, count - 1), np.eye(len(first))  # what is left alone is its own partner
+        takes = np.concatenate([every[first] - every[last], every[last], -every[last]])
+        gives = np.concatenate([one, one, -one], axis=1)
+        take, give = (Affine(Dyadic.of(each), Dyadic.zeros(len(each))) for each in (takes, gives))
+        maps[-1:] = [take.after(maps[-1]), give]
+        curves += (Curve(RELU, 1.0),) if curves else ()
+    return ExactNetwork(tuple(maps), curves)

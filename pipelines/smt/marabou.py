@@ -11,27 +11,31 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from evalsuite import Property, Unsupported, Verdict, float32_box
+from evalsuite import Property, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import Floats
-from pipelines.smt.exact_network import ExactNetwork
+from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.methods import Limits, Method, Search, Settled
+from pipelines.smt.reduction import label_margins
 from pipelines.smt.solvers import End, Reply, ask_marabou
 from pipelines.smt.solvers import Limits as SolverLimits
 
+Box = list[tuple[float, float]]
+Near = Callable[[Sequence[Fraction]], torch.Tensor | None]
 MISSING = "maraboupy is not installed: pip install maraboupy==2.0.0"
 CONTROL = "not believed: without any output constraint it says {answer} of this box, which has inputs"
 SMALL = "not believed: it was seen to be wrong of weights like {weight:.1e}, below {least:.0e}"
 WITNESS = "not believed: no float32 input at or next to its witness has an exact margin <= 0 that replays"
-BELIEVED = "unsat for every class, and sat without output constraint"
+BELIEVED = "unsat in every case, and sat without output constraint"
 
 # Of random queries its controlled "unsat" was wrong in some, all in networks with weights below this; judged by this
 # rule, in none of 2,048.
@@ -50,12 +54,7 @@ class Marabou(Method):
     counts = False
 
     def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits) -> None:
-        if not installed():
-            raise Unsupported(MISSING)
-        self._judge, self.limits = judge, limits
-        self._layers = [(each.weight.floats(), each.bias.floats()) for each in exact.maps]
-        sizes = np.concatenate([np.abs(weight).ravel() for weight, _ in self._layers])
-        self._least = float(sizes.min(where=sizes > 0, initial=np.inf))
+        self._peer, self._classes, self._judge, self.limits = Peer(exact), exact.classes, judge, limits
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """See `Method`. Raises Unsupported: the property is an L2 ball."""
@@ -67,13 +66,40 @@ class Marabou(Method):
         """What is believed of its answer, and what it says itself; None where it says nothing. Raises as `query`."""
         if property_.center is not None:
             raise Unsupported("Marabou's question is of boxes, and this property is an L2 ball")
+        rows = label_margins(self._classes, property_.label)
+        cases = [Affine(rows.weight[[row]], rows.bias[[row]]) for row in range(rows.bias.shape[0])]
+        lower, upper = (end.flatten().numpy() for end in (property_.lower, property_.upper))
+        return self._peer.opinion(lower, upper, cases, partial(self._judge.near, property_), seconds)
+
+
+class Peer:
+    """What Marabou says of boxes of one network, whose weights it is given as float64; Unsupported without it."""
+
+    def __init__(self, exact: ExactNetwork) -> None:
+        if not installed():
+            raise Unsupported(MISSING)
+        self._layers = [(each.weight.floats(), each.bias.floats()) for each in exact.maps]
+        sizes = np.concatenate([np.abs(weight).ravel() for weight, _ in self._layers])
+        self._least = float(sizes.min(where=sizes > 0, initial=np.inf))
+
+    def opinion(
+        self, lower: Floats, upper: Floats, cases: Sequence[Affine], near: Near, seconds: float
+    ) -> tuple[Settled, Verdict | None]:
+        """Of the claim that in the box [lower, upper], each (inputs,), no case has rows over the outputs all <= 0.
+
+        What is believed of its answer, and what it says itself; None where it says nothing. `near` gives a
+        counterexample at or close to a rational input of the box.
+        """
+        box = list(zip(lower.tolist(), upper.tolist(), strict=True))
         if not all(np.isfinite(each).all() for layer in self._layers for each in layer):
             return Settled(Verdict.UNSUPPORTED, "Marabou: a weight is beyond float64"), None
         claimed, point, deadline = None, None, time.monotonic() + seconds
-        for other in (index for index in range(len(self._layers[-1][1])) if index != property_.label):
-            reply = self._ask(property_, other, deadline)
+        for case in cases:
+            reply = self._ask(box, case, deadline)
             if reply.end is End.SAT:
-                claimed, point = Verdict.VIOLATED, self._moved(property_, reply.values)
+                given = [min(max(float(each), low), high) for each, (low, high) in zip(reply.values, box, strict=True)]
+                claimed = Verdict.VIOLATED
+                point = near([Fraction(each) for each in given]) if np.isfinite(given).all() else None
                 if point is not None:
                     break
             elif reply.end is not End.UNSAT:
@@ -81,7 +107,7 @@ class Marabou(Method):
         else:
             claimed = claimed or Verdict.HOLDS
         if claimed is Verdict.HOLDS:
-            verdict, reason = self._controlled(self._ask(property_, None, deadline))
+            verdict, reason = self._controlled(self._ask(box, None, deadline))
         elif claimed is not None:
             verdict, reason = (Verdict.UNKNOWN, WITNESS) if point is None else (claimed, "witness confirmed")
         else:
@@ -90,26 +116,18 @@ class Marabou(Method):
         return Settled(verdict, f"Marabou: {reason}", counterexample=point, clocked=True), claimed
 
     def _controlled(self, control: Reply) -> tuple[Verdict, str]:
-        """Every class is unsat: believed of usual weights, if no constraint is sat."""
+        """Every case is unsat: believed of usual weights, if no constraint is sat."""
         if control.end is not End.SAT:
             return Verdict.UNKNOWN, CONTROL.format(answer=control.end.value)
         if self._least < LEAST_WEIGHT:
             return Verdict.UNKNOWN, SMALL.format(weight=self._least, least=LEAST_WEIGHT)
         return Verdict.HOLDS, BELIEVED
 
-    def _ask(self, property_: Property, other: int | None, deadline: float) -> Reply:
+    def _ask(self, box: Box, case: Affine | None, deadline: float) -> Reply:
         left = deadline - time.monotonic()
         if left <= 0:
             return Reply(End.OUT_OF_TIME)
-        return ask_marabou(marabou_question(self._layers, property_, other), SolverLimits(left))
-
-    def _moved(self, property_: Property, values: Sequence[str | float]) -> torch.Tensor | None:
-        lower, upper = property_.lower.flatten().tolist(), property_.upper.flatten().tolist()
-        given = [min(max(float(value), low), high) for value, low, high in zip(values, lower, upper, strict=True)]
-        low32, high32 = float32_box([property_])
-        if bool((low32 > high32).any()) or not np.isfinite(given).all():
-            return None
-        return self._judge.near(property_, [Fraction(value) for value in given])
+        return ask_marabou(marabou_question(self._layers, box, case), SolverLimits(left))
 
 
 class Portfolio(Search):
@@ -135,13 +153,12 @@ class Portfolio(Search):
         )
 
 
-def marabou_question(layers: Sequence[tuple[Floats, Floats]], property_: Property, other: int | None) -> dict[str, Any]:
-    """Whether logit `other` can be at least the label's in the box; with None, whether the box has any input.
+def marabou_question(layers: Sequence[tuple[Floats, Floats]], box: Box, case: Affine | None) -> dict[str, Any]:
+    """Whether the rows of a case over the outputs can all be <= 0 in the box; with None, whether it has any input.
 
     Variables are numbered: the inputs, then each layer's values before and after its ReLUs. Equations are (kind,
     [(factor, variable)], scalar).
     """
-    box = list(zip(property_.lower.flatten().tolist(), property_.upper.flatten().tolist(), strict=True))
     equations: list[tuple[str, list[tuple[float, int]], float]] = []
     relus: list[tuple[int, int]] = []
     inputs, count = list(range(len(box))), len(box)
@@ -155,6 +172,8 @@ def marabou_question(layers: Sequence[tuple[Floats, Floats]], property_: Propert
             terms = [(factor, variable) for factor, variable in zip(factors, inputs, strict=True) if factor]
             equations.append(("EQ", [*terms, (-1.0, output)], -constant))
         inputs, count = list(outputs), count + len(bias)
-    if other is not None:
-        equations.append(("LE", [(1.0, inputs[property_.label]), (-1.0, inputs[other])], 0.0))
+    if case is not None:
+        for factors, constant in zip(case.weight.floats().tolist(), case.bias.floats().tolist(), strict=True):
+            terms = [(factor, output) for factor, output in zip(factors, inputs, strict=True) if factor]
+            equations.append(("LE", terms, -constant))
     return {"count": count, "box": box, "equations": equations, "relus": relus}

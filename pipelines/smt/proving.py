@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from evalsuite import (
@@ -53,10 +52,9 @@ def checked_text(proof: Proof, content: bytes) -> str:
     return text
 
 
-def write_proof(proof: Proof, content: bytes, path: Path) -> None:
-    """A proof as a JSON file. Raises Unsupported where its checker refuses it, as for its work; OSError."""
+def proof_text(make: Callable[[bytes], Proof], content: bytes) -> str:
+    """The text of the proof that is made. Raises Unsupported where there is none, or its checker refuses it."""
     try:
-        text = checked_text(proof, content)
+        return checked_text(make(content), content)
     except REFUSALS as error:
         raise Unsupported(f"the proof was refused by its checker: {error}") from error
-    path.write_text(text + "\n", encoding="ascii")

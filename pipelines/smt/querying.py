@@ -1,211 +1,101 @@
-"""Properties in VNN-LIB files, for the exact branch and bound.
+"""The engines that this stage brings to `evalsuite verify`: exact branch and bound, Z3 and Marabou.
 
 The answers claim what those of `evalsuite verify` claim: `sat` a float32 point of the box whose ONNX Runtime outputs
-satisfy the constraints exactly, `unsat` that in real arithmetic no point of the box does.
+satisfy the constraints exactly, `unsat` that in real arithmetic no point of the box does. Exact branch and bound proves
+`unsat`, Z3 finds it in exact arithmetic, and of Marabou it is the verdict of floats with tolerances.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from evalsuite import Specification, Unsupported, Verdict, Witness, Witnesses, read_vnnlib
-from pipelines.smt.answered import Answered, check_sizes
-from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.exact_network import Affine, ExactNetwork
+from evalsuite import Answer, Attack, Box, Case, Question, Unsupported, Verdict, Verification, Witness, Witnesses
+from pipelines.smt.deciding import Questions
+from pipelines.smt.dyadic import Dyadic, Floats
+from pipelines.smt.exact_network import Affine, ExactNetwork, greatest, together
 from pipelines.smt.integer.answering import answer_integers, is_integer
-from pipelines.smt.proving import proof_of
+from pipelines.smt.marabou import Peer
+from pipelines.smt.methods import Limits, Settled
+from pipelines.smt.proving import proof_of, proof_text
 from pipelines.smt.reading import read_file
-from pipelines.smt.search.attack import Descent
+from pipelines.smt.reduction import OutOfTimeError, reduce_rows
 from pipelines.smt.search.decision import Decided, decide_rows
 
-_STARTS, _STEPS = 7, 40  # of the falsifier of conjunctions
+Cases = list[tuple[int, Case]]
+_FALSIFY = 0.2  # of the time, at most
+_PATIENCE = 1.0, 3.0  # for a proof: seconds, and parts of what the verdict took
 _COMPARED = 7
+_LONGEST = 20_000.0  # seconds
+_ITSELF = Affine(Dyadic.identity(1), Dyadic.zeros(1))
+_OVER = "the time limit is reached"
+_FLOATS = "{}; computed in floats with tolerances, and no proof"
+_CURVED = "engines z3 and marabou take Relu, and no {}; take exact or auto"
 
 
-def answer(path: Path, vnnlib: Path, seconds: float) -> Answered:
-    """Decide whether an input of the property's boxes has outputs that satisfy its constraints.
-
-    Of an integer network, whose file takes uint8, the integers of the boxes are the inputs.
+def exact(question: Question) -> Verification:
+    """Branch and bound in exact arithmetic, with proofs; of integer networks in integers.
 
     Raises:
         Unsupported: the network is no chain of affine layers and known activations with float32 weights; a disjunct
             has no constraint on the outputs.
         ValueError: a file that is none; a property with other numbers of X and Y than the network has.
-        OSError: a file can't be read.
     """
-    started = time.monotonic()
-    content = path.read_bytes()
-    network = None if is_integer(content) else _network(content, path)
-    try:
-        specification = read_vnnlib(vnnlib, _checking(started + seconds))
-    except _OutOfTimeError:
-        found = Answered(Verdict.TIMEOUT, "the time limit is reached while the property is read", 0, 0.0)
-    else:
-        if network is None:
-            found = answer_integers(content, path, specification, vnnlib, started + seconds)
-        else:
-            check_sizes(specification, vnnlib, path, network.maps[0].weight.shape[1], network.classes)
-            found = _answer(network, content, path, specification, vnnlib, started + seconds)
-    return replace(found, seconds=time.monotonic() - started, content=content)
+    return answer_integers(question) if is_integer(question.content) else _answer(question, _BySearch)
 
 
-def _answer(
-    network: ExactNetwork, content: bytes, path: Path, specification: Specification, vnnlib: Path, deadline: float
-) -> Answered:
-    boxes: dict[Any, list[list[_Row]]] = {}
-    for case in specification.cases:
-        if not case.constraints:
-            raise Unsupported(f"{vnnlib}: a disjunct without a constraint on the outputs")
-        rows = [_Row(dict(each.terms), -each.bound) for each in case.constraints]
-        boxes.setdefault(case.box, []).append(rows)
-    try:
-        judge = Witnesses(specification, content)
-        differing = _differing(network, judge, specification)
-    except Exception as error:  # of ONNX Runtime, which documents none
-        raise Unsupported(f"{path}: ONNX Runtime does not run it: {' '.join(str(error).split())}") from error
-    if differing is not None:
-        raise Unsupported(f"{path}: {differing}")
-    queries = [_Query(network, box, judge, deadline) for box in boxes]
-    decided: list[Decided] = []
-    for query, cases in zip(queries, boxes.values(), strict=True):
-        last = query.decide(cases)
-        if last is None:
-            return Answered(Verdict.TIMEOUT, "the time limit is reached", sum(each.nodes for each in queries), 0.0)
-        decided.append(last)
-        if last.verdict is not Verdict.HOLDS:
-            break
-    found, nodes = decided[-1], sum(each.nodes for each in queries)
-    witness = queries[len(decided) - 1].witness if found.verdict is Verdict.VIOLATED else None
-    proofs = [partial(proof_of, each) for each in decided]
-    return Answered(found.verdict, found.reason, nodes, 0.0, witness, tuple(proofs))
+def z3(question: Question) -> Verification:
+    """Exact bounds, then questions to Z3, of ReLU networks. Raises as `exact`."""
+    return _answer(question, _ByZ3)
 
 
-def _differing(network: ExactNetwork, judge: Witnesses, specification: Specification) -> str | None:
-    """How ONNX Runtime computes something else than what was read; None where some points show no difference."""
-    lower, upper = (end.numpy() for end in specification.cases[0].box.outer())
-    shares = np.concatenate([np.zeros((1, len(lower))), np.random.default_rng(0).random((_COMPARED, len(lower)))])
-    points = (lower + shares * (upper - lower)).astype(np.float32)
-    read, errors = network.in_float32(points.astype(np.float64))
-    for point, expected, error in zip(points, read, errors, strict=True):
-        computed = np.array(judge.outputs(torch.from_numpy(point)))
-        # What overflows in float32 is not compared: no witness is accepted without ONNX Runtime.
-        with np.errstate(invalid="ignore"):
-            apart = np.abs(computed - expected) if computed.shape == expected.shape else np.inf
-        if (apart > error).any():
-            return f"ONNX Runtime computes {computed[:4]} at {point[:4]}, and its layers give {expected[:4]}"
-    return None
+def marabou(question: Question) -> Verification:
+    """Marabou under control, of ReLU networks. Raises as `exact`; Unsupported where it is not installed."""
+    return _answer(question, _ByMarabou)
 
 
-class _OutOfTimeError(Exception):
-    """Ends the reading of a property."""
+class _Engine(ABC):
+    """Decides the cases of one box, which are given with their places in the specification; `Suspects` of the search.
 
+    `attack` is of the whole specification.
+    """
 
-def _checking(deadline: float) -> Callable[[], None]:
-    def check() -> None:
-        if time.monotonic() > deadline:
-            raise _OutOfTimeError
-
-    return check
-
-
-def _network(content: bytes, path: Path) -> ExactNetwork:
-    try:
-        return read_file(content)
-    except Unsupported as error:
-        raise Unsupported(f"{path}: {error}") from error
-    except Exception as error:  # what onnx and numpy raise for malformed files is for them to choose
-        raise ValueError(f"{path}: not an ONNX network that is read: {type(error).__name__}: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """sum of coefficients * Y_i + constant, which is > 0 where the constraint sum <= -constant is not satisfied."""
-
-    coefficients: dict[int, Fraction]
-    constant: Fraction
-
-
-def _affine(rows: Sequence[_Row], outputs: int) -> Affine:
-    """The rows, each times a positive number that makes it whole."""
-    units = np.full((len(rows), outputs), 0, dtype=object)
-    constants = np.full(len(rows), 0, dtype=object)
-    for place, row in enumerate(rows):
-        scale = math.lcm(row.constant.denominator, *[each.denominator for each in row.coefficients.values()])
-        constants[place] = int(row.constant * scale)
-        for index, each in row.coefficients.items():
-            units[place, index] = int(each * scale)
-    return Affine(Dyadic(units, 0), Dyadic(constants, 0))
-
-
-class _Query:
-    """The searches of one box, until `deadline` on the clock of `time.monotonic`; it is their `Suspects` too."""
-
-    def __init__(self, network: ExactNetwork, box: Any, judge: Witnesses, deadline: float) -> None:
-        self._network, self._judge, self._deadline = network, judge, deadline
+    def __init__(self, network: ExactNetwork, box: Box, cases: Cases, judge: Witnesses, attack: Attack) -> None:
+        self.network, self._judge, self._attack = network, judge, attack
+        self._places, self.cases = torch.tensor([place for place, _ in cases]), [case for _, case in cases]
         # The least float64 box around it: what holds there holds in the box.
-        self._lower, self._upper = (Dyadic.of(end.numpy()) for end in box.outer())
+        self.lower, self.upper = (end.numpy() for end in box.outer())
         self._inner = box.inner()
-        self.nodes = 0
         self.witness: Witness | None = None
 
-    def decide(self, cases: Sequence[Sequence[_Row]]) -> Decided | None:
-        """Whether each case has a row that is > 0 in the whole box; what is searched last proves it of all.
+    @abstractmethod
+    def decide(self, question: Question) -> Settled:
+        """Whether no point of the box satisfies any of the cases."""
 
-        None where the deadline is reached between two searches.
-        """
-        rows = []
-        for case in cases:
-            if time.monotonic() >= self._deadline:
-                return None
-            for number, row in enumerate(case):
-                # A case of several constraints holds if any of their rows is > 0 everywhere.
-                if len(case) > 1:
-                    found = self._search([row], share=1 / (len(case) - number + 1))
-                    if found.verdict is Verdict.VIOLATED or (
-                        number == len(case) - 1 and found.verdict is not Verdict.HOLDS
-                    ):
-                        return self._together(case, found)
-                    if found.verdict is not Verdict.HOLDS:
-                        continue
-                rows.append(row)
-                break
-        return self._search(rows)
-
-    def _together(self, case: Sequence[_Row], found: Decided) -> Decided:
-        """`found`, or a point where no row of the case is positive: what satisfies a conjunction."""
-        if found.verdict is Verdict.VIOLATED:
-            return found
-        lower, upper = self._lower.floats(), self._upper.floats()
-        rows = _affine(case, self._network.classes)
-        descent = Descent(self._network, (lower, upper), np.arange(len(lower)), rows)
-        generator = np.random.default_rng(0)
-        for share in (np.full(len(lower), 0.5), *generator.random((_STARTS, len(lower)))):
-            for point in descent.together(lower + share * (upper - lower), _STEPS):
-                if time.monotonic() >= self._deadline:
-                    return found
-                witness = self.confirmed(point)
-                if witness is not None:
-                    return replace(found, verdict=Verdict.VIOLATED, reason="falsifier", counterexample=witness)
+    def rows(self, case: Case) -> list[Affine]:
+        """Of each constraint what is <= 0 where it is satisfied, times a positive number that makes it whole."""
+        found = []
+        for each in case.constraints:
+            scale = math.lcm(each.bound.denominator, *[factor.denominator for _, factor in each.terms])
+            units = np.full((1, self.network.classes), 0, dtype=object)
+            for index, factor in each.terms:
+                units[0, index] = int(factor * scale)
+            constant = np.array([-int(each.bound * scale)], dtype=object)
+            found.append(Affine(Dyadic(units, 0), Dyadic(constant, 0)))
         return found
 
-    def _search(self, rows: Sequence[_Row], share: float = 1.0) -> Decided:
-        left = max((self._deadline - time.monotonic()) * share, 1e-3)
-        asked = _affine(rows, self._network.classes)
-        found = decide_rows(self._network, self._lower, self._upper, asked, self, seconds=left)
-        self.nodes += found.nodes
-        return found
-
-    def confirmed(self, point: np.ndarray[Any, Any]) -> torch.Tensor | None:
+    def confirmed(self, point: Floats) -> torch.Tensor | None:
         """The float32 input at the flat float64 `point`, if it is a witness."""
         lower, upper = self._inner
         rounded = torch.from_numpy(np.asarray(point)).float().clamp(lower, upper)
@@ -213,12 +103,168 @@ class _Query:
         return rounded if self.witness else None
 
     def near(self, point: Sequence[Fraction]) -> torch.Tensor | None:
-        """A witness at the rational `point`, rounded to float32 one way or the other."""
-        center = torch.tensor([float(each) for each in point], dtype=torch.float64)
-        for step in (0.0, 1.0, -1.0):
-            nearby = center.float()
-            moved = nearby if step == 0 else torch.nextafter(nearby, torch.full_like(nearby, step * math.inf))
-            found = self.confirmed(moved.double().numpy())
+        """A witness at the rational `point`, rounded to float32 one way or the other, or where the attack gets to."""
+        center = torch.tensor([float(each) for each in point], dtype=torch.float64).float()
+        ends = (torch.full_like(center, end) for end in (math.inf, -math.inf))
+        for point32 in (center, *(torch.nextafter(center, end) for end in ends)):
+            found = self.confirmed(point32.double().numpy())
             if found is not None:
                 return found
+        self.witness = self._attack.tried(center.repeat(len(self._places), 1), self._places)
+        return torch.tensor(self.witness.inputs) if self.witness else None
+
+
+class _BySearch(_Engine):
+    nodes = 0
+
+    def decide(self, question: Question) -> Settled:
+        """Whether in each case the greatest row is > 0 in the whole box.
+
+        A proof file is of single rows: where each case has one that is > 0 alone, what is searched last proves them.
+        """
+        chosen, proven = list[Affine](), True
+        for rows in map(self.rows, self.cases):
+            if len(rows) == 1:
+                chosen += rows
+                continue
+            whole = self._search(greatest(self.network, together(rows)), [_ITSELF], question, share=0.5)
+            if whole.verdict is Verdict.VIOLATED:
+                return Settled(whole.verdict, whole.reason, nodes=self.nodes)
+            holds = whole.verdict is Verdict.HOLDS
+            row = self._positive(rows, question, _PATIENCE[0] + _PATIENCE[1] * whole.seconds if holds else math.inf)
+            if self.witness is not None:
+                return Settled(Verdict.VIOLATED, "search", nodes=self.nodes)
+            if row is None and not holds:
+                return Settled(whole.verdict, whole.reason, nodes=self.nodes)
+            chosen, proven = chosen if row is None else [*chosen, row], proven and row is not None
+        found = self._search(self.network, chosen, question) if chosen else whole
+        proof = partial(proof_of, found) if proven else None
+        return Settled(found.verdict, found.reason, nodes=self.nodes, proof=proof)
+
+    def _positive(self, rows: Sequence[Affine], question: Question, most: float) -> Affine | None:
+        """The first row that is found to be > 0 in the whole box, within so many seconds each."""
+        for number, row in enumerate(rows):
+            found = self._search(self.network, [row], question, 1 / (len(rows) - number + 1), most)
+            if found.verdict in (Verdict.HOLDS, Verdict.VIOLATED):
+                return row if found.verdict is Verdict.HOLDS else None
         return None
+
+    def _search(
+        self, network: ExactNetwork, rows: Sequence[Affine], question: Question, share: float = 1.0,
+        most: float = math.inf,
+    ) -> Decided:  # fmt: skip
+        question.check()
+        seconds, box = max(_left(question) * share, 1e-3), (Dyadic.of(self.lower), Dyadic.of(self.upper))
+        found = decide_rows(network, *box, together(rows), self, seconds=min(seconds, most))
+        self.nodes += found.nodes
+        return found
+
+
+class _ByZ3(_Engine):
+    def decide(self, question: Question) -> Settled:
+        """Whether bounds refute a row of each case, or Z3 all of its rows together."""
+        cases = [self.rows(case) for case in self.cases]
+        # The clock alone ends it, and no count of Z3's steps.
+        limits = Limits(_LONGEST, time.monotonic() + _left(question))
+        box, asked = (Dyadic.of(self.lower), Dyadic.of(self.upper)), together([row for rows in cases for row in rows])
+        try:
+            reduced = reduce_rows(self.network, *box, asked, limits.deadline)
+        except OutOfTimeError:
+            return Settled(Verdict.TIMEOUT, _OVER)
+        starts, least = np.cumsum([0, *map(len, cases)]).tolist(), reduced.least.units
+        parts = [list(range(*ends)) for ends in pairwise(starts)]
+        open_ = sorted((rows for rows in parts if max(least[rows]) <= 0), key=lambda rows: max(least[rows]))
+        found = Questions(reduced, open_, self.near, self._satisfied, limits).decide()
+        return replace(found, reason=_OVER) if found.verdict is Verdict.TIMEOUT else found
+
+    def _satisfied(self, point: Sequence[Fraction]) -> bool:
+        """Whether a case's constraints, or their ends where they are strict, hold at a rational point."""
+        made = self.network.logits(point)
+        return any(
+            all(sum(factor * made[index] for index, factor in each.terms) <= each.bound for each in case.constraints)
+            for case in self.cases
+        )
+
+
+class _ByMarabou(_Engine):
+    def decide(self, question: Question) -> Settled:
+        """Its opinion of all cases."""
+        question.check()
+        cases = [together(self.rows(each)) for each in self.cases]
+        found, _ = Peer(self.network).opinion(self.lower, self.upper, cases, self.near, _left(question))
+        return replace(found, reason=_FLOATS.format(found.reason)) if found.verdict is Verdict.HOLDS else found
+
+
+def _left(question: Question) -> float:
+    return question.deadline - time.perf_counter()
+
+
+def _answer(question: Question, engine: type[_Engine]) -> Verification:
+    """The falsifier, then each box by the engine, until one does not hold."""
+    network, specification = _network(question), question.specification
+    if network.curves and engine is not _BySearch:
+        raise Unsupported(f"{question.onnx}: {_CURVED.format(network.curves[0].traits.name)}")
+    question.check_sizes(network.maps[0].weight.shape[1], network.classes)
+    if not all(case.constraints for case in specification.cases):
+        raise Unsupported(f"{question.vnnlib}: a disjunct without a constraint on the outputs")
+    judge = _judge(question, network)
+    attack = Attack(network.in_torch(), specification, judge, seed=question.seed, check=question.check)
+    witness = attack.search(seconds=_FALSIFY * _left(question))
+    nodes, proofs = 0, []
+    if witness is not None:
+        return _sat(question, network, judge, witness, "falsifier")
+    for box, cases in specification.by_box():
+        asked = engine(network, box, cases, judge, attack)
+        found = asked.decide(question)
+        nodes += found.nodes or 0
+        if found.verdict is Verdict.VIOLATED:
+            assert asked.witness is not None
+            return _sat(question, network, judge, asked.witness, found.reason, nodes)
+        if found.verdict is not Verdict.HOLDS:
+            return Verification(Answer.of(found.verdict), None, found.reason, nodes)
+        proofs += [] if found.proof is None else [partial(proof_text, found.proof, question.content)]
+    return Verification(Answer.UNSAT, None, found.reason, nodes, proofs=tuple(proofs))
+
+
+def _sat(
+    question: Question, network: ExactNetwork, judge: Witnesses, witness: Witness, reason: str, nodes: int = 0
+) -> Verification:
+    """Raises Unsupported where the layers that were read do not compute what ONNX Runtime shows."""
+    _compare(question, network, judge, np.array([witness.inputs]))
+    return Verification(Answer.SAT, witness, reason, nodes)
+
+
+def _judge(question: Question, network: ExactNetwork) -> Witnesses:
+    """Raises Unsupported where ONNX Runtime does not run the network, or computes something else than was read."""
+    lower, upper = (end.numpy() for end in question.specification.cases[0].box.outer())
+    shares = np.concatenate([np.zeros((1, len(lower))), np.random.default_rng(0).random((_COMPARED, len(lower)))])
+    points = (lower + shares * (upper - lower)).astype(np.float32)
+    try:
+        judge = Witnesses(question.specification, question.content)
+        judge.outputs(torch.from_numpy(points[0]))
+    except Exception as error:  # of ONNX Runtime, which documents none
+        raise Unsupported(f"{question.onnx}: ONNX Runtime does not run it: {' '.join(str(error).split())}") from error
+    _compare(question, network, judge, points)
+    return judge
+
+
+def _compare(question: Question, network: ExactNetwork, judge: Witnesses, points: NDArray[Any]) -> None:
+    read, errors = network.in_float32(points.astype(np.float64))
+    for point, expected, error in zip(points.astype(np.float32), read, errors, strict=True):
+        computed = np.array(judge.outputs(torch.from_numpy(point)))
+        # What overflows in float32 is not compared: no witness is accepted without ONNX Runtime.
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(computed - expected) if computed.shape == expected.shape else np.inf
+        if (apart > error).any():
+            differing = f"computes {computed[:4]} at {point[:4]}, and its layers give {expected[:4]}"
+            raise Unsupported(f"{question.onnx}: ONNX Runtime {differing}")
+
+
+def _network(question: Question) -> ExactNetwork:
+    try:
+        return read_file(question.content)
+    except Unsupported as error:
+        raise Unsupported(f"{question.onnx}: {error}") from error
+    except Exception as error:  # what onnx and numpy raise for malformed files is for them to choose
+        said = f"not an ONNX network that is read: {type(error).__name__}: {error}"
+        raise ValueError(f"{question.onnx}: {said}") from error

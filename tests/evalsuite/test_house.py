@@ -56,7 +56,7 @@ ALLOWED = {
     "deployment": {"samples"},
     "exporting": {"contract", "deployment", "reluize"},
     "yardstick": {"activations", "contract", "deployment", "plugins", "reluize", "samples"},
-    "verification": {"activations", "contract", "deployment", "graph", "onnx_network", "relaxations"},
+    "verification": {"activations", "contract", "deployment", "graph", "onnx_network", "plugins", "relaxations"},
     "verification/report": {"contract", "counterexamples", "report", "results", "verification"},  # another such section
     "workloads": {"activations", "contract", "plugins", "samples", "tasks"},
     "resizing": {"activations"},

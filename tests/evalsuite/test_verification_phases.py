@@ -93,7 +93,9 @@ def answer_of(
         if steps > most:
             raise TimeoutError
 
-    attack = Attack(graph, asked, Witnesses(asked, model.SerializeToString()), seed=0, check=lambda: None)
+    attack = Attack(
+        graph.to(torch.float32), asked, Witnesses(asked, model.SerializeToString()), seed=0, check=lambda: None
+    )
     try:
         search = kind(graph, asked.cases[0].box, list(enumerate(asked.cases)), attack, check)
         if search.run() is not None:
@@ -270,7 +272,9 @@ def test_a_search_that_was_not_run_to_its_end_proves_nothing(tmp_path: Path) -> 
     model, graph = file_of(module_of(0, 2, 6, 6, 1), 2, tmp_path / "m.onnx")
     case = Case(around(2), (at_most(-1e6, (0, 1)),))
     asked = Specification(2, 1, (case,))
-    attack = Attack(graph, asked, Witnesses(asked, model.SerializeToString()), seed=0, check=lambda: None)
+    attack = Attack(
+        graph.to(torch.float32), asked, Witnesses(asked, model.SerializeToString()), seed=0, check=lambda: None
+    )
     for kind in (PhaseSearch, Bisection):
         search = kind(graph, case.box, [(0, case)], attack, lambda: None)
         assert search.run(until=0.0) is None
@@ -292,7 +296,10 @@ def test_engines_say_the_same_and_what_they_cannot_do(tmp_path: Path) -> None:
         verify(tmp_path / "gelu.onnx", tmp_path / "p.vnnlib", engine="neurons")
     asked = ["verify", "--onnx", str(tmp_path / "relu.onnx"), "--vnnlib", str(tmp_path / "p.vnnlib"), "--engine"]
     said = CliRunner().invoke(app, [*asked, "z4"])
-    assert (said.exit_code, "engine must be one of auto, inputs, neurons, got 'z4'" in said.output) == (2, True)
+    assert (
+        said.exit_code,
+        "engine must be one of auto, inputs, neurons, exact, marabou, z3, got 'z4'" in said.output,
+    ) == (2, True)
     assert CliRunner().invoke(app, [*asked, "neurons"]).exit_code == 0
 
 
@@ -316,7 +323,7 @@ def test_phases_of_two_networks_at_once(seed: int, tmp_path: Path) -> None:
         cases = tuple(Case(box, (at_most(-distance, (0, sign), (1, -sign)),)) for sign in (1, -1))
         asked = Specification(2, 2, cases)
         judge = Witnesses(asked, model.SerializeToString(), other.SerializeToString())
-        attack = Attack(both, asked, judge, seed=0, check=lambda: None)
+        attack = Attack(both.to(torch.float32), asked, judge, seed=0, check=lambda: None)
         search = PhaseSearch(both, box, list(enumerate(cases)), attack, lambda: None)
         found = Answer.SAT if search.run() is not None else Answer.UNSAT if search.proven else Answer.UNKNOWN
         assert found is answer

@@ -172,7 +172,7 @@ def test_weights_that_are_not_finite_are_refused() -> None:
 @pytest.mark.parametrize("steps", [2**32 - 1, 2**32, 2**32 + 1])
 def test_the_greatest_limits_do_not_wrap_around(steps: int) -> None:
     reduced = reduce_network(read(absolute(1.0, 0.0, 0.25)), box([-1.0], [0.5]))
-    assert ask(reduced, 0, Limits(2**32 / 1000, steps), bits=10).end is End.UNSAT
+    assert ask(reduced, [0], Limits(2**32 / 1000, steps), bits=10).end is End.UNSAT
 
 
 def plain_encoding(network: Network, property_: Property) -> str:
@@ -225,10 +225,10 @@ def test_random_networks_against_a_plain_encoding_and_samples(
 @pytest.mark.parametrize("bits", [4, 10, None])
 def test_the_solver_without_help_finds_the_exact_answer(bits: int | None) -> None:
     reduced = reduce_network(read(absolute(1.0, 0.0, 0.25)), box([-1.0], [0.5]))
-    answer = ask(reduced, 0, Limits(10, 10**7), bits=bits)
+    answer = ask(reduced, [0], Limits(10, 10**7), bits=bits)
     assert answer.end is End.UNSAT
     reduced = reduce_network(read(absolute(3.0, 1.0, 0.0)), box([-1.0], [0.5]))
-    answer = ask(reduced, 0, Limits(10, 10**7))
+    answer = ask(reduced, [0], Limits(10, 10**7))
     assert reduced.point([Fraction(each) for each in answer.values]) == [Fraction(1, 3)]
 
 
@@ -370,9 +370,9 @@ def test_the_limits_of_time_are_honoured(network: Callable[..., Network], bench:
         (reduce_network(exact, each) for each in place.properties(0.15, 20)), key=lambda each: each.unstable_neurons
     )
     row = hard.open_margins()[-1]
-    answer = ask(hard, row, Limits(0.5, 10**12))
+    answer = ask(hard, [row], Limits(0.5, 10**12))
     assert answer.end is End.OUT_OF_TIME
-    few = [ask(hard, row, Limits(60, 20_000), bits=10) for _ in range(2)]
+    few = [ask(hard, [row], Limits(60, 20_000), bits=10) for _ in range(2)]
     assert few[0].end is End.OUT_OF_STEPS
     assert few[0] == few[1]
     late = Z3(exact, Judge(trained, exact, 0), QueryLimits(5.0, time.monotonic()))

@@ -192,12 +192,12 @@ def test_all_encodings_say_the_same() -> None:
             possible = False
             for row in reduced.open_margins():
                 limits = Limits(60.0, 10**9)
-                answers = {ask(reduced, row, limits, encoding=each).end for each in Encoding}
+                answers = {ask(reduced, [row], limits, encoding=each).end for each in Encoding}
                 assert len(answers) == 1
                 (finding,) = answers
                 possible = possible or finding is End.SAT
                 for each in Encoding:
-                    rounded = ask(reduced, row, limits, bits=4, encoding=each).end
+                    rounded = ask(reduced, [row], limits, bits=4, encoding=each).end
                     assert rounded is End.SAT or finding is End.UNSAT
                     findings[finding, rounded] += 1
             assert possible == (plain == {End.SAT})
@@ -215,7 +215,7 @@ def test_questions_are_smt_lib_that_another_parser_reads_back() -> None:
     assert text.count("(declare-const x") == len(names)
     reduced = reduce_network(exact, property_)
     if reduced.open_margins():
-        assert "(assert (<=" in question(reduced, reduced.open_margins()[0])
+        assert "(assert (<=" in question(reduced, reduced.open_margins()[:1])
 
 
 def test_what_the_plain_question_refuses() -> None:

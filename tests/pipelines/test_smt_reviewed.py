@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
+from typer.testing import CliRunner
 
-from evalsuite import Network, ProofError, Property, Unsupported, Verdict, check_proof, open_onnx
+from evalsuite import Network, ProofError, Property, Unsupported, Verdict, check_proof, open_onnx, verify
+from evalsuite.cli import app
 from pipelines.smt import Smt
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.distances import Bracket
@@ -28,8 +31,7 @@ from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.steps import tabulate
 from pipelines.smt.methods import Limits, Settled
-from pipelines.smt.proving import proof_of, write_proof
-from pipelines.smt.querying import answer
+from pipelines.smt.proving import proof_of, proof_text
 from pipelines.smt.reading import read, read_curved, read_file
 from pipelines.smt.reduction import bound_rows, label_margins, reduce_rows
 from pipelines.smt.search.decision import TOO_MANY, Decided, decide, decide_rows
@@ -145,13 +147,13 @@ def property_file(path: Path, box: Sequence[tuple[float, float]], outputs: int, 
 def test_what_onnx_runtime_computes_is_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(model(LAYERS, PLAIN), tmp_path / "m.onnx")
     file = property_file(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 2, "(<= Y_0 -1)")
-    assert answer(tmp_path / "m.onnx", file, 20).answer == "unsat"
+    assert verify(tmp_path / "m.onnx", file, engine="exact").answer.value == "unsat"
     right = read_file((tmp_path / "m.onnx").read_bytes())
     first, last = right.maps
     wrong = ExactNetwork((first, Affine(last.weight, last.bias + Dyadic.of(np.array([2.0**-10, 0.0])))))
     monkeypatch.setattr("pipelines.smt.querying.read_file", lambda _: wrong)
     with pytest.raises(Unsupported, match=r"m\.onnx: ONNX Runtime computes .* and its layers give"):
-        answer(tmp_path / "m.onnx", file, 20)
+        verify(tmp_path / "m.onnx", file, engine="exact")
 
 
 def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
@@ -283,8 +285,7 @@ def test_a_default_is_never_listed(tmp_path: Path) -> None:
     ).SerializeToString()  # fmt: skip
     decided = decided_of(content, ([-1.0, -1.0], [1.0, 1.0]))
     assert decided.verdict is Verdict.HOLDS
-    write_proof(proof_of(decided, content), content, tmp_path / "p.json")
-    proof = json.loads((tmp_path / "p.json").read_text())
+    proof = json.loads(proof_text(partial(proof_of, decided), content))
     leaves = [leaf for tree in proof["trees"] for leaf in _leaves(tree)]
     listed = sum(len(leaf["p"]) for leaf in leaves)
     assert 0 < listed < decided.neurons * len(leaves)
@@ -294,14 +295,13 @@ def _leaves(tree: dict[str, Any]) -> list[dict[str, Any]]:
     return [*_leaves(tree["on"]), *_leaves(tree["off"])] if "neuron" in tree else [tree]
 
 
-def test_no_proof_is_written_that_the_checker_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proof_is_written_that_the_checker_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     content, decided = alike()
     monkeypatch.setattr("evalsuite.verification.proofs._WORK", 10)
     with pytest.raises(ProofError, match="more than 10 products"):
         check_proof(proof_of(decided, content), content)
     with pytest.raises(Unsupported, match=r"refused by its checker: .*more than 10 products"):
-        write_proof(proof_of(decided, content), content, tmp_path / "p.json")
-    assert not (tmp_path / "p.json").exists()
+        proof_text(partial(proof_of, decided), content)
 
 
 def test_long_weights_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,12 +331,8 @@ def test_long_weights_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_answer_is_told_though_its_proof_does_not_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], depth: int, powers: tuple[int, int], message: str
+    tmp_path: Path, depth: int, powers: tuple[int, int], message: str
 ) -> None:
-    import typer
-
-    from pipelines.smt.command import smt
-
     diagonal = np.diag([2.0 ** powers[0], 2.0 ** powers[1]]).astype(np.float32)
     arrays: Arrays = {"w": diagonal, "b": np.full(2, 2.0**-20, np.float32)}
     nodes, current = [], "x"
@@ -346,14 +342,11 @@ def test_the_answer_is_told_though_its_proof_does_not_fit(
         current = f"h{k}"
     onnx.save(model(nodes, arrays), tmp_path / "m.onnx")
     file = property_file(tmp_path / "p.vnnlib", [(0.1, 0.2)] * 2, 2, "(<= (+ Y_0 Y_1) 0)")
-    command = typer.Typer()
-    command.command()(smt)
-    with pytest.raises(SystemExit) as ended:
-        command(["--onnx", f"{tmp_path}/m.onnx", "--vnnlib", str(file), "--proof", f"{tmp_path}/p.json"])
-    told = capsys.readouterr()
-    assert (ended.value.code, told.out) == (2, "unsat\n")
-    assert message in told.err
-    assert "the answer stands" in told.err
+    asked = ["smt", "--onnx", f"{tmp_path}/m.onnx", "--vnnlib", str(file), "--proof", f"{tmp_path}/p.json"]
+    told = CliRunner().invoke(app, asked)
+    assert (told.exit_code, told.stdout) == (2, "unsat\n")
+    assert message in told.stderr
+    assert "the answer stands" in told.stderr
 
 
 def wide(count: int) -> bytes:
@@ -398,9 +391,9 @@ def test_time_ends_the_reading_and_the_cases(tmp_path: Path) -> None:
     onnx.save(model(LAYERS, PLAIN), tmp_path / "m.onnx")
     cases = " ".join(f"(and (<= Y_0 {-i}) (<= Y_1 {-i}))" for i in range(2, 300))
     file = property_file(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 2, f"(or {cases})")
-    found = answer(tmp_path / "m.onnx", file, 1e-9)
-    assert (found.answer, found.proofs) == ("timeout", ())
-    assert "while the property is read" in found.reason
+    found = verify(tmp_path / "m.onnx", file, engine="exact", timeout=1e-9)
+    assert (found.answer.value, found.proofs) == ("timeout", ())
+    assert "while reading the files" in found.reason
 
 
 def test_a_single_integer_input_is_evaluated() -> None:
@@ -455,13 +448,13 @@ def test_a_point_that_satisfies_a_conjunction_is_found(tmp_path: Path) -> None:
     arrays = {"w": np.array([[1, 0], [-1, 0.125]], np.float32), "b": NONE}
     onnx.save(model([node("Gemm", "x w b", "y", transB=1)], arrays), tmp_path / "m.onnx")
     file = property_file(tmp_path / "p.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.5) (<= Y_1 -0.48))")
-    found = answer(tmp_path / "m.onnx", file, 20)
-    assert (found.answer, found.reason) == ("sat", "falsifier")
+    found = verify(tmp_path / "m.onnx", file, engine="exact")
+    assert (found.answer.value, found.reason) == ("sat", "falsifier")
     assert found.witness is not None
     assert found.witness.outputs[0] <= 0.5
     assert found.witness.outputs[1] <= -0.48
     never = property_file(tmp_path / "n.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.25) (<= Y_1 -0.48))")
-    assert answer(tmp_path / "m.onnx", never, 20).answer == "unknown"
+    assert verify(tmp_path / "m.onnx", never, engine="exact").answer.value == "unsat"
 
 
 def bump(act: nn.Module, again: nn.Module) -> Network:

@@ -21,10 +21,9 @@ from pipelines.smt.proving import proof_of
 from pipelines.smt.reading import read
 from pipelines.smt.reduction import Reduced, reduce_network
 from pipelines.smt.search import margin
-from pipelines.smt.search.certificate import certify
 from pipelines.smt.search.decision import decide
 from pipelines.smt.search.exploring import Finding, multipliers
-from pipelines.smt.search.phases import PhaseSpace
+from pipelines.smt.search.phases import PhaseSpace, certify
 from pipelines.smt.search.vertex import solve_vertex
 from tests.pipelines.test_smt_search_cases import (
     KINDS,

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import time
 from fractions import Fraction
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import onnx
 import torch
 
-from evalsuite import Specification, Unsupported, Witness, Witnesses
-from pipelines.smt.answered import Answered, check_sizes
+from evalsuite import Answer, Question, Specification, Unsupported, Verification, Witnesses
 from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.reading import read_integer_onnx
-from pipelines.smt.proving import checked_text
+from pipelines.smt.proving import checked_text, proof_text
 
 
 def is_integer(content: bytes) -> bool:
@@ -28,32 +27,32 @@ def is_integer(content: bytes) -> bool:
     return any(each.type.tensor_type.elem_type in (onnx.TensorProto.UINT8, onnx.TensorProto.INT8) for each in inputs)
 
 
-def answer_integers(
-    content: bytes, path: Path, specification: Specification, vnnlib: Path, deadline: float
-) -> Answered:
+def answer_integers(question: Question) -> Verification:
     """Decide whether integers of the property's box have outputs that satisfy one of its constraints.
 
     Raises:
         Unsupported: the network is not read; the property is not that one output is the greatest throughout one box.
         ValueError: the file is none; the property has other numbers of X and Y, or no integers in its box.
     """
+    content, specification = question.content, question.specification
     try:
         network = read_integer_onnx(content)
     except (Unsupported, ValueError) as error:
-        raise type(error)(f"{path}: {error}") from error
-    check_sizes(specification, vnnlib, path, network.inputs, network.classes)
+        raise type(error)(f"{question.onnx}: {error}") from error
+    question.check_sizes(network.inputs, network.classes)
     query = _query(specification)
     query.check(network)
-    found = decide(network, query, seconds=max(1e-3, deadline - time.monotonic()))
+    found = decide(network, query, seconds=max(1e-3, question.deadline - time.perf_counter()))
     witness = None
     if found.counterexample is not None:
         kind = torch.uint8 if network.input.low == 0 else torch.int8
-        judge, point = Witnesses(specification, content), torch.from_numpy(found.counterexample).to(kind)
-        witness = Witness(tuple(point.tolist()), tuple(judge.outputs(point)))
+        witness = Witnesses(specification, content).witness(torch.from_numpy(found.counterexample).to(kind))
+        if witness is None:
+            raise Unsupported(f"{question.onnx}: ONNX Runtime computes something else than the integers that were read")
     if found.proof is not None:
         checked_text(found.proof(content), content)
-    proofs = () if found.proof is None else (found.proof,)
-    return Answered(found.verdict, found.reason, found.nodes, 0.0, witness, proofs)
+    proofs = () if found.proof is None else (partial(proof_text, found.proof, content),)
+    return Verification(Answer.of(found.verdict), witness, found.reason, found.nodes, proofs=proofs)
 
 
 def _query(specification: Specification) -> Query:

@@ -14,10 +14,9 @@ import torch
 
 from evalsuite import Branching, Carried, Dual, Parts
 from pipelines.smt.dyadic import Floats
-from pipelines.smt.search.certificate import Phases
 from pipelines.smt.search.exploring import Exploration, Finding, Limits
-from pipelines.smt.search.phases import held
-from pipelines.smt.search.tree import Node
+from pipelines.smt.search.phases import Phases, held
+from pipelines.smt.search.space import Node
 
 _BATCH = 64
 

@@ -47,19 +47,6 @@ class Descent:
                 return
             point = following
 
-    def together(self, start: Floats, steps: int) -> Iterator[Floats]:
-        """`start`, and points on the way to where no row is positive, down the slopes of positive rows in turn."""
-        point, width = start, self._upper - self._lower
-        for step in range(steps):
-            slopes = [self._slope(point, row) for row in range(len(self._constants))]
-            yield point
-            positive = [slope for value, slope in slopes if value > 0]
-            if not positive:
-                return
-            size = 0.5 * (1 - step / steps)
-            moved = point - size * width * np.sign(positive[step % len(positive)])
-            point = np.clip(moved, self._lower, self._upper)
-
     @np.errstate(over="ignore", invalid="ignore")  # Beyond float64 it is no guide, and nothing else rests on it.
     def _slope(self, point: Floats, row: int) -> tuple[float, Floats]:
         (weight, bias), *rest = self._maps

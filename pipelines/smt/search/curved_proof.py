@@ -28,7 +28,7 @@ from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.search.decision import Decided
 from pipelines.smt.search.intervals import Intervals
 from pipelines.smt.search.proof import OtherNetworkError, stated
-from pipelines.smt.search.tree import Node
+from pipelines.smt.search.space import Node
 
 # Binary places of slopes and multipliers, and of cuts.
 _PLACES, _CUT_PLACES = 32, 40

@@ -26,8 +26,7 @@ from pipelines.smt.search.exploring import Finding, Limits
 from pipelines.smt.search.intervals import IntervalSpace
 from pipelines.smt.search.margin import IntervalSearch, PhaseSearch
 from pipelines.smt.search.phases import PhaseSpace
-from pipelines.smt.search.space import Suspects
-from pipelines.smt.search.tree import Node
+from pipelines.smt.search.space import Node, Suspects
 
 TOO_MANY = "{} unstable neurons, and at most {} are searched"
 # A part takes a few kB until it is closed.

@@ -20,8 +20,7 @@ import torch
 from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.search.attack import Descent
 from pipelines.smt.search.program import Optimum
-from pipelines.smt.search.space import Part, Space, Suspects
-from pipelines.smt.search.tree import Node
+from pipelines.smt.search.space import Node, Part, Space, Suspects
 
 # Duals are rounded to the first number of binary places, and where that loses a bound above 0, to the others.
 _DUAL_BITS = (12, 24, 44)

@@ -1,6 +1,6 @@
 """Parts of a box by intervals of the neurons' inputs, with sound lines on each: for curved activations.
 
-The exact bound is that of `certificate` with lines in place of phases: an output a = f(z) with coefficient q is
+The exact bound is that of `phases` with lines in place of phases: an output a = f(z) with coefficient q is
 replaced by p z + r, where p may be any number and r is the exact minimum over z's interval of q (line below f) - p z
 for q > 0, or q (line above f) - p z for q < 0. The lines hold for every real z: so does the bound.
 """

@@ -7,12 +7,10 @@ from fractions import Fraction
 
 from pipelines.smt.search.ascent import Ascent
 from pipelines.smt.search.attack import Descent
-from pipelines.smt.search.certificate import Phases, certify
 from pipelines.smt.search.exploring import Exploration, Finding, Limits
 from pipelines.smt.search.intervals import Intervals
-from pipelines.smt.search.phases import PhaseSpace
-from pipelines.smt.search.space import Suspects
-from pipelines.smt.search.tree import Node
+from pipelines.smt.search.phases import Phases, PhaseSpace, certify
+from pipelines.smt.search.space import Node, Suspects
 from pipelines.smt.search.vertex import Vertex, solve_vertex
 
 # A part without inputs shows by a value > 0 only if the price of missing a definition is high enough.

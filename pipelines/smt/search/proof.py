@@ -18,9 +18,9 @@ from evalsuite import Unsupported
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.reading import read_file
 from pipelines.smt.reduction import Bounds, Reduced
-from pipelines.smt.search.certificate import Phases, certify, defaults, linear_bound
 from pipelines.smt.search.decision import Asked, Decided
-from pipelines.smt.search.tree import Node
+from pipelines.smt.search.phases import Phases, certify, defaults, linear_bound
+from pipelines.smt.search.space import Node
 
 FORMAT = "evalsuite-proof/1"
 # A checker reads nested JSON: a tree must not be deeper than it allows.

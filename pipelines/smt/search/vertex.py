@@ -16,7 +16,7 @@ import numpy as np
 
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.reduction import Reduced
-from pipelines.smt.search.certificate import Phases
+from pipelines.smt.search.phases import Phases
 from pipelines.smt.search.program import quiet_model
 
 Row = list[Fraction]
