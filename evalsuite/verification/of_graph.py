@@ -17,6 +17,7 @@ from torch.nn import functional
 from evalsuite.activations.relu6 import clip
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
+from evalsuite.graph.attention import MASKED
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.moving import Reshape, Transpose
 from evalsuite.graph.norms import with_norms
@@ -24,7 +25,7 @@ from evalsuite.graph.owned import is_exact
 from evalsuite.graph.patterns import recognised
 from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
-from evalsuite.verification.writing import MASKED, Known, Padded, Rule, Tensor, Writer, numbers
+from evalsuite.verification.writing import Known, Padded, Rule, Tensor, Writer, numbers
 
 # Entries of a matrix that stands for a pool or an interpolation.
 _MATRIX = 2**24
