@@ -273,6 +273,9 @@ def _matmul(w: Writer, operation: typed.MatMul, x: Known, y: Known) -> Tensor:
         turned[-2:] = reversed(turned[-2:])
         order = Transpose(tuple(turned))
         return Tensor(w.moved(order, w.dense(w.moved(order, y), matrix)).value, shape)
+    if isinstance(x, Tensor) and isinstance(y, torch.Tensor):  # one matrix for each head, say
+        matrices = y.double()
+        return _as_matrix(w, lambda z: z @ matrices, x)
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or min(len(x.shape), len(y.shape)) < 2:
         w.refuse("no sound bounds of a product with a constant of such a shape")
     # Entry (..., row, column, k) is x[..., row, k] y[..., k, column].

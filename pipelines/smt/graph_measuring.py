@@ -55,16 +55,17 @@ def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
         names = [name for name, given in asked.items() if given] or [f"method {options.method!r}"]
         raise Unsupported(f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no interval")
     deadline = time.monotonic() + SOLVING_SHARE * bench.time_limit
-    asked_of = [_Asked(each) for each in subjects(network, bench, options.samples)]
+    asked_of = [_Asked(each) for each in subjects(network, bench, options.samples, positions=options.positions)]
     asked_of[0].check_size(options)  # which is all subjects'
     metrics, broken = list[Metric](), list[tuple[Property, torch.Tensor]]()
+    region = {"positions": options.positions} if options.positions and network.vocabulary is not None else {}
     for eps in options.eps:
         pairs = [(asked, each) for asked in asked_of for each in asked.subject.properties(eps)]
         settled = [
             asked.settle(each, min(options.query_time_limit, deadline - time.monotonic()), bench.seed)
             for asked, each in pairs
         ]
-        properties, setting = [each for _, each in pairs], setting_of(eps, METHOD)
+        properties, setting = [each for _, each in pairs], {**setting_of(eps, METHOD), **region}
         metrics += rows([each.sample for each in properties], settled, options.query_time_limit, setting)
         metrics += without_proofs(METHOD, setting) if options.proofs else []
         broken += found_among(properties, settled)
