@@ -15,6 +15,8 @@ from evalsuite.graph.embedded import Embedded, embedded
 from evalsuite.graph.graph import Graph
 from evalsuite.graph.operations import Operation
 from evalsuite.graph.reading import read
+from evalsuite.verification.graph import Graph as Bounded
+from evalsuite.verification.of_network import graph_alone
 
 _ANYWHERE = (-math.inf, math.inf)  # where an embedded token may lie
 # A sample's place, the position that is asked for, and what it is embedded to.
@@ -30,6 +32,10 @@ class Subject:
 
     network: Network
     properties: Callable[[float], list[Property]]
+
+    def graph(self) -> Bounded:
+        """The network's graph, compared with it; of embedded tokens without an ONNX file, which takes seconds."""
+        return graph_alone(self.network)
 
 
 def subjects(network: Network, bench: Bench, count: int, *, positions: int = 0) -> list[Subject]:

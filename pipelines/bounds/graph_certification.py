@@ -25,7 +25,6 @@ from evalsuite import (
     Subject,
     Unsupported,
     falsify,
-    graph_of_network,
     running,
     subjects,
     violated,
@@ -117,7 +116,7 @@ class GraphCertification:
         self._parts = list[_Part]()
         for each in subjects(network, bench, options.samples, positions=options.positions):
             late = bool(self._parts) and time.monotonic() > self._deadline
-            graph = None if late else graph_of_network(each.network)[1]
+            graph = None if late else each.graph()
             attending = None if late or "crown" not in options.methods else zonotopes_of(each.network)
             self._parts.append(_Part(each, running(each.network), graph, attending))
         self._rows = Rows(options.norm, 0 if network.vocabulary is None else options.positions)

@@ -94,7 +94,7 @@ class Measurement:
         positions: of tokens, how many are perturbed; 0 for all.
     """
 
-    def __init__(self, network: Network, bench: Bench, samples: int, positions: int) -> None:
+    def __init__(self, network: Network, bench: Bench, samples: int, positions: int = 0) -> None:
         self._deadline = time.monotonic() + _SHARE * bench.time_limit
         self._bench = bench
         self._parts = _parts(network, bench, samples, positions, self._deadline)
