@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +18,7 @@ from evalsuite import (
     Outcome,
     Pointwise,
     Property,
+    Specification,
     Subject,
     Unsupported,
     Verdict,
@@ -27,6 +29,7 @@ from evalsuite import (
     subjects,
     violated,
     write_counterexamples,
+    zonotopes_of,
 )
 from pipelines.smt.evidence import without_proofs
 from pipelines.smt.methods import BY_BOUNDS, JOB_ENDS, SOLVING_SHARE, Settled, check_size, found_among
@@ -73,11 +76,20 @@ def measure_graph(options: Smt, network: Network, bench: Bench) -> Outcome:
     return Outcome(metrics, {"counterexamples": write_counterexamples(bench.folder, bench.data, runs, broken)})
 
 
+class _OutOfTime(Exception):
+    """Raised while a zonotope is computed when its share of the time has passed."""
+
+
 class _Asked:
     """Of some samples: their network, what runs it, and its file and graph, which are read when they are needed."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.run = subject, running(subject.network)
+
+    @cached_property
+    def _attending(self) -> Callable[..., Any] | None:
+        """Of a network with attention what bounds it by zonotopes."""
+        return zonotopes_of(self.subject.network)
 
     @cached_property
     def _read(self) -> tuple[onnx.ModelProto, Graph]:
@@ -93,7 +105,12 @@ class _Asked:
         if seconds <= 0:
             return Settled(Verdict.TIMEOUT, JOB_ENDS, clocked=True)
         model, graph = self._read
-        found = decide(model, graph, specification_of(property_, graph.outputs), timeout=seconds, seed=seed)
+        began = time.monotonic()
+        asked = specification_of(property_, graph.outputs)
+        if self._excluded(property_, asked, began + seconds / 2):
+            return Settled(Verdict.HOLDS, BY_BOUNDS, nodes=1, seconds=time.monotonic() - began)
+        left = began + seconds - time.monotonic()
+        found = decide(model, graph, asked, timeout=left, seed=seed)
         verdict, reason, point = _VERDICTS[found.answer], found.reason, None
         if verdict is Verdict.HOLDS and reason in ("intervals", "backward bounds"):
             reason = BY_BOUNDS
@@ -102,5 +119,27 @@ class _Asked:
             with torch.no_grad():
                 if not bool(violated(self.run(point[None]), [property_])):
                     verdict, reason, point = Verdict.UNKNOWN, "ONNX Runtime violates it, but torch does not", None
-        return Settled(verdict, reason, nodes=found.boxes, counterexample=point, seconds=found.seconds,
+        return Settled(verdict, reason, nodes=found.boxes, counterexample=point, seconds=time.monotonic() - began,
                        clocked=verdict is Verdict.TIMEOUT)  # fmt: skip
+
+    def _excluded(self, property_: Property, asked: Specification, deadline: float) -> bool:
+        """Whether zonotopes of attention exclude every case by one of its constraints."""
+        if self._attending is None:
+            return False
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise _OutOfTime
+
+        try:
+            found = self._attending(property_.lower[None].double(), property_.upper[None].double(), check=check)
+        except (Unsupported, _OutOfTime):
+            return False
+        constraints = list(dict.fromkeys(each for case in asked.cases for each in case.constraints))
+        rows = torch.zeros(len(constraints), asked.outputs, dtype=torch.float64)
+        for row, each in zip(rows, constraints, strict=True):
+            for output, factor in each.terms:
+                row[output] += float(factor)  # 1 or -1
+        above = found.lower_bounds(rows) > torch.tensor([float(each.bound) for each in constraints])
+        broken = {each for each, yes in zip(constraints, above.tolist(), strict=True) if yes}
+        return all(broken.intersection(case.constraints) for case in asked.cases)
