@@ -25,15 +25,12 @@ def read_behind_norms(module: nn.Module, example: Inputs) -> tuple[Layers, list[
     """The hidden layers of a network that is no chain, and bounds of what activations take: infinite without a norm.
 
     Raises:
-        Unsupported: the network cannot be read, layers share parameters, or no activation is between linear layers.
+        Unsupported: the network cannot be read, or no activation stands between two linear layers.
     """
-    owners = Counter(id(each) for layer in module.modules() for each in layer._parameters.values() if each is not None)
-    if any(count > 1 for count in owners.values()):
-        raise Unsupported("layers share parameters, so that a unit of one is a unit of another")
     nodes = [node for node in in_modules(module, example).graph.nodes if node.op == "call_module"]
     times = Counter(str(node.target) for node in nodes)
     relu = {each.path: each.traits.name == RELU.name for each in census(module)}
-    hidden, bounds, kept_whole, units = list[Hidden](), list[UnitBounds](), dict[str, str](), 0
+    hidden, bounds, kept_whole = list[Hidden](), list[UnitBounds](), dict[str, str]()
     for node in nodes:
         path = str(node.target)
         if path not in relu:
@@ -42,18 +39,15 @@ def read_behind_norms(module: nn.Module, example: Inputs) -> tuple[Layers, list[
         if isinstance(found, str):
             kept_whole[path] = found
             continue
-        producer, consumer = found
-        layer, norm = _linear(module, producer), _norm_before(module, producer)
-        assert layer is not None
-        units += layer.out_features
-        hidden.append(Hidden(
-            len(bounds), str(producer.target), (), path, relu[path], (), str(consumer.target), (layer.out_features,),
-            plain=True, norm="" if norm is None else norm[0],
-        ))  # fmt: skip
-        bounds.append(UnitBounds(path, *(_anything(layer) if norm is None else _reached(norm[1], layer))))
+        (producer, layer), consumer = found
+        norm = _norm_before(module, producer)
+        name, reached = ("", _anything(layer)) if norm is None else (norm[0], _reached(norm[1], layer))
+        shape, place = (layer.out_features,), (str(producer.target), str(consumer.target))
+        hidden.append(Hidden(len(bounds), place[0], (), path, relu[path], (), place[1], shape, plain=True, norm=name))
+        bounds.append(UnitBounds(path, *reached))
     if not hidden:
         raise Unsupported("no activation stands between two linear layers alone: no units to remove")
-    return Layers(hidden, kept_whole, units, chain=False), bounds
+    return Layers(hidden, kept_whole, sum(each.units for each in hidden), chain=False), bounds
 
 
 def _linear(module: nn.Module, node: object) -> nn.Linear | None:
@@ -68,26 +62,30 @@ def _layer(module: nn.Module, node: object) -> nn.Module | None:
     return dict(module.named_modules()).get(str(node.target))
 
 
-def _around(module: nn.Module, node: fx.Node, times: Counter[str]) -> tuple[fx.Node, fx.Node] | str:
-    """The linear layers before and behind an activation, or why its units stay."""
+def _around(module: nn.Module, node: fx.Node, times: Counter[str]) -> tuple[tuple[fx.Node, nn.Linear], fx.Node] | str:
+    """The linear layer before an activation, and the one behind it, or why its units stay."""
     before, after = node.args[0], next(iter(node.users))
+    producer, consumer = _linear(module, before), _linear(module, after)
     layer = module.get_submodule(str(node.target))
     if any(each.numel() > 1 for each in [*layer.parameters(), *layer.buffers()]):
         return "its activation has parameters per channel"
-    if not isinstance(before, fx.Node) or _linear(module, before) is None or _linear(module, after) is None:
+    if not isinstance(before, fx.Node) or producer is None or consumer is None:
         return "it does not stand between two linear layers"
     if len(before.users) > 1 or len(node.users) > 1:
         return "something else takes its units too"
     if any(times[str(each.target)] > 1 for each in (before, node, after)):
         return "its layers are applied more than once"
-    return before, after
+    owned = [id(value) for each in module.modules() for value in each._parameters.values()]
+    if any(owned.count(id(value)) > 1 for each in (producer, consumer) for value in each.parameters()):
+        return "its layers share parameters with others"
+    return (before, producer), after
 
 
 def _norm_before(module: nn.Module, linear: fx.Node) -> tuple[str, nn.LayerNorm] | None:
     """The LayerNorm of single vectors that a linear layer takes the output of, and its path."""
     node = linear.args[0]
     norm = _layer(module, node)
-    if not isinstance(node, fx.Node) or not isinstance(norm, nn.LayerNorm):
+    if not isinstance(node, fx.Node) or type(norm) is not nn.LayerNorm:
         return None
     return (str(node.target), norm) if len(norm.normalized_shape) == 1 and norm.eps > 0 else None
 

@@ -160,6 +160,18 @@ class Odd(nn.Module):
         return self.down(self.activation(self.up(y))) if self.twice else y + x  # type: ignore[no-any-return]
 
 
+def test_a_shared_matrix_keeps_its_units() -> None:
+    module = gpt()
+    first, last = (block.feed_forward for block in module.blocks)
+    last.down.weight = first.down.weight
+    with pytest.raises(Unsupported, match="no activation stands"):
+        read_behind_norms(module, tokens_of(2))
+    last.down.weight = nn.Parameter(first.down.weight.clone())
+    module.head.weight = module.embedding.weight  # as GPT-2 has it
+    layers, _ = read_behind_norms(module, tokens_of(2))
+    assert len(layers.hidden) == 2
+
+
 @pytest.mark.parametrize("twice", [False, True])
 def test_what_others_take_stays(twice: bool) -> None:
     with pytest.raises(Unsupported, match="no activation stands between two linear layers alone"):
