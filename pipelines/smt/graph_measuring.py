@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pipelines.smt import Smt
 
 METHOD = "bisection"
+_BOUNDS_SHARE = 0.8  # of a query's time, for zonotopes of attention: halving boxes proves nothing that they do not
 _VERDICTS = {
     Answer.SAT: Verdict.VIOLATED, Answer.UNSAT: Verdict.HOLDS, Answer.UNKNOWN: Verdict.UNKNOWN,
     Answer.TIMEOUT: Verdict.TIMEOUT,
@@ -107,7 +108,7 @@ class _Asked:
         model, graph = self._read
         began = time.monotonic()
         asked = specification_of(property_, graph.outputs)
-        if self._excluded(property_, asked, began + seconds / 2):
+        if self._excluded(property_, asked, began + _BOUNDS_SHARE * seconds):
             return Settled(Verdict.HOLDS, BY_BOUNDS, nodes=1, seconds=time.monotonic() - began)
         left = began + seconds - time.monotonic()
         found = decide(model, graph, asked, timeout=left, seed=seed)
