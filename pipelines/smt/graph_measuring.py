@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pipelines.smt import Smt
 
 METHOD = "bisection"
-_BOUNDS_SHARE = 0.8  # of a query's time, for zonotopes of attention: halving boxes proves nothing that they do not
+_BOUNDS_SHARE = 0.8  # of a query's time, for zonotopes of attention, which prove more of it than lines do
 _VERDICTS = {
     Answer.SAT: Verdict.VIOLATED, Answer.UNSAT: Verdict.HOLDS, Answer.UNKNOWN: Verdict.UNKNOWN,
     Answer.TIMEOUT: Verdict.TIMEOUT,
