@@ -31,6 +31,9 @@ def test_the_shipped_recipes_are_valid() -> None:
     stages = {"accuracy", "export", "quantize", "prune", "bounds", "smt", "swap-certificate"}
     for file in (RECIPES / "quickstart.yaml", RECIPES / "full.yaml"):
         assert {step.part.use for step in read_recipe(file).steps} == stages
+    transformers = read_recipe(RECIPES / "transformers.yaml")
+    assert [each.use for each in transformers.workloads] == ["digits-vit", "text-gpt"]
+    assert {step.part.use for step in transformers.steps} == stages | {"exact-prune"}
     study = read_recipe(RECIPES / "reluize.yaml")
     registered = {entry.name for entry in entries("variants")} - {"trained", "swapped", "given"}
     assert {part.use for part in study.variants} == registered | {"gelu", "relu", "prelu"}

@@ -57,7 +57,10 @@ def given_way(graph: Graph) -> dict[int, Pointwise]:
 
 
 def with_activations(graph: Graph, wanted: dict[int, Pointwise]) -> Graph:
-    """The graph with g(lambda x) * (1 / lambda) in the place of the numbered values."""
+    """The graph with other activations in the place of the numbered values.
+
+    Where lambda is no float32 number, g(lambda x) * (1 / lambda) is written out, which lines alone can bound.
+    """
     nodes, places = list[Node](), list[int]()
 
     def add(node: Node, operation: Operation, *sources: int) -> int:
@@ -70,7 +73,10 @@ def with_activations(graph: Graph, wanted: dict[int, Pointwise]) -> Graph:
         if at not in wanted or not isinstance(made, Pointwise) or made.hardness is None:
             places.append(add(node, made, *sources))
             continue
-        scale = made.hardness.double()
+        single, scale = made.hardness.float(), made.hardness.double()
+        if torch.equal(single.double(), scale):
+            places.append(add(node, replace(made, hardness=single), *sources))
+            continue
         for number, operation in enumerate((Product(), replace(made, hardness=None), Product())):
             if number != 1:
                 factor = scale if number == 0 else 1 / scale

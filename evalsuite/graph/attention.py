@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from evalsuite.graph.graph import Graph
 from evalsuite.graph.operations import Constant, MatMul, Product, Quotient, Softmax, Sum, Where
 
+MASKED = -1e30
+"""At most this much, added to a score or put in its place, is a mask: -inf, since float32 sees nothing of the score."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:

@@ -20,6 +20,7 @@ import torch
 from evalsuite.activations.relu6 import clip
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
+from evalsuite.graph.attention import MASKED
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.moving import Expand, Pad, Reshape
 from evalsuite.graph.owned import is_exact
@@ -29,7 +30,7 @@ from evalsuite.verification.graph import Convex
 from evalsuite.verification.nonlinear import convex
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, units
 from evalsuite.verification.scalar_lines import scalar_lines
-from evalsuite.verification.writing import MASKED, inexact
+from evalsuite.verification.writing import inexact
 from evalsuite.verification.zonotope import (
     Zonotope,
     as_wide,

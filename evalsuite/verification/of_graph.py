@@ -17,6 +17,7 @@ from torch.nn import functional
 from evalsuite.activations.relu6 import clip
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
+from evalsuite.graph.attention import MASKED
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.moving import Reshape, Transpose
 from evalsuite.graph.norms import with_norms
@@ -24,7 +25,7 @@ from evalsuite.graph.owned import is_exact
 from evalsuite.graph.patterns import recognised
 from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
-from evalsuite.verification.writing import MASKED, Known, Padded, Rule, Tensor, Writer, numbers
+from evalsuite.verification.writing import Known, Padded, Rule, Tensor, Writer, numbers
 
 # Entries of a matrix that stands for a pool or an interpolation.
 _MATRIX = 2**24
@@ -272,6 +273,9 @@ def _matmul(w: Writer, operation: typed.MatMul, x: Known, y: Known) -> Tensor:
         turned[-2:] = reversed(turned[-2:])
         order = Transpose(tuple(turned))
         return Tensor(w.moved(order, w.dense(w.moved(order, y), matrix)).value, shape)
+    if isinstance(x, Tensor) and isinstance(y, torch.Tensor):  # one matrix for each head, say
+        matrices = y.double()
+        return _as_matrix(w, lambda z: z @ matrices, x)
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or min(len(x.shape), len(y.shape)) < 2:
         w.refuse("no sound bounds of a product with a constant of such a shape")
     # Entry (..., row, column, k) is x[..., row, k] y[..., k, column].

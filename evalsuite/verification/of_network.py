@@ -52,6 +52,19 @@ def graph_of_network(network: Network) -> tuple[onnx.ModelProto, Graph]:
     return model, graph
 
 
+def graph_alone(network: Network) -> Graph:
+    """The graph without the model, which takes seconds to be exported: of what follows an embedding it is not needed.
+
+    Raises:
+        Unsupported: as for `graph_of_network`.
+    """
+    if not isinstance(network.module, Embedded):
+        return graph_of_network(network)[1]
+    graph = graph_of_typed(network.module.graph, network.module.graph.inputs[0])
+    _compare_module(graph, network)
+    return graph
+
+
 def zonotopes_of(network: Network) -> Callable[..., Zonotope] | None:
     """For a network with attention the function that bounds its outputs over one box by a zonotope; None of any other.
 

@@ -10,10 +10,13 @@ from functools import partial
 import torch
 
 from evalsuite.contract import Bench, Network, Property, Unsupported, property_at
+from evalsuite.graph.continued import continued
 from evalsuite.graph.embedded import Embedded, embedded
 from evalsuite.graph.graph import Graph
 from evalsuite.graph.operations import Operation
 from evalsuite.graph.reading import read
+from evalsuite.verification.graph import Graph as Bounded
+from evalsuite.verification.of_network import graph_alone
 
 _ANYWHERE = (-math.inf, math.inf)  # where an embedded token may lie
 # A sample's place, the position that is asked for, and what it is embedded to.
@@ -30,12 +33,23 @@ class Subject:
     network: Network
     properties: Callable[[float], list[Property]]
 
+    def graph(self) -> Bounded:
+        """The network's graph, compared with it; of embedded tokens without an ONNX file, which takes seconds."""
+        return graph_alone(self.network)
 
-def subjects(network: Network, bench: Bench, count: int) -> list[Subject]:
+
+def subjects(network: Network, bench: Bench, count: int, *, positions: int = 0) -> list[Subject]:
     """The network with the first `count` test samples that have a target; of tokens, what follows their embedding.
 
     Of tokens, samples of the same masks and positions share a subject, whose module is an `Embedded` one. Where each
     position has a target, the logits of the last position that has one are meant.
+
+    Args:
+        network: what is verified.
+        bench: its data.
+        count: how many samples.
+        positions: of tokens, how many positions are inputs: the last ones up to the one whose logits are meant, or up
+            to the last that the outputs depend on. What comes before them is the sample's: see `continued`. 0 for all.
 
     Raises:
         Unsupported: the network takes several real inputs, it cannot be read as a graph, not exactly one table is given
@@ -59,6 +73,11 @@ def subjects(network: Network, bench: Bench, count: int) -> list[Subject]:
             former, others = embedded(before, sample, vocabulary, position)
             if not torch.equal(others, vectors):  # of each sample: its tokens choose their own rows
                 raise Unsupported("the embedding changed after the swap: there is no one ball for both networks")
+        if positions:
+            stop = _behind(cut, vectors) if position is None else position + 1
+            start = max(0, stop - positions)
+            former = None if former is None else continued(former, vectors, start, stop)
+            cut, vectors = continued(cut, vectors, start, stop), vectors[:, start:stop]
         members = next((each[3] for each in found if _same(each[0], cut) and _same(each[1], former)), None)
         if members is None:
             unswapped = None if former is None else Embedded(former)
@@ -68,6 +87,16 @@ def subjects(network: Network, bench: Bench, count: int) -> list[Subject]:
             found.append((cut, former, made, members))
         members.append((place, position, vectors[0]))
     return [Subject(made, partial(_properties, bench, members)) for _, _, made, members in found]
+
+
+def _behind(cut: Graph, vectors: torch.Tensor) -> int:
+    """The position behind the last one that the outputs depend on: what a mask hides moves nothing."""
+    with torch.enable_grad():
+        outputs = cut(given := vectors.detach().double().requires_grad_())
+        weights = torch.rand(outputs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        (gradient,) = torch.autograd.grad(outputs, given, weights)
+    seen = gradient.abs().sum((0, 2)).nonzero().flatten().tolist()
+    return int(max(seen, default=vectors.shape[1] - 1)) + 1
 
 
 def _position(whole: Graph, bench: Bench, place: int) -> int | None:

@@ -12,6 +12,7 @@ import torch
 
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
+from evalsuite.graph.attention import MASKED
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.graph import Node as TypedNode
 from evalsuite.graph.moving import Expand, Pad, Positions, Reshape, Transpose
@@ -42,8 +43,6 @@ class Padded:
 
 Known = Tensor | torch.Tensor
 Rule = Callable[..., Tensor | Padded]
-MASKED = -1e30
-"""At most this much, added to a score or put in its place, is a mask: -inf, since float32 sees nothing of the score."""
 
 
 class Writer:

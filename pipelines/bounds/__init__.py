@@ -43,7 +43,9 @@ class Bounds:
     products and overlapping windows are bounded by operators of our own, by IBP and backward, not by forward bounds.
 
     Of a language model the balls are around the embedded tokens, in the embedding's units, and the logits are those of
-    the last position.
+    the last position. The ball moves `positions` of them, the others are the sample's, as in the literature (arXiv
+    2002.06622). By bounds of the graph a causal network takes these others as a decoder does, as the keys and values
+    that float32 computes; of any other network, and by auto_LiRPA, the whole network is bounded.
 
     Args:
         eps: the radii of the balls.
@@ -59,9 +61,11 @@ class Bounds:
         radius: the method, one of `methods`, by which certified radii are searched; "" for none.
         radius_steps: of the bisection; each halves the bracket.
         memory: in MiB, what one batch of bounds may take.
+        positions: of tokens, how many positions of the window are perturbed: the last ones up to that whose logits are
+            meant, or that the outputs depend on; 0 for all.
     """
 
-    version: ClassVar[str] = "6"
+    version: ClassVar[str] = "7"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True
@@ -79,6 +83,7 @@ class Bounds:
     radius: str = ""
     radius_steps: int = 6
     memory: int = 128
+    positions: int = 1
 
     def __post_init__(self) -> None:
         if not self.eps or not all(math.isfinite(each) and each >= 0 for each in self.eps):
@@ -93,7 +98,14 @@ class Bounds:
             raise ValueError(f"radius must be '' or one of methods {self.methods}, got {self.radius!r}")
         if not (math.isfinite(self.alpha_seconds) and self.alpha_seconds >= 0):
             raise ValueError(f"alpha_seconds must be finite and >= 0, got {self.alpha_seconds}")
-        for name, least in (("samples", 1), ("iterations", 1), ("restarts", 0), ("radius_steps", 1), ("memory", 1)):
+        for name, least in (
+            ("samples", 1),
+            ("iterations", 1),
+            ("restarts", 0),
+            ("radius_steps", 1),
+            ("memory", 1),
+            ("positions", 0),
+        ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
 

@@ -97,8 +97,12 @@ def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, 
         raise Unsupported(f"test sample {labels.tolist().index(IGNORED)} has no target: it is {IGNORED}, no class")
     if network.vocabulary is None:
         return network, Samples(inputs, labels, bench.data.domain, options.norm)
+    if options.positions and options.norm != "linf":
+        raise Unsupported(
+            f"norm {options.norm!r}: of some positions of tokens there are boxes alone; give positions: 0"
+        )
     subject, vectors = embedded(network, inputs)
-    return subject, Samples(vectors, labels, UNBOUNDED, options.norm)
+    return subject, Samples(vectors, labels, UNBOUNDED, options.norm, options.positions)
 
 
 class Certification:
@@ -112,7 +116,7 @@ class Certification:
     ) -> None:
         self._network, self._samples, self._options = network, samples, options
         self._propagation, self._pace, self._seed = propagation, pace, seed
-        self._rows = Rows(options.norm)
+        self._rows = Rows(options.norm, samples.positions)
         self._memory = Memory()
         self.broken: Broken = []
         self._points: Points = [None] * len(samples)

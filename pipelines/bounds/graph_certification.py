@@ -25,7 +25,6 @@ from evalsuite import (
     Subject,
     Unsupported,
     falsify,
-    graph_of_network,
     running,
     subjects,
     violated,
@@ -115,12 +114,12 @@ class GraphCertification:
         self._deadline = time.monotonic() + _SHARE * bench.time_limit if deadline is None else deadline
         self._bench, self._options, self._refusal = bench, options, refusal
         self._parts = list[_Part]()
-        for each in subjects(network, bench, options.samples):
+        for each in subjects(network, bench, options.samples, positions=options.positions):
             late = bool(self._parts) and time.monotonic() > self._deadline
-            graph = None if late else graph_of_network(each.network)[1]
+            graph = None if late else each.graph()
             attending = None if late or "crown" not in options.methods else zonotopes_of(each.network)
             self._parts.append(_Part(each, running(each.network), graph, attending))
-        self._rows = Rows(options.norm)
+        self._rows = Rows(options.norm, 0 if network.vocabulary is None else options.positions)
         self._broken: Broken = []
 
     def metrics(self) -> list[Metric]:

@@ -80,13 +80,14 @@ class Found:
 
 
 class Rows:
-    """Metrics of balls in one norm, which stands in the setting where it is not L-infinity."""
+    """Metrics of balls in one norm, which is told where it is not L-infinity, of `positions` of tokens."""
 
-    def __init__(self, norm: str) -> None:
-        self._norm: Setting = {} if norm == "linf" else {"norm": norm}
+    def __init__(self, norm: str, positions: int) -> None:
+        self._ball: Setting = {} if norm == "linf" else {"norm": norm}
+        self._ball.update({"positions": positions} if positions else {})
 
     def _setting(self, **setting: float | str) -> Setting:
-        return {**setting, **self._norm}
+        return {**setting, **self._ball}
 
     def clean(self, correct: torch.Tensor) -> Metric:
         """The accuracy on the samples that are certified."""

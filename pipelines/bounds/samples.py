@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -40,12 +40,14 @@ class Samples:
         labels: (samples,), int64.
         domain: the lowest and the highest value that an input may take.
         norm: of the balls.
+        positions: the last so many of (positions, width) are perturbed; 0 for all.
     """
 
     inputs: torch.Tensor
     labels: torch.Tensor
     domain: tuple[float, float]
     norm: Literal["linf", "l2"]
+    positions: int = 0
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -57,8 +59,19 @@ class Samples:
     def some(self, which: Sequence[int], eps: Sequence[float]) -> list[Property]:
         """Robustness of the samples `which`, each in a ball of its own radius."""
         return [
-            Property.robustness(
-                self.inputs[i], sample=i, label=int(self.labels[i]), eps=each, domain=self.domain, norm=self.norm
+            self._held(
+                Property.robustness(
+                    self.inputs[i], sample=i, label=int(self.labels[i]), eps=each, domain=self.domain, norm=self.norm
+                )
             )
             for i, each in zip(which, eps, strict=True)
         ]
+
+    def _held(self, ball: Property) -> Property:
+        """The ball of the perturbed positions: the others are what they are."""
+        if not self.positions:
+            return ball
+        ends = ball.lower.clone(), ball.upper.clone()
+        for end in ends:
+            end[: -self.positions] = self.inputs[ball.sample][: -self.positions]
+        return replace(ball, lower=ends[0], upper=ends[1])

@@ -33,7 +33,8 @@ class Smt:
     real arithmetic on the float32 weights, `violated` a float32 input that ONNX Runtime, and torch where there is a
     module, show; these queries end by the clock. A regression's property is that every output stays within the
     tolerance of its target. Of tokens, boxes are around what they are embedded to, in the embedding's units,
-    and what is run is what follows the embedding.
+    and what is run is what follows the embedding. The box moves `positions` of them, the others are the sample's; a
+    causal network takes these others as a decoder does, as the keys and values that float32 computes.
 
     Every other query ends by a count of its nodes, or of Z3's steps, that a usual machine reaches before
     `query_time_limit`: so the verdicts are the same everywhere. Where the clock ends one all the same, rows that rest
@@ -59,6 +60,8 @@ class Smt:
         same_class: whether to decide, too, if an integer network gives the float network's class throughout each box.
         max_neurons: networks with more activations are refused.
         max_inputs: networks with more inputs are refused.
+        positions: of tokens, how many positions of the window are perturbed: the last ones up to that whose logits are
+            meant, or that the outputs depend on; 0 for all.
     """
 
     version: ClassVar[str] = "7"
@@ -83,6 +86,7 @@ class Smt:
     same_class: bool = False
     max_neurons: int = 256
     max_inputs: int = 128
+    positions: int = 1
 
     def __post_init__(self) -> None:
         for name in ("eps", "steps"):
@@ -102,8 +106,8 @@ class Smt:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {getattr(self, name)!r}")
         if not 0 < self.distance_tolerance < math.inf:
             raise ValueError(f"distance_tolerance must be finite and > 0, got {self.distance_tolerance}")
-        for name in ("nodes", "samples", "distance_samples", "max_neurons", "max_inputs"):
-            if getattr(self, name) < (least := int(name != "nodes")):
+        for name in ("nodes", "samples", "distance_samples", "max_neurons", "max_inputs", "positions"):
+            if getattr(self, name) < (least := int(name not in ("nodes", "positions"))):
                 raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
     def run(self, network: Network, bench: Bench) -> Outcome:

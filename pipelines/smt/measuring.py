@@ -58,11 +58,12 @@ def _measured(options: Smt, method: Method, network: Network, bench: Bench) -> O
     proving = options.proofs and isinstance(method, Search)
     evidence = Evidence.of_module(bench.folder, network, method.limits.deadline) if proving else None
     metrics, found = list[Metric](), list[tuple[Property, torch.Tensor]]()
+    region = method.region if isinstance(method, Bisection) else {}
     for eps in options.eps:
         by_graph = method.properties(eps) if isinstance(method, Bisection) else None
         properties = by_graph or bench.properties(eps, options.samples)
         settled = _settled(method, evidence, network, properties, bench.seed)
-        asked, setting = [each.sample for each in properties], setting_of(eps, method.name)
+        asked, setting = [each.sample for each in properties], {**setting_of(eps, method.name), **region}
         metrics += rows(asked, settled, options.query_time_limit, setting, counted=bool(method.limits.budget))
         metrics += effort(settled, setting) if method.counts else []
         if options.proofs:

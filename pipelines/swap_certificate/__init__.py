@@ -20,7 +20,8 @@ class Certificate:
 
     Both networks are bounded as one graph, which follows what they differ by from layer to layer. Of tokens, balls are
     around what they are embedded to, in the embedding's units; where each position has logits, those of the last one
-    with a target are meant.
+    with a target are meant. The ball moves `positions` of them, the others are the sample's. A causal network takes
+    these others as a decoder does, as the keys and values that float32 computes, each network its own.
 
     Then lambda is set to each value of `hardness` in the network before the swap, and compared with ReLU of the same
     weights: how the certified and the observed disruption fall as lambda grows.
@@ -30,9 +31,11 @@ class Certificate:
         samples: how many test samples, at the network's own hardness.
         hardness: the lambdas of the sweep; may be empty.
         sweep_samples: how many test samples, in the sweep.
+        positions: of tokens, how many positions of the window are perturbed: the last ones up to that whose logits are
+            meant, or that the outputs depend on; 0 for all.
     """
 
-    version: ClassVar[str] = "4"
+    version: ClassVar[str] = "5"
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True
@@ -41,6 +44,7 @@ class Certificate:
     samples: int = 100
     hardness: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
     sweep_samples: int = 10
+    positions: int = 1
 
     def __post_init__(self) -> None:
         if not self.eps or not all(math.isfinite(each) and each >= 0 for each in self.eps):
@@ -51,9 +55,9 @@ class Certificate:
             raise ValueError(f"hardness must be finite lambdas > 0, got {self.hardness}")
         if len(set(self.hardness)) < len(self.hardness):
             raise ValueError(f"hardness must not repeat a lambda, got {self.hardness}")
-        for name in ("samples", "sweep_samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        for name, least in (("samples", 1), ("sweep_samples", 1), ("positions", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Certify the balls around the first test samples.
@@ -63,7 +67,7 @@ class Certificate:
         """
         from pipelines.swap_certificate.measuring import Measurement
 
-        work = Measurement(network, bench, max(self.samples, self.sweep_samples))
+        work = Measurement(network, bench, max(self.samples, self.sweep_samples), self.positions)
         metrics = [each for eps in self.eps for each in work.at(eps, self.samples)]
         metrics += [
             each

@@ -63,14 +63,14 @@ class _Part:
     swept: SwapBounds
 
 
-def _parts(network: Network, bench: Bench, count: int, deadline: float) -> list[_Part]:
+def _parts(network: Network, bench: Bench, count: int, positions: int, deadline: float) -> list[_Part]:
     """Of all samples that may be asked for. Raises Unsupported: nothing to swap, or an operation without bounds."""
 
     def check() -> None:
         if time.monotonic() > deadline:
             raise OutOfTime
 
-    return [_part(each, check) for each in subjects(network, bench, count)]
+    return [_part(each, check) for each in subjects(network, bench, count, positions=positions)]
 
 
 def _part(subject: Subject, check: Callable[[], None]) -> _Part:
@@ -91,12 +91,14 @@ class Measurement:
         network: what is measured.
         bench: its data.
         samples: how many test samples may be asked for at most.
+        positions: of tokens, how many are perturbed; 0 for all.
     """
 
-    def __init__(self, network: Network, bench: Bench, samples: int) -> None:
+    def __init__(self, network: Network, bench: Bench, samples: int, positions: int = 0) -> None:
         self._deadline = time.monotonic() + _SHARE * bench.time_limit
         self._bench = bench
-        self._parts = _parts(network, bench, samples, self._deadline)
+        self._parts = _parts(network, bench, samples, positions, self._deadline)
+        self._region: dict[str, float] = {"positions": positions} if positions and network.vocabulary else {}
         self._slowest = 0.0
 
     def _asked(self, eps: float, samples: int) -> list[tuple[_Part, list[Property]]]:
@@ -110,7 +112,7 @@ class Measurement:
         """All metrics of one radius, for the network as it is."""
         asked = self._asked(eps, samples)
         properties = [each for _, some in asked for each in some]
-        setting = {"eps": eps}
+        setting = {"eps": eps, **self._region}
         found = self._found([(part.bounds, some) for part, some in asked], None)
         if found is None:
             return _nothing(setting, _OF_A_RADIUS)
@@ -143,7 +145,7 @@ class Measurement:
         """Certified and observed disruption of one radius, with every lambda set to `hardness`."""
         asked = self._asked(eps, samples)
         properties = [each for _, some in asked for each in some]
-        setting = {"eps": eps, "hardness": hardness}
+        setting = {"eps": eps, **self._region, "hardness": hardness}
         found = self._found([(part.swept, some) for part, some in asked], hardness)
         if found is None:
             return _nothing(setting, _OF_A_HARDNESS)

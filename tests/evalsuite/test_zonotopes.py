@@ -225,3 +225,21 @@ def test_boxes_are_checked() -> None:
         zonotope_of(graph, zero + 1, zero)
     with pytest.raises(ValueError, match="NaN or infinite"):
         zonotope_of(graph, zero, zero + torch.inf)
+
+
+@torch.no_grad()
+def test_a_lambda_that_is_swept_needs_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    module, inputs = made("vit")
+    assert isinstance(inputs, torch.Tensor)
+    monkeypatch.setattr(swap, "_NARROW", 0)
+    monkeypatch.delattr(swap, "_certified")
+    bounds, center, found = SwapBounds(module, tuple(inputs.shape[1:])), inputs[:1].double(), []
+    for hardness in (1.0, 10.0, 320.0):
+        ours = bounds.certify(center - 2**-8, center + 2**-8, hardness=hardness)
+        moved = bounds.difference(_points(center, 2**-8, 300), hardness=hardness)
+        assert bool(((ours.difference_lower <= moved) & (moved <= ours.difference_upper)).all())
+        point = bounds.certify(center, center, hardness=hardness)
+        torch.testing.assert_close(point.difference_lower, bounds.difference(center, hardness=hardness))
+        found.append(float(point.disruption))
+    assert found[0] > found[1] > found[2]

@@ -127,11 +127,13 @@ def test_the_last_of_many_tokens_logits_takes_no_matrix(monkeypatch: pytest.Monk
     assert 1.0 in (found["crown"], found.get("graph-crown"))
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(("norm", "positions"), [("linf", 0), ("l2", 0), ("linf", 1)])
 @pytest.mark.parametrize("each", [False, True])
-def test_the_stage_certifies_balls_around_embedded_tokens(each: bool, norm: str) -> None:
+def test_the_stage_certifies_balls_around_embedded_tokens(each: bool, norm: str, positions: int) -> None:
     subject = language(Positioned(CLASSES, each=each))
-    stage = Bounds(eps=(1e-4, 10.0), samples=6, norm=norm, radius="crown", iterations=3)  # type: ignore[arg-type]
+    stage = Bounds(
+        eps=(1e-4, 10.0), samples=6, norm=norm, radius="crown", iterations=3, positions=positions  # type: ignore[arg-type]
+    )  # fmt: skip
     metrics = stage.run(subject, spoken(subject, 6, positions=each)).metrics
     found = {(row.name, row.setting.get("eps"), row.setting.get("method")): row.value for row in metrics
              if row.sample is None and "layer" not in row.setting}  # fmt: skip
@@ -144,12 +146,25 @@ def test_the_stage_certifies_balls_around_embedded_tokens(each: bool, norm: str)
     assert 1e-4 < radius < 10.0
     holding = [row for row in metrics if row.verdict is Verdict.HOLDS and row.setting["method"] == "crown"]
     assert [row.sample for row in holding] == list(range(6))
+    # Rows say what is moved.
+    told = {row.setting.get("positions", 0) for row in metrics if "eps" in row.setting}
+    assert told == {positions}
 
 
-def test_certified_tokens_hold_in_sampled_points() -> None:
+def test_euclidean_balls_are_of_all_positions() -> None:
+    subject = language(Positioned(CLASSES, each=True))
+    with pytest.raises(Unsupported, match="give positions: 0"):
+        Bounds(samples=2, norm="l2").run(subject, spoken(subject, 2, positions=True))
+    with pytest.raises(ValueError, match="positions must be >= 0, got -1"):
+        Bounds(positions=-1)
+
+
+@pytest.mark.parametrize("positions", [0, 1, 2])
+def test_certified_tokens_hold_in_sampled_points(positions: int) -> None:
     subject = language(Positioned(CLASSES, each=True))
     data = spoken(subject, 5, positions=True)
-    metrics = Bounds(eps=(0.05,), samples=5, methods=("crown",), radius="crown").run(subject, data).metrics
+    stage = Bounds(eps=(0.05,), samples=5, methods=("crown",), radius="crown", positions=positions)
+    metrics = stage.run(subject, data).metrics
     real, vectors = embedded(subject, data.data.test.inputs)
     radii = {row.sample: row.value for row in metrics if row.name == "certified_radius" and row.sample is not None}
     assert min(value for value in radii.values() if value is not None) > 0
@@ -158,6 +173,7 @@ def test_certified_tokens_hold_in_sampled_points() -> None:
         assert radius is not None
         offset = (2 * torch.rand(2000, POSITIONS, WIDTH) - 1) * radius * (1 - 1e-6)
         offset[::2] = offset[::2].sign() * radius * (1 - 1e-6)
+        offset[:, : POSITIONS - positions if positions else 0] = 0.0
         with torch.no_grad():
             said = real.module(vectors[sample] + offset).argmax(1)
         assert (said == data.data.test.targets[sample, -1]).all()
@@ -215,7 +231,7 @@ class Attending(nn.Module):
 
 def test_a_mask_is_each_samples_own() -> None:
     subject, bench = masked(4)
-    metrics = Bounds(samples=4, eps=(2.0**-8, 4.0), methods=("crown",)).run(subject, bench).metrics
+    metrics = Bounds(samples=4, eps=(2.0**-8, 4.0), methods=("crown",), positions=0).run(subject, bench).metrics
     said = {
         (each.sample, each.setting["eps"]): each.verdict for each in metrics
         if each.setting.get("method") == "graph-crown" and each.sample is not None
@@ -231,14 +247,33 @@ def test_a_mask_is_each_samples_own() -> None:
     assert Verdict.HOLDS in said.values()
 
 
-@pytest.mark.slow
-def test_a_gpt_is_bounded_as_long_as_there_is_time() -> None:
+def text_gpt() -> tuple[Network, Data]:
     workload = load("workloads", "text-gpt").target()
     subject = Network("text-gpt", workload.build(lambda _: nn.GELU()).eval(), (64,), 256, vocabulary=256)
     tokens = torch.randint(256, (2, 64))
-    split = Split(tokens, tokens)
-    data = Data(split, split, split, split, (0.0, 255.0), 256, "n", 256)
-    metrics = Bounds(samples=2).run(subject, Bench(data, 0, Path(), 1.0, lambda *_, **__: None)).metrics
+    with torch.no_grad():
+        split = Split(tokens, subject.module(tokens).argmax(-1))
+    return subject, Data(split, split, split, split, (0.0, 255.0), 256, "n", 256)
+
+
+@pytest.mark.slow
+def test_the_last_position_of_a_gpt_is_bounded() -> None:
+    subject, data = text_gpt()
+    stage = Bounds(samples=2, eps=(2.0**-13, 0.25), methods=("crown",))
+    metrics = stage.run(subject, Bench(data, 0, Path(), 600.0, lambda *_, **__: None)).metrics
+    said = {(each.sample, each.setting["eps"]): each.verdict for each in metrics
+            if each.setting.get("method") == "graph-zonotope" and each.sample is not None}  # fmt: skip
+    assert {said[sample, 2.0**-13] for sample in range(2)} == {Verdict.HOLDS}
+    assert {said[sample, 0.25] for sample in range(2)} == {Verdict.UNKNOWN}
+    (attacked,) = (each.value for each in metrics if each.name == "pgd_accuracy" and each.setting["eps"] == 0.25)
+    assert attacked == 0.0
+
+
+@pytest.mark.slow
+def test_a_gpt_is_bounded_as_long_as_there_is_time() -> None:
+    subject, data = text_gpt()
+    tokens = data.test.inputs[torch.arange(2)]
+    metrics = Bounds(samples=2, positions=0).run(subject, Bench(data, 0, Path(), 1.0, lambda *_, **__: None)).metrics
     assert {each.verdict for each in metrics if each.setting.get("method") == "graph-crown"} >= {Verdict.TIMEOUT}
     assert any("LayerNorm" in each.reason for each in metrics if each.setting.get("method") == "crown")
     real, vectors = embedded(subject, tokens)

@@ -18,6 +18,10 @@ class ExactPrune:
     always-on ReLUs of a linear layer whose rows depend linearly on others' (arXiv 2001.00218, 2102.07804). What they
     contributed moves into the next layer. Off and merged units are a matter of ReLU; all others of any activation.
 
+    In networks that are no chain of layers, as transformers, the hidden units are those of an activation between two
+    linear layers. What a LayerNorm in front of them gives lies in a ball, whatever the network is given, pictures or
+    tokens: off and merged units are proven for all of it.
+
     Training with soft-thresholded incoming weights before the removal makes more of them. The control arm is the same
     number of epochs with `proximal` 0.
 
@@ -29,9 +33,10 @@ class ExactPrune:
         max_neurons: no question whose answer depends on more hidden units than that is put to the solver.
     """
 
-    version: ClassVar[str] = "3"
+    version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "z3-solver")
     takes_any_task: ClassVar[bool] = True
+    takes_tokens: ClassVar[bool] = True
     proximal: float = 0.0
     epochs: int = 0
     query_time_limit: float = 2.0

@@ -38,6 +38,7 @@ class Hidden:
         consumer: of the Linear or Conv that reads them.
         shape: of the activation, (units,) or (channels, *positions).
         plain: whether a unit reaches the consumer through the same map as every other unit.
+        norm: of the LayerNorm whose outputs the producer takes; "" where that is not known.
     """
 
     index: int
@@ -49,6 +50,7 @@ class Hidden:
     consumer: str
     shape: tuple[int, ...]
     plain: bool
+    norm: str = ""
 
     @property
     def units(self) -> int:
@@ -58,11 +60,15 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The hidden layers whose units can be removed, the others by path with the reason, and the number of all units."""
+    """The hidden layers whose units can be removed, the others by path with the reason, and the number of all units.
+
+    `chain`: whether they are those of a chain of layers.
+    """
 
     hidden: list[Hidden]
     kept_whole: dict[str, str]
     units: int
+    chain: bool = True
 
 
 @dataclass(frozen=True, slots=True)

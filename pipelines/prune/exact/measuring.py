@@ -8,6 +8,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,14 +26,13 @@ from evalsuite import (
     fold_hardness,
     in_layers,
     pieces,
-    preactivation_bounds,
     scores,
     worsening,
 )
+from pipelines.prune.exact.behind_norms import read_behind_norms
 from pipelines.prune.exact.kinds import Kind
-from pipelines.prune.exact.layers import read_layers
 from pipelines.prune.exact.proofs import NOTHING_REMOVED, Proof, Prover, difference_bound
-from pipelines.prune.exact.removing import Removed, remove_all
+from pipelines.prune.exact.removing import Read, Removed, read_chain, remove_all
 from pipelines.prune.exact.training import train
 from pipelines.prune.size import size_metrics
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _TOLERANCE = 1e-6
 _RANDOM = 256
 _BATCH = 512  # samples at a time: bounds the memory
+_TOKENS = 64  # the same of texts, which have outputs for each token
 # The part of the job's time after which no question is put to the solver any more.
 _SOLVING_SHARE = 0.6
 _VERDICTS = (Verdict.HOLDS, Verdict.VIOLATED, Verdict.TIMEOUT, Verdict.UNSUPPORTED)
@@ -51,9 +52,10 @@ _VERDICTS = (Verdict.HOLDS, Verdict.VIOLATED, Verdict.TIMEOUT, Verdict.UNSUPPORT
 def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
     """See `ExactPrune.run`. Raises Unsupported where float32 parameters cannot hold what moves into the next layer."""
     deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
-    given = fold_hardness(in_layers(network.module, network.input_shape), network.example(2))
-    original = _trained(options, given, bench)
-    removed = remove_all(original, network.input_shape, bench.data.domain)
+    module, read = _reader(network, bench)
+    given = fold_hardness(module, network.example(2))
+    original = _trained(options, given, bench, read)
+    removed = remove_all(original, network.input_shape, bench.data.domain, read)
     error, size = _compare(original, removed.module, _inputs(bench))
     tolerance = _TOLERANCE * max(1.0, size)
     if not error <= tolerance:
@@ -81,15 +83,30 @@ def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
     return Outcome(metrics, {"units": path}, dataclasses.replace(network, module=removed.module, unswapped=None))
 
 
-def _trained(options: ExactPrune, given: nn.Module, bench: Bench) -> nn.Module:
+def _reader(network: Network, bench: Bench) -> tuple[nn.Module, Read]:
+    """The network as it is read, and what reads it: as a chain of layers, or else what stands behind norms."""
+    refusal = "tokens are no inputs of a chain of layers"
+    if network.vocabulary is None:
+        try:
+            chain = in_layers(network.module, network.input_shape)
+            return chain, partial(read_chain, input_shape=network.input_shape, domain=bench.data.domain)
+        except Unsupported as error:
+            refusal = str(error)
+    read = partial(read_behind_norms, example=network.example(2))
+    try:
+        read(network.module)
+    except Unsupported as error:
+        raise Unsupported(f"{refusal}; nor is it read behind norms: {error}") from error
+    return network.module, read
+
+
+def _trained(options: ExactPrune, given: nn.Module, bench: Bench, read: Read) -> nn.Module:
     """`given` itself, or a copy trained for the budget."""
     if not options.epochs:
         return given
-    shape, domain = bench.data.input_shape, bench.data.domain
-    # A network that cannot be bounded is refused before it is trained.
-    preactivation_bounds(given, *(torch.full((1, *shape), end) for end in domain))
+    layers, _ = read(given)  # a network that cannot be bounded is refused before it is trained
     trained = copy.deepcopy(given)
-    train(trained, read_layers(given, shape), bench.fine_tune, epochs=options.epochs, proximal=options.proximal)
+    train(trained, layers, bench.fine_tune, epochs=options.epochs, proximal=options.proximal)
     return trained
 
 
@@ -102,10 +119,14 @@ def _check(removed: Removed, proofs: list[Proof]) -> None:
 
 
 def _inputs(bench: Bench) -> Iterator[torch.Tensor]:
-    """Test inputs, then corners and random points of the domain, in batches: float64."""
+    """Test inputs, then corners and random points of the domain, in batches: float64; or tokens, also random ones."""
     low, high = bench.data.domain
     shape = bench.data.input_shape
     generator = torch.Generator().manual_seed(bench.seed)
+    if bench.data.vocabulary is not None:
+        yield from pieces(bench.data.test.inputs, _TOKENS)
+        yield torch.randint(bench.data.vocabulary, (_TOKENS, *shape), generator=generator)
+        return
     points = torch.rand(2 * _RANDOM, *shape, generator=generator, dtype=torch.float64)
     points[:_RANDOM] = points[:_RANDOM].round()
     points[0], points[1] = 0.0, 1.0
@@ -157,6 +178,8 @@ def _equality(method: str, proof: Proof) -> Metric:
 def _proven(original: nn.Module, removed: Removed, bench: Bench, tolerance: float) -> list[Metric]:
     """The proven bound of any logit's change over the domain, and whether it is within the tolerance."""
     try:
+        if removed.claims and not removed.layers.chain:
+            raise Unsupported("units are proven one by one; bounds of such a network over all its inputs say nothing")
         bound = difference_bound(original, removed, bench.data.input_shape, bench.data.domain)
     except Unsupported as reason:
         row = Metric("equality_bound", None, "logit", Direction.LOWER, reason=str(reason))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from evalsuite import Unsupported, Verdict, certify_swap
+from pipelines.prune.exact.behind_norms import never_positive
 from pipelines.prune.exact.exact_values import Affine, Interval, fractions, read_affine
 from pipelines.prune.exact.kinds import Kind
 from pipelines.prune.exact.layers import norm, weighted
@@ -58,6 +59,11 @@ class Prover:
         if seconds <= 0:
             return Proof(Verdict.TIMEOUT, "the job's time limit is near")
         kind = claim.removal.kind
+        if kind is Kind.OFF and claim.hidden.norm:
+            norm, layer = (claim.module.get_submodule(path) for path in (claim.hidden.norm, claim.hidden.producer))
+            assert isinstance(norm, nn.LayerNorm)
+            assert isinstance(layer, nn.Linear)
+            return Proof(Verdict.HOLDS if never_positive(norm, layer, claim.removal.unit) else Verdict.VIOLATED)
         if kind is Kind.OFF:
             return self._signs(claim, [claim.removal.unit], seconds, on=False)
         if kind is not Kind.MERGED:

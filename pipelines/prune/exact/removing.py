@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import nn
 
-from evalsuite import Unsupported, preactivation_bounds
+from evalsuite import UnitBounds, Unsupported, preactivation_bounds
 from pipelines.prune.exact.kinds import Removal, removals
 from pipelines.prune.exact.layers import Hidden, Layers, read_layers
 from pipelines.prune.exact.surgery import foldable, remove
+
+Read = Callable[[nn.Module], tuple[Layers, list[UnitBounds]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +56,43 @@ class Removed:
     unfolded: int = 0
 
 
-def remove_all(module: nn.Module, input_shape: tuple[int, ...], domain: tuple[float, float]) -> Removed:
-    """A copy of `module` without the units that provably do nothing for any input in `domain`.
+def read_chain(
+    module: nn.Module, input_shape: tuple[int, ...], domain: tuple[float, float]
+) -> tuple[Layers, list[UnitBounds]]:
+    """The hidden layers of an nn.Sequential, and bounds of what each activation takes, for any input in `domain`.
 
     Raises:
         Unsupported: a layer or an activation without sound bounds, or shared parameters.
     """
     lower, upper = (torch.full((1, *input_shape), end, dtype=torch.float64) for end in domain)
+    bounds = preactivation_bounds(module, lower, upper)
+    present = read_layers(module, input_shape)
+    if any(each.index >= len(bounds) or bounds[each.index].path != each.activation for each in present.hidden):
+        raise Unsupported("its activations are not the layers in a row whose inputs are bounded")
+    return present, bounds
+
+
+def remove_all(
+    module: nn.Module, input_shape: tuple[int, ...], domain: tuple[float, float], read: Read | None = None
+) -> Removed:
+    """A copy of `module` without the units that provably do nothing for any input in `domain`.
+
+    Args:
+        module: a chain of layers, or what `read` reads.
+        input_shape: of one input.
+        domain: of every input.
+        read: gives the hidden layers and bounds of what their activations take; by default of a chain.
+
+    Raises:
+        Unsupported: a layer or an activation without sound bounds, or shared parameters.
+    """
+    read = read or partial(read_chain, input_shape=input_shape, domain=domain)
     narrowed = copy.deepcopy(module).eval()
     layers: Layers | None = None
     kept: dict[str, list[int]] = {}
     claims: list[Claim] = []
     while True:
-        bounds = preactivation_bounds(narrowed, lower, upper)
-        present = read_layers(narrowed, input_shape)
-        if any(each.index >= len(bounds) or bounds[each.index].path != each.activation for each in present.hidden):
-            raise Unsupported("its activations are not the layers in a row whose inputs are bounded")
+        present, bounds = read(narrowed)
         layers = layers or present
         kept = kept or {each.producer: list(range(each.units)) for each in present.hidden}
         exact = copy.deepcopy(narrowed).double()

@@ -1,0 +1,121 @@
+"""Hidden layers behind a norm, as in transformers: two linear layers with an activation between, in any network.
+
+What a LayerNorm gives before its weight lies in a ball, whatever it is given: d entries whose sum is 0, and whose
+squares sum up to less than d. So what a linear layer makes of it has bounds in closed form, by Cauchy and Schwarz, that
+hold for every input of the network: of text as of pictures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from math import inf
+
+import torch
+from torch import fx, nn
+
+from evalsuite import RELU, Inputs, UnitBounds, Unsupported, census, in_modules
+from pipelines.prune.exact.exact_values import fractions
+from pipelines.prune.exact.layers import Hidden, Layers
+
+_ROUNDED = 64 * torch.finfo(torch.float64).eps
+
+
+def read_behind_norms(module: nn.Module, example: Inputs) -> tuple[Layers, list[UnitBounds]]:
+    """The hidden layers of a network that is no chain, and bounds of what activations take: infinite without a norm.
+
+    Raises:
+        Unsupported: the network cannot be read, or no activation stands between two linear layers.
+    """
+    nodes = [node for node in in_modules(module, example).graph.nodes if node.op == "call_module"]
+    times = Counter(str(node.target) for node in nodes)
+    relu = {each.path: each.traits.name == RELU.name for each in census(module)}
+    hidden, bounds, kept_whole = list[Hidden](), list[UnitBounds](), dict[str, str]()
+    for node in nodes:
+        path = str(node.target)
+        if path not in relu:
+            continue
+        found = _around(module, node, times)
+        if isinstance(found, str):
+            kept_whole[path] = found
+            continue
+        (producer, layer), consumer = found
+        norm = _norm_before(module, producer)
+        name, reached = ("", _anything(layer)) if norm is None else (norm[0], _reached(norm[1], layer))
+        shape, place = (layer.out_features,), (str(producer.target), str(consumer.target))
+        hidden.append(Hidden(len(bounds), place[0], (), path, relu[path], (), place[1], shape, plain=True, norm=name))
+        bounds.append(UnitBounds(path, *reached))
+    if not hidden:
+        raise Unsupported("no activation stands between two linear layers alone: no units to remove")
+    return Layers(hidden, kept_whole, sum(each.units for each in hidden), chain=False), bounds
+
+
+def _linear(module: nn.Module, node: object) -> nn.Linear | None:
+    layer = _layer(module, node)
+    return layer if type(layer) is nn.Linear else None
+
+
+def _layer(module: nn.Module, node: object) -> nn.Module | None:
+    """The network's own module that a node applies; None where it is none."""
+    if not isinstance(node, fx.Node) or node.op != "call_module":
+        return None
+    return dict(module.named_modules()).get(str(node.target))
+
+
+def _around(module: nn.Module, node: fx.Node, times: Counter[str]) -> tuple[tuple[fx.Node, nn.Linear], fx.Node] | str:
+    """The linear layer before an activation, and the one behind it, or why its units stay."""
+    before, after = node.args[0], next(iter(node.users))
+    producer, consumer = _linear(module, before), _linear(module, after)
+    layer = module.get_submodule(str(node.target))
+    if any(each.numel() > 1 for each in [*layer.parameters(), *layer.buffers()]):
+        return "its activation has parameters per channel"
+    if not isinstance(before, fx.Node) or producer is None or consumer is None:
+        return "it does not stand between two linear layers"
+    if len(before.users) > 1 or len(node.users) > 1:
+        return "something else takes its units too"
+    if any(times[str(each.target)] > 1 for each in (before, node, after)):
+        return "its layers are applied more than once"
+    owned = [id(value) for each in module.modules() for value in each._parameters.values()]
+    if any(owned.count(id(value)) > 1 for each in (producer, consumer) for value in each.parameters()):
+        return "its layers share parameters with others"
+    return (before, producer), after
+
+
+def _norm_before(module: nn.Module, linear: fx.Node) -> tuple[str, nn.LayerNorm] | None:
+    """The LayerNorm of single vectors that a linear layer takes the output of, and its path."""
+    node = linear.args[0]
+    norm = _layer(module, node)
+    if not isinstance(node, fx.Node) or type(norm) is not nn.LayerNorm:
+        return None
+    return (str(node.target), norm) if len(norm.normalized_shape) == 1 and norm.eps > 0 else None
+
+
+def _anything(linear: nn.Linear) -> list[torch.Tensor]:
+    return [torch.full((1, linear.out_features), end, dtype=torch.float64) for end in (-inf, inf)]
+
+
+def _reached(norm: nn.LayerNorm, linear: nn.Linear) -> list[torch.Tensor]:
+    """What a linear layer makes of a norm's outputs at the least and at the most, each (1, units), rounded outward."""
+    weight = linear.weight.detach().double()
+    scale = torch.ones(weight.shape[1]).double() if norm.weight is None else norm.weight.detach().double()
+    shift = torch.zeros(weight.shape[1]).double() if norm.bias is None else norm.bias.detach().double()
+    offset = torch.zeros(len(weight)).double() if linear.bias is None else linear.bias.detach().double()
+    scaled = weight * scale
+    away = (scaled - scaled.mean(1, keepdim=True)).norm(dim=1) * weight.shape[1] ** 0.5
+    middle = weight @ shift + offset
+    size = scaled.norm(dim=1) * weight.shape[1] + weight.abs() @ shift.abs() + offset.abs()
+    lost = _ROUNDED * weight.shape[1] * size
+    return [(middle - away - lost)[None], (middle + away + lost)[None]]
+
+
+def never_positive(norm: nn.LayerNorm, linear: nn.Linear, unit: int) -> bool:
+    """Whether a unit of the linear layer is at most 0 for whatever the norm is given, in exact arithmetic."""
+    weight = fractions(linear.weight.detach()[unit])
+    count = len(weight)
+    scale = [Fraction(1)] * count if norm.weight is None else fractions(norm.weight.detach())
+    shift = [Fraction(0)] * count if norm.bias is None else fractions(norm.bias.detach())
+    middle = sum((a * b for a, b in zip(weight, shift, strict=True)), Fraction(0))
+    middle += Fraction(0) if linear.bias is None else fractions(linear.bias.detach())[unit]
+    scaled = [a * b for a, b in zip(weight, scale, strict=True)]
+    mean = sum(scaled, Fraction(0)) / count
+    return middle <= 0 and count * sum((each - mean) ** 2 for each in scaled) <= middle**2
