@@ -19,6 +19,7 @@ import torch
 import typer
 from pyarrow import parquet
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
 import evalsuite
 from docs.making.names import EXAMPLE, FIRST, TOPICS, docstring, public, section
@@ -310,6 +311,17 @@ def test_the_page_of_public_names_lists_each_once_and_few_to_begin_with() -> Non
 def test_the_examples_of_public_names_run(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reports").symlink_to(ROOT / "reports")
+    start = subprocess.run
+
+    def here(words: list[str], **options: Any) -> Any:
+        """A command of evalsuite in this process, which has the libraries loaded."""
+        if words[1:3] != ["-m", "evalsuite"]:
+            return start(words, **options)
+        done = CliRunner().invoke(app, words[3:])
+        assert done.exit_code == 0, done.output
+        return done
+
+    monkeypatch.setattr(subprocess, "run", here)
     exec(compile(text, "docs/reference.md", "exec", dont_inherit=True), {"__name__": "__main__"})
 
 
