@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from evalsuite.contract import Bench, Data, Network
     from evalsuite.workloads import Workload
 
-    MakeNetwork = Callable[..., Network]
-    MakeBench = Callable[..., Bench]
-
+MakeNetwork = Callable[..., "Network"]
+MakeBench = Callable[..., "Bench"]
 _LONG = 1000.0  # seconds that a test of several minutes may take
 
 
