@@ -44,10 +44,9 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _as_quick_as_can_be() -> None:
+def _one_thread() -> None:
     import torch
 
-    os.fsync = lambda _: None  # the tests outlive no loss of power
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
 
