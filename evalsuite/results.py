@@ -309,11 +309,13 @@ def _shared(batches: Iterable[pa.Array]) -> list[dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
     for structs in batches:
-        codes = np.zeros(len(structs), np.int64)
+        codes, most = np.zeros(len(structs), np.int64), 1  # each code is less than `most`
         for column in structs.flatten() if pa.types.is_struct(structs.type) else []:
             found = pc.dictionary_encode(column, null_encoding="encode")
-            codes = codes * max(1, len(found.dictionary)) + found.indices.to_numpy()
-            codes = np.unique(codes, return_inverse=True)[1]  # So that it never overflows.
+            values = max(1, len(found.dictionary))
+            if most * values > 2**62:
+                codes, most = np.unique(codes, return_inverse=True)[1], len(structs)
+            codes, most = codes * values + found.indices.to_numpy(), most * values
         _, first, places = np.unique(codes, return_index=True, return_inverse=True)
         plain = structs.take(pa.array(first)).to_pylist()
         given = [{key: value for key, value in (each or {}).items() if value is not None} for each in plain]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import fcntl
+import gc
 import os
 import subprocess
 import sys
@@ -13,20 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-from evalsuite.contract import Bench, Data, Network
-from evalsuite.plugins import load
-from evalsuite.run.making import make_bench, make_network
-from evalsuite.variants import standing
-from evalsuite.workloads import Workload
-
+# The process that hands out the tests reads this file too, and the others begin after it: it imports nothing heavy.
 if TYPE_CHECKING:
     from workshop import Workshop
 
+    from evalsuite.contract import Bench, Data, Network
+    from evalsuite.workloads import Workload
+
+MakeNetwork = Callable[..., "Network"]
+MakeBench = Callable[..., "Bench"]
 _LONG = 1000.0  # seconds that a test of several minutes may take
-MakeNetwork = Callable[..., Network]
-MakeBench = Callable[..., Bench]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,16 +35,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return float(marker.args[0]) if marker is not None and marker.args else 0.0
 
     items.sort(key=lambda item: -limit(item) if limit(item) >= _LONG else 0.0)
+    # What libraries keep is of a million objects: looking through it for garbage took a fifteenth of the tests' time.
+    gc.set_threshold(5000, 20, 100)
+
+
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # pytest looks through all objects three times before it ends
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
+    import torch
+
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
 
 
 @cache
 def _data(name: str) -> Data:
+    from evalsuite.plugins import load
+
     try:
         return load("workloads", name).target().data()  # type: ignore[no-any-return]
     except FileNotFoundError as error:  # data that no package brings, on a machine that has not got them
@@ -54,11 +62,16 @@ def _data(name: str) -> Data:
 
 
 def _workload(name: str, epochs: int) -> tuple[Workload, Data]:
+    from evalsuite.plugins import load
+
     workload: Workload = load("workloads", name).target(epochs=epochs)
     return workload, _data(name)
 
 
 def _trained(workload_name: str, variant: str, seed: int, epochs: int, networks: MakeNetwork) -> Network:
+    from evalsuite.run.making import make_network
+    from evalsuite.variants import standing
+
     workload, data = _workload(workload_name, epochs)
     treatment = standing(variant)
     base = networks(workload_name, treatment.base, seed, epochs).module if treatment.base else None
@@ -69,6 +82,8 @@ def _trained(workload_name: str, variant: str, seed: int, epochs: int, networks:
 @pytest.fixture(scope="session")
 def network(tmp_path_factory: pytest.TempPathFactory) -> MakeNetwork:
     """network("digits-mlp", "annealed", seed=0, epochs=10): a trained Network, made once, by one process for all."""
+    import torch
+
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "networks"
     folder.mkdir(exist_ok=True)
@@ -96,6 +111,8 @@ def bench(tmp_path: Path) -> MakeBench:
     """bench("digits-mlp"): its Bench, with an empty folder."""
 
     def make(workload: str, seed: int = 0, epochs: int = 10, time_limit: float = 60.0) -> Bench:
+        from evalsuite.run.making import make_bench
+
         made, data = _workload(workload, epochs)
         return make_bench(made, data, seed=seed, folder=tmp_path / "artefacts", time_limit=time_limit)
 

@@ -21,6 +21,7 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 # GELU's values move by up to 0.23 times a relative change of its constant, and by 2e-4 between its two forms.
 TOLERANCE = 2e-7
 _SMALLEST, _LARGEST = 1.0, 64.0
+_POINT = torch.tensor([0.25, -0.25], dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,10 @@ def recognise(function: Function) -> Recognised | None:
     for traits in rows:
         if _agree(values, traits.value(grid), grid):
             return Recognised(traits)
+    ends = _values(function, _POINT)
     for traits in sorted(rows, key=lambda each: -each.relu_distance):
-        if traits.hardens_to == "relu" and math.isfinite(traits.relu_distance):
-            hardness = _hardness(function, traits)
+        if ends is not None and traits.hardens_to == "relu" and math.isfinite(traits.relu_distance):
+            hardness = _hardness(float(ends.sum()), traits)
             if hardness is not None and _agree(values, traits.value(hardness * grid) / hardness, grid):
                 return Recognised(traits, hardness)
     return None
@@ -118,17 +120,20 @@ def _agree(values: torch.Tensor, expected: torch.Tensor, points: torch.Tensor) -
     return bool(((values - expected).abs() <= TOLERANCE * points.abs().clamp(min=1)).all())
 
 
-def _hardness(function: Function, traits: Activation) -> float | None:
-    """lambda from the even part, g(lambda x) / lambda + g(-lambda x) / lambda, which grows with it, by bisection."""
-    point = torch.tensor([0.25, -0.25], dtype=torch.float64)
-    values = _values(function, point)
-    if values is None:
+def _hardness(even: float, traits: Activation) -> float | None:
+    """lambda from the even part, which grows with it, by bisection; None: it is that of no lambda in [1, 64]."""
+    low, high = _SMALLEST, _LARGEST
+    if not _even(traits, low) - 2 * TOLERANCE <= even <= _even(traits, high) + 2 * TOLERANCE:
         return None
-    even, low, high = float(values.sum()), _SMALLEST, _LARGEST
     for _ in range(60):
         middle = math.sqrt(low * high)
-        if float((traits.value(middle * point) / middle).sum()) < even:
+        if _even(traits, middle) < even:
             low = middle
         else:
             high = middle
     return low
+
+
+def _even(traits: Activation, hardness: float) -> float:
+    """g(lambda x) / lambda + g(-lambda x) / lambda at x = 1/4."""
+    return float((traits.value(hardness * _POINT) / hardness).sum())

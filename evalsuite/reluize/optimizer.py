@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.activations.census import census
 from evalsuite.activations.hardenable import Hardenable
+from evalsuite.activations.recognition import known
 from evalsuite.plugins import did_you_mean
 
 HARDNESS_STEP = 9.0  # c of arXiv 2603.21991, found there by grid search together with t = 0.1.
@@ -133,7 +133,10 @@ def predicted_lambda_step(
 
 
 def _learnt_by_activations(module: nn.Module) -> list[nn.Parameter]:
-    return [getattr(each.module, name) for each in census(module) for name in each.traits.parameters]
+    """By their types alone: what is known by its values has no parameters."""
+    rows = [each for each in known() if each.parameters]
+    found = [(layer, row) for layer in module.modules() for row in rows if row.matches(layer)]
+    return [getattr(layer, name) for layer, row in found for name in row.parameters]
 
 
 def _hardenables(module: nn.Module) -> list[Hardenable]:

@@ -242,34 +242,28 @@ def test_what_differs_besides_is_warned_of(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("broken", ["before", "after"])
-def test_what_cannot_be_compared_is_told_in_one_message(tmp_path: Path, broken: str) -> None:
-    before, after = two(tmp_path, rows_of("integer_accuracy", FIRST), rows_of("integer_accuracy", FIRST))
-    (tmp_path / broken / "results.parquet").write_bytes(b"nonsense")
-    done = call("compare", before, after, "--out", tmp_path / "out")
+@pytest.mark.parametrize(
+    ("broken", "variant", "out", "told"),
+    [
+        ("before", "relu", "out", "before/results.parquet: cannot be read"),
+        ("after", "relu", "out", "after/results.parquet: cannot be read"),
+        ("", "relu", "before", "before: is a run's folder, whose report would be overwritten; name another with --out"),
+        ("", "silu", "out", "have no network in common: before has w/relu and after has w/silu; compare runs of the"
+                            " same recipe"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_told_in_one_message(
+    tmp_path: Path, broken: str, variant: str, out: str, told: str
+) -> None:
+    runs = two(tmp_path, rows_of("m", FIRST), rows_of("m", FIRST, variant=variant))
+    if broken:
+        (tmp_path / broken / "results.parquet").write_bytes(b"nonsense")
+    done = call("compare", *runs, "--out", tmp_path / out)
     assert done.exit_code == 2
-    assert f"{tmp_path / broken / 'results.parquet'}: cannot be read" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_runs_own_report_is_not_overwritten(tmp_path: Path) -> None:
-    before, after = two(tmp_path, rows_of("m", FIRST), rows_of("m", FIRST))
-    done = call("compare", before, after, "--out", before)
-    assert done.exit_code == 2
-    assert f"{before}: is a run's folder, whose report would be overwritten; name another with --out" in done.stderr
-    assert not (before / "report.html").exists()
+    assert told in done.stderr
+    assert not (tmp_path / out / "report.html").exists()
 
 
 def test_seeds_that_one_run_lacks_are_told() -> None:
     assert line(shifted(-0.03)[:3]).text.endswith("], 3 of 5 seeds")
     assert line(shifted(-0.03)).text.endswith("]")
-
-
-def test_runs_without_a_common_network_are_refused(tmp_path: Path) -> None:
-    before, after = two(tmp_path, rows_of("m", FIRST), rows_of("m", FIRST, variant="silu"))
-    done = call("compare", before, after)
-    assert done.exit_code == 2
-    assert (
-        "have no network in common: before has w/relu and after has w/silu; compare runs of the same recipe"
-        in done.stderr
-    )

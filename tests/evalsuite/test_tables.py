@@ -7,7 +7,9 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from report_workshop import CRASH, NO_ERF, frame_of, job, sample_rows, write_run
 
@@ -16,7 +18,7 @@ from evalsuite.report.comparison import comparison
 from evalsuite.report.grids import csv_text
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.tables import failures, text_lines
-from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from evalsuite.results import Row, Status, _shared, failure_row, read_results, row_of
 from evalsuite.verification.report.verdicts import contradictions, verdict_table
 
 Cell = pd.Series
@@ -259,3 +261,11 @@ def test_equal_texts_and_options_of_a_frame_are_one_object(tmp_path: Path) -> No
     assert len({id(each) for each in frame["options"]}) == 3
     told = {"prune": {"sparsity": 0.5}, "quantize-w8": {"bits": 8}}
     assert frame["options"].tolist() == [told.get(row.step, {}) for row in rows]
+
+
+def test_options_of_many_names_and_values_are_told_apart() -> None:
+    """Twelve names of 64 values each have 2^72 combinations; half of the rows differ in the first name alone."""
+    given = np.tile(np.random.default_rng(0).integers(64, size=(500, 12)), (2, 1))
+    given[500:, 0] = (given[500:, 0] + 1) % 64
+    rows = [{f"name_{place}": value for place, value in enumerate(each)} for each in given.tolist()]
+    assert _shared([pa.array(rows), pa.array(rows[:7])]) == [*rows, *rows[:7]]

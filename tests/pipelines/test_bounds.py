@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import seeds, slow
 from torch import nn
 
 from evalsuite import (
@@ -29,7 +30,6 @@ from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.survey import ALLOWED
 
-VARIANTS = ("gelu", "gelu-swap", "lambda-gelu", "annealed", "relu")
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
 
@@ -111,13 +111,11 @@ def test_crown_by_hand() -> None:
 @pytest.mark.parametrize(
     ("workload", "eps", "variant"),
     [
-        *(("digits-mlp", 0.0625, variant) for variant in VARIANTS),
+        *(("digits-mlp", 0.0625, variant) for variant in ("gelu", "lambda-gelu", "relu")),
         *(("digits-cnn", 0.03125, variant) for variant in ("gelu", "relu")),
         # Two more networks of ReLU, and one more that is curved.
-        *(
-            pytest.param("digits-cnn", 0.03125, variant, marks=pytest.mark.slow)
-            for variant in ("gelu-swap", "annealed", "lambda-gelu")
-        ),
+        *(slow("digits-mlp", 0.0625, variant) for variant in ("gelu-swap", "annealed")),
+        *(slow("digits-cnn", 0.03125, variant) for variant in ("gelu-swap", "annealed", "lambda-gelu")),
     ],
 )
 def test_bounds_hold_in_sampled_points(
@@ -337,8 +335,8 @@ def test_every_allowed_operator_has_a_network_here() -> None:
     assert seen == ALLOWED
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, lambda: LambdaGELU(hardness=30.0)])
+@pytest.mark.parametrize("seed", seeds(1, 3))
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, slow(lambda: LambdaGELU(hardness=30.0))])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], nn.Module], seed: int) -> None:
     subject = Network(kind, made(kind, activation, seed), (1, 5, 5), 4)

@@ -103,7 +103,8 @@ def test_a_function_is_bounded_as_its_module_is(name: str) -> None:
     called, layered = (network(lambda f=each: Calls(f)) for each in (function, module))  # type: ignore[misc]
     properties = boxes()
     one, other = Propagation(called, iterations=2), Propagation(layered, iterations=2)
-    for method in METHODS:
+    # What is read as the module is bounded as it is by one method as by the others; "min of max" is read as two.
+    for method in METHODS if name in ("gelu", "min of max") else ("crown",):
         found, expected = one.bounds(properties, method), other.bounds(properties, method)
         assert_sound(called, found, properties)
         if name != "min of max":

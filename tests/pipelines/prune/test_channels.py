@@ -159,23 +159,23 @@ def test_the_least_important_channels_go(importance: str) -> None:
     assert torch.equal(pruned.module[2].weight, module[2].weight[:, [0, 2]])
 
 
-def test_l1_and_l2_rank_differently() -> None:
-    # Unit 0: one weight of 3 (l1 3, squares 9); unit 1: four of 1 (l1 4, squares 4).
-    module = mlp(4, 2, 2)
+@pytest.mark.parametrize(
+    ("first", "last", "removed"),
+    [
+        # Unit 0: one weight of 3 (l1 3, squares 9); unit 1: four of 1 (l1 4, squares 4).
+        ([[3.0, 0, 0, 0], [1.0, 1, 1, 1]], [0.0, 0.0], {"l2": 1, "l1": 0}),
+        # The norm of the filters ignores the next layer, and the group's does not.
+        ([[2.0], [1.0]], [1.0, 9.0], {"l2": 1, "group_norm": 0}),
+    ],
+)
+def test_norms_rank_differently(first: list[list[float]], last: list[float], removed: dict[str, int]) -> None:
+    module = mlp(len(first[0]), 2, 1)
     with torch.no_grad():
-        module[0].weight.copy_(torch.tensor([[3.0, 0, 0, 0], [1.0, 1, 1, 1]]))
-        module[2].weight.zero_()
-    assert prune(module, on(torch.rand(3, 4)), Selection(0.5, "l2")).removed == {"0": [1]}
-    assert prune(module, on(torch.rand(3, 4)), Selection(0.5, "l1")).removed == {"0": [0]}
-
-
-def test_the_norm_of_the_filters_ignores_the_next_layer_and_the_group_norm_does_not() -> None:
-    module = mlp(1, 2, 1)
-    with torch.no_grad():
-        module[0].weight.copy_(torch.tensor([[2.0], [1.0]]))
-        module[2].weight.copy_(torch.tensor([[1.0, 9.0]]))
-    assert prune(module, on(torch.rand(3, 1)), Selection(0.5, "l2")).removed == {"0": [1]}
-    assert prune(module, on(torch.rand(3, 1)), Selection(0.5, "group_norm")).removed == {"0": [0]}
+        module[0].weight.copy_(torch.tensor(first))
+        module[2].weight.copy_(torch.tensor([last]))
+    probe = on(torch.rand(3, len(first[0])))
+    for importance, unit in removed.items():
+        assert prune(module, probe, Selection(0.5, importance)).removed == {"0": [unit]}
 
 
 def test_random_pruning_follows_its_seed() -> None:

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from cases import seeds
 from torch import nn
 
 from evalsuite import LambdaGELU, Unsupported, certify_swap, fold_hardness
@@ -143,7 +144,7 @@ def test_a_bound_of_exactly_0_is_removed_or_kept_but_never_wrong() -> None:
     assert change(module, remove_all(module, (2,), DOMAIN), (2,)) < 1e-12
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, 12))
 def test_units_of_random_networks_go_only_with_the_function_kept(seed: int) -> None:
     torch.manual_seed(seed)
     activation = nn.ReLU if seed % 3 else nn.GELU
@@ -206,40 +207,44 @@ def test_a_constant_channel_is_another_value_where_zeros_are_padded(activation: 
         assert change(module, removed, (1, 6, 6)) < 1e-5
 
 
-def test_a_constant_channel_of_value_0_goes_whatever_the_padding() -> None:
+def of_value_0(module: nn.Sequential) -> None:
+    module[0].weight[1] = 0.0
+    module[1].bias[1] = -3.0
+    module[1].running_mean[1] = 0.0
+
+
+def off(module: nn.Sequential) -> None:
+    # -2 (conv - 0) - 0.1 with weights >= 0 is below 0; with +2 it is not.
+    module[0].weight[0:2] = module[0].weight[0:2].abs()
+    module[1].weight[0:2] = torch.tensor([-2.0, 2.0])
+    module[1].bias[0:2] = -0.1
+    module[1].running_mean[0:2] = 0.0
+
+
+def of_another_value(module: nn.Sequential) -> None:
+    module[3].weight[1] = 0.0
+    module[4].bias[1] = 5.0
+
+
+@pytest.mark.parametrize(
+    ("plant", "found", "widths"),
+    [
+        (of_value_0, {"0": {1: "constant"}}, (3, 27)),  # whatever the padding
+        (off, {"0": {0: "off"}}, (3, 27)),
+        (of_another_value, {"3": {1: "constant"}}, (4, 18)),  # before pooling and flattening
+    ],
+)
+def test_channels_behind_a_batchnorm(
+    plant: Callable[[nn.Sequential], None], found: dict[str, dict[int, str]], widths: tuple[int, int]
+) -> None:
     module = convolutions(1)
     with torch.no_grad():
-        module[0].weight[1] = 0.0
-        module[1].bias[1] = -3.0
-        module[1].running_mean[1] = 0.0
+        plant(module)
     removed = remove_all(module, (1, 6, 6), DOMAIN)
-    assert kinds(removed) == {"0": {1: "constant"}}
-    assert removed.module[1].num_features == 3
-    assert change(module, removed, (1, 6, 6)) < 1e-12
-
-
-def test_off_channels_behind_a_batchnorm_with_a_negative_weight() -> None:
-    module = convolutions(1)
-    with torch.no_grad():
-        # -2 (conv - 0) - 0.1 with weights >= 0 is below 0; with +2 it is not.
-        module[0].weight[0:2] = module[0].weight[0:2].abs()
-        module[1].weight[0:2] = torch.tensor([-2.0, 2.0])
-        module[1].bias[0:2] = -0.1
-        module[1].running_mean[0:2] = 0.0
-    removed = remove_all(module, (1, 6, 6), DOMAIN)
-    assert kinds(removed) == {"0": {0: "off"}}
-    assert change(module, removed, (1, 6, 6)) < 1e-12
-
-
-def test_a_constant_channel_before_pooling_and_flattening() -> None:
-    module = convolutions(1)
-    with torch.no_grad():
-        module[3].weight[1] = 0.0
-        module[4].bias[1] = 5.0
-    removed = remove_all(module, (1, 6, 6), DOMAIN)
-    assert kinds(removed) == {"3": {1: "constant"}}
-    assert removed.module[8].weight.shape == (2, 18)
-    assert change(module, removed, (1, 6, 6)) < 1e-6
+    assert kinds(removed) == found
+    assert (removed.module[1].num_features, removed.module[8].in_features) == widths
+    assert removed.module[8].weight.shape == (2, widths[1])
+    assert change(module, removed, (1, 6, 6)) < (1e-6 if plant is of_another_value else 1e-12)
 
 
 @pytest.mark.parametrize("linear", [True, False])

@@ -171,31 +171,24 @@ def test_the_classifier_stays(name: str) -> None:
     assert not any(each.startswith(path) for each in pruned.removed)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("importance", ["taylor", "hessian", "activation", "random"])
-def test_importances(name: str, importance: str) -> None:
-    module, probe = made(name)
-    pruned = prune_heads(module, probe, Selection(0, importance, scope="global", head_sparsity=0.5))
-    assert equality_error(module, pruned, probe.outputs) <= 1e-6
-    assert sum(each.heads for each in find_attentions(pruned.module)) == 4
-
-
-@pytest.mark.parametrize("gone", range(1, HEADS))
-@pytest.mark.parametrize("name", MODELS)
-def test_every_number_of_heads(name: str, gone: int) -> None:
-    module, probe = made(name)
-    pruned = prune_heads(module, probe, Selection(0, head_sparsity=gone / HEADS))
-    assert equality_error(module, pruned, probe.outputs) <= 1e-6
-    assert [each.heads for each in find_attentions(pruned.module)] == [HEADS - gone] * 2
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("name", MORE)
-def test_heads_of_other_models(name: str, implementation: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "implementation", "selection", "left"),
+    [
+        *((name, "sdpa", Selection(0, importance, scope="global", head_sparsity=0.5), 4)
+          for name in MODELS for importance in ("taylor", "hessian", "activation", "random")),
+        *((name, "sdpa", Selection(0, head_sparsity=gone / HEADS), 2 * (HEADS - gone))
+          for name in MODELS for gone in range(1, HEADS)),
+        *((name, implementation, Selection(0, "taylor", head_sparsity=0.25), 6)
+          for name in MORE for implementation in IMPLEMENTATIONS),
+    ],
+)  # fmt: skip
+def test_heads_alone(name: str, implementation: str, selection: Selection, left: int) -> None:
     module, probe = made(name, implementation)
-    pruned = prune_heads(module, probe, Selection(0, "taylor", head_sparsity=0.25))
+    pruned = prune_heads(module, probe, selection)
     assert equality_error(module, pruned, probe.outputs) <= 1e-6
-    assert [each.heads for each in find_attentions(pruned.module)] == [3, 3]
+    heads = [each.heads for each in find_attentions(pruned.module)]
+    assert sum(heads) == left
+    assert selection.scope == "global" or heads[0] == heads[1]
 
 
 def test_gpt2_still_generates() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from cases import slow
 from mobile import SHAPE, mobile
 from torch import fx, nn
 
@@ -98,11 +99,8 @@ def sequence() -> nn.Module:
     ("workload", "variant"),
     [
         ("digits-mlp", "relu"),
-        ("digits-mlp", "annealed"),
-        pytest.param("digits-cnn", "relu", marks=pytest.mark.slow),
-        pytest.param("digits-cnn", "annealed", marks=pytest.mark.slow),
-        pytest.param("digits-resnet", "relu", marks=pytest.mark.slow),
-        pytest.param("digits-resnet", "annealed", marks=pytest.mark.slow),  # for the time of its training
+        slow("digits-mlp", "annealed"),
+        *(slow(workload, variant) for workload in ("digits-cnn", "digits-resnet") for variant in ("relu", "annealed")),
     ],
 )
 @pytest.mark.parametrize("bits", [8, 4])
@@ -112,14 +110,14 @@ def test_relu_networks_agree_with_brevitas(
     made, data = network(workload, variant), bench(workload).data
     for both in (False, True):
         quantized = of_network(made, data.calibration.inputs, bits, both, "float")
-        found = compare(quantized, lower(quantized, made.input_shape), data.test.inputs)
+        lowered = lower(quantized, made.input_shape)
+        found = compare(quantized, lowered, data.test.inputs)
         assert found.same_class == found.predictions == 450
         # float32 rounds some ties the other way; each costs one logit or two.
         assert found.differing <= 0.01 * found.logits
         assert found.unexplained == 0
         assert found.distance < TIE
-        exact = compare(quantized, lower(quantized, made.input_shape), data.test.inputs, precision=torch.float64)
-        assert exact.differing == 0
+        assert compare(quantized, lowered, data.test.inputs, precision=torch.float64).differing == 0
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
