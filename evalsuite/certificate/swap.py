@@ -14,7 +14,7 @@ from evalsuite.contract import Unsupported
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.operations import Pointwise
 from evalsuite.verification.difference import with_difference
-from evalsuite.verification.forward import attends, zonotope_of
+from evalsuite.verification.forward import attends, zonotopes_apart
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import graph_of_typed
 from evalsuite.verification.propagation import Propagation
@@ -203,12 +203,10 @@ class SwapBounds:
             return _certified(self._pair(hardness), self._check, lower, upper, labels)
         lower_shaped, upper_shaped = (each.reshape(1, *self._shape) for each in (lower, upper))
         try:
-            before, after = (
-                zonotope_of(each, lower_shaped, upper_shaped, check=self._check) for each in self._sides(hardness)
-            )
+            found = zonotopes_apart(*self._sides(hardness), lower_shaped, upper_shaped, check=self._check)
         except Unsupported:  # an operation that lines may know
             return _certified(self._pair(hardness), self._check, lower, upper, labels)
-        certificate = _by_zonotopes(before, after, lower.numel(), labels)
+        certificate = _by_zonotopes(*found, labels)
         if not self._narrow:
             return certificate
         return certificate.met(_certified(self._pair(hardness), self._check, lower, upper, labels))
@@ -252,9 +250,9 @@ def _margin_rows(labels: torch.Tensor, outputs: int) -> torch.Tensor:
     return identity[labels][:, None] - others
 
 
-def _by_zonotopes(before: Zonotope, after: Zonotope, inputs: int, labels: torch.Tensor) -> SwapCertificate:
-    """Of one box: the networks' outputs as zonotopes, whose first symbols are the box's `inputs`."""
-    apart, eye = before.minus(after, inputs), torch.eye(before.center.numel(), dtype=torch.float64)
+def _by_zonotopes(before: Zonotope, after: Zonotope, apart: Zonotope, labels: torch.Tensor) -> SwapCertificate:
+    """Of one box, by the networks' outputs, and what they differ by."""
+    eye = torch.eye(apart.center.numel(), dtype=torch.float64)
     margins = _margin_rows(labels, len(eye))[0]
     ends = apart.lower_bounds(eye), -apart.lower_bounds(-eye)
     known = before.lower_bounds(margins), after.lower_bounds(margins)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod, sqrt
+from math import prod
 from typing import Any
 
 import torch
@@ -26,29 +26,26 @@ from evalsuite.graph.moving import Expand, Pad, Reshape
 from evalsuite.graph.owned import is_exact
 from evalsuite.graph.patterns import recognised
 from evalsuite.graph.sizes import at
-from evalsuite.verification.graph import Convex
-from evalsuite.verification.nonlinear import convex
+from evalsuite.verification.normalised import norm, softmax
+from evalsuite.verification.quadratic import activated, convex_of, dot, products, times
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, units
 from evalsuite.verification.scalar_lines import scalar_lines
 from evalsuite.verification.writing import inexact
 from evalsuite.verification.zonotope import (
+    Symbols,
     Zonotope,
     as_wide,
     between,
-    convex_of,
     each_generator,
     ends,
     linear,
-    narrower,
     scaled,
-    times,
     with_symbols,
 )
 
-_SYMBOLS = 2**14
-"""New symbols are made up to so many of a graph; what comes after stays in radii, which forget relations."""
 _ENTRIES = 2**27  # of the generators of one value, a GiB
-_NEGLIGIBLE = 1e-9  # of the greatest spread: such a radius is no symbol
+_PRODUCTS = 2**13
+"""The most products of the box's symbols that are kept."""
 
 
 def zonotope_of(
@@ -69,16 +66,38 @@ def zonotope_of(
 
     Example: docs/reference.md#verify-a-property
     """
-    if not bool((lower.isfinite() & upper.isfinite()).all()):
-        raise ValueError("a box has an end that is NaN or infinite")
-    if not bool((lower <= upper).all()):
-        raise ValueError("a box is reversed: lower > upper")
     return _Forward(recognised(graph), lower, upper, check).run()
+
+
+def zonotopes_apart(
+    first: Graph, second: Graph, lower: torch.Tensor, upper: torch.Tensor, *, check: Callable[[], None] = lambda: None
+) -> tuple[Zonotope, Zonotope, Zonotope]:
+    """The outputs of two graphs over one box, and first - second. Arguments and errors are those of `zonotope_of`."""
+    one, other = (_Forward(recognised(each), lower, upper, check) for each in (first, second))
+    alike = one.symbols.first == other.symbols.first
+    before, after = one.run(), other.run()
+    return before, after, before.minus(after, one.known if alike else one.inputs)
 
 
 def attends(graph: Graph) -> bool:
     """Whether a network has attention: zonotopes are then nearer than lines, and much cheaper where it is large."""
     return any(isinstance(node.operation, typed.Softmax) for node in graph.nodes)
+
+
+def _symbols_of(graph: Graph, apart: torch.Tensor) -> tuple[int, int]:
+    """Of a box: the symbols, of entries whose ends differ, and how many products of them are kept: all, or none.
+
+    Args:
+        apart: half of the box's widths.
+
+    Raises:
+        Unsupported: too many symbols and values.
+    """
+    count, widest = int((apart > 0).sum()), max(prod(at(node.shape, 1)) for node in graph.nodes)
+    if count * widest > _ENTRIES:
+        raise Unsupported(f"{count} inputs and a layer of {widest} values: too many for a zonotope")
+    made = products(count)
+    return count, made if made <= _PRODUCTS and (count + made) * widest <= _ENTRIES // 2 else 0
 
 
 _Value = Zonotope | torch.Tensor
@@ -88,17 +107,19 @@ class _Forward:
     """Values node by node; symbols are numbered through."""
 
     def __init__(self, graph: Graph, lower: torch.Tensor, upper: torch.Tensor, check: Callable[[], None]) -> None:
+        if not bool((lower.isfinite() & upper.isfinite()).all()):
+            raise ValueError("a box has an end that is NaN or infinite")
+        if not bool((lower <= upper).all()):
+            raise ValueError("a box is reversed: lower > upper")
         self._graph, self._check = graph, check
-        widest = max(prod(at(node.shape, 1)) for node in graph.nodes)
-        if lower.numel() * widest > _ENTRIES:
-            raise Unsupported(f"{lower.numel()} inputs and a layer of {widest} values: too many for a zonotope")
         center, apart = (lower + upper) / 2, (upper - lower) / 2
-        self._symbols = center.numel()
-        self._limit = self._symbols + _SYMBOLS
+        self.inputs, made = _symbols_of(graph, apart)
+        self.known = self.inputs + made
+        self.symbols = Symbols(self.inputs, made)
         # The middle is rounded, and so is half of the width.
         radius = 2 * EPS * (center.abs() + apart) + TINY
-        self._input = Zonotope(center, torch.diag(apart.flatten()).reshape(-1, *center.shape), radius)
-        self._name = ""
+        moving = torch.diag(apart.flatten())[apart.flatten() > 0]
+        self._input = Zonotope(center, moving.reshape(-1, *center.shape), radius)
 
     def run(self) -> Zonotope:
         """The output."""
@@ -106,8 +127,10 @@ class _Forward:
         last = {source: index for index, node in enumerate(self._graph.nodes) for source in node.sources}
         for index, node in enumerate(self._graph.nodes):
             self._check()
-            self._name = node.name
-            found[index] = self._value(node, [found[source] for source in node.sources])
+            try:
+                found[index] = self._value(node, [found[source] for source in node.sources])
+            except Unsupported as error:
+                raise Unsupported(f"node {node.name!r}: {error}") from error
             for source in {source for source in node.sources if last[source] == index}:
                 del found[source]
             if index == self._graph.output:
@@ -117,14 +140,10 @@ class _Forward:
             raise Unsupported("the output does not depend on the input")
         return output
 
-    def refuse(self, why: str) -> Unsupported:
-        """To be raised; its text is the name of the node, then `why`."""
-        return Unsupported(f"node {self._name!r}: {why}")
-
     def _value(self, node: Node, given: list[_Value]) -> _Value:
         operation: Any = node.operation
         if why := inexact(operation):
-            raise self.refuse(why)
+            raise Unsupported(why)
         if isinstance(operation, typed.Input):
             return self._input
         if isinstance(operation, typed.Constant):
@@ -137,46 +156,21 @@ class _Forward:
             return self._folded(operation, given)
         may_mask = operation.moves or isinstance(operation, typed.Sum | typed.Where | typed.Softmax)
         if not (may_mask or all(bool(_center(each).isfinite().all()) for each in given)):
-            raise self.refuse("takes what is infinite, or masked with -inf")
+            raise Unsupported("takes what is infinite, or masked with -inf")
         if operation.moves:
             return _moved(operation, given)
         if type(operation) not in _RULES:
-            raise self.refuse(f"no zonotope of {getattr(operation, 'name', type(operation).__name__)}")
+            raise Unsupported(f"no zonotope of {getattr(operation, 'name', type(operation).__name__)}")
         found = _RULES[type(operation)](self, operation, *given)
         if not bool((found.spread <= LARGEST).all() & (found.center <= LARGEST).all()):
-            raise self.refuse(f"values beyond {LARGEST:g} are possible there")
-        return self.promoted(found)
+            raise Unsupported(f"values beyond {LARGEST:g} are possible there")
+        return self.symbols.promoted(found)
 
     def _folded(self, operation: Any, given: list[Any]) -> torch.Tensor:
         result: torch.Tensor = operation(*given)
         if result.is_floating_point() and not (operation.moves or isinstance(operation, typed.Where)):
-            raise self.refuse("takes constants alone, whose rounded result would be none of the network")
+            raise Unsupported("takes constants alone, whose rounded result would be none of the network")
         return result
-
-    def promoted(self, x: Zonotope) -> Zonotope:
-        """The same set with its radii as new symbols, the greatest ones where not all have room."""
-        flat = x.radius.flatten()
-        room = min(self._limit, _ENTRIES // x.center.numel()) - self._symbols
-        noted = torch.nonzero(flat > _NEGLIGIBLE * float(x.spread.max()))[:, 0]
-        if room <= 0 or not len(noted):
-            return x
-        if len(noted) > room:
-            noted = noted[flat[noted].topk(room).indices]
-        made = torch.zeros(len(noted), flat.numel(), dtype=torch.float64)
-        made[torch.arange(len(noted)), noted] = flat[noted]
-        generators = torch.cat([with_symbols(x.generators, self._symbols), made.reshape(-1, *x.center.shape)])
-        self._symbols += len(noted)
-        return Zonotope(x.center, generators, flat.index_fill(0, noted, 0.0).reshape(x.radius.shape))
-
-    def shared(self, x: Zonotope, radius: torch.Tensor) -> Zonotope:
-        """x plus one number for several entries: a new symbol for each entry of `radius`, which is broadcast to x."""
-        count = radius.numel()
-        if self._symbols + count > self._limit:
-            return replace(x, radius=x.radius + radius)
-        made = torch.diag(radius.flatten()).reshape(-1, *radius.shape).expand(-1, *x.center.shape)
-        generators = torch.cat([with_symbols(x.generators, self._symbols), made])
-        self._symbols += count
-        return Zonotope(x.center, generators, x.radius)
 
 
 def _center(value: _Value) -> torch.Tensor:
@@ -227,7 +221,7 @@ def _resampled(_: _Forward, operation: typed.Resample, x: _Value) -> Zonotope:
 
 def _reduction(forward: _Forward, operation: typed.Reduction, x: _Value) -> Zonotope:
     if operation.name not in ("mean", "sum"):
-        raise forward.refuse(f"no zonotope of the {operation.name} over axes")
+        raise Unsupported(f"no zonotope of the {operation.name} over axes")
     return _averaged(forward, operation, x)
 
 
@@ -235,7 +229,7 @@ def _batch_norm(forward: _Forward, operation: typed.BatchNorm, x: _Value) -> Zon
     assert isinstance(x, Zonotope)
     spread = operation.variance + operation.eps
     if not bool((spread > 0).all()):
-        raise forward.refuse("a variance plus epsilon is not above 0")
+        raise Unsupported("a variance plus epsilon is not above 0")
     column = (-1, *[1] * (x.center.ndim - 2))
     factor = spread.rsqrt() if operation.weight is None else operation.weight / spread.sqrt()
     centered = _sum(forward, typed.Sum((1, -1)), x, operation.mean.reshape(column))
@@ -267,22 +261,22 @@ def _masks(value: _Value) -> torch.Tensor:
     return value.center == -torch.inf if isinstance(value, Zonotope) else value <= MASKED
 
 
-def _where(forward: _Forward, operation: typed.Where, asked: _Value, *given: _Value) -> Zonotope:
+def _where(_: _Forward, operation: typed.Where, asked: _Value, *given: _Value) -> Zonotope:
     """By a constant condition; what is chosen of a constant may mask."""
     if isinstance(asked, Zonotope):
-        raise forward.refuse("chooses by what depends on the input")
+        raise Unsupported("chooses by what depends on the input")
     center = operation(asked, *map(_center, given))
     center = center.masked_fill(operation(asked, *map(_masks, given)), -torch.inf)
     moved = _moved(operation, [asked, *given])
     return Zonotope(center, moved.generators, moved.radius)
 
 
-def _product(_: _Forward, operation: typed.Product, *given: _Value) -> Zonotope:
+def _product(forward: _Forward, operation: typed.Product, *given: _Value) -> Zonotope:
     del operation
     constants = [each for each in given if isinstance(each, torch.Tensor)]
     (made, *rest) = [each for each in given if isinstance(each, Zonotope)]
     for each in rest:
-        made = times(made, each)
+        made = times(made, each, forward.symbols.first)
     for factor in constants:
         made = scaled(made, factor.double())
     return made
@@ -291,16 +285,8 @@ def _product(_: _Forward, operation: typed.Product, *given: _Value) -> Zonotope:
 def _matmul(forward: _Forward, _: typed.MatMul, x: _Value, y: _Value) -> Zonotope:
     if isinstance(x, Zonotope) and isinstance(y, Zonotope):
         if min(x.center.ndim, y.center.ndim) < 2:
-            raise forward.refuse("no zonotope of a product with a vector")
-        count = max(len(x.generators), len(y.generators))
-        first, second = (
-            each_generator(lambda z: z @ y.center, x.generators),
-            each_generator(lambda z: x.center @ z, y.generators),
-        )
-        generators = with_symbols(first, count) + with_symbols(second, count)
-        radius = x.center.abs() @ y.radius + x.radius @ y.center.abs() + x.spread @ y.spread
-        rounded = units(2 * x.center.shape[-1]) * (x.size @ y.size)
-        return Zonotope(x.center @ y.center, generators, radius * (1 + units(8)) + rounded + TINY)
+            raise Unsupported("no zonotope of a product with a vector")
+        return dot(x, y, forward.symbols.first)
     if isinstance(x, Zonotope):
         assert isinstance(y, torch.Tensor)
         weight = y.double()
@@ -313,130 +299,59 @@ def _matmul(forward: _Forward, _: typed.MatMul, x: _Value, y: _Value) -> Zonotop
 def _pointwise(forward: _Forward, operation: typed.Pointwise, x: _Value) -> Zonotope:
     assert isinstance(x, Zonotope)
     if not is_exact(operation):
-        raise forward.refuse(f"{operation.traits.name} is computed from numbers that are rounded")
+        raise Unsupported(f"{operation.traits.name} is computed from numbers that are rounded")
     if operation.hardness is not None:
         inside = scaled(x, operation.hardness)
         made = _pointwise(forward, replace(operation, hardness=None), inside)
         return scaled(made, 1 / operation.hardness)
     low, high = ends(x)
-    return between(x, scalar_lines(operation.traits, low, high), low, high)
+    lines = between(x, scalar_lines(operation.traits, low, high), low, high)
+    return activated(operation.traits, x, lines, forward.symbols.first)
 
 
 def _clamp(forward: _Forward, operation: typed.Clamp, x: _Value) -> Zonotope:
     if not operation.low < operation.high:
-        raise forward.refuse(f"clamps to [{operation.low:g}, {operation.high:g}]")
+        raise Unsupported(f"clamps to [{operation.low:g}, {operation.high:g}]")
     return _pointwise(forward, typed.Pointwise(clip(operation.low, operation.high)), x)
 
 
 def _function(forward: _Forward, operation: typed.Function, x: _Value) -> Zonotope:
     if operation.name not in ("exp", "rsqrt"):
-        raise forward.refuse(f"no zonotope of {operation.name}")
+        raise Unsupported(f"no zonotope of {operation.name}")
     assert isinstance(x, Zonotope)
-    return convex_of(x, operation.name)
+    return convex_of(x, operation.name, forward.symbols.first)
 
 
 def _power(forward: _Forward, operation: typed.Power, x: _Value) -> Zonotope:
     assert isinstance(x, Zonotope)
     names = {-1.0: "reciprocal", -0.5: "rsqrt"}
     if operation.exponent == 2:
-        return times(x, x)
+        return times(x, x, forward.symbols.first)
     if operation.exponent not in names:
-        raise forward.refuse(f"no zonotope of a power of {operation.exponent:g}")
-    return convex_of(x, names[operation.exponent])
+        raise Unsupported(f"no zonotope of a power of {operation.exponent:g}")
+    return convex_of(x, names[operation.exponent], forward.symbols.first)
 
 
 def _quotient(forward: _Forward, _: typed.Quotient, x: _Value, y: _Value) -> Zonotope:
     if isinstance(y, torch.Tensor):
         if not isinstance(x, Zonotope) or not bool(y.all()):
-            raise forward.refuse("divides by zero")
+            raise Unsupported("divides by zero")
         return scaled(x, 1 / y.double())
-    inverse = convex_of(y, "reciprocal")
-    return times(x, inverse) if isinstance(x, Zonotope) else scaled(inverse, x.double())
+    inverse = convex_of(y, "reciprocal", forward.symbols.first)
+    return times(x, inverse, forward.symbols.first) if isinstance(x, Zonotope) else scaled(inverse, x.double())
 
 
 def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: _Value) -> Zonotope:
-    """y / sqrt(mean of y^2 + eps), of which no entry is beyond the root of their number."""
     assert isinstance(x, Zonotope)
-    if not operation.eps > 0:
-        raise forward.refuse(f"a norm with eps = {operation.eps:g}, which may divide by 0")
-    axes, count = operation.axes, prod(x.center.shape[each] for each in operation.axes)
-
-    def mean(y: torch.Tensor) -> torch.Tensor:
-        return y.mean(axes, keepdim=True)
-
-    y = x
-    if isinstance(operation, typed.LayerNorm):
-        y = linear(x, lambda z: z - mean(z), count + 2, lambda z: z + mean(z))
-    mean_square = linear(times(y, y), mean, count)
-    nearest = (y.center.abs() - y.spread).clamp(min=0) * (1 - units(count))
-    least = mean(nearest.square()) * (1 - units(count)) + operation.eps
-    variance = _sum(forward, typed.Sum(), mean_square, torch.tensor(operation.eps, dtype=torch.float64))
-    made = times(y, _inverse_root(forward, variance, least * (1 - 4 * EPS)))
-    made = _within(made, sqrt(count) * (1 + units(1)))
+    made = norm(forward.symbols, operation, x)
     made = made if operation.weight is None else scaled(made, operation.weight)
     bias = getattr(operation, "bias", None)
     return made if bias is None else _sum(forward, typed.Sum(), made, bias)
 
 
-def _inverse_root(forward: _Forward, x: Zonotope, least: torch.Tensor) -> Zonotope:
-    """1 / sqrt(x), where x is known to be at least `least`, > 0, of the shape of x."""
-    low, high = ends(x)
-    low = torch.maximum(low, least.reshape(low.shape))
-    high = torch.maximum(low, high)
-    return forward.promoted(between(x, convex(Convex(0, "rsqrt"), low, high)[1], low, high))
-
-
-def _within(x: Zonotope, most: float) -> Zonotope:
-    """x, whose magnitudes are known to be at most `most`: where it spreads further, that alone."""
-    wide = x.spread > most
-    center, generators = x.center.masked_fill(wide, 0.0), x.generators.masked_fill(wide, 0.0)
-    return Zonotope(center, generators, x.radius.masked_fill(wide, most))
-
-
 def _softmax(forward: _Forward, operation: typed.Softmax, x: _Value) -> Zonotope:
-    """exp(x - log-sum-exp(x)): the tangent of the log-sum-exp at the center, and half of a variance above it.
-
-    By Taylor's theorem the variance is that of x - tangent, weighed by the shares at some point in between. It is at
-    most the mean of the squares, and a share at most the exponential of x - tangent, as the function is convex.
-    """
     assert isinstance(x, Zonotope)
-    axis, count = operation.axis, x.center.shape[operation.axis]
-    masked = x.center == -torch.inf
-    if operation.log:
-        raise forward.refuse("no zonotope of the logarithm of a softmax")
-    if not operation.safe and bool(masked.all(axis).any()):
-        raise forward.refuse("a softmax of entries that are all masked, which is not a number")
-    shares = x.center.softmax(axis).masked_fill(masked, 0.0)
-    logs = torch.where(shares > 0, shares.log(), x.center - x.center.logsumexp(axis, keepdim=True))
-    logs = logs.masked_fill(masked, 0.0)
-
-    def weighed(z: torch.Tensor) -> torch.Tensor:
-        return (shares * z).sum(axis, keepdim=True)
-
-    # Deviations from the center alone: there the logarithms of the shares are known.
-    parts = (torch.zeros_like(logs), x.generators.masked_fill(masked, 0.0), x.radius.masked_fill(masked, 0.0))
-    apart = linear(Zonotope(*parts), lambda z: z - weighed(z), count + 2, lambda z: z + weighed(z))
-    apart = forward.promoted(apart)
-    spread = apart.spread.masked_fill(masked, 0.0)
-    rounded = units(count + 8) * (x.center.masked_fill(masked, 0.0).abs().amax(axis, keepdim=True) + logs.abs() + 1)
-    most = (logs + spread + rounded).clamp(max=0).exp().masked_fill(masked, 0.0) * (1 + units(8))
-    mean = torch.minimum((most * spread.square()).sum(axis, keepdim=True), spread.square().amax(axis, keepdim=True))
-    half = mean * (0.5 + units(count + 8))
-    around = Zonotope(logs - half / 2, apart.generators, apart.radius + rounded)
-    around = forward.shared(around, half / 2 + TINY)
-    low, high = ends(around)
-    high = high.clamp(max=0)
-    low = torch.minimum(low, high)
-    made = between(around, convex(Convex(0, "exp"), low, high)[1], low, high)
-    # Lines that say less than that a share lies in [0, 1] are left out.
-    wide = made.radius > 0.5
-    center = made.center.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
-    radius = made.radius.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
-    made = forward.promoted(Zonotope(center, made.generators.masked_fill(wide | masked, 0.0), radius))
-    # What they sum to beyond 1 is taken off again, where that helps: of shares it is nothing.
-    summing = linear(made, lambda z: z - shares * z.sum(axis, keepdim=True), count + 2,
-                     lambda z: z + shares * z.sum(axis, keepdim=True), shares)  # fmt: skip
-    return narrower(summing, made)
+    return softmax(forward.symbols, operation, x)
 
 
 _RULES: dict[type, Callable[..., Zonotope]] = {

@@ -22,7 +22,7 @@ from evalsuite.verification.scalar_lines import Middle
 Interval = tuple[torch.Tensor, torch.Tensor]
 # The slope of each operand, then the intercept.
 _Plane = tuple[torch.Tensor, ...]
-_SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp": torch.exp,
     "exp-of-softmax": torch.exp,
     "reciprocal": lambda x: -1 / (x * x),
@@ -69,7 +69,7 @@ def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[In
     low, high = low.clamp(min=operation.least), high.clamp(min=operation.least)
     if operation.name in _FALLING and not bool((low > 0).all()):
         raise Unsupported(f"{operation.name} of a value that may be 0 or less")
-    function, slope = CONVEX[operation.name], _SLOPES[operation.name]
+    function, slope = CONVEX[operation.name], SLOPES[operation.name]
     ends = function(low), function(high)
     least = torch.minimum(*ends)
     if operation.name == "square":
@@ -160,11 +160,11 @@ def _mean(convex: Convex, x: Interval, y: Interval) -> tuple[Interval, float]:
     """By the mean value theorem, slopes from that at the least operand; and what else the difference may be off."""
     low, high = (each.clamp(min=convex.least) for each in (torch.minimum(x[0], y[0]), torch.maximum(x[1], y[1])))
     spare = 2 * _CAPPED if convex.name == "reciprocal" else 0.0
-    least, most = _SLOPES[convex.name](low), _SLOPES[convex.name](high)
+    least, most = SLOPES[convex.name](low), SLOPES[convex.name](high)
     if convex.name == "exp-of-softmax":
         least, most = (
             least.masked_fill(high > STEEPEST, 0.0),
-            most.clamp(max=_SLOPES["exp"](torch.tensor(STEEPEST).double())),
+            most.clamp(max=SLOPES["exp"](torch.tensor(STEEPEST).double())),
         )
     slack = _SLACK * torch.maximum(least.abs(), most.abs()) + TINY
     return (least - slack, most + slack), spare

@@ -7,19 +7,24 @@ A zonotope is a center, generators that are multiplied by symbols in [-1, 1], an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
-from evalsuite.verification.graph import Convex
-from evalsuite.verification.nonlinear import convex
 from evalsuite.verification.rounding import EPS, TINY, units
 from evalsuite.verification.scalar_lines import Middle
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 
+_SYMBOLS = 2**14
+"""New symbols are made up to so many of a graph; what comes after stays in radii, which forget relations."""
+_ENTRIES = 2**27  # of the generators of one value, a GiB
+_CHUNK = 256
+_NEGLIGIBLE = 1e-9  # of the greatest spread: such a radius is no symbol
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Zonotope:
     """center + the sum of symbols times generators + what lies within radius, symbols each in [-1, 1].
 
@@ -33,10 +38,10 @@ class Zonotope:
     generators: torch.Tensor
     radius: torch.Tensor
 
-    @property
+    @cached_property
     def spread(self) -> torch.Tensor:
         """(1, *shape), how far a value can lie from the center."""
-        return self.generators.abs().sum(0) * (1 + units(len(self.generators))) + self.radius
+        return spread_of(self.generators) + self.radius
 
     @property
     def size(self) -> torch.Tensor:
@@ -56,6 +61,54 @@ class Zonotope:
         generators = torch.cat([both, self.generators[shared:], -other.generators[shared:]])
         rounded = 2 * EPS * (self.size + other.size)
         return Zonotope(self.center - other.center, generators, self.radius + other.radius + rounded + TINY)
+
+
+def spread_of(generators: torch.Tensor) -> torch.Tensor:
+    """How far they reach together, rounded up."""
+    found = generators.new_zeros(generators.shape[1:])
+    for some in torch.split(generators, _CHUNK):  # a copy of all of them would take most of the time
+        found += some.abs().sum(0)
+    return found * (1 + units(len(generators)))
+
+
+class Symbols:
+    """The numbers of symbols, of all values of one graph.
+
+    Args:
+        first: of the box; their products may follow.
+        products: how many of these there are.
+    """
+
+    def __init__(self, first: int, products: int) -> None:
+        self.first = first if products else 0
+        """How many symbols at the beginning have their products behind them."""
+        self._count = first + products
+        self._limit = self._count + _SYMBOLS
+
+    def promoted(self, x: Zonotope) -> Zonotope:
+        """The same set with its radii as new symbols, the greatest ones where not all have room."""
+        flat = x.radius.flatten()
+        room = min(self._limit, _ENTRIES // x.center.numel()) - self._count
+        noted = torch.nonzero(flat > _NEGLIGIBLE * float(x.spread.max()))[:, 0]
+        if room <= 0 or not len(noted):
+            return x
+        if len(noted) > room:
+            noted = noted[flat[noted].topk(room).indices]
+        generators = x.generators.new_zeros(self._count + len(noted), *x.center.shape)
+        generators[: len(x.generators)] = x.generators
+        generators.view(len(generators), -1)[torch.arange(self._count, len(generators)), noted] = flat[noted]
+        self._count += len(noted)
+        return Zonotope(x.center, generators, flat.index_fill(0, noted, 0.0).reshape(x.radius.shape))
+
+    def shared(self, x: Zonotope, radius: torch.Tensor) -> Zonotope:
+        """x plus one number for several entries: a new symbol for each entry of `radius`, which is broadcast to x."""
+        count = radius.numel()
+        if self._count + count > self._limit:
+            return replace(x, radius=x.radius + radius)
+        made = torch.diag(radius.flatten()).reshape(-1, *radius.shape).expand(-1, *x.center.shape)
+        generators = torch.cat([with_symbols(x.generators, self._count), made])
+        self._count += count
+        return Zonotope(x.center, generators, x.radius)
 
 
 def with_symbols(generators: torch.Tensor, count: int) -> torch.Tensor:
@@ -100,19 +153,6 @@ def scaled(x: Zonotope, factor: torch.Tensor, terms: int = 2) -> Zonotope:
     return linear(x, lambda y: y * factor, terms, lambda y: y * factor.abs())
 
 
-def times(x: Zonotope, y: Zonotope) -> Zonotope:
-    """The product, entry by entry: what both move together is within the product of their spreads."""
-    square, center = x is y, x.center * y.center
-    x, y = as_wide(x, center.shape), as_wide(y, center.shape)
-    count = max(len(x.generators), len(y.generators))
-    generators = with_symbols(x.generators, count) * y.center + with_symbols(y.generators, count) * x.center
-    away = x.spread * y.spread
-    radius = x.center.abs() * y.radius + y.center.abs() * x.radius
-    if square:  # what is left is not below 0
-        center, away = center + away / 2, away / 2
-    return Zonotope(center, generators, (radius + away) + units(8) * x.size * y.size + TINY)
-
-
 def between(x: Zonotope, lines: Middle, low: torch.Tensor, high: torch.Tensor) -> Zonotope:
     """What lies between two lines over [low, high], each (1, entries): two lines of one slope around them."""
     shape = x.center.shape
@@ -124,22 +164,7 @@ def between(x: Zonotope, lines: Middle, low: torch.Tensor, high: torch.Tensor) -
     return Zonotope(slope * x.center + constant, slope * x.generators, slope.abs() * x.radius + apart)
 
 
-def narrower(x: Zonotope, y: Zonotope) -> Zonotope:
-    """Of two zonotopes of the same values and symbols, entry by entry the one that spreads less."""
-    first = x.spread < y.spread
-    return Zonotope(*(torch.where(first, *pair) for pair in (
-        (x.center, y.center), (x.generators, y.generators), (x.radius, y.radius)
-    )))  # fmt: skip
-
-
 def ends(x: Zonotope) -> tuple[torch.Tensor, torch.Tensor]:
     """Of all entries, (1, entries), rounded outward."""
     spread = x.spread * (1 + 4 * EPS) + 2 * EPS * x.center.abs() + TINY
     return (x.center - spread).reshape(1, -1), (x.center + spread).reshape(1, -1)
-
-
-def convex_of(x: Zonotope, name: str, least: float = -torch.inf) -> Zonotope:
-    """A convex function of each entry, which in real arithmetic is at least `least`."""
-    low, high = ends(x)
-    low, high = low.clamp(min=least), high.clamp(min=least)
-    return between(x, convex(Convex(0, name), low, high)[1], low, high)

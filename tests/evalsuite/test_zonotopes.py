@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,11 +13,17 @@ from torch import nn
 from torch.nn import functional
 
 from evalsuite import SwapBounds
+from evalsuite.activations import GELU, RELU
+from evalsuite.activations.leaky import _leaky
 from evalsuite.certificate import swap
 from evalsuite.contract import Unsupported
 from evalsuite.graph import Graph, read
+from evalsuite.graph.operations import LayerNorm, Softmax
 from evalsuite.verification.forward import zonotope_of
-from evalsuite.verification.zonotope import Zonotope
+from evalsuite.verification.graph import CONVEX
+from evalsuite.verification.normalised import _logarithms, _scores, norm, softmax
+from evalsuite.verification.quadratic import _bend, _gelu, _parabola, bent, dot, products, times
+from evalsuite.verification.zonotope import Symbols, Zonotope, spread_of
 
 _LATER = torch.ones(3, 3, dtype=torch.bool).triu(1)
 
@@ -154,6 +161,117 @@ def test_what_cancels_cancels() -> None:
     both = read(_Of(lambda x, _: x * x), inputs)
     widths = [_of(each, center, 0.1).spread.max() for each in (square, both)]
     assert widths[0] < widths[1]
+
+
+@torch.no_grad()
+def test_second_derivatives_cancel() -> None:
+    """(x + y)^2 - (x - y)^2 - 4 x y is 0, also as far as it is seen from outside a box."""
+    torch.manual_seed(0)
+    function = _Of(lambda x, y: (x + y) * (x + y) - (x - y) * (x - y) - 4.0 * (x * y))
+    found = _of(read(function, torch.randn(2, 6)), torch.randn(1, 6, dtype=torch.float64), 1.0)
+    assert float(found.spread.max()) < 1e-9
+
+
+@torch.no_grad()
+def test_the_rest_of_a_smooth_network_falls_with_the_cube_of_the_radius() -> None:
+    torch.manual_seed(0)
+    graph, center = read(_Attention(), torch.randn(2, 12)), torch.randn(1, 12, dtype=torch.float64)
+    known = 12 + products(12)
+    rests = [spread_of(_of(graph, center, eps).generators[known:]).max() for eps in (1e-2, 1e-3)]
+    assert float(rests[1]) < 2e-3 * float(rests[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["exp", "reciprocal", "rsqrt", "gelu", "relu", "leaky"])
+def test_parabolas_hold_what_they_are_of(name: str) -> None:
+    """Over intervals of all widths, near the place where a function bends most and far from it; one is a point."""
+    torch.manual_seed(0)
+    functions = {"gelu": functional.gelu, "relu": functional.relu, "leaky": lambda x: functional.leaky_relu(x, 0.25)}
+    half = (10.0 ** torch.linspace(-9, 1, 60, dtype=torch.float64)).repeat(40)
+    half[0] = 0.0
+    center = torch.randn(len(half), dtype=torch.float64) * 3
+    if name in ("reciprocal", "rsqrt"):
+        center = half * (1 + 10 ** (4 * torch.rand_like(half) - 3)) + 1e-3
+    if name in ("relu", "leaky"):
+        center = half * (2 * torch.rand_like(half) - 1)
+    x = Zonotope(center[None], half[None, None], torch.zeros(1, len(half), dtype=torch.float64))
+    if name in functions:
+        traits = {"gelu": GELU, "relu": RELU, "leaky": _leaky(0.25)}[name]
+        parabola, function = (_gelu(x) if name == "gelu" else _bend(traits, x)), functions[name]
+    else:
+        ends = center - half, center + half
+        parabola, function = _parabola(name, center, *ends), CONVEX[name]
+    away = half * torch.linspace(-1, 1, 401, dtype=torch.float64)[:, None]
+    found = parabola.constant + (parabola.slope + parabola.bend * away) * away
+    rounded = 1e-13 * (1 + function(center + away).abs())
+    known = parabola.rest.isfinite()
+    assert bool((((function(center + away) - found).abs() <= parabola.rest + rounded) | ~known).all())
+    assert float(known.double().mean()) > 0.3
+
+
+class _Drawn:
+    """Zonotopes of some symbols of a box, their products and `more`, and draws of all symbols."""
+
+    def __init__(self, draws: int, first: int, more: int, far: float, radius: float) -> None:
+        self.first, self.made, self.more, self.far, self.radius = first, products(first), more, far, radius
+        self.symbols = Symbols(self.first, self.made)
+        self.symbols._count += self.more
+        box, more = (torch.rand(draws, each, dtype=torch.float64) * 2 - 1 for each in (self.first, self.more))
+        box[::2], more[::3] = box[::2].sign(), more[::3].sign()
+        rows, columns = torch.triu_indices(self.first, self.first)
+        pairs = torch.where(rows == columns, 2 * box[:, rows] ** 2 - 1, box[:, rows] * box[:, columns])
+        self.values = torch.cat([box, pairs, more], 1)
+
+    def zonotope(self, *shape: int, size: float) -> Zonotope:
+        count = self.values.shape[1]
+        generators = size * torch.randn(count, 1, *shape, dtype=torch.float64)
+        generators[self.first :] *= self.far
+        radius = torch.full((1, *shape), self.radius * size, dtype=torch.float64)
+        return Zonotope(torch.randn(1, *shape, dtype=torch.float64), generators, radius)
+
+    def among(self, x: Zonotope) -> torch.Tensor:
+        """Values of x, (draws, *shape), at random places within its radii and at their ends."""
+        inside = torch.rand(len(self.values), *x.center.shape[1:], dtype=torch.float64) * 2 - 1
+        inside[::2] = inside[::2].sign()
+        return x.center + torch.tensordot(self.values, x.generators[:, 0], 1) + inside * x.radius
+
+    def hold(self, x: Zonotope, values: torch.Tensor) -> bool:
+        """Whether, with the symbols as they were drawn, only radii and later symbols are between x and the values."""
+        known = self.values.shape[1]
+        found = x.center + torch.tensordot(self.values[:, : len(x.generators)], x.generators[:known, 0], 1)
+        return bool(((found - values).abs() <= x.radius + spread_of(x.generators[known:]) + 1e-12).all())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize(
+    ("first", "more", "far", "radius"),
+    [(1, 0, 0, 0.0), (2, 1, 1e-3, 0.0), (1, 1, 1, 0.0), (3, 1, 1, 0.3), (4, 5, 1, 0.1)],
+)
+def test_with_symbols_as_drawn_all_is_within_what_is_left(
+    size: float, first: int, more: int, far: float, radius: float
+) -> None:
+    """Nearer than ends: at each draw, what an operation leaves to radii and new symbols is enough."""
+    torch.manual_seed(0)
+    drawn = _Drawn(2000, first, more, far, radius)
+    x, y = drawn.zonotope(2, 3, size=size), drawn.zonotope(3, 2, size=size)
+    at, other = drawn.among(x), drawn.among(y)
+    assert drawn.hold(times(x, x, first), at * at)
+    turned = Zonotope(y.center.mT, y.generators.mT, y.radius.mT)
+    assert drawn.hold(times(x, turned, first), at * other.mT)
+    assert drawn.hold(dot(x, y, first), at @ other)
+    row = drawn.zonotope(1, 3, size=size)
+    column = Zonotope(row.center.mT, row.generators.mT, torch.zeros(1, 3, 1).double())
+    values = drawn.among(replace(row, radius=row.radius * 0))
+    assert drawn.hold(dot(replace(row, radius=column.radius.mT), column, first, square=True), values @ values.mT)
+    for traits, function in ((GELU, functional.gelu), (RELU, functional.relu)):
+        parabola = _gelu(x) if traits is GELU else _bend(traits, x)
+        assert drawn.hold(bent(x, parabola, first), function(at))
+    none = torch.zeros(1, 2, 3, dtype=torch.bool)
+    logarithms = _logarithms(drawn.symbols, x, _scores(drawn.symbols, x, 2, none))
+    assert drawn.hold(logarithms, at.log_softmax(2))
+    assert drawn.hold(softmax(drawn.symbols, Softmax(2), x), at.softmax(2))
+    assert drawn.hold(norm(drawn.symbols, LayerNorm((2,), 0.1), x), functional.layer_norm(at, (3,), eps=0.1))
 
 
 @torch.no_grad()

@@ -1,0 +1,164 @@
+"""Zonotopes of what is normalised: LayerNorm, RMSNorm and softmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod, sqrt
+
+import torch
+
+from evalsuite.contract import Unsupported
+from evalsuite.graph.operations import LayerNorm, RMSNorm, Softmax
+from evalsuite.verification.quadratic import convex_of, dot, nearer, times
+from evalsuite.verification.rounding import EPS, TINY, units
+from evalsuite.verification.zonotope import Symbols, Zonotope, linear, with_symbols
+
+
+def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Zonotope:
+    """y / sqrt(mean of y^2 + eps), of which no entry is beyond the root of their number; without weight and bias.
+
+    Raises:
+        Unsupported: eps is not above 0.
+    """
+    if not operation.eps > 0:
+        raise Unsupported(f"a norm with eps = {operation.eps:g}, which may divide by 0")
+    axes, count = operation.axes, prod(x.center.shape[each] for each in operation.axes)
+
+    def mean(y: torch.Tensor) -> torch.Tensor:
+        return y.mean(axes, keepdim=True)
+
+    y = x
+    if isinstance(operation, LayerNorm):
+        y = linear(x, lambda z: z - mean(z), count + 2, lambda z: z + mean(z))
+    square = symbols.promoted(_square_sum(y, axes, symbols.first))
+    variance = linear(square, lambda z: z / count, 1, bias=torch.tensor(operation.eps, dtype=torch.float64))
+    nearest = (y.center.abs() - y.spread).clamp(min=0) * (1 - units(count))
+    least = (mean(nearest.square()) * (1 - units(count)) + operation.eps) * (1 - 4 * EPS)
+    made = times(y, symbols.promoted(convex_of(variance, "rsqrt", symbols.first, least)), symbols.first)
+    return _within(made, sqrt(count) * (1 + units(1)))
+
+
+def _square_sum(x: Zonotope, axes: tuple[int, ...], first: int) -> Zonotope:
+    """The sum of the squares over axes, which keep one entry."""
+    behind = tuple(each - x.center.ndim for each in axes)
+    shape = [1 if each in axes else size for each, size in enumerate(x.center.shape)]
+
+    def row(z: torch.Tensor) -> torch.Tensor:
+        return z.movedim(behind, tuple(range(-len(axes), 0))).flatten(-len(axes)).unsqueeze(-2)
+
+    rows = Zonotope(row(x.center), row(x.generators), row(x.radius))
+    found = dot(rows, Zonotope(rows.center.mT, rows.generators.mT, rows.radius.mT), first, square=True)
+    return Zonotope(found.center.reshape(shape), found.generators.reshape(-1, *shape), found.radius.reshape(shape))
+
+
+def _within(x: Zonotope, most: float) -> Zonotope:
+    """x, whose magnitudes are known to be at most `most`: where it spreads further, that alone."""
+    wide = x.spread > most
+    center, generators = x.center.masked_fill(wide, 0.0), x.generators.masked_fill(wide, 0.0)
+    return Zonotope(center, generators, x.radius.masked_fill(wide, most))
+
+
+_FAR = 50.0
+"""Beyond this, exponentials of spreads are not taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """What goes into a softmax, about the center.
+
+    Args:
+        shares: of the center, along `axis`; 0 where `masked`.
+        logs: their logarithms; 0 where masked.
+        apart: how far the scores are from the center, less the mean of that by the shares.
+    """
+
+    axis: int
+    masked: torch.Tensor
+    shares: torch.Tensor
+    logs: torch.Tensor
+    apart: Zonotope
+
+    def mean(self, z: torch.Tensor) -> torch.Tensor:
+        """By the shares."""
+        return (self.shares * z).sum(self.axis, keepdim=True)
+
+    def remainder(self, order: int) -> torch.Tensor:
+        """More than the integral of (1 - t)^(order - 1) / (order - 1)! times the mean square of `apart` at the point t
+        of the way, t in [0, 1]. There a share is at most exp(t spread) times the center's, and 1.
+        """
+        x, whole = self.apart.spread, 2.0 if order == 2 else 6.0
+        low = x.clamp(max=_FAR)
+        series = 1 + low if order == 2 else 1 + low + low * low / 2
+        exact = (low.exp() - series + 8 * EPS * (low.exp() + series)) / low.clamp(min=TINY) ** (order - 2)
+        exact = (self.shares * exact).masked_fill(x > _FAR, torch.inf)
+        capped = (self.logs + x).clamp(max=0.0).exp() * x * x / whole
+        found = torch.minimum(exact, capped).masked_fill(self.masked, 0.0).sum(self.axis, keepdim=True)
+        most = x.amax(self.axis, keepdim=True)
+        return torch.minimum(found, most * most / whole) * (1 + units(x.shape[self.axis] + 8))
+
+
+def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
+    """exp(x - log-sum-exp(x)): the log-sum-exp's tangent at the center, and what is left of it above that.
+
+    Raises:
+        Unsupported: a logarithm of the softmax; a row of which nothing is left by its mask.
+    """
+    if operation.log:
+        raise Unsupported("no zonotope of the logarithm of a softmax")
+    masked = x.center == -torch.inf
+    if not operation.safe and bool(masked.all(operation.axis).any()):
+        raise Unsupported("a softmax of entries that are all masked, which is not a number")
+    scores = _scores(symbols, x, operation.axis, masked)
+    made = convex_of(_logarithms(symbols, x, scores), "exp", symbols.first, most=0.0)
+    # Lines that say less than that a share lies in [0, 1] are left out.
+    wide = made.radius > 0.5
+    center = made.center.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
+    radius = made.radius.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
+    made = symbols.promoted(Zonotope(center, made.generators.masked_fill(wide | masked, 0.0), radius))
+    # What they sum to beyond 1 is taken off again, where that helps: of shares it is nothing.
+    shares, axis = scores.shares, operation.axis
+    summing = linear(made, lambda z: z - shares * z.sum(axis, keepdim=True), x.center.shape[axis] + 2,
+                     lambda z: z + shares * z.sum(axis, keepdim=True), shares)  # fmt: skip
+    return nearer(summing, made, symbols.first)
+
+
+def _scores(symbols: Symbols, x: Zonotope, axis: int, masked: torch.Tensor) -> _Scores:
+    shares = x.center.softmax(axis).masked_fill(masked, 0.0)
+    logs = torch.where(shares > 0, shares.log(), x.center - x.center.logsumexp(axis, keepdim=True))
+    logs = logs.masked_fill(masked, 0.0)
+    # Deviations from the center alone: there the logarithms of the shares are known.
+    away = Zonotope(torch.zeros_like(logs), x.generators.masked_fill(masked, 0.0), x.radius.masked_fill(masked, 0.0))
+    scores = _Scores(axis, masked, shares, logs, away)
+    mean = scores.mean
+    apart = linear(away, lambda z: z - mean(z), x.center.shape[axis] + 2, lambda z: z + mean(z))
+    apart = symbols.promoted(Zonotope(apart.center, *(
+        each.masked_fill(masked, 0.0) for each in (apart.generators, apart.radius)
+    )))  # fmt: skip
+    return replace(scores, apart=apart)
+
+
+def _logarithms(symbols: Symbols, x: Zonotope, scores: _Scores) -> Zonotope:
+    """x - log-sum-exp(x), which is `logs` + `apart` less the logarithm of the mean of exp(apart).
+
+    The latter has, along the way from the center, the variance of `apart` as its second derivative, by the shares at
+    that point; these are at most the center's times the exponential of `apart`, as the mean of that is at least 1. The
+    weights of the second and of the third derivative are those of Taylor's remainders. The third is a third central
+    moment. Where all lie within [-b, b] and their mean is not below 0, this is at most b times the mean square, and at
+    least -5/4 of that.
+    """
+    apart, logs, count, axis = scores.apart, scores.logs, x.center.shape[scores.axis], scores.axis
+    rounded = units(count + 8) * (
+        x.center.masked_fill(scores.masked, 0.0).abs().amax(axis, keepdim=True) + logs.abs() + 1
+    )
+    second = scores.remainder(2)
+    plain = Zonotope(-second / 2, apart.generators.new_zeros(0, *second.shape), second / 2)
+    if symbols.first:
+        square = times(apart, apart, symbols.first)
+        half = linear(square, lambda z: -scores.mean(z) / 2, count + 1, lambda z: scores.mean(z) / 2)
+        third = 1.25 * scores.remainder(3) * apart.spread.amax(axis, keepdim=True)
+        plain = nearer(replace(half, radius=half.radius + third), plain, symbols.first)
+    wide = apart.generators.new_zeros(max(len(apart.generators), len(plain.generators)), *logs.shape)
+    wide += with_symbols(plain.generators, len(wide))
+    wide[: len(apart.generators)] += apart.generators
+    around = Zonotope(logs + plain.center, wide.masked_fill(scores.masked, 0.0), apart.radius + rounded)
+    return symbols.shared(around, plain.radius + TINY)
