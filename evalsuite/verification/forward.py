@@ -26,8 +26,8 @@ from evalsuite.graph.moving import Expand, Pad, Reshape
 from evalsuite.graph.owned import is_exact
 from evalsuite.graph.patterns import recognised
 from evalsuite.graph.sizes import at
-from evalsuite.verification.normalised import norm, softmax
-from evalsuite.verification.quadratic import activated, convex_of, dot, products, times
+from evalsuite.verification.normalised import Normalised, norm, softmax
+from evalsuite.verification.quadratic import activated, convex_of, dot, nearer, products, times
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, units
 from evalsuite.verification.scalar_lines import scalar_lines
 from evalsuite.verification.writing import inexact
@@ -127,6 +127,10 @@ class _Forward:
         last = {source: index for index, node in enumerate(self._graph.nodes) for source in node.sources}
         for index, node in enumerate(self._graph.nodes):
             self._check()
+            for source in node.sources:
+                x = found[source]
+                if isinstance(x, Normalised) and not _keeps(node.operation, x):
+                    found[source] = self.symbols.promoted(Zonotope(x.center, x.generators, x.radius))
             try:
                 found[index] = self._value(node, [found[source] for source in node.sources])
             except Unsupported as error:
@@ -164,7 +168,7 @@ class _Forward:
         found = _RULES[type(operation)](self, operation, *given)
         if not bool((found.spread <= LARGEST).all() & (found.center <= LARGEST).all()):
             raise Unsupported(f"values beyond {LARGEST:g} are possible there")
-        return self.symbols.promoted(found)
+        return found if isinstance(found, Normalised) else self.symbols.promoted(found)
 
     def _folded(self, operation: Any, given: list[Any]) -> torch.Tensor:
         result: torch.Tensor = operation(*given)
@@ -197,14 +201,17 @@ def _moved(operation: Any, given: list[_Value]) -> Zonotope:
     return Zonotope(operation(*map(_center, given)), generators, radius)
 
 
-def _weighted(_: _Forward, operation: typed.Linear | typed.Convolution, x: _Value) -> Zonotope:
+def _weighted(forward: _Forward, operation: typed.Linear | typed.Convolution, x: _Value) -> Zonotope:
     assert isinstance(x, Zonotope)
     plain = replace(operation, bias=None)
     absolute = replace(plain, weight=operation.weight.abs())
     bias = operation.bias
     if bias is not None and isinstance(operation, typed.Convolution):
         bias = bias.reshape(-1, *[1] * len(operation.stride))
-    return linear(x, plain, operation.weight.numel() // min(operation.weight.shape[:2]) + 1, absolute, bias)
+    made = linear(x, plain, operation.weight.numel() // min(operation.weight.shape[:2]) + 1, absolute, bias)
+    if isinstance(x, Normalised) and isinstance(operation, typed.Linear):
+        return nearer(x.mapped(operation, forward.symbols.first), made, forward.symbols.first)
+    return made
 
 
 def _averaged(_: _Forward, operation: Any, x: _Value) -> Zonotope:
@@ -222,7 +229,17 @@ def _resampled(_: _Forward, operation: typed.Resample, x: _Value) -> Zonotope:
 def _reduction(forward: _Forward, operation: typed.Reduction, x: _Value) -> Zonotope:
     if operation.name not in ("mean", "sum"):
         raise Unsupported(f"no zonotope of the {operation.name} over axes")
-    return _averaged(forward, operation, x)
+    made = _averaged(forward, operation, x)
+    if not isinstance(x, Normalised) or not _keeps(operation, x):
+        return made
+    return Normalised(made.center, made.generators, made.radius, x.y, x.scale, x.weight, x.bias, operation)
+
+
+def _keeps(operation: Any, x: Normalised) -> bool:
+    """Whether an operation makes use of what a norm's output is made of: linear layers, and a mean before these."""
+    if isinstance(operation, typed.Reduction):
+        return operation.name == "mean" and x.mean is None and x.center.ndim - 1 not in operation.axes
+    return isinstance(operation, typed.Linear)
 
 
 def _batch_norm(forward: _Forward, operation: typed.BatchNorm, x: _Value) -> Zonotope:
@@ -343,10 +360,13 @@ def _quotient(forward: _Forward, _: typed.Quotient, x: _Value, y: _Value) -> Zon
 
 def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: _Value) -> Zonotope:
     assert isinstance(x, Zonotope)
-    made = norm(forward.symbols, operation, x)
-    made = made if operation.weight is None else scaled(made, operation.weight)
-    bias = getattr(operation, "bias", None)
-    return made if bias is None else _sum(forward, typed.Sum(), made, bias)
+    parts = norm(forward.symbols, operation, x)
+    weight, bias = operation.weight, getattr(operation, "bias", None)
+    made = parts if weight is None else scaled(parts, weight)
+    made = made if bias is None else _sum(forward, typed.Sum(), made, bias)
+    if operation.axes != (x.center.ndim - 1,):
+        return made
+    return Normalised(made.center, made.generators, made.radius, parts.y, parts.scale, weight, bias)
 
 
 def _softmax(forward: _Forward, operation: typed.Softmax, x: _Value) -> Zonotope:

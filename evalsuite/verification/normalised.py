@@ -8,13 +8,45 @@ from math import prod, sqrt
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph.operations import LayerNorm, RMSNorm, Softmax
+from evalsuite.graph.operations import LayerNorm, Linear, Reduction, RMSNorm, Softmax
 from evalsuite.verification.quadratic import convex_of, dot, nearer, times
 from evalsuite.verification.rounding import EPS, TINY, units
-from evalsuite.verification.zonotope import Symbols, Zonotope, linear, with_symbols
+from evalsuite.verification.zonotope import Symbols, Zonotope, linear, scaled, with_symbols
 
 
-def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Zonotope:
+@dataclass(frozen=True)
+class Normalised(Zonotope):
+    """A norm's output, and what it is made of.
+
+    Args:
+        y: what is scaled.
+        scale: of each row.
+        weight: of the entries of a row, None for 1.
+        bias: of the entries of a row, None for 0.
+        mean: the axes over which the output is a mean, but not those of rows.
+    """
+
+    y: Zonotope
+    scale: Zonotope
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+    mean: Reduction | None = None
+
+    def mapped(self, operation: Linear, first: int) -> Zonotope:
+        """A linear layer of it: of each row before it is scaled, where its entries cancel."""
+        plain, size = replace(operation, bias=None), replace(operation, weight=operation.weight.abs(), bias=None)
+        y, terms = self.y if self.weight is None else scaled(self.y, self.weight), operation.weight.shape[-1] + 1
+        made = times(linear(y, plain, terms, size), self.scale, first)
+        for bias, known in ((self.bias, True), (operation.bias, False)):
+            if bias is None:
+                continue
+            added, rounded = (plain(bias), size(bias.abs())) if known else (bias, bias.abs())
+            radius = made.radius + units(terms) * (rounded + made.center.abs()) + TINY
+            made = Zonotope(made.center + added, made.generators, radius)
+        return made if self.mean is None else linear(made, self.mean, made.center.numel())
+
+
+def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Normalised:
     """y / sqrt(mean of y^2 + eps), of which no entry is beyond the root of their number; without weight and bias.
 
     Raises:
@@ -34,8 +66,9 @@ def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Zonot
     variance = linear(square, lambda z: z / count, 1, bias=torch.tensor(operation.eps, dtype=torch.float64))
     nearest = (y.center.abs() - y.spread).clamp(min=0) * (1 - units(count))
     least = (mean(nearest.square()) * (1 - units(count)) + operation.eps) * (1 - 4 * EPS)
-    made = times(y, symbols.promoted(convex_of(variance, "rsqrt", symbols.first, least)), symbols.first)
-    return _within(made, sqrt(count) * (1 + units(1)))
+    scale = symbols.promoted(convex_of(variance, "rsqrt", symbols.first, least))
+    made = _within(times(y, scale, symbols.first), sqrt(count) * (1 + units(1)))
+    return Normalised(made.center, made.generators, made.radius, y, scale, None, None)
 
 
 def _square_sum(x: Zonotope, axes: tuple[int, ...], first: int) -> Zonotope:

@@ -98,7 +98,7 @@ class Symbols:
         generators[: len(x.generators)] = x.generators
         generators.view(len(generators), -1)[torch.arange(self._count, len(generators)), noted] = flat[noted]
         self._count += len(noted)
-        return Zonotope(x.center, generators, flat.index_fill(0, noted, 0.0).reshape(x.radius.shape))
+        return replace(x, generators=generators, radius=flat.index_fill(0, noted, 0.0).reshape(x.radius.shape))
 
     def shared(self, x: Zonotope, radius: torch.Tensor) -> Zonotope:
         """x plus one number for several entries: a new symbol for each entry of `radius`, which is broadcast to x."""

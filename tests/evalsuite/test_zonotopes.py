@@ -18,7 +18,7 @@ from evalsuite.activations.leaky import _leaky
 from evalsuite.certificate import swap
 from evalsuite.contract import Unsupported
 from evalsuite.graph import Graph, read
-from evalsuite.graph.operations import LayerNorm, Softmax
+from evalsuite.graph.operations import LayerNorm, Linear, Reduction, Softmax
 from evalsuite.verification.forward import zonotope_of
 from evalsuite.verification.graph import CONVEX
 from evalsuite.verification.normalised import _logarithms, _scores, norm, softmax
@@ -271,7 +271,17 @@ def test_with_symbols_as_drawn_all_is_within_what_is_left(
     logarithms = _logarithms(drawn.symbols, x, _scores(drawn.symbols, x, 2, none))
     assert drawn.hold(logarithms, at.log_softmax(2))
     assert drawn.hold(softmax(drawn.symbols, Softmax(2), x), at.softmax(2))
-    assert drawn.hold(norm(drawn.symbols, LayerNorm((2,), 0.1), x), functional.layer_norm(at, (3,), eps=0.1))
+    made, normalised = norm(drawn.symbols, LayerNorm((2,), 0.1), x), functional.layer_norm(at, (3,), eps=0.1)
+    assert drawn.hold(made, normalised)
+    weight, bias, layer = (
+        torch.randn(3).double(),
+        torch.randn(3).double(),
+        Linear(torch.randn(4, 3).double(), torch.randn(4).double()),
+    )
+    scaled = replace(made, weight=weight, bias=bias)
+    assert drawn.hold(scaled.mapped(layer, first), layer(normalised * weight + bias))
+    mean = Reduction("mean", (1,), False)
+    assert drawn.hold(replace(scaled, mean=mean).mapped(layer, first), layer((normalised * weight + bias).mean(1)))
 
 
 @torch.no_grad()
