@@ -10,6 +10,11 @@ from evalsuite.graph.operations import Constant, MatMul, Product, Quotient, Soft
 MASKED = -1e30
 """At most this much, added to a score or put in its place, is a mask: -inf, since float32 sees nothing of the score."""
 
+ALL_MASKED = (
+    "a softmax with a row that is masked as a whole: it is not a number, or where finite numbers mask, its entries "
+    "count as if none were masked; let each position attend to one at the least"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:
@@ -34,6 +39,12 @@ class Attention:
     output: int
     scale: float
     masks: tuple[int, ...]
+
+
+def masks_by_numbers(graph: Graph) -> bool:
+    """Whether a constant masks by numbers: of a row that is masked as a whole, these make every entry count."""
+    constants = (each.operation.value for each in graph.nodes if isinstance(each.operation, Constant))
+    return any(bool(((each <= MASKED) & each.isfinite()).any()) for each in constants if each.is_floating_point())
 
 
 def attentions(graph: Graph) -> list[Attention]:

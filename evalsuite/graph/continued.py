@@ -201,6 +201,9 @@ class _Continued:
             node = self._graph.nodes[index]
             masked = node.operation(*(masked if each == before else self._known(each) for each in node.sources))
         hidden = masked <= MASKED
+        # Of a row that is masked as a whole, by numbers, every entry counts.
+        if bool((hidden.all(-1) & masked.isfinite().any(-1))[..., : self._stop].any()):
+            return False
         return bool(hidden[..., : self._start, self._start :].all() and hidden[..., : self._stop, self._stop :].all())
 
 

@@ -20,7 +20,7 @@ import torch
 from evalsuite.activations.relu6 import clip
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
-from evalsuite.graph.attention import MASKED
+from evalsuite.graph.attention import MASKED, masks_by_numbers
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.moving import Expand, Pad, Reshape
 from evalsuite.graph.owned import is_exact
@@ -111,7 +111,7 @@ class _Forward:
             raise ValueError("a box has an end that is NaN or infinite")
         if not bool((lower <= upper).all()):
             raise ValueError("a box is reversed: lower > upper")
-        self._graph, self._check = graph, check
+        self._graph, self._check, self.by_infinity = graph, check, not masks_by_numbers(graph)
         center, apart = (lower + upper) / 2, (upper - lower) / 2
         self.inputs, made = _symbols_of(graph, apart)
         self.known = self.inputs + made
@@ -307,7 +307,7 @@ def _matmul(forward: _Forward, _: typed.MatMul, x: _Value, y: _Value) -> Zonotop
     if isinstance(x, Zonotope):
         assert isinstance(y, torch.Tensor)
         weight = y.double()
-        return linear(x, lambda z: z @ weight, weight.shape[0] + 1, lambda z: z @ weight.abs())
+        return linear(x, lambda z: z @ weight, x.center.shape[-1] + 1, lambda z: z @ weight.abs())
     assert isinstance(y, Zonotope)
     left = x.double()
     return linear(y, lambda z: left @ z, left.shape[-1] + 1, lambda z: left.abs() @ z)
@@ -371,7 +371,7 @@ def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: _Val
 
 def _softmax(forward: _Forward, operation: typed.Softmax, x: _Value) -> Zonotope:
     assert isinstance(x, Zonotope)
-    return softmax(forward.symbols, operation, x)
+    return softmax(forward.symbols, replace(operation, safe=operation.safe and forward.by_infinity), x)
 
 
 _RULES: dict[type, Callable[..., Zonotope]] = {

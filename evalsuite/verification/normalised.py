@@ -8,6 +8,7 @@ from math import prod, sqrt
 import torch
 
 from evalsuite.contract import Unsupported
+from evalsuite.graph.attention import ALL_MASKED
 from evalsuite.graph.operations import LayerNorm, Linear, Reduction, RMSNorm, Softmax
 from evalsuite.verification.quadratic import convex_of, dot, nearer, times
 from evalsuite.verification.rounding import EPS, TINY, units
@@ -37,7 +38,8 @@ class Normalised(Zonotope):
         plain, size = replace(operation, bias=None), replace(operation, weight=operation.weight.abs(), bias=None)
         y, terms = self.y if self.weight is None else scaled(self.y, self.weight), operation.weight.shape[-1] + 1
         made = times(linear(y, plain, terms, size), self.scale, first)
-        for bias, known in ((self.bias, True), (operation.bias, False)):
+        row = None if self.bias is None else self.bias.expand(*self.bias.shape[:-1], operation.weight.shape[-1])
+        for bias, known in ((row, True), (operation.bias, False)):
             if bias is None:
                 continue
             added, rounded = (plain(bias), size(bias.abs())) if known else (bias, bias.abs())
@@ -91,6 +93,8 @@ def _within(x: Zonotope, most: float) -> Zonotope:
     return Zonotope(center, generators, x.radius.masked_fill(wide, most))
 
 
+_NORMAL = 1e-290
+"""Shares below are rounded, as they are near the least numbers that there are."""
 _FAR = 50.0
 """Beyond this, exponentials of spreads are not taken."""
 
@@ -140,7 +144,7 @@ def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
         raise Unsupported("no zonotope of the logarithm of a softmax")
     masked = x.center == -torch.inf
     if not operation.safe and bool(masked.all(operation.axis).any()):
-        raise Unsupported("a softmax of entries that are all masked, which is not a number")
+        raise Unsupported(ALL_MASKED)
     scores = _scores(symbols, x, operation.axis, masked)
     made = convex_of(_logarithms(symbols, x, scores), "exp", symbols.first, most=0.0)
     # Lines that say less than that a share lies in [0, 1] are left out.
@@ -157,7 +161,7 @@ def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
 
 def _scores(symbols: Symbols, x: Zonotope, axis: int, masked: torch.Tensor) -> _Scores:
     shares = x.center.softmax(axis).masked_fill(masked, 0.0)
-    logs = torch.where(shares > 0, shares.log(), x.center - x.center.logsumexp(axis, keepdim=True))
+    logs = torch.where(shares > _NORMAL, shares.log(), x.center - x.center.logsumexp(axis, keepdim=True))
     logs = logs.masked_fill(masked, 0.0)
     # Deviations from the center alone: there the logarithms of the shares are known.
     away = Zonotope(torch.zeros_like(logs), x.generators.masked_fill(masked, 0.0), x.radius.masked_fill(masked, 0.0))
@@ -193,5 +197,6 @@ def _logarithms(symbols: Symbols, x: Zonotope, scores: _Scores) -> Zonotope:
     wide = apart.generators.new_zeros(max(len(apart.generators), len(plain.generators)), *logs.shape)
     wide += with_symbols(plain.generators, len(wide))
     wide[: len(apart.generators)] += apart.generators
+    rounded = rounded + units(8) * (plain.size + apart.spread)
     around = Zonotope(logs + plain.center, wide.masked_fill(scores.masked, 0.0), apart.radius + rounded)
     return symbols.shared(around, plain.radius + TINY)

@@ -17,7 +17,7 @@ from torch.nn import functional
 from evalsuite.activations.relu6 import clip
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
-from evalsuite.graph.attention import MASKED
+from evalsuite.graph.attention import ALL_MASKED, MASKED
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.moving import Reshape, Transpose
 from evalsuite.graph.norms import with_norms
@@ -223,8 +223,8 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
     inner, index = (x.inner, x.index) if isinstance(x, Padded) else (x, numbers(x.shape))
     rows = index.movedim(operation.axis, -1).long()
     kept = rows >= 0
-    if not operation.safe and not bool(kept.any(-1).all()):
-        w.refuse("a softmax of entries that are all masked, which is not a number")
+    if not (operation.safe and w.by_infinity) and not bool(kept.any(-1).all()):
+        w.refuse(ALL_MASKED)
     others = kept[..., :, None] & kept[..., None, :] & ~torch.eye(rows.shape[-1], dtype=torch.bool)
     entry, other = (each.expand(others.shape)[others] for each in (rows[..., :, None], rows[..., None, :]))
     # The number of each entry among those that are kept, and of the entry of each pair.

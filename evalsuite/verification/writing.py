@@ -12,7 +12,7 @@ import torch
 
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
-from evalsuite.graph.attention import MASKED
+from evalsuite.graph.attention import MASKED, masks_by_numbers
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.graph import Node as TypedNode
 from evalsuite.graph.moving import Expand, Pad, Positions, Reshape, Transpose
@@ -56,6 +56,8 @@ class Writer:
         self._rules, self._check = rules, check
         self.found: list[Known | Padded] = []
         self._name = self._where = ""
+        self.by_infinity = not masks_by_numbers(graph)
+        """Whether what masks is -inf."""
 
     def run(self) -> tuple[list[Node], Tensor]:
         """The nodes, and the output. Raises Unsupported, with the name of the node."""

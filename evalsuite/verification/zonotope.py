@@ -41,7 +41,7 @@ class Zonotope:
     @cached_property
     def spread(self) -> torch.Tensor:
         """(1, *shape), how far a value can lie from the center."""
-        return spread_of(self.generators) + self.radius
+        return (spread_of(self.generators) + self.radius) * (1 + 2 * EPS)
 
     @property
     def size(self) -> torch.Tensor:

@@ -22,6 +22,8 @@ from evalsuite.graph.operations import LayerNorm, Linear, Reduction, Softmax
 from evalsuite.verification.forward import zonotope_of
 from evalsuite.verification.graph import CONVEX
 from evalsuite.verification.normalised import _logarithms, _scores, norm, softmax
+from evalsuite.verification.onnx_reader import graph_of_typed
+from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.quadratic import _bend, _gelu, _parabola, bent, dot, products, times
 from evalsuite.verification.zonotope import Symbols, Zonotope, spread_of
 
@@ -303,6 +305,69 @@ def test_a_low_value_is_no_mask() -> None:
     graph, exact = read(module, torch.randn(2, 1)), module.double()
     low, high = _ends(_of(graph, torch.zeros(1, 1, dtype=torch.float64), 1.0))
     values = exact(torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
+    assert bool(((low <= values) & (values <= high)).all())
+
+
+@torch.no_grad()
+def test_a_share_near_the_least_numbers_is_held() -> None:
+    """Its logarithm is known from the scores, and not from the share, of which few digits are left."""
+    scores, last = nn.Linear(1, 2), nn.Linear(2, 1, bias=False)
+    for parameter, value in (
+        (scores.weight, [[0.0], [742.0826]]),
+        (scores.bias, [0.0, -744.04]),
+        (last.weight, [[0.0, 1.0]]),
+    ):
+        parameter.copy_(torch.tensor(value))
+    module = nn.Sequential(scores, nn.Softmax(-1), last)
+    graph, exact = read(module, torch.randn(2, 1)), module.double()
+    low, high = _ends(_of(graph, torch.zeros(1, 1, dtype=torch.float64), 1.0))
+    values = exact(torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
+    assert bool(((low <= values) & (values <= high)).all())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "bounded", [_of, lambda graph, center, eps: Propagation(graph_of_typed(graph, "x"), center - eps, center + eps)]
+)
+def test_rows_that_numbers_mask_as_a_whole_are_refused(bounded: Callable[..., object]) -> None:
+    """In floats their entries then count alike; by infinity they are 0."""
+    lowest, center = torch.finfo(torch.float32).min, torch.zeros(1, 12, dtype=torch.float64)
+
+    class Masked(_Attention):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            query, key, value = self.into(x.reshape(-1, 3, 4)).chunk(3, -1)
+            return functional.scaled_dot_product_attention(query, key, value, attn_mask=self.mask).flatten(1)
+
+    for mask in (lowest, -torch.inf):
+        module = Masked(mask=mask)
+        module.mask[0] = mask
+        graph = read(module, torch.randn(2, 12))
+        if mask == lowest:
+            with pytest.raises(Unsupported, match="masked as a whole"):
+                bounded(graph, center, 0.1)
+        else:
+            bounded(graph, center, 0.1)
+
+
+@torch.no_grad()
+def test_a_norm_whose_bias_is_one_number_goes_through_a_linear_layer() -> None:
+    torch.manual_seed(0)
+
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(1))
+            self.last = nn.Linear(4, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x - x.mean(-1, keepdim=True)
+            y = y / torch.sqrt(y.square().mean(-1, keepdim=True) + 0.1)
+            return self.last(y * self.weight + self.bias)
+
+    module = Written()
+    graph, center, exact = read(module, torch.randn(2, 4)), torch.randn(1, 4, dtype=torch.float64), module.double()
+    low, high = _ends(_of(graph, center, 0.05))
+    values = exact(_points(center, 0.05, 1000))
     assert bool(((low <= values) & (values <= high)).all())
 
 
