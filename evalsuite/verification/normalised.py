@@ -10,7 +10,7 @@ import torch
 from evalsuite.contract import Unsupported
 from evalsuite.graph.attention import ALL_MASKED
 from evalsuite.graph.operations import LayerNorm, Linear, Reduction, RMSNorm, Softmax
-from evalsuite.verification.quadratic import convex_of, dot, nearer, times
+from evalsuite.verification.quadratic import chosen, convex_of, dot, left, nearer, times
 from evalsuite.verification.rounding import EPS, TINY, units
 from evalsuite.verification.zonotope import Symbols, Zonotope, linear, scaled, with_symbols
 
@@ -152,11 +152,14 @@ def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
     center = made.center.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
     radius = made.radius.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
     made = symbols.promoted(Zonotope(center, made.generators.masked_fill(wide | masked, 0.0), radius))
-    # What they sum to beyond 1 is taken off again, where that helps: of shares it is nothing.
+    # What they sum to beyond 1 is taken off again, where that helps: of shares it is nothing. In a whole row it helps
+    # what the shares are multiplied with, of which then the differences to their mean count alone.
     shares, axis = scores.shares, operation.axis
     summing = linear(made, lambda z: z - shares * z.sum(axis, keepdim=True), x.center.shape[axis] + 2,
                      lambda z: z + shares * z.sum(axis, keepdim=True), shares)  # fmt: skip
-    return nearer(summing, made, symbols.first)
+    apart, alone = (left(each, symbols.first).sum(axis, keepdim=True) for each in (summing, made))
+    together = (apart < 2 * alone) & ~wide.any(axis, keepdim=True)
+    return chosen(together, summing, nearer(summing, made, symbols.first))
 
 
 def _scores(symbols: Symbols, x: Zonotope, axis: int, masked: torch.Tensor) -> _Scores:

@@ -137,15 +137,23 @@ def nearer(x: Zonotope, y: Zonotope, first: int) -> Zonotope:
     """Of two zonotopes of the same values, entry by entry the one of which less is beyond the first symbols and their
     products; where both are alike or the first has no numbers, the second.
     """
-    known = first + products(first)
-    less, other = (spread_of(each.generators[known:]) + each.radius for each in (x, y))
+    return chosen(left(x, first) < left(y, first), x, y)
+
+
+def left(x: Zonotope, first: int) -> torch.Tensor:
+    """How much of each entry is beyond the first symbols and their products, (1, *shape)."""
+    return spread_of(x.generators[first + products(first) :]) + x.radius
+
+
+def chosen(where: torch.Tensor, x: Zonotope, y: Zonotope) -> Zonotope:
+    """Of two zonotopes of the same values the first in some entries, and the second in all others."""
     count = max(len(x.generators), len(y.generators))
     pairs = (
         (x.center, y.center),
         (with_symbols(x.generators, count), with_symbols(y.generators, count)),
         (x.radius, y.radius),
     )
-    return Zonotope(*(torch.where(less < other, *each) for each in pairs))
+    return Zonotope(*(torch.where(where, *each) for each in pairs))
 
 
 def activated(traits: Activation, x: Zonotope, lines: Zonotope, first: int) -> Zonotope:
