@@ -199,3 +199,26 @@ def descended(module: nn.Module, points: torch.Tensor, rows: torch.Tensor) -> tu
         chosen = seen[torch.arange(len(seen)), torch.arange(len(seen)) % len(rows)]
         (gradient,) = torch.autograd.grad(chosen.sum(), given)
     return seen.detach(), gradient
+
+
+def test_a_row_that_numbers_mask_as_a_whole_attends_to_all() -> None:
+    """In floats its entries then count alike, later positions too: nothing is left out of the graph."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 3)
+            self.layers = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2))
+            lowest = torch.finfo(torch.float32).min
+            self.register_buffer("mask", torch.full((POSITIONS, POSITIONS), lowest).triu(0))
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            x = self.table(tokens)
+            for layer in self.layers:
+                query, key, value = layer(x).chunk(3, -1)
+                x = x + (query @ key.transpose(1, 2) + self.mask).softmax(-1) @ value
+            return self.head(x)  # type: ignore[no-any-return]
+
+    tokens = tokens_of(2)
+    whole, vectors = embedded(read(Net().eval(), tokens), tokens[:1], VOCABULARY, POSITIONS - 1)
+    compared(whole, vectors, POSITIONS - 1, POSITIONS)
