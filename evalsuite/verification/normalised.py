@@ -10,7 +10,7 @@ import torch
 from evalsuite.contract import Unsupported
 from evalsuite.graph.attention import ALL_MASKED
 from evalsuite.graph.operations import LayerNorm, Linear, Reduction, RMSNorm, Softmax
-from evalsuite.verification.quadratic import chosen, convex_of, dot, left, nearer, times
+from evalsuite.verification.quadratic import beyond, chosen, convex_of, dot, nearer, times
 from evalsuite.verification.rounding import EPS, TINY, units
 from evalsuite.verification.zonotope import Symbols, Zonotope, linear, scaled, with_symbols
 
@@ -24,7 +24,7 @@ class Normalised(Zonotope):
         scale: of each row.
         weight: of the entries of a row, None for 1.
         bias: of the entries of a row, None for 0.
-        mean: the axes over which the output is a mean, but not those of rows.
+        mean: over other axes than those of rows, of which the output is the mean; None for none.
     """
 
     y: Zonotope
@@ -157,7 +157,7 @@ def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
     shares, axis = scores.shares, operation.axis
     summing = linear(made, lambda z: z - shares * z.sum(axis, keepdim=True), x.center.shape[axis] + 2,
                      lambda z: z + shares * z.sum(axis, keepdim=True), shares)  # fmt: skip
-    apart, alone = (left(each, symbols.first).sum(axis, keepdim=True) for each in (summing, made))
+    apart, alone = (beyond(each, symbols.first).sum(axis, keepdim=True) for each in (summing, made))
     together = (apart < 2 * alone) & ~wide.any(axis, keepdim=True)
     return chosen(together, summing, nearer(summing, made, symbols.first))
 

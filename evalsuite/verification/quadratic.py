@@ -137,10 +137,10 @@ def nearer(x: Zonotope, y: Zonotope, first: int) -> Zonotope:
     """Of two zonotopes of the same values, entry by entry the one of which less is beyond the first symbols and their
     products; where both are alike or the first has no numbers, the second.
     """
-    return chosen(left(x, first) < left(y, first), x, y)
+    return chosen(beyond(x, first) < beyond(y, first), x, y)
 
 
-def left(x: Zonotope, first: int) -> torch.Tensor:
+def beyond(x: Zonotope, first: int) -> torch.Tensor:
     """How much of each entry is beyond the first symbols and their products, (1, *shape)."""
     return spread_of(x.generators[first + products(first) :]) + x.radius
 
