@@ -29,6 +29,7 @@ from evalsuite.run import tree
 from evalsuite.run.child import NO_ROOM, Assignment, Found, read_outcome
 from evalsuite.run.executor import ServerLost, failed
 from evalsuite.run.guard import PAUSE, RESUME, TAKE, WAITS, Ended, guarded
+from evalsuite.signals import held_back
 from evalsuite.sources import OURS
 
 _ALWAYS_LOADED = (
@@ -122,7 +123,7 @@ class Processes:
             child = _Child(process, ours, assignment, time.monotonic())
             self._running.append(child)  # before it starts: a Ctrl-C between the two would leave it to itself
             try:
-                with _main_left_out(assignment):
+                with _main_left_out(assignment), held_back():
                     process.start()
             except (EOFError, ConnectionError) as error:  # the server was killed, or died as it loaded its modules
                 self._running.remove(child)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from evalsuite.signals import ENDING
+
 if TYPE_CHECKING:
     from evalsuite.run.executor import Executor
-
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(KeyboardInterrupt):
@@ -24,7 +24,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def _stop(number: int, _: object) -> None:
-    for each in _ENDING:  # What was measured is being made safe: a second signal must not prevent that.
+    for each in ENDING:  # What was measured is being made safe: a second signal must not prevent that.
         signal.signal(each, signal.SIG_IGN)
     raise Stopped(signal.Signals(number))
 
@@ -41,7 +41,7 @@ def stoppable(executor: Executor) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {each: signal.getsignal(each) for each in (*_ENDING, signal.SIGTSTP)}
+    before = {each: signal.getsignal(each) for each in (*ENDING, signal.SIGTSTP)}
     for each, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(each, pause if each is signal.SIGTSTP else _stop)

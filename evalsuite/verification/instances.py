@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from evalsuite.signals import held_back
+
 COLUMNS = ("category", "onnx", "vnnlib", "prepare_s", "result", "run_s")
 ERROR = "error"
 # What a child may take beyond its time limit: it keeps the limit itself, unless one operation takes very long.
@@ -98,7 +100,8 @@ def run_instances(instances: list[Instance], engine: str = "auto") -> Iterator[I
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_child, args=(theirs, instance, engine), daemon=True)
         try:
-            process.start()
+            with held_back():
+                process.start()
             theirs.close()
             yield _outcome(instance, process, ours)
         finally:

@@ -30,6 +30,7 @@ from evalsuite.run.child import Assignment
 from evalsuite.run.executor import Serial
 from evalsuite.run.local import Processes, _with_submodules
 from evalsuite.run.stopping import Stopped, stoppable
+from evalsuite.signals import held_back
 
 ONE = HEAD.replace(", gelu-swap", "")
 
@@ -350,6 +351,24 @@ def test_each_signal_that_ends_programs_ends_a_run_in_order(name: str) -> None:
         assert (raised.value.name, signal.getsignal(number)) == (number, signal.default_int_handler)
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.parametrize("names", [["SIGINT"], ["SIGINT", "SIGTERM"]], ids=" ".join)
+def test_a_first_signal_waits_until_a_process_is_started_a_second_does_not(names: list[str]) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    reached = []
+
+    def start() -> None:
+        for name in names:
+            signal.raise_signal(signal.Signals[name])
+            reached.append(name)
+
+    try:
+        with pytest.raises(Stopped), stoppable(Serial()), held_back():
+            start()
+        assert (reached, signal.getsignal(signal.SIGINT)) == (["SIGINT"], signal.default_int_handler)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_plan_downloads_nothing(workshop: Workshop) -> None:
