@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from benchmarks import soundness
+from benchmarks.graph_lirpa import GraphEngine
+from evalsuite import Propagation, subjects
 from evalsuite.verification.propagation import LowerBounds
+from pipelines.bounds.margins import rows_of
 
 
 @pytest.mark.slow
@@ -26,3 +31,30 @@ def test_bounds_that_are_too_narrow_are_noticed(share: float, monkeypatch: pytes
     assert set(tally.methods) == {"graph-ibp", "graph-crown", "ibp", "crown", "alpha-crown"}
     assert bool(tally.violations) == bool(share)
     assert not tally.contradictions or share
+
+
+@pytest.mark.slow
+def test_what_auto_lirpa_cannot_convert_it_bounds_by_the_graph() -> None:
+    tally = soundness.tried("unet", 1000)
+    assert "auto_LiRPA" in tally.refusals
+    assert {"ibp of the graph", "crown of the graph"} < set(tally.methods)
+    assert (tally.violations, tally.contradictions) == (0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vit", "resnet", "unet"])
+def test_auto_lirpa_carries_the_bounds_of_a_graph_as_the_own_engine_does(name: str, tmp_path: Path) -> None:
+    asked = subjects(*soundness.network_of(name, tmp_path), 2)[0]
+    graph, properties = asked.graph(), asked.properties(2.0**-10)
+    rows = rows_of(properties, graph.outputs)
+    lower, upper = (torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper"))
+    own = Propagation(graph, lower, upper)
+    ends = [torch.stack([own.lower_bounds(sign * row).value[at] for at, row in enumerate(rows)]) for sign in (1, -1)]
+    share = torch.rand(2000, 1, graph.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64).round()
+    values = torch.stack([graph(point) for point in lower + share * (upper - lower)])
+    reached = torch.einsum("brc,pbc->pbr", rows, values)
+    for method, low, high in GraphEngine(graph).bounds(properties, rows):
+        assert bool((low <= reached.amin(0) + 1e-9).all())
+        assert bool((high >= reached.amax(0) - 1e-9).all())
+        if method == "crown":
+            assert ((high - low).mean() / (-ends[1] - ends[0]).mean()).item() == pytest.approx(1, abs=0.05)

@@ -143,6 +143,9 @@ class Engine:
         with at_home():
             self._module = _Module(module, example, bound_opts=options, custom_ops={OPERATOR: numbered(module)})
             self._module.known, self._module.tightest = {}, {}
+            # auto_LiRPA takes the type of its numbers from the first parameter, and a network may have none.
+            if not any(True for _ in self._module.parameters()):
+                self._module.register_parameter("of_type", nn.Parameter(torch.zeros(1).double(), requires_grad=False))
             self._module.eval()
 
     @staticmethod

@@ -1,0 +1,196 @@
+"""auto_LiRPA on the graph that verification reads: a cross-check for networks that its own converter does not take.
+
+Each node is one operator of `pipelines.bounds.steps`, with this project's lines; ReLU is auto_LiRPA's own. What carries
+the bounds through the graph is auto_LiRPA alone. They are of the real function of the float32 weights, as those of
+`Propagation` are, but for the rounding of float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from evalsuite import Property, Unsupported
+from evalsuite.activations import RELU
+from evalsuite.verification.graph import CONVEX, Affine, Convex, Graph, Maximum, Node, Pointwise, Product, Rounded
+from evalsuite.verification.linear import Linear, Same
+from evalsuite.verification.nonlinear import bilinear, convex
+from evalsuite.verification.scalar_lines import Chosen, rounded_lines
+from pipelines.bounds.adapter import Engine
+from pipelines.bounds.curved import Shape
+from pipelines.bounds.own import Own
+from pipelines.bounds.regions import Regions
+from pipelines.bounds.steps import Ends, Pulled, Rule
+
+_Tensor = torch.Tensor
+# Slope and spread of an operand's line, and the map that the operand goes through.
+_Use = tuple[_Tensor, _Tensor, Linear]
+
+
+@dataclass(frozen=True)
+class _Sum(Rule):
+    """An affine node: the sum of maps, each of one of the operands, and a bias."""
+
+    parts: tuple[tuple[int, Linear], ...]
+    bias: _Tensor
+
+    curved = False
+
+    def value(self, *operands: _Tensor) -> _Tensor:
+        """See `Rule`."""
+        with _untraced():
+            total = self.bias.expand(len(operands[0]), -1)
+            for place, map_ in self.parts:
+                total = total + map_(operands[place])
+            return total
+
+    def interval(self, *operands: Ends) -> Ends:
+        """See `Rule`."""
+        center = self.value(*((low + high) / 2 for low, high in operands))
+        radii = [(high - low) / 2 for low, high in operands]
+        radius = torch.stack([map_.absolute()(radii[place]) for place, map_ in self.parts]).sum(0)
+        return center - radius, center + radius
+
+    def pulled(self, rows: _Tensor, sign: int, operands: list[Ends]) -> Pulled:
+        """See `Rule`: the same on both sides."""
+        found = [rows.new_zeros(*rows.shape[:2], ends[0].shape[1]) for ends in operands]
+        for place, map_ in self.parts:
+            found[place] = found[place] + map_.pull(rows)
+        return found, (rows * self.bias).sum(2)
+
+
+@dataclass(frozen=True)
+class _Lined(Rule):
+    """A node with lines around it: of each operand a slope in the middle of both sides', and how far they spread."""
+
+    operation: Convex | Rounded | Product
+
+    def value(self, *operands: _Tensor) -> _Tensor:
+        """See `Rule`."""
+        operation, x = self.operation, operands[0]
+        if isinstance(operation, Product):
+            return operation.left(x) * operation.right(operands[-1])
+        return CONVEX[operation.name](x) if isinstance(operation, Convex) else x.round()
+
+    def interval(self, *operands: Ends) -> Ends:
+        """See `Rule`."""
+        return self._bounded(operands)[0]
+
+    def _bounded(
+        self, operands: Sequence[Ends]
+    ) -> tuple[Ends, list[tuple[_Tensor, _Tensor, Linear]], _Tensor, _Tensor]:
+        """The values' ends; of each use of an operand slope, spread and map; the constant and the loss."""
+        operation = self.operation
+        if isinstance(operation, Product):
+            ends, joint = bilinear(operation, operands[0], operands[-1])
+            maps = operation.left, operation.right
+            return ends, list(zip(joint.slopes, joint.spreads, maps, strict=True)), joint.constant, joint.loss
+        (given,) = operands
+        ends, lines = convex(operation, *given) if isinstance(operation, Convex) else rounded_lines(*given)
+        return ends, [(lines.slope, lines.spread, Same())], lines.constant, lines.loss
+
+    def pulled(self, rows: _Tensor, sign: int, operands: list[Ends]) -> Pulled:
+        """See `Rule`."""
+        _, uses, constant, loss = self._bounded(operands)
+        size = sign * rows.abs()
+        found = [map_.pull(rows * slope - size * spread) for slope, spread, map_ in uses]
+        # A product of a value with itself has one operand.
+        found = found if len(operands) == len(found) else [torch.stack(found).sum(0)]
+        return found, (rows * constant - size * loss).sum(2)
+
+
+@dataclass(frozen=True)
+class _Greatest(Rule):
+    """The greatest of each window."""
+
+    operation: Maximum
+
+    def value(self, *operands: _Tensor) -> _Tensor:
+        """See `Rule`."""
+        return self.operation.of(operands[0]).amax(-1)
+
+    def interval(self, *operands: Ends) -> Ends:
+        """See `Rule`."""
+        return self.value(operands[0][0]), self.value(operands[0][1])
+
+    def pulled(self, rows: _Tensor, sign: int, operands: list[Ends]) -> Pulled:
+        """See `Rule`."""
+        lines = Chosen.of(self.operation, *operands[0])
+        below, above = (rows.clamp(min=0), rows.clamp(max=0)) if sign > 0 else (rows.clamp(max=0), rows.clamp(min=0))
+        found = rows.new_zeros(*rows.shape[:2], operands[0][0].shape[1])
+        for index, part in ((lines.below, below), (lines.above, above * lines.slope)):
+            found.scatter_add_(2, index.expand(part.shape), part)
+        return [found], (above * lines.constant - sign * rows.abs() * lines.loss).sum(2)
+
+
+@contextmanager
+def _untraced() -> Iterator[None]:
+    """Inside, torch's tracer, which knows no transposed convolution by this name, sees nothing."""
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
+
+
+class _Written(nn.Module):
+    """A graph as operators for auto_LiRPA."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._output, self._sources = graph.output, [tuple(dict.fromkeys(node.sources)) for node in graph.nodes]
+        self.steps = nn.ModuleList(map(_step, graph.nodes))
+
+    def forward(self, x: _Tensor) -> _Tensor:
+        """The outputs (batch, outputs) at the points x (batch, inputs)."""
+        values = [x]
+        for step, sources in zip(self.steps, self._sources, strict=True):
+            values.append(step(*(values[each] for each in sources)))
+        return values[self._output]
+
+
+def _step(node: Node) -> nn.Module:
+    operation = node.operation
+    if isinstance(operation, Pointwise):
+        return nn.ReLU() if operation.traits.name == RELU.name else Own(Shape(operation.traits))
+    if isinstance(operation, Affine):
+        places = {source: place for place, source in enumerate(dict.fromkeys(node.sources))}
+        rule: Rule = _Sum(tuple((places[source], map_) for source, map_ in operation.parts), operation.bias)
+    elif isinstance(operation, Maximum):
+        rule = _Greatest(operation)
+    else:
+        assert isinstance(operation, Convex | Rounded | Product)  # what else there is is of two networks
+        rule = _Lined(operation)
+    return Own(rule, (node.size,))
+
+
+class GraphEngine:
+    """Bounds of rows of a graph's outputs by auto_LiRPA, over boxes.
+
+    Raises:
+        Unsupported: auto_LiRPA does not manage it, or its conversion computes something else.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph, written = graph, _Written(graph).eval()
+        self._engine = Engine(written, (graph.inputs,), 20, patches=False)
+        points = torch.rand(2, graph.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        if not torch.allclose(self._engine.forward(points), graph(points), rtol=1e-9, atol=1e-9):
+            raise Unsupported("auto_LiRPA's conversion of the graph computes another function")
+
+    def bounds(self, properties: list[Property], rows: _Tensor) -> Iterator[tuple[str, _Tensor, _Tensor]]:
+        """By intervals and by lines: the method, and both ends of each property's own rows, (properties, rows)."""
+        lower, upper = (
+            torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper")
+        )
+        regions = Regions(lower, upper, None, torch.full((len(lower),), torch.inf, dtype=torch.float64))
+        intervals = None
+        for method in ("ibp", "crown"):
+            low, high, inputs = self._engine.bound(regions, rows, method, intervals)
+            intervals = inputs
+            yield method, low, high
