@@ -59,7 +59,7 @@ def given_way(graph: Graph) -> dict[int, Pointwise]:
 def with_activations(graph: Graph, wanted: dict[int, Pointwise]) -> Graph:
     """The graph with other activations in the place of the numbered values.
 
-    Where lambda is no float32 number, g(lambda x) * (1 / lambda) is written out, which lines alone can bound.
+    Where lambda is no float32 number, g(lambda x) * (1 / lambda) is written out, which is bounded as it is written.
     """
     nodes, places = list[Node](), list[int]()
 

@@ -23,6 +23,7 @@ from evalsuite.graph import operations as typed
 from evalsuite.graph.attention import MASKED, masks_by_numbers
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.moving import Expand, Pad, Reshape
+from evalsuite.graph.norms import with_norms
 from evalsuite.graph.owned import is_exact
 from evalsuite.graph.patterns import recognised
 from evalsuite.graph.sizes import at
@@ -66,17 +67,24 @@ def zonotope_of(
 
     Example: docs/reference.md#verify-a-property
     """
-    return _Forward(recognised(graph), lower, upper, check).run()
+    return _Forward(_readable(graph), lower, upper, check).run()
 
 
 def zonotopes_apart(
     first: Graph, second: Graph, lower: torch.Tensor, upper: torch.Tensor, *, check: Callable[[], None] = lambda: None
 ) -> tuple[Zonotope, Zonotope, Zonotope]:
     """The outputs of two graphs over one box, and first - second. Arguments and errors are those of `zonotope_of`."""
-    one, other = (_Forward(recognised(each), lower, upper, check) for each in (first, second))
+    one, other = (_Forward(_readable(each), lower, upper, check) for each in (first, second))
     alike = one.symbols.first == other.symbols.first
     before, after = one.run(), other.run()
     return before, after, before.minus(after, one.known if alike else one.inputs)
+
+
+def _readable(graph: Graph) -> Graph:
+    """With its patterns recognised; where an activation's hardness is no float32 number, as it is written."""
+    found = recognised(graph)
+    rounded = any(isinstance(each.operation, typed.Pointwise) and inexact(each.operation) for each in found.nodes)
+    return with_norms(graph) if rounded else found
 
 
 def attends(graph: Graph) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from evalsuite import SwapBounds
-from evalsuite.activations import GELU, RELU
+from evalsuite.activations import GELU, RELU, LambdaGELU
 from evalsuite.activations.leaky import _leaky
 from evalsuite.certificate import swap
 from evalsuite.contract import Unsupported
@@ -438,3 +439,15 @@ def test_a_lambda_that_is_swept_needs_no_lines(monkeypatch: pytest.MonkeyPatch) 
         torch.testing.assert_close(point.difference_lower, bounds.difference(center, hardness=hardness))
         found.append(float(point.disruption))
     assert found[0] > found[1] > found[2]
+
+
+def test_zonotopes_take_a_hardness_that_is_no_float32_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(_Attention(), LambdaGELU(hardness=2.7), nn.Linear(9, 3)).eval()
+    hardness = copy.deepcopy(module[1]).double().hardness
+    assert not torch.equal(hardness.float().double(), hardness)
+    for name, value in (("_NARROW", 0), ("_certified", None)):  # no lines carried backward
+        monkeypatch.setattr(swap, name, value)
+    bounds, x = SwapBounds(module, (12,)), torch.rand(3, 12, dtype=torch.float64)
+    at_points = bounds.certify(x, x).disruption
+    assert at_points == pytest.approx(bounds.difference(x).abs().amax(1), rel=1e-6)
