@@ -20,7 +20,7 @@ from evalsuite.run.cache import Cache
 from evalsuite.run.child import NETWORK, OUTCOME, Assignment, Found, read_outcome
 from evalsuite.run.executor import Serial
 from evalsuite.run.journal import Entry
-from evalsuite.run.progress import Silent
+from evalsuite.run.progress import Progress
 from evalsuite.run.runner import run_recipe
 from evalsuite.run.state import plan_run
 
@@ -74,7 +74,7 @@ class _AtOnce(Serial):
         self._done.append((assignment, read_outcome(assignment.scratch)))
 
 
-class _Clocks(Silent):
+class _Clocks(Progress):
     """Notes the time, and the processor's, at each tenth of the jobs."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ def again() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         recipe = Path(__file__).parents[1] / "pipelines" / "recipes" / "quickstart.yaml"
-        run_recipe(read_recipe(recipe), folder / "out", Cache(folder / "cache"), _AtOnce(rows), Silent(), workers=2)
+        run_recipe(read_recipe(recipe), folder / "out", Cache(folder / "cache"), _AtOnce(rows), Progress(), workers=2)
         words = ["run", recipe, "--out", folder / "out", "--cache", folder / "cache"]
         for what, asked in {"the quickstart": words, "its report": ["report", folder / "out"]}.items():
             before, begun = processor(), time.perf_counter()

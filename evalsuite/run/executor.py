@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from evalsuite.results import Status, failure_row
 from evalsuite.run.child import Assignment, Found, perform, read_outcome
 
 
-class Executor(Protocol):
+class Executor:
     """Runs assignments; `remote` where that may be on other machines, each with jobs of its own."""
 
-    remote: bool
+    remote = False
 
     @property
     def free(self) -> int:
         """How many more it would start now."""
-        ...
+        raise NotImplementedError
 
     def start(self, assignment: Assignment) -> None:
         """Begin an assignment; a later `wait` returns it with what was found."""
-        ...
+        raise NotImplementedError
 
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
         """Those that ended, after at most `seconds`."""
-        ...
+        raise NotImplementedError
 
     def pause(self) -> None:
-        """Stop the jobs and their clocks until `resume`."""
-        ...
+        """Stop the jobs and their clocks until `resume`, where they do not stop with this process by themselves."""
 
     def resume(self) -> None:
         """Let the jobs that `pause` stopped go on, and their clocks with them."""
-        ...
 
     def stop(self) -> None:
         """End the work: kill the jobs that still run, where that can be done from here."""
-        ...
 
 
 def failed(assignment: Assignment, status: Status, reason: str, seconds: float) -> Found:
@@ -48,10 +43,8 @@ def failed(assignment: Assignment, status: Status, reason: str, seconds: float) 
     )  # fmt: skip
 
 
-class Serial:
+class Serial(Executor):
     """One job after the other in this process: for debuggers. Time limits do not hold, and a crash ends the run."""
-
-    remote = False
 
     def __init__(self) -> None:
         self._done: list[tuple[Assignment, Found]] = []
@@ -70,15 +63,6 @@ class Serial:
         """See `Executor`."""
         done, self._done = self._done, []
         return done
-
-    def pause(self) -> None:
-        """The job stops with this process."""
-
-    def resume(self) -> None:
-        """See `pause`."""
-
-    def stop(self) -> None:
-        """There is nothing to kill: `start` returns once its job has ended."""
 
 
 class ServerLost(Exception):

@@ -27,7 +27,7 @@ from evalsuite.recipe import Recipe
 from evalsuite.results import Status
 from evalsuite.run import tree
 from evalsuite.run.child import NO_ROOM, Assignment, Found, read_outcome
-from evalsuite.run.executor import ServerLost, failed
+from evalsuite.run.executor import Executor, ServerLost, failed
 from evalsuite.run.guard import PAUSE, RESUME, TAKE, WAITS, Ended, guarded
 from evalsuite.signals import held_back
 from evalsuite.sources import OURS
@@ -63,7 +63,7 @@ class _Child:
     started: float
 
 
-class Processes:
+class Processes(Executor):
     """Up to `workers` children at a time, and beside them those that wait to take their times.
 
     Times are taken while nothing else runs. So that cores do not stand idle for each job by itself, those that are
@@ -75,8 +75,6 @@ class Processes:
         jobs: how many there will be, at most; many are worth a longer preparation.
         libraries: modules of installed packages that are loaded before, too, since that takes seconds.
     """
-
-    remote = False
 
     def __init__(self, workers: int, modules: Iterable[str], *, jobs: int, libraries: Iterable[str] = ()) -> None:
         if workers < 1:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Protocol
 
 from evalsuite.document import printable
 from evalsuite.results import Status
@@ -17,24 +16,20 @@ _SHOWN = 3  # names of jobs that run, in the bar
 STYLES = ("auto", "rich", "plain", "json", "none")
 
 
-class Progress(Protocol):
-    """Told of the run's beginning and of each job's end."""
+class Progress:
+    """Told of the run's beginning and of each job's end. This one is the style "none", which shows nothing of it."""
 
     def begin(self, total: int) -> None:
         """The run begins: the folder is ours."""
-        ...
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         """`left` counts the jobs still to do, those that run included, by WORKLOAD/STEP."""
-        ...
 
     def running(self, jobs: Sequence[str]) -> None:
         """`jobs` are the ids of those that run now; called whenever one has started or ended."""
-        ...
 
     def close(self) -> None:
         """The run has ended, well or not, and nothing is shown afterwards."""
-        ...
 
 
 class Estimate:
@@ -70,33 +65,11 @@ def _outcome(entry: Entry) -> str:
     return entry.status.value if entry.status is Status.OK else printable(f"{entry.status.value}: {entry.reason}")
 
 
-class Silent:
-    """The style "none": nothing of the progress is shown."""
-
-    def running(self, jobs: Sequence[str]) -> None:
-        """See `Progress`."""
-
-    def begin(self, total: int) -> None:
-        """See `Progress`."""
-
-    def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
-        """See `Progress`."""
-
-    def close(self) -> None:
-        """See `Progress`."""
-
-
-class Plain:
+class Plain(Progress):
     """A line per job that ran."""
 
     def __init__(self) -> None:
         self._estimate = Estimate()
-
-    def running(self, jobs: Sequence[str]) -> None:
-        """See `Progress`: its lines tell what has ended."""
-
-    def begin(self, total: int) -> None:
-        """See `Progress`."""
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         """See `Progress`."""
@@ -110,11 +83,8 @@ class Plain:
             flush=True,
         )
 
-    def close(self) -> None:
-        """See `Progress`."""
 
-
-class Json:
+class Json(Progress):
     """Prints a JSON object on a line of stderr for each job that has ended, for programs that watch a run."""
 
     def __init__(self) -> None:
@@ -124,9 +94,6 @@ class Json:
     def running(self, jobs: Sequence[str]) -> None:
         """See `Progress`."""
         self._running = list(jobs)
-
-    def begin(self, total: int) -> None:
-        """See `Progress`."""
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         """See `Progress`."""
@@ -139,11 +106,8 @@ class Json:
         }  # fmt: skip
         print(json.dumps(event), file=sys.stderr, flush=True)
 
-    def close(self) -> None:
-        """See `Progress`."""
 
-
-class Rich:
+class Rich(Progress):
     """A live bar; failures stay above it."""
 
     def __init__(self) -> None:
@@ -193,5 +157,5 @@ def progress_of(style: str) -> Progress:
     """The progress of that style; "auto" is rich on a terminal and plain elsewhere."""
     if style == "auto":
         style = "rich" if sys.stderr.isatty() else "plain"
-    styles: dict[str, type[Progress]] = {"rich": Rich, "plain": Plain, "json": Json, "none": Silent}
+    styles: dict[str, type[Progress]] = {"rich": Rich, "plain": Plain, "json": Json, "none": Progress}
     return styles[style]()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from evalsuite.recipe import Recipe
 from evalsuite.run.child import Assignment, Found
+from evalsuite.run.executor import Executor
 from evalsuite.run.journal import Entry, Journal, entry_in
 from evalsuite.run.orders import Order, found_in, order_of, read_order
 
@@ -117,8 +118,11 @@ class News:
                     yield entry
 
 
-class Shared:
-    """Posts orders in a run's folder, for as many `evalsuite worker DIR` as there are, on whatever machines."""
+class Shared(Executor):
+    """Posts orders in a run's folder, for as many `evalsuite worker DIR` as there are, on whatever machines.
+
+    Their work is not paused with the driver.
+    """
 
     remote = True
 
@@ -166,12 +170,6 @@ class Shared:
             self._heard = time.monotonic()
             said = f"{len(self._posted)} jobs wait for a worker: evalsuite worker {self.share.folder}"
             print(f"evalsuite: {said}", file=sys.stderr, flush=True)
-
-    def pause(self) -> None:
-        """Do nothing: workers on other machines go on."""
-
-    def resume(self) -> None:
-        """See `pause`."""
 
     def stop(self) -> None:
         """What a worker has begun it finishes, and what comes of it is in the cache; the rest is withdrawn."""

@@ -21,7 +21,7 @@ from evalsuite.run.child import Assignment
 from evalsuite.run.choice import Choice, seeds_of, with_seeds
 from evalsuite.run.executor import failed
 from evalsuite.run.inventory import collect, damaged, inventory, matching, told, used_by
-from evalsuite.run.progress import Silent
+from evalsuite.run.progress import Progress
 from evalsuite.run.record import RunRecord, changed_since
 from evalsuite.run.runner import RunError, run_recipe
 from evalsuite.run.state import plan_run
@@ -39,7 +39,7 @@ steps: [accuracy, export]
 def run(folder: Path, executor: AtOnce, *only: str, retry: str = "all") -> RunRecord:
     choice = Choice(only, retry)
     return run_recipe(
-        RECIPE, folder / "out", Cache(folder / "cache"), executor, Silent(), workers=2, choice=choice
+        RECIPE, folder / "out", Cache(folder / "cache"), executor, Progress(), workers=2, choice=choice
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from evalsuite.recipe import parse_recipe
 from evalsuite.references import resolve
 from evalsuite.run.cache import Cache
 from evalsuite.run.executor import Serial
-from evalsuite.run.progress import Silent
+from evalsuite.run.progress import Progress
 from evalsuite.run.runner import run_recipe
 from pipelines.bounds import Bounds
 
@@ -219,7 +219,7 @@ def test_data_that_change_between_two_runs_of_one_process_are_read_again(tmp_pat
     for number, count in enumerate((60, 60, 90)):
         np.savez("data.npz", x=vectors(count=count), y=np.arange(count) % 2)
         out = tmp_path / f"run{number}"
-        record = run_recipe(recipe, out, Cache(tmp_path / "cache"), Serial(), Silent(), workers=1)
+        record = run_recipe(recipe, out, Cache(tmp_path / "cache"), Serial(), Progress(), workers=1)
         cached.append(record.jobs["cached"])
         told = json.loads((out / "run.json").read_text())["data"]["own"]
         sizes.append(sum(told[part] for part in ("train", "calibration", "validation", "test")))

@@ -25,7 +25,7 @@ from evalsuite.run import claims, results, runner
 from evalsuite.run.cache import Cache, is_abandoned
 from evalsuite.run.child import OUTCOME, Assignment
 from evalsuite.run.journal import Entry, Journal, read_journal
-from evalsuite.run.progress import Estimate, Rich, Silent
+from evalsuite.run.progress import Estimate, Progress, Rich
 from evalsuite.run.record import RunRecord
 from evalsuite.run.runner import run_recipe
 from evalsuite.workloads.workload import DataError
@@ -43,7 +43,7 @@ steps: [accuracy, export]
 def run(folder: Path, out: str = "out", workers: int = 2, slow: float = 0.0) -> tuple[RunRecord, list[str]]:
     executor = AtOnce(slow)
     recipe = parse_recipe(RECIPE)
-    record = run_recipe(recipe, folder / out, Cache(folder / "cache"), executor, Silent(), workers=workers)
+    record = run_recipe(recipe, folder / out, Cache(folder / "cache"), executor, Progress(), workers=workers)
     return record, executor.ran
 
 
@@ -85,7 +85,7 @@ def test_what_takes_times_runs_beside_its_like_or_alone(
 ) -> None:
     monkeypatch.setattr(load("stages", "export").target, "exclusive", whole, raising=False)
     executor = Watched()
-    record = run_recipe(parse_recipe(RECIPE), tmp_path, Cache(tmp_path / "cache"), executor, Silent(), workers=3)
+    record = run_recipe(parse_recipe(RECIPE), tmp_path, Cache(tmp_path / "cache"), executor, Progress(), workers=3)
     assert record.jobs["ok"] == 6 * SEEDS
     assert all(job.timed == each.timed for job, beside in executor.beside for each in beside)
     most = {timed: max(len(beside) for job, beside in executor.beside if job.timed == timed) for timed in (True, False)}
@@ -114,7 +114,7 @@ def test_a_network_that_is_another_when_made_again_takes_back_all_that_follows(t
     text = RECIPE.replace("export]", "export, {use: export, name: late, after: accuracy}]")
     recipe = parse_recipe(text.replace(RECIPE[RECIPE.index("seeds:") : RECIPE.index("\nsteps")], "seeds: [0]"))
     out, cache = tmp_path / "out", Cache(tmp_path / "cache")
-    run_recipe(recipe, out, cache, AtOnce(0, workers, "first"), Silent(), workers=workers)
+    run_recipe(recipe, out, cache, AtOnce(0, workers, "first"), Progress(), workers=workers)
     journal = out / "journal.jsonl"
     known = read_journal(journal)
     journal.unlink()
@@ -125,7 +125,7 @@ def test_a_network_that_is_another_when_made_again_takes_back_all_that_follows(t
         if name.endswith(("/accuracy", "/train")):
             kept.append(each)
     kept.close()
-    record = run_recipe(recipe, out, cache, AtOnce(0, workers, "second"), Silent(), workers=workers)
+    record = run_recipe(recipe, out, cache, AtOnce(0, workers, "second"), Progress(), workers=workers)
     assert record.jobs["ok"] == 8
     entries = read_journal(journal)
     needs = {job.id: job.needs for job in jobs_of(recipe)}
@@ -322,7 +322,7 @@ def test_a_report_does_not_replace_the_results_of_a_run_that_ends_meanwhile(
 
 def test_a_run_may_be_given_more_seeds_and_no_fewer(tmp_path: Path) -> None:
     few, more = (parse_recipe(RECIPE.replace(f", {SEEDS - 1}]", end)) for end in ("]", f", {SEEDS - 1}]"))
-    given = {"workers": 2, "cache": Cache(tmp_path / "cache"), "progress": Silent()}
+    given = {"workers": 2, "cache": Cache(tmp_path / "cache"), "progress": Progress()}
     first = run_recipe(few, tmp_path / "out", executor=AtOnce(0), **given)  # type: ignore[arg-type]
     executor = AtOnce(0)
     second = run_recipe(more, tmp_path / "out", executor=executor, **given)  # type: ignore[arg-type]

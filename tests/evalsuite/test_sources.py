@@ -18,7 +18,7 @@ from evalsuite import reading, sources
 from evalsuite.recipe import parse_recipe
 from evalsuite.run.cache import Cache
 from evalsuite.run.executor import Serial
-from evalsuite.run.progress import Silent
+from evalsuite.run.progress import Progress
 from evalsuite.run.runner import run_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -304,7 +304,7 @@ def test_a_helper_a_checkpoint_and_a_file_named_by_an_option_each_make_a_job_run
     )
 
     def cached() -> int:
-        record = run_recipe(recipe, tmp_path / "out", Cache(tmp_path / "cache"), Serial(), Silent(), workers=1)
+        record = run_recipe(recipe, tmp_path / "out", Cache(tmp_path / "cache"), Serial(), Progress(), workers=1)
         assert record.jobs["ok"] == 2
         return record.jobs["cached"]
 
