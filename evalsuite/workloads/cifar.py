@@ -57,70 +57,16 @@ def cifar_data(folder: str, classes: int) -> Data:
 
 
 @dataclass(frozen=True)
-class Cifar10ResNet8(Budget):
-    """CIFAR-10, a residual network of 8 layers for a CPU: three strided blocks, 12 million multiplications.
-
-    An epoch takes 29 to 49 s of one thread with bfloat16 in hardware, and 42 to 82 s in float32.
-
-    Args:
-        folder: where the author's binary version lies, or train*.parquet and test*.parquet with encoded images.
-            Empty: cifar-10-batches-bin, cifar10 or cifar10-jpeg in the data folder.
-        width: channels of the first layer; the blocks have 2, 4 and 8 times as many.
-    """
-
-    version: ClassVar[str] = "2"
-    epochs: int = 36
-    batch_size: int = 128
-    learning_rate: float = 0.1
-    optimizer: str = "sgd"
-    weight_decay: float = 5e-4
-    precision: str = "bfloat16"
-    channels_last: bool = True
-    warm_up: float = 0.15
-    folder: str = ""
-    width: int = 16
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.width < 1:
-            raise ValueError(f"width must be at least 1, got {self.width}")
-
-    def fingerprint(self) -> str:
-        """See `Workload`."""
-        return cifar_fingerprint(self.folder, 10)
-
-    def data(self) -> Data:
-        """See `cifar_data`."""
-        return cifar_data(self.folder, 10)
-
-    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
-        return _residual_network(self.width, [(self.width * 2**n, 2) for n in (1, 2, 3)], 10, activation)
-
-
-@dataclass(frozen=True)
-class Cifar10ResNet18(Budget):
-    """CIFAR-10, ResNet-18 for small images: a 3 x 3 stem, no pooling, 556 million multiplications. A GPU's work.
-
-    Args:
-        folder: where the author's binary version lies, or train*.parquet and test*.parquet with encoded images.
-            Empty: cifar-10-batches-bin, cifar10 or cifar10-jpeg in the data folder; of CIFAR-100, cifar-100-binary or
-            cifar100.
-        width: channels of the first layer and stage; the next have 2, 4 and 8 times as many.
-    """
+class _ResNet(Budget):
+    """What the residual networks share."""
 
     version: ClassVar[str] = "2"
     classes: ClassVar[int] = 10
-    epochs: int = 60
     batch_size: int = 128
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.05
-    device: str = "auto"
     precision: str = "bfloat16"
     channels_last: bool = True
-    warm_up: float = 0.05
     folder: str = ""
-    width: int = 64
+    width: int = 16
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,6 +80,48 @@ class Cifar10ResNet18(Budget):
     def data(self) -> Data:
         """See `cifar_data`."""
         return cifar_data(self.folder, self.classes)
+
+
+@dataclass(frozen=True)
+class Cifar10ResNet8(_ResNet):
+    """CIFAR-10, a residual network of 8 layers for a CPU: three strided blocks, 12 million multiplications.
+
+    An epoch takes 29 to 49 s of one thread with bfloat16 in hardware, and 42 to 82 s in float32.
+
+    Args:
+        folder: where the author's binary version lies, or train*.parquet and test*.parquet with encoded images.
+            Empty: cifar-10-batches-bin, cifar10 or cifar10-jpeg in the data folder.
+        width: channels of the first layer; the blocks have 2, 4 and 8 times as many.
+    """
+
+    epochs: int = 36
+    learning_rate: float = 0.1
+    optimizer: str = "sgd"
+    weight_decay: float = 5e-4
+    warm_up: float = 0.15
+
+    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+        """See `Workload`."""
+        return _residual_network(self.width, [(self.width * 2**n, 2) for n in (1, 2, 3)], self.classes, activation)
+
+
+@dataclass(frozen=True)
+class Cifar10ResNet18(_ResNet):
+    """CIFAR-10, ResNet-18 for small images: a 3 x 3 stem, no pooling, 556 million multiplications. A GPU's work.
+
+    Args:
+        folder: where the author's binary version lies, or train*.parquet and test*.parquet with encoded images.
+            Empty: cifar-10-batches-bin, cifar10 or cifar10-jpeg in the data folder; of CIFAR-100, cifar-100-binary or
+            cifar100.
+        width: channels of the first layer and stage; the next have 2, 4 and 8 times as many.
+    """
+
+    epochs: int = 60
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.05
+    device: str = "auto"
+    warm_up: float = 0.05
+    width: int = 64
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

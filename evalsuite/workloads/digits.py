@@ -17,34 +17,32 @@ if TYPE_CHECKING:
 _SIZES = (120, 180, 450)
 
 
-def digits_fingerprint() -> str:
-    """The SHA-256 of scikit-learn's file. Raises FileNotFoundError where scikit-learn or the file is missing."""
-    return sha256(packaged_file("sklearn", "datasets/data/digits.csv.gz"))
+@dataclass(frozen=True)
+class Digits(SplitBudget):
+    """The digits as inputs of one shape; each subclass builds a network for them."""
 
+    version: ClassVar[str] = "1"
+    shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
 
-def digits_data(shape: tuple[int, ...], number: int = 0) -> Data:
-    """The digits as inputs of the given shape, 64 pixels each, in [0, 1], cut by the shuffle of that number."""
-    from evalsuite.workloads.scans import CLASSES, IMAGES
+    def fingerprint(self) -> str:
+        """The SHA-256 of scikit-learn's file. Raises FileNotFoundError where scikit-learn or the file is missing."""
+        return sha256(packaged_file("sklearn", "datasets/data/digits.csv.gz"))
 
-    pixels = IMAGES.reshape(-1, *shape) / 16
-    data = split(pixels, CLASSES, _SIZES, fingerprint=digits_fingerprint(), number=number)
-    return replace(data, picture=(1, 8, 8))
+    def data(self) -> Data:
+        """The split digits: inputs of the class's shape, 64 pixels each, in [0, 1]."""
+        from evalsuite.workloads.scans import CLASSES, IMAGES
+
+        pixels = IMAGES.reshape(-1, *self.shape) / 16
+        data = split(pixels, CLASSES, _SIZES, fingerprint=self.fingerprint(), number=self.split)
+        return replace(data, picture=(1, 8, 8))
 
 
 @dataclass(frozen=True)
-class DigitsMLP(SplitBudget):
+class DigitsMLP(Digits):
     """Digits, fully connected 64-32-32-10: small enough for exact verification."""
 
-    version: ClassVar[str] = "1"
+    shape: ClassVar[tuple[int, ...]] = (64,)
     epochs: int = 40
-
-    def fingerprint(self) -> str:
-        """See `Workload`."""
-        return digits_fingerprint()
-
-    def data(self) -> Data:
-        """The split digits, as flat inputs (64,) of pixels in [0, 1]."""
-        return digits_data((64,), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""
@@ -52,19 +50,10 @@ class DigitsMLP(SplitBudget):
 
 
 @dataclass(frozen=True)
-class DigitsCNN(SplitBudget):
+class DigitsCNN(Digits):
     """Digits, three convolutions with BatchNorm and a hidden linear layer."""
 
-    version: ClassVar[str] = "1"
     epochs: int = 20
-
-    def fingerprint(self) -> str:
-        """See `Workload`."""
-        return digits_fingerprint()
-
-    def data(self) -> Data:
-        """Inputs of shape (1, 8, 8)."""
-        return digits_data((1, 8, 8), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""
@@ -82,19 +71,10 @@ class DigitsCNN(SplitBudget):
 
 
 @dataclass(frozen=True)
-class DigitsResNet(SplitBudget):
+class DigitsResNet(Digits):
     """Digits, a convolution and two residual blocks with BatchNorm, the second with a strided projection."""
 
-    version: ClassVar[str] = "1"
     epochs: int = 20
-
-    def fingerprint(self) -> str:
-        """See `Workload`."""
-        return digits_fingerprint()
-
-    def data(self) -> Data:
-        """Inputs of shape (1, 8, 8)."""
-        return digits_data((1, 8, 8), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

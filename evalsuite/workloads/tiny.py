@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite.contract import Data
-from evalsuite.workloads.digits import digits_data, digits_fingerprint
+from evalsuite.workloads.digits import Digits
 from evalsuite.workloads.layers import mlp
-from evalsuite.workloads.options import SplitBudget
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,14 +17,14 @@ _WIDEST = 1024
 
 
 @dataclass(frozen=True)
-class DigitsTinyMLP(SplitBudget):
+class DigitsTinyMLP(Digits):
     """Digits, fully connected 64-16-16-10, or with other hidden layers.
 
     Args:
         hidden: widths of the hidden layers as text: "16", "16-16", "32-32".
     """
 
-    version: ClassVar[str] = "1"
+    shape: ClassVar[tuple[int, ...]] = (64,)
     epochs: int = 40
     hidden: str = "16-16"
 
@@ -37,14 +35,6 @@ class DigitsTinyMLP(SplitBudget):
         for width in self._widths():
             if not 1 <= width <= _WIDEST:
                 raise ValueError(f"hidden must be of widths from 1 to {_WIDEST}, got {width} in {self.hidden!r}")
-
-    def fingerprint(self) -> str:
-        """See `Workload`."""
-        return digits_fingerprint()
-
-    def data(self) -> Data:
-        """The split digits, as flat inputs (64,) of pixels in [0, 1]."""
-        return digits_data((64,), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from evalsuite.contract import Data
-from evalsuite.workloads.digits import digits_data, digits_fingerprint
-from evalsuite.workloads.options import SplitBudget
+from evalsuite.workloads.digits import Digits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,21 +15,12 @@ _WIDTH, _HIDDEN, _HEADS, _BLOCKS = 48, 96, 4, 2
 
 
 @dataclass(frozen=True)
-class DigitsViT(SplitBudget):
+class DigitsViT(Digits):
     """Digits, two pre-norm transformer blocks of width 48 on the 16 patches of 2 x 2 pixels."""
 
-    version: ClassVar[str] = "1"
     epochs: int = 40
     batch_size: int = 32
     learning_rate: float = 2e-3
-
-    def fingerprint(self) -> str:
-        """See `Workload`."""
-        return digits_fingerprint()
-
-    def data(self) -> Data:
-        """Inputs of shape (1, 8, 8)."""
-        return digits_data((1, 8, 8), self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`."""
