@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from evalsuite.activations.runs import as_call
+
 Inputs = torch.Tensor | Mapping[str, torch.Tensor] | tuple[torch.Tensor, ...]
 
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -26,16 +28,6 @@ class Refit:
     module: nn.Module
     changed: tuple[str, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
-
-
-def run_on(module: nn.Module, inputs: Inputs) -> None:
-    """Call the module on a tensor, on a tuple of arguments, or on a mapping of named ones."""
-    if isinstance(inputs, Mapping):
-        module(**inputs)
-    elif isinstance(inputs, tuple):
-        module(*inputs)
-    else:
-        module(inputs)
 
 
 def refit_bias(swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: bool = False) -> nn.Module:
@@ -111,8 +103,9 @@ def _outputs_of(original: nn.Module, inputs: Inputs, *, keep: bool) -> dict[str,
     for path, layer in observed.named_modules():
         if (axis := _axis(layer)) is not None:
             layer.register_forward_hook(watch(path, axis))
+    args, kwargs = as_call(inputs)
     with torch.no_grad():
-        run_on(observed, inputs)
+        observed(*args, **kwargs)
     return outputs
 
 
@@ -138,7 +131,8 @@ class _Repair:
             weight = layer._parameters.get("weight")
             alone = weight is not None and uses[id(weight)] == 1 and not isinstance(layer, _TRANSPOSED)
             handles.append(layer.register_forward_hook(self._hook(path, self.scale and alone)))
-        run_on(self.module, inputs)
+        args, kwargs = as_call(inputs)
+        self.module(*args, **kwargs)
         for handle in handles:
             handle.remove()
 
@@ -225,8 +219,9 @@ def recalibrate_batchnorm(module: nn.Module, inputs: Inputs) -> nn.Module:
         layer.reset_running_stats()
         layer.momentum = None  # cumulative average: of one batch, the batch itself
         layer.train()
+    args, kwargs = as_call(inputs)
     with torch.no_grad():
-        run_on(recalibrated, inputs)
+        recalibrated(*args, **kwargs)
     for path, layer in layers.items():
         layer.momentum = momentum[path]
         if not all(bool(statistic.isfinite().all()) for _, statistic in layer.named_buffers()):
