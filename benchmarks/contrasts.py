@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks.detectable import REPORTS, Asked, values
 from evalsuite.report.matrix import FEWEST, LEVEL
-from evalsuite.report.record import baseline_of, in_order, read_record
+from evalsuite.report.record import read_record
+from evalsuite.report.run import Run
 from evalsuite.report.statistics import Estimate, holm, seed_difference
-from evalsuite.results import read_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,9 +174,8 @@ def contrasts(study: str) -> Iterator[Contrast]:
 
 
 def _read(study: str) -> tuple[pd.DataFrame, str]:
-    record = read_record(REPORTS / study)
-    frame = in_order(read_results(REPORTS / study), record)
-    return frame, baseline_of(frame, record)
+    run = Run.of(REPORTS / study)
+    return run.frame, run.baseline
 
 
 def _difference(own: Mapping[tuple[str, int], float], arm: str, other: str) -> Estimate | None:

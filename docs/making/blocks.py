@@ -17,10 +17,8 @@ from benchmarks.contrasts import drift, gates, levels, orders, table, treatments
 from docs.making.names import listed
 from evalsuite.plugins import load, options_of, texts_of
 from evalsuite.report.matrix import Matrix, MatrixRow, Reading
-from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.run import Run
 from evalsuite.report.section import sections
-from evalsuite.results import read_results
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -85,10 +83,7 @@ def _alone(row: MatrixRow) -> list[str]:
 
 def _matrix(folder: Path, section: str) -> Matrix:
     """What the annealed networks' matrix says of the questions of one section."""
-    record = read_record(folder)
-    frame = in_order(read_results(folder), record)
-    run = Run(frame, record, baseline_of(frame, record))
-    (matrix,) = [each for each in run.matrices if each.variant == VARIANT]
+    (matrix,) = [each for each in Run.of(folder).matrices if each.variant == VARIANT]
     return replace(matrix, rows=tuple(row for row in matrix.rows if row.section == section))
 
 

@@ -24,15 +24,12 @@ def write_report(folder: Path) -> list[Path]:
         DamagedResults: the rows or the record cannot be read.
         ValueError: there are no rows, or none of the baseline.
     """
-    from evalsuite.report.record import baseline_of, in_order, read_record
     from evalsuite.report.run import Run
-    from evalsuite.results import read_results
 
-    record = read_record(folder)
-    frame = in_order(read_results(folder), record)  # The rows as read are not kept: a million take 200 MB.
-    if frame.empty:
+    content = Run.of(folder)
+    if content.frame.empty:
         raise ValueError(f"{folder / 'results.parquet'} has no rows: nothing to report yet")
-    return write_content(Run(frame, record, baseline_of(frame, record), folder=folder), folder)
+    return write_content(content, folder)
 
 
 def write_content(content: Run, folder: Path) -> list[Path]:

@@ -12,10 +12,10 @@ from evalsuite.report.comparison import ABSENT, comparison
 from evalsuite.report.headlines import headline_lines
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
-from evalsuite.report.record import NOT_RECORDED, Record
+from evalsuite.report.record import NOT_RECORDED, Record, baseline_of, in_order, read_record
 from evalsuite.report.section import Part, Screen, Section, sections
 from evalsuite.report.tables import TextLine, failures, text_lines
-from evalsuite.results import Status
+from evalsuite.results import Status, read_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +51,17 @@ class Run:
     folder: Path | None = None
 
     _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, folder: Path) -> Run:
+        """The run that lies in a folder, against its own baseline.
+
+        Raises:
+            DamagedResults: the rows or the record cannot be read.
+        """
+        record = read_record(folder)
+        frame = in_order(read_results(folder), record)  # The rows as read are not kept: a million take 200 MB.
+        return cls(frame, record, baseline_of(frame, record), folder=folder)
 
     def once(self, make: Callable[[Run], Kind]) -> Kind:
         """What a function makes of this run, made once."""

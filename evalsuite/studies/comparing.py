@@ -12,7 +12,7 @@ from evalsuite.contract import Direction
 from evalsuite.report.comparison import SAMPLED, is_clock
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.paired import interval_text
-from evalsuite.report.statistics import Estimate, holm, mean_interval, seed_difference
+from evalsuite.report.statistics import Estimate, holm, seed_difference
 
 if TYPE_CHECKING:
     from evalsuite.studies.pairing import Pair
@@ -43,20 +43,13 @@ class Line:
     p_adjusted: float | None = None
 
     @cached_property
-    def gaps(self) -> list[float]:
-        """Second minus first of the seeds that both have."""
-        return [self.second[seed] - self.first[seed] for seed in sorted(self.first.keys() & self.second.keys())]
-
-    @cached_property
     def estimate(self) -> Estimate | None:
-        """The mean of the gaps with its 95 % interval; None without a common seed."""
-        return seed_difference(self.second, self.first)
+        """The mean of second minus first with its 95 % interval; None without a seed that both have."""
+        return self.interval(0.95)
 
-    def interval(self, level: float) -> Estimate:
-        """The same with an interval of another level; there must be a common seed."""
-        seeds = self.first.keys() & self.second.keys()
-        magnitude = max(max(abs(self.first[seed]), abs(self.second[seed])) for seed in seeds)
-        return mean_interval(self.gaps, level=level, magnitude=magnitude)
+    def interval(self, level: float) -> Estimate | None:
+        """The same with an interval of another level."""
+        return seed_difference(self.second, self.first, level=level)
 
     @property
     def name(self) -> str:

@@ -131,9 +131,9 @@ def _judged(gate: Gate, line: Line) -> tuple[str, str]:
         return UNMEASURED, "clocks of two runs met different neighbours: gate a ratio of two that were timed in turn"
     if line.first and not line.second:
         return FAILS, f"it was measured, and is not any more: {line.reason}"
-    if line.estimate is None:
-        return UNMEASURED, line.reason or "no common seed"
     found = line.interval(gate.level)
+    if found is None:
+        return UNMEASURED, line.reason or "no common seed"
     if found.low is None or found.high is None:
         return UNMEASURED, f"{line.text}: take two seeds or more"
     higher = (gate.direction or line.direction) == Direction.HIGHER.value

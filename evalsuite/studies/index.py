@@ -11,9 +11,9 @@ from urllib.parse import quote
 from evalsuite.report.documents import filled
 from evalsuite.report.matrix import ALL, TONES, Matrix
 from evalsuite.report.page import content_policy
-from evalsuite.report.record import Record, baseline_of, in_order, read_record
+from evalsuite.report.record import Record
 from evalsuite.report.run import Run
-from evalsuite.results import DamagedResults, read_results
+from evalsuite.results import DamagedResults
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ def write_index(folder: Path, runs: Sequence[Path]) -> Path:
 def _entry(run: Path, folder: Path) -> Entry:
     place = run.relative_to(folder).as_posix()
     try:
-        record, frame = read_record(run), read_results(run)
+        content = Run.of(run)
     except DamagedResults as error:
         return Entry(place, Record({}), reason=str(error))
+    frame, record = content.frame, content.record
     if frame.empty:
         return Entry(place, record, reason="no rows yet")
-    content = Run(in_order(frame, record), record, baseline_of(frame, record))
     facts = (
         f"{record.text('name')}; {', '.join(map(str, frame['workload'].unique()))}; {content.seeds_text}; "
         f"finished: {record.text('finished')}"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.record import Record, in_order, read_record
+from evalsuite.report.record import Record
 from evalsuite.report.run import Run
-from evalsuite.results import OPTIONS, read_results
+from evalsuite.results import OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,10 +67,10 @@ def side_by_side(first: Path, second: Path) -> Pair:
 
 
 def _read(folder: Path) -> tuple[pd.DataFrame, Record]:
-    frame, record = read_results(folder), read_record(folder)
-    if frame.empty:
+    run = Run.of(folder)
+    if run.frame.empty:
         raise Refused(f"{folder / 'results.parquet'} has no rows: wait for the run's first jobs")
-    return in_order(frame, record), record
+    return run.frame, run.record
 
 
 def _labels(first: Path, second: Path) -> tuple[str, str]:

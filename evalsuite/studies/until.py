@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING
 
 from evalsuite.report.comparison import SAMPLED
 from evalsuite.report.matrix import MatrixRow
-from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.run import Run
 from evalsuite.report.statistics import Estimate, t_quantile
-from evalsuite.results import read_results
 
 if TYPE_CHECKING:
     from evalsuite.report.matrix import MatrixCell
@@ -85,9 +83,7 @@ def standing(folder: Path, goal: Goal) -> Standing:
     Raises:
         ValueError: the run measures no such endpoint, its unit has no per cent, or no number of seeds helps.
     """
-    frame, record = read_results(folder), read_record(folder)
-    content = Run(in_order(frame, record), record, baseline_of(frame, record))
-    every = [(matrix.variant, row) for matrix in content.matrices for row in matrix.rows]
+    every = [(matrix.variant, row) for matrix in Run.of(folder).matrices for row in matrix.rows]
     asked = list(dict.fromkeys(row.endpoint.question for _, row in every))
     question = next((each for each in asked if goal.endpoint.casefold() in each.casefold()), None)
     if question is None:

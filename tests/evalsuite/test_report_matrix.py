@@ -19,11 +19,11 @@ from evalsuite.report import section as section_module
 from evalsuite.report.documents import markdown
 from evalsuite.report.matrix import Matrix, MatrixCell, MatrixRow, Reading, matrix_row, read_rows, read_screens
 from evalsuite.report.page import render
-from evalsuite.report.record import Record, in_order, read_record
+from evalsuite.report.record import Record
 from evalsuite.report.run import Run
 from evalsuite.report.section import Contrast, Endpoint, Evidence, mean_test, sections
 from evalsuite.report.statistics import Estimate, mean_interval, mean_over_workloads, seeds_needed
-from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from evalsuite.results import Row, Status, failure_row, row_of
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 BASE = (0.90, 0.91, 0.92, 0.90, 0.91)
@@ -457,8 +457,7 @@ def test_intervals_over_workloads_cover_the_mean_effect(between: float, seeds: i
 )
 def test_committed_studies_conclude(study: str, question: str, wanted: Mapping[str, Reading]) -> None:
     folder = Path(__file__).parents[2] / "reports" / study
-    record = read_record(folder)
-    content = Run(in_order(read_results(folder), record), record, "gelu")
+    content = Run.of(folder)
     rows = ((matrix.variant, row) for matrix in content.matrices for row in matrix.rows)
     found = {variant: row for variant, row in rows if row.endpoint.question == question}
     assert {name: found["annealed"].cells[name].reading for name in wanted} == wanted

@@ -23,7 +23,6 @@ from workshop import call
 import evalsuite
 from evalsuite.document import read_tree, written
 from evalsuite.recipe import parse_recipe
-from evalsuite.report.record import baseline_of, in_order, read_record
 from evalsuite.report.run import Run
 from evalsuite.results import as_table, read_results
 from evalsuite.run.record import read_record as read_run_record
@@ -61,10 +60,7 @@ def test_runs_with_other_seeds_unite_to_the_run_that_has_them_all(tmp_path: Path
     assert (record.seeds, record.workloads, record.variants) == ([0, 1, 2], whole.workloads, whole.variants)
     assert [step["name"] for step in record.steps] == [step["name"] for step in whole.steps]
     assert (record.baseline, record.finished, record.versions) == (whole.baseline, whole.finished, whole.versions)
-    frames = [(in_order(read_results(each), read_record(each)), read_record(each)) for each in (out, SAMPLE)]
-    sentences = [
-        [matrix.sentence for matrix in Run(frame, known, baseline_of(frame, known)).matrices] for frame, known in frames
-    ]
+    sentences = [[matrix.sentence for matrix in Run.of(each).matrices] for each in (out, SAMPLE)]
     assert sentences[0] == sentences[1]
 
 
@@ -265,8 +261,7 @@ def test_an_index_has_every_runs_answer(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     page = (tmp_path / "studies" / "index.html").read_text()
     assert done.stdout == f"{tmp_path / 'studies' / 'index.html'}\n"
-    frame, record = read_results(whole), read_record(whole)
-    for matrix in Run(in_order(frame, record), record, baseline_of(frame, record)).matrices:
+    for matrix in Run.of(whole).matrices:
         assert f"<strong>{matrix.sentence}</strong>" in page
     assert '<a href="whole/report.html">whole</a>' in page
     assert "No report yet: evalsuite report deeper/one-seed" in page
@@ -315,6 +310,4 @@ def test_the_version_is_that_of_the_package() -> None:
     ],
 )
 def test_a_page_says_what_its_seeds_replicate(study: str, told: str) -> None:
-    record = read_record(REPORTS / study)
-    frame = in_order(read_results(REPORTS / study), record)
-    assert Run(frame, record, baseline_of(frame, record)).replicates.endswith(f"{told}.".replace("..", "."))
+    assert Run.of(REPORTS / study).replicates.endswith(f"{told}.".replace("..", "."))

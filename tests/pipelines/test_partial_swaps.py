@@ -14,9 +14,7 @@ from torch.nn import functional
 
 from evalsuite import Bench, Data, LambdaGELU, Network, Split, export_network, mean_loss, score, swap_to_relu
 from evalsuite.activations.census import let_stay
-from evalsuite.report.record import in_order, read_record
 from evalsuite.report.run import Run
-from evalsuite.results import read_results
 from pipelines.accuracy import Accuracy
 from pipelines.accuracy.partial import ORDERS, _drawn
 from pipelines.accuracy.report.orders import order_grids
@@ -146,11 +144,9 @@ def test_it_is_asked_for(tmp_path: Path) -> None:
 
 def test_the_report_tells_every_order_by_the_number_of_layers() -> None:
     folder = Path(__file__).parents[2] / "reports" / "partial"
-    record = read_record(folder)
-    frame = in_order(read_results(folder), record)
-    grids = {
-        grid.caption.partition(",")[0]: grid for grid in order_grids(Run(frame, record, "lambda-gelu"), "accuracy")
-    }
+    run = Run.of(folder)
+    frame = run.frame
+    grids = {grid.caption.partition(",")[0]: grid for grid in order_grids(run, "accuracy")}
     assert [*grids] == list(frame["workload"].unique())
     assert [bool(grid.note) for grid in grids.values()] == [False] * 5 + [True]
     rows = frame[(frame["workload"] == "mnist-cnn") & (frame["metric"] == "accuracy_of_partial_swap")]
