@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from evalsuite.activations.traits import Activation, unit_hardness
+from evalsuite.activations.traits import Activation
 
 
 def _of(module: nn.Module) -> Activation:
@@ -41,7 +41,6 @@ def _elu(alpha: float) -> Activation:
         relu_distance=abs(alpha),
         make=lambda _: nn.ELU(),
         matches=lambda module: isinstance(module, nn.ELU),
-        hardness=unit_hardness,
         onnx="Elu",
         hardens_to="relu",
         hardened_by="lambda-elu",

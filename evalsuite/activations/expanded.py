@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from evalsuite.activations.silu import SILU, silu, silu_slope
-from evalsuite.activations.traits import Activation, only_value, unit_hardness
+from evalsuite.activations.traits import Activation, only_value
 
 
 class XSiLU(nn.Module):
@@ -56,7 +56,6 @@ def _xsilu(a: float) -> Activation:
         relu_distance=math.inf if a else SILU.relu_distance,
         make=lambda _: XSiLU(),
         matches=lambda module: isinstance(module, XSiLU),
-        hardness=unit_hardness,
         onnx="",
         limits=(0.0 - a, 1 + a),
         parameters=("a",),

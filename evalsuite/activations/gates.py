@@ -11,7 +11,7 @@ import math
 import torch
 from torch import nn
 
-from evalsuite.activations.traits import Activation, unit_hardness
+from evalsuite.activations.traits import Activation
 
 # Beyond this, exp(-z) is lost in z.
 _FLAT = 40.0
@@ -43,7 +43,6 @@ SIGMOID = Activation(
     relu_distance=math.inf,
     make=lambda _: nn.Sigmoid(),
     matches=lambda module: isinstance(module, nn.Sigmoid),
-    hardness=unit_hardness,
     onnx="Sigmoid",
     limits=(0.0, 0.0),
     gate=True,
@@ -62,7 +61,6 @@ HARD_SIGMOID = Activation(
     relu_distance=math.inf,
     make=lambda _: nn.Hardsigmoid(),
     matches=lambda module: isinstance(module, nn.Hardsigmoid),
-    hardness=unit_hardness,
     onnx="HardSigmoid",
     limits=(0.0, 0.0),
     kinks=(-3.0, 3.0),
@@ -81,7 +79,6 @@ TANH = Activation(
     relu_distance=math.inf,
     make=lambda _: nn.Tanh(),
     matches=lambda module: isinstance(module, nn.Tanh),
-    hardness=unit_hardness,
     onnx="Tanh",
     limits=(0.0, 0.0),
     gate=True,
@@ -100,7 +97,6 @@ SOFTPLUS = Activation(
     relu_distance=math.log(2),
     make=lambda _: nn.Softplus(threshold=_FLAT),
     matches=lambda module: isinstance(module, nn.Softplus) and module.beta == 1 and module.threshold >= _FLAT,
-    hardness=unit_hardness,
     onnx="Softplus",
     hardens_to="relu",
     gate=True,
@@ -124,7 +120,6 @@ IDENTITY = Activation(
     relu_distance=math.inf,
     make=lambda _: LinearGate(),
     matches=lambda module: isinstance(module, LinearGate),
-    hardness=unit_hardness,
     onnx="Identity",
     limits=(1.0, 1.0),
     gate=True,

@@ -9,7 +9,7 @@ from torch import nn
 
 from evalsuite.activations.hardenable import Hardenable, learnt_hardness
 from evalsuite.activations.kernel import composed, is_traced, lambda_gelu
-from evalsuite.activations.traits import Activation, unit_hardness
+from evalsuite.activations.traits import Activation
 
 _SQRT_HALF = math.sqrt(0.5)
 _DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)
@@ -57,7 +57,6 @@ GELU = Activation(
     relu_distance=0.16997120747990369,
     make=lambda _: nn.GELU(),
     matches=lambda module: isinstance(module, nn.GELU) and module.approximate == "none",
-    hardness=unit_hardness,
     onnx="Gelu",
     hardens_to="relu",
     hardened_by="lambda-gelu",

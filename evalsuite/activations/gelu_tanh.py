@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from evalsuite.activations.traits import Activation, unit_hardness
+from evalsuite.activations.traits import Activation
 
 _SCALE = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
@@ -44,7 +44,6 @@ GELU_TANH = Activation(
     relu_distance=0.17004075057125406,
     make=lambda _: nn.GELU(approximate="tanh"),
     matches=lambda module: isinstance(module, nn.GELU) and module.approximate == "tanh",
-    hardness=unit_hardness,
     onnx="Gelu",
     hardens_to="relu",
     hardened_by="lambda-gelu",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from evalsuite.activations.traits import Activation, unit_hardness
+from evalsuite.activations.traits import Activation
 
 
 def hard_swish(z: torch.Tensor) -> torch.Tensor:
@@ -30,7 +30,6 @@ HARD_SWISH = Activation(
     relu_distance=0.375,
     make=lambda _: nn.Hardswish(),
     matches=lambda module: isinstance(module, nn.Hardswish),
-    hardness=unit_hardness,
     onnx="HardSwish",
     hardens_to="relu",
     hardened_by="lambda-hard-swish",

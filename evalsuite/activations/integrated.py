@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite.activations.traits import Activation, only_value, unit_hardness
+from evalsuite.activations.traits import Activation, only_value
 
 BETA = 0.5
 _START = 0.8
@@ -110,7 +110,6 @@ def _xielu(p: float, n: float) -> Activation:
         relu_distance=math.inf,
         make=lambda _: XIELU(),
         matches=lambda module: isinstance(module, XIELU),
-        hardness=unit_hardness,
         onnx="",
         limits=(BETA - n, math.inf),
         parameters=("raw_p", "raw_n"),
@@ -138,7 +137,6 @@ def _xiprelu(p: float, n: float) -> Activation:
         relu_distance=math.inf,
         make=lambda _: XIPReLU(),
         matches=lambda module: isinstance(module, XIPReLU),
-        hardness=unit_hardness,
         onnx="",
         limits=(-math.inf, math.inf),
         parameters=("raw_p", "raw_n"),
@@ -158,7 +156,6 @@ RELU2 = Activation(
     relu_distance=math.inf,
     make=lambda _: ReLU2(),
     matches=lambda module: isinstance(module, ReLU2),
-    hardness=unit_hardness,
     onnx="",
     limits=(0.0, math.inf),
 )

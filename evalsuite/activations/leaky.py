@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from evalsuite.activations.traits import Activation, only_value, unit_hardness
+from evalsuite.activations.traits import Activation, only_value
 
 
 def _of_leaky(module: nn.Module) -> Activation:
@@ -41,7 +41,6 @@ def _leaky(slope: float) -> Activation:
         relu_distance=math.inf if slope else 0.0,
         make=lambda _: nn.LeakyReLU(),
         matches=lambda module: isinstance(module, nn.LeakyReLU),
-        hardness=unit_hardness,
         onnx="LeakyRelu",
         limits=(slope, 1.0),
         kinks=() if slope == 1 else (0.0,),
@@ -64,7 +63,6 @@ def _prelu(slope: float) -> Activation:
         relu_distance=alike.relu_distance,
         make=lambda _: nn.PReLU(),
         matches=lambda module: isinstance(module, nn.PReLU),
-        hardness=unit_hardness,
         onnx="PRelu",
         limits=alike.limits,
         kinks=alike.kinks,

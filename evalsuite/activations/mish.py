@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from evalsuite.activations.traits import Activation, unit_hardness
+from evalsuite.activations.traits import Activation
 
 # Beyond this, exp(-2 |z|) is lost in 1.
 _FLAT = 40.0
@@ -45,7 +45,6 @@ MISH = Activation(
     relu_distance=0.30884341301725042,
     make=lambda _: nn.Mish(),
     matches=lambda module: isinstance(module, nn.Mish),
-    hardness=unit_hardness,
     onnx="Mish",
     hardens_to="relu",
     hardened_by="lambda-mish",

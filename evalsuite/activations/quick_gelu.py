@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from evalsuite.activations.silu import silu, silu_slope
-from evalsuite.activations.traits import Activation, unit_hardness
+from evalsuite.activations.traits import Activation
 
 HARDNESS = 1.702
 
@@ -31,7 +31,6 @@ QUICK_GELU = Activation(
     relu_distance=0.1636101896363536,
     make=lambda _: QuickGELU(),
     matches=lambda module: isinstance(module, QuickGELU),
-    hardness=unit_hardness,
     onnx="",
     hardens_to="relu",
     hardened_by="swish",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from evalsuite.activations.traits import Activation, unit_hardness
+from evalsuite.activations.traits import Activation
 
 RELU = Activation(
     name="relu",
@@ -19,7 +19,6 @@ RELU = Activation(
     relu_distance=0.0,
     make=lambda _: nn.ReLU(),
     matches=lambda module: isinstance(module, nn.ReLU),
-    hardness=unit_hardness,
     onnx="Relu",
     hardens_to="relu",
     kinks=(0.0,),

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from torch import nn
 
-from evalsuite.activations.traits import Activation, unit_hardness
+from evalsuite.activations.traits import Activation
 
 
 def _bounds(module: nn.Module) -> tuple[float, float] | None:
@@ -38,7 +38,6 @@ def clip(low: float, high: float) -> Activation:
         relu_distance=math.inf if high < math.inf else abs(low),
         make=lambda _: nn.ReLU6() if (low, high) == (0, 6) else nn.Hardtanh(low, high),
         matches=lambda module: _bounds(module) == (low, high),
-        hardness=unit_hardness,
         onnx="Clip",
         limits=(float(low == -math.inf), float(high == math.inf)),
         kinks=tuple(each for each in (low, high) if math.isfinite(each)),

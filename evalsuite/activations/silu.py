@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from evalsuite.activations.hardenable import Hardenable, learnt_hardness
-from evalsuite.activations.traits import Activation, unit_hardness
+from evalsuite.activations.traits import Activation
 
 # The roots of z tanh(z / 2) = 2, where sigmoid'(z) (2 - z tanh(z / 2)) = g''(z) vanishes.
 INFLECTION = 2.3993572805154677
@@ -52,7 +52,6 @@ SILU = Activation(
     relu_distance=RELU_DISTANCE,
     make=lambda _: nn.SiLU(),
     matches=lambda module: isinstance(module, nn.SiLU),
-    hardness=unit_hardness,
     onnx="",
     hardens_to="relu",
     hardened_by="swish",

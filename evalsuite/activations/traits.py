@@ -12,6 +12,14 @@ Scalar = Callable[[torch.Tensor], torch.Tensor]
 """An elementwise function of a float32 or float64 tensor. Example: docs/reference.md#rows-of-traits"""
 
 
+def unit_hardness(_: nn.Module) -> torch.Tensor:
+    """The hardness lambda = 1, for the row of an activation that has none to learn.
+
+    Example: docs/reference.md#rows-of-traits
+    """
+    return torch.ones(())
+
+
 @dataclass(frozen=True, slots=True)
 class Activation:
     """One scalar activation in its normal form g(z); a hardness lambda scales it: f(x) = g(lambda x) / lambda.
@@ -32,8 +40,8 @@ class Activation:
         relu_distance: sup |g(z) - max(z, 0)|, possibly infinite; at hardness lambda the distance is this over lambda.
         make: a new module, given the number of channels it acts on; it draws no random number.
         matches: whether a module computes this activation.
-        hardness: lambda of a matching module: a 0-d tensor, or one value per channel.
         onnx: the ONNX operator (opset 20) that computes g, perhaps by an attribute; "" where it takes several.
+        hardness: lambda of a matching module: a 0-d tensor, or one value per channel.
         limits: the slopes towards minus and plus infinity.
         hardens_to: the activation that f approaches uniformly as lambda grows; "" where there is none, or where that
             depends on learnt parameters.
@@ -63,8 +71,8 @@ class Activation:
     relu_distance: float
     make: Callable[[int], nn.Module]
     matches: Callable[[nn.Module], bool]
-    hardness: Callable[[nn.Module], torch.Tensor]
     onnx: str
+    hardness: Callable[[nn.Module], torch.Tensor] = unit_hardness
     limits: tuple[float, float] = (0.0, 1.0)
     hardens_to: str = ""
     hardened_by: str = ""
@@ -86,14 +94,6 @@ class Activation:
                 f"{type(module).__name__} does not compute {self.name!r}; take the row that census() found"
             )
         return self if self.row_of is None else self.row_of(module)
-
-
-def unit_hardness(_: nn.Module) -> torch.Tensor:
-    """The hardness lambda = 1, for the row of an activation that has none to learn.
-
-    Example: docs/reference.md#rows-of-traits
-    """
-    return torch.ones(())
 
 
 def only_value(parameter: torch.Tensor, activation: str, name: str) -> float:
