@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
-from workshop import HEAD, AtOnce, Workshop
+from workshop import HEAD, AtOnce, Workshop, git
 
 from evalsuite.cli import app
 from evalsuite.recipe import parse_recipe
@@ -141,10 +140,8 @@ def test_changed_source_files_are_named(tmp_path: Path, monkeypatch: pytest.Monk
     file.parent.mkdir(parents=True)
     file.write_text("")
     other.write_text("")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     for words in (["init"], ["add", "."], ["commit", "-m", "all"]):
-        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words]
-        subprocess.run(command, check=True, capture_output=True, env=clean)
+        git(tmp_path, *words)
     monkeypatch.setattr(record, "__file__", str(file))
     commit = record.checkout()
     file.write_text("changed")

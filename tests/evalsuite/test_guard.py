@@ -106,6 +106,13 @@ def test_what_a_stage_says_of_other_disks_and_with_odd_values_is_its_own_row(wor
     assert said["slow"][0] == "ok"
 
 
+def first_job(folder: Path, head: str = ONE) -> Assignment:
+    """The recipe's first job, with a folder and a log of its own."""
+    (folder / "scratch").mkdir()
+    (job, *_) = jobs_of(parse_recipe(f"{head}steps: [accuracy]\n"))
+    return Assignment(job, "key", folder / "scratch", None, folder / "log")
+
+
 def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
@@ -128,11 +135,8 @@ def test_limits_of_memory_and_log_hold_and_nothing_is_left_behind(workshop: Work
 
 @pytest.mark.slow
 def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
-    recipe = parse_recipe(f"{ONE}time_limit: 4\nsteps: [slow]\n")
-    scratch = workshop.folder / "scratch"
-    scratch.mkdir()
     executor = Processes(1, [], jobs=1)
-    executor.start(Assignment(jobs_of(recipe)[0], "key", scratch, None, workshop.folder / "log"))
+    executor.start(first_job(workshop.folder, f"{ONE}time_limit: 4\n"))
     executor.pause()
     time.sleep(5)
     assert executor.wait(0) == []
@@ -260,18 +264,17 @@ def test_a_refused_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def refuses() -> int:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    (job, *_) = jobs_of(parse_recipe(f"{ONE}steps: [accuracy]\n"))
-    assignment = Assignment(job, "key", tmp_path, None, tmp_path / "log")
+    given = first_job(tmp_path)
     ours, theirs = multiprocessing.Pipe()
     code = signal.getsignal(signal.SIGCHLD)
     monkeypatch.setattr(os, "fork", refuses)
     try:
-        ended = guard._kept(assignment, Turn(assignment), theirs, 1 << 40)
+        ended = guard._kept(given, Turn(given), theirs, 1 << 40)
     finally:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, code)
     assert (ended.cause, ended.why) == ("refused", "[Errno 11] Resource temporarily unavailable")
-    child = local._Child(multiprocessing.Process(), ours, assignment, time.monotonic())
+    child = local._Child(multiprocessing.Process(), ours, given, time.monotonic())
     found = Processes(1, [], jobs=1)._outcome(child, ended)
     assert (found.status, found.rows[0].reason) == (Status.CRASHED, f"its process could not be started: {ended.why}")
 
@@ -291,10 +294,8 @@ def test_a_job_whose_guard_the_linker_ends_is_begun_once_more(
     monkeypatch.setattr(local, "guarded", unlucky)
     for each in range(times):
         (tmp_path / f"unlucky-{each}").touch()
-    (tmp_path / "scratch").mkdir()
-    (job, *_) = jobs_of(parse_recipe(f"{ONE}steps: [accuracy]\n"))
     executor = Processes(1, [], jobs=1)
-    executor.start(Assignment(job, "key", tmp_path / "scratch", None, tmp_path / "log"))
+    executor.start(first_job(tmp_path))
     while not (ended := executor.wait(1.0)):
         pass
     assert [found.status for _, found in ended] == [status]
@@ -311,13 +312,10 @@ def test_an_interrupt_as_a_job_starts_leaves_none(workshop: Workshop, monkeypatc
         started.append(self.pid or 0)
         raise KeyboardInterrupt
 
-    recipe = parse_recipe(f"{ONE}time_limit: 900\nsteps: [slow]\n")
-    scratch = workshop.folder / "scratch"
-    scratch.mkdir()
     executor = Processes(1, [], jobs=1)
     monkeypatch.setattr(BaseProcess, "start", start)
     with pytest.raises(KeyboardInterrupt):
-        executor.start(Assignment(jobs_of(recipe)[0], "key", scratch, None, workshop.folder / "log"))
+        executor.start(first_job(workshop.folder, f"{ONE}time_limit: 900\n"))
     executor.stop()
     assert [gone(pid) for pid in started] == [True]
 

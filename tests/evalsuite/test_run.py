@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from multiprocessing import forkserver
 from pathlib import Path
@@ -20,7 +21,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from workshop import COMMAND, HEAD, Workshop, lines, wait_until
+from workshop import COMMAND, HEAD, Workshop, git, lines, wait_until
 
 from evalsuite.plugins import load
 from evalsuite.results import read_results
@@ -36,6 +37,15 @@ def _server() -> None:
     stages = [load("stages", name).target for name in ("accuracy", "export", "prune", "quantize")]
     Processes(1, [each.__module__ for each in stages], jobs=20)
     forkserver.ensure_running()
+
+
+def rewrite_outcomes(cache: Path, change: Callable[[str], str]) -> None:
+    """Write other outcomes in the place of those in the cache, which says that they are whole."""
+    for manifest in cache.rglob("manifest.json"):
+        outcome = manifest.parent / "outcome.json"
+        outcome.write_text(change(outcome.read_text()))
+        digests = {**json.loads(manifest.read_text()), "outcome.json": hashlib.sha256(outcome.read_bytes()).hexdigest()}
+        manifest.write_text(json.dumps(digests))
 
 
 def reproducible(frame: pd.DataFrame) -> pd.DataFrame:
@@ -130,11 +140,8 @@ def test_rows_stand_alone(workshop: Workshop) -> None:
 def test_rows_keep_the_commit_that_measured_them(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - slow\n", HEAD.replace(", gelu-swap", ""))
     workshop.run(recipe)
-    for path in workshop.cache.rglob("outcome.json"):  # As if an older commit had filled the cache.
-        path.write_text(json.dumps({**json.loads(path.read_text()), "commit": "older"}))
-        manifest = json.loads((path.parent / "manifest.json").read_text())
-        manifest["outcome.json"] = hashlib.sha256(path.read_bytes()).hexdigest()
-        (path.parent / "manifest.json").write_text(json.dumps(manifest))
+    # As if an older commit had filled the cache.
+    rewrite_outcomes(workshop.cache, lambda text: json.dumps({**json.loads(text), "commit": "older"}))
     shutil.rmtree(workshop.out)
     assert "(2 from the cache)" in workshop.run(recipe).stdout
     assert set(workshop.rows()["commit"]) == {"older"}
@@ -146,29 +153,23 @@ def test_the_commit_is_of_the_repository_that_holds_evalsuite(tmp_path: Path, mo
     file.write_text("")
     monkeypatch.setattr(record, "__file__", str(file))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # As in a hook.
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-
-    def git(*words: str) -> str:
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        command = ["git", "-C", str(tmp_path), *who, *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=clean).stdout.strip()
-
     release = f"release {version('evalsuite')}"
     assert checkout() == release
-    git("init")
-    git("commit", "--allow-empty", "-m", "a project with evalsuite in its .venv")
+    git(tmp_path, "init")
+    git(tmp_path, "commit", "--allow-empty", "-m", "a project with evalsuite in its .venv")
     assert checkout() == release
-    git("add", ".")
-    git("commit", "-m", "evalsuite itself")
-    assert checkout() == git("rev-parse", "HEAD")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "evalsuite itself")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert checkout() == commit
     (tmp_path / "untracked").touch()
     index = tmp_path / ".git" / "index"
     before = index.read_bytes()
     os.utime(file, (0, 0))  # A file that only looks changed has git write its index anew.
-    assert checkout() == git("rev-parse", "HEAD")
+    assert checkout() == commit
     assert index.read_bytes() == before
     file.write_text("changed")
-    assert checkout() == git("rev-parse", "HEAD") + "-dirty"
+    assert checkout() == f"{commit}-dirty"
 
 
 @pytest.mark.slow
@@ -188,11 +189,7 @@ def test_artefacts_are_those_of_the_outcome_that_stands(workshop: Workshop) -> N
 def test_a_cached_outcome_that_cannot_be_read_is_measured_again(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - slow\n")
     workshop.run(recipe)
-    for manifest in workshop.cache.rglob("manifest.json"):
-        outcome = manifest.parent / "outcome.json"
-        outcome.write_text(outcome.read_text().replace('"rows"', '"lines"'))
-        digests = {**json.loads(manifest.read_text()), "outcome.json": hashlib.sha256(outcome.read_bytes()).hexdigest()}
-        manifest.write_text(json.dumps(digests))
+    rewrite_outcomes(workshop.cache, lambda text: text.replace('"rows"', '"lines"'))
     shutil.rmtree(workshop.out)
     done = workshop.run(recipe)
     assert done.returncode == 0, done.stderr
