@@ -137,6 +137,12 @@ def leaves(inputs: Inputs) -> list[torch.Tensor]:
     return list(inputs.values() if isinstance(inputs, dict) else inputs)
 
 
+def contents(inputs: Inputs) -> Iterator[bytes]:
+    """The bytes of each sample of a batch, of all its tensors."""
+    for sample in zip(*(each.detach().numpy() for each in leaves(inputs)), strict=True):
+        yield b"".join(each.tobytes() for each in sample)
+
+
 def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
     """A batch of the same form, in which `change` was applied to each tensor.
 

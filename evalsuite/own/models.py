@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from evalsuite.contract import Task
 
-STARTS = ("scratch", "pretrained", "trained")
 _KEYS = ("path", "args", "weights")
 _HOW = "write my.py:make, hf:FOLDER, timm:NAME or a file .onnx"
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from evalsuite.contract import Data, Split
-from evalsuite.samples import leaves
+from evalsuite.samples import contents
 
 _BATCH = 256
 PARTS = ("train", "calibration", "validation", "test")
@@ -46,8 +46,7 @@ def _hashes(split: Split) -> list[int]:
 
 def _contents(split: Split) -> Iterator[bytes]:
     for inputs, _ in split.batches(_BATCH):
-        for sample in zip(*(each.detach().numpy() for each in leaves(inputs)), strict=True):
-            yield b"".join(each.tobytes() for each in sample)
+        yield from contents(inputs)
 
 
 def _same_memory(data: Data, pair: tuple[str, str]) -> bool:

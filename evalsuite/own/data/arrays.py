@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,17 +79,16 @@ def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
         raise OwnError(f"{said}: {target} is one {targets.dtype}; give each sample its target")
     if targets is not None and targets.dtype.kind not in "iufbUS":
         raise OwnError(f"{said}: {target} is of type {targets.dtype}; give numbers or texts")
-    return Part(chosen, targets, Where(said))
+    return Part(chosen, targets, where_in(said))
 
 
-class Where:
+def where_in(said: str, unit: str = ", sample ") -> Callable[[int], str]:
     """Names a sample of something in memory: "data.npz, part train, sample 3"."""
+    return partial(_numbered, said, unit)
 
-    def __init__(self, said: str, unit: str = ", sample ") -> None:
-        self._said, self._unit = said, unit
 
-    def __call__(self, index: int) -> str:
-        return self._said if index < 0 else f"{self._said}{self._unit}{index}"
+def _numbered(said: str, unit: str, index: int) -> str:
+    return said if index < 0 else f"{said}{unit}{index}"
 
 
 def tensor_of(array: Any, said: str) -> torch.Tensor:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evalsuite.own.data.arrays import Where
+from evalsuite.own.data.arrays import where_in
+from evalsuite.own.data.digests import files_in
 from evalsuite.own.data.raw import Part, Raw, part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import Table, not_text
@@ -71,7 +72,7 @@ def windows(texts: Mapping[str, str], source: Source, tokenizer: Tokenizer, said
             raise OwnError(f"{said}: {short}; give more text, or a smaller `length`")
         inputs = tokens[: count * source.length].reshape(count, source.length)
         targets = tokens[1 : count * source.length + 1].reshape(count, source.length)
-        parts[part] = Part(inputs, targets, Where(f"{said}, part {part}", ", window "))
+        parts[part] = Part(inputs, targets, where_in(f"{said}, part {part}", ", window "))
     return Raw(parts, None, tokenizer.vocabulary, consecutive=True, said=said)
 
 
@@ -89,9 +90,8 @@ def _tokens(text: str, tokenizer: Tokenizer) -> torch.Tensor:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = (each for each in folder.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
-    kept = [each for each in found if not any(part.startswith(".") for part in each.relative_to(folder).parts)]
-    return sorted(each for each in kept if each.stem.lower() not in ("readme", "license"))
+    texts = [each for each in files_in(folder) if each.suffix.lower() in SUFFIXES]
+    return [each for each in texts if each.stem.lower() not in ("readme", "license")]
 
 
 def _text(file: Path) -> str:

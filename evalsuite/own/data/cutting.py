@@ -6,7 +6,8 @@ Samples that are equal stay together, so that none is in two parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from evalsuite.own.data.raw import PARTS, Part, Raw
 from evalsuite.own.data.source import Source
 from evalsuite.references import OwnError
-from evalsuite.samples import Chosen, Samples, leaves
+from evalsuite.samples import Chosen, Samples, contents
 from evalsuite.workloads.workload import SPLIT_SEED, partition
 
 MOST_TO_CALIBRATE = 512
@@ -66,16 +67,12 @@ def _taken(part: Part, chosen: np.ndarray) -> Part:
     inputs = (
         Chosen(part.inputs, chosen.tolist()) if isinstance(part.inputs, Samples) else part.inputs[_as_index(chosen)]
     )
-    where = _Renumbered(part.where, chosen)
-    return Part(inputs, None, where, None if keys is None else [keys[i] for i in chosen.tolist()])
+    taken = None if keys is None else [keys[i] for i in chosen.tolist()]
+    return Part(inputs, None, partial(_renumbered, part.where, chosen), taken)
 
 
-class _Renumbered:
-    def __init__(self, where: Any, chosen: np.ndarray) -> None:
-        self._where, self._chosen = where, chosen
-
-    def __call__(self, index: int) -> str:
-        return str(self._where(int(self._chosen[index]) if index >= 0 else index))
+def _renumbered(where: Callable[[int], str], chosen: np.ndarray, index: int) -> str:
+    return where(int(chosen[index]) if index >= 0 else index)
 
 
 def _as_index(chosen: np.ndarray) -> torch.Tensor | slice:
@@ -132,6 +129,4 @@ def _groups(part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 def _contents(inputs: torch.Tensor | Samples) -> Iterator[int]:
     for start in range(0, len(inputs), _BATCH):
-        batch = leaves(inputs[start : start + _BATCH])
-        for sample in zip(*(each.numpy() for each in batch), strict=True):
-            yield hash(b"".join(each.tobytes() for each in sample))
+        yield from map(hash, contents(inputs[start : start + _BATCH]))

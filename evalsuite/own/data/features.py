@@ -11,7 +11,7 @@ import torch
 
 from evalsuite.own.data.raw import Part, Raw
 from evalsuite.own.data.source import Source
-from evalsuite.own.data.tables import Table, column, target_columns, targets_in
+from evalsuite.own.data.tables import Table, class_names, column, target_columns, targets_in
 from evalsuite.own.data.targets import Kind
 from evalsuite.references import OwnError
 
@@ -39,7 +39,7 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
         keys = list(zip(*(columns[name].values[start : start + len(table)] for name in names), strict=True))
         parts[part] = Part(rows, targets_in(table, source, kind), table.where, keys)
         start += len(table)
-    labels = next((train.names[name] for name in target_columns(train, source) if name in train.names), ())
+    labels = class_names(train, source)
     return Raw(parts, (0.0, 1.0), labels=labels, fit=_Fit(list(columns.values())), said=str(train.file))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def read_folder(source: Source) -> Raw:
         others = ", ".join(each for each in below if not part_named(each))
         raise OwnError(f"{source.path}: {others} beside {', '.join(parts.values())}; keep the parts' folders alone")
     found = {name: _part(folder, each, source) for name, each in parts.items()} or {"train": _part(folder, "", source)}
-    named = {name: (Files(folder, files), _Where(folder, files)) for name, (files, _) in found.items()}
+    named = {name: (Files(folder, files), partial(_where, folder, files)) for name, (files, _) in found.items()}
     images = pictures(named, source, source.path)
     made = {
         name: Part(images[name], targets or None, named[name][1], images[name].identities())
@@ -44,12 +45,8 @@ def read_folder(source: Source) -> Raw:
     return Raw(made, domain_of(source), said=source.path)
 
 
-class _Where:
-    def __init__(self, folder: Path, files: list[str]) -> None:
-        self._folder, self._files = folder, files
-
-    def __call__(self, index: int) -> str:
-        return str(self._folder if index < 0 else self._folder / self._files[index])
+def _where(folder: Path, files: list[str], index: int) -> str:
+    return str(folder if index < 0 else folder / files[index])
 
 
 def _part(folder: Path, inside: str, source: Source) -> Found:

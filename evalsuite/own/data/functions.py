@@ -15,12 +15,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from evalsuite.contract import Data, Split
-from evalsuite.own.data.arrays import TARGETS, Where, as_input, part_of, raw_of, tell, tensor_of
+from evalsuite.own.data.arrays import TARGETS, as_input, part_of, raw_of, tell, tensor_of, where_in
 from evalsuite.own.data.digests import digest
 from evalsuite.own.data.raw import Part, Raw, part_named
 from evalsuite.own.data.source import Source
 from evalsuite.references import OwnError, blame, resolve
-from evalsuite.samples import Inputs, Samples, Several, leaves, mapped
+from evalsuite.samples import Inputs, Samples, Several, contents, leaves, mapped
 from evalsuite.workloads.workload import SPLIT_SEED
 
 _BATCH = 64
@@ -155,7 +155,7 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
         cure = "a data set needs __getitem__ and __len__, since samples are drawn at random and read again"
         raise OwnError(f"{said}: is an iterable data set; {cure}")
     if isinstance(given, Split):
-        return Part(given.inputs, given.targets, Where(said)), []
+        return Part(given.inputs, given.targets, where_in(said)), []
     if isinstance(given, TensorDataset) and collate is default_collate:
         given = given.tensors
     if isinstance(given, Mapping):
@@ -245,20 +245,22 @@ def _scanned(inputs: Lazy, said: str) -> tuple[Part, list[tuple[float, float]]]:
             if any(one.is_floating_point() and not bool(one.isfinite().all()) for one in each):
                 cure = "correct it, or leave the sample out"
                 raise OwnError(f"{said}, sample {start + i}: an input is NaN or infinite; {cure}")
-            keys.append(hashlib.sha256(b"".join(one.contiguous().numpy().tobytes() for one in each)).digest()[:16])
+        keys += _keys(batch)
         low, high = min(low, tensors[0].min().item()), max(high, tensors[0].max().item())
     _check_steady(inputs, keys, said)
     inputs.known = keys
     whole = None if targets[0] is None else _joined(targets)
-    return Part(inputs, whole, Where(said), keys), [(low, high)]
+    return Part(inputs, whole, where_in(said), keys), [(low, high)]
 
 
 def _check_steady(inputs: Lazy, keys: Sequence[bytes], said: str) -> None:
-    again = leaves(inputs.read([0]))
-    found = hashlib.sha256(b"".join(each[0].contiguous().numpy().tobytes() for each in again)).digest()[:16]
-    if found != keys[0]:
+    if _keys(inputs.read([0])) != keys[:1]:
         cure = "take random changes out of the data set, and put them into `augment: my.py:augment`"
         raise OwnError(f"{said}: sample 0 is another at each reading; {cure}")
+
+
+def _keys(batch: Inputs) -> list[bytes]:
+    return [hashlib.sha256(each).digest()[:16] for each in contents(batch)]
 
 
 def _joined(targets: Sequence[Any]) -> Any:

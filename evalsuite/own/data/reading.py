@@ -114,7 +114,7 @@ def _holds_images(column: Any) -> bool:
 def _images(found: Mapping[str, Table], source: Source, kind: Kind, name: str) -> Raw:
     from evalsuite.own.data.images import Column, domain_of, pictures
     from evalsuite.own.data.raw import Part, Raw
-    from evalsuite.own.data.tables import column, target_columns, targets_in
+    from evalsuite.own.data.tables import class_names, column, targets_in
 
     for table in found.values():
         if name not in table.columns or isinstance(table.columns[name], list):
@@ -122,8 +122,7 @@ def _images(found: Mapping[str, Table], source: Source, kind: Kind, name: str) -
             raise OwnError(f"{table.file}: the column {name!r} holds no images; give the bytes of their files")
     named = {part: (Column(table.columns[name], table.file.parent), table.where) for part, table in found.items()}
     images = pictures(named, source, source.path)
-    train = found["train"]
-    labels = next((train.names[each] for each in target_columns(train, source) if each in train.names), ())
+    labels = class_names(found["train"], source)
     parts = {
         part: Part(images[part], targets_in(table, source, kind), table.where, images[part].identities())
         for part, table in found.items()

@@ -97,6 +97,11 @@ def target_columns(table: Table, source: Source) -> tuple[str, ...]:
     return source.target or ((usual,) if usual else ())
 
 
+def class_names(table: Table, source: Source) -> tuple[str, ...]:
+    """The names of the targets' classes, where the table lists them."""
+    return next((table.names[each] for each in target_columns(table, source) if each in table.names), ())
+
+
 def targets_in(table: Table, source: Source, kind: Kind = "classes") -> list[Any] | None:
     """The targets of each row, a list where there are several columns; None where there are none and need not be.
 

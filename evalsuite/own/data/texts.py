@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from evalsuite.contract import IGNORED
 from evalsuite.own.data.raw import Part, Raw
 from evalsuite.own.data.source import Source
-from evalsuite.own.data.tables import Table, column, target_columns, targets_in
+from evalsuite.own.data.tables import Table, class_names, column, targets_in
 from evalsuite.own.data.targets import Kind, numbered
 from evalsuite.own.data.tokenizers import Tokenizer
 from evalsuite.references import OwnError
@@ -56,7 +57,7 @@ def read_texts(tables: Mapping[str, Table], source: Source, kind: Kind, tokenize
         if len(names) == 2:
             inputs["token_type_ids"] = _table([types for _, types in rows], longest, 0)
         parts[part] = Part(Tokens(inputs), targets_in(tables[part], source, kind), tables[part].where)
-    return Raw(parts, None, tokenizer.vocabulary, _names(tables, source), said=str(tables["train"].file))
+    return Raw(parts, None, tokenizer.vocabulary, class_names(tables["train"], source), said=str(tables["train"].file))
 
 
 def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer) -> Raw:
@@ -77,8 +78,8 @@ def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
             _check_aligned(one, two, table.where(i))
         rows[part] = tokenizer.words(words, source.length)
         places = [i for i, each in enumerate(tags[part]) for _ in each]
-        flat[part] = Part(torch.empty(0), [tag for each in tags[part] for tag in each], _At(table, places))
-    labels = source.labels or _names(tables, source)
+        flat[part] = Part(torch.empty(0), [tag for each in tags[part] for tag in each], partial(_at, table, places))
+    labels = source.labels or class_names(tables["train"], source)
     numbers, classes = numbered(flat, "classes", labels)
     longest = max(len(ids) for each in rows.values() for ids, _ in each)
     parts = {}
@@ -90,17 +91,8 @@ def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
     return Raw(parts, None, tokenizer.vocabulary, known, said=str(train.file))
 
 
-class _At:
-    def __init__(self, table: Table, places: Sequence[int]) -> None:
-        self._table, self._places = table, places
-
-    def __call__(self, index: int) -> str:
-        return self._table.where(self._places[index] if index >= 0 else index)
-
-
-def _names(tables: Mapping[str, Table], source: Source) -> tuple[str, ...]:
-    train = tables["train"]
-    return next((train.names[each] for each in target_columns(train, source) if each in train.names), ())
+def _at(table: Table, places: Sequence[int], index: int) -> str:
+    return table.where(places[index] if index >= 0 else index)
 
 
 def texts_in(table: Table, name: str) -> list[str]:
