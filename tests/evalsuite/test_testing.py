@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,61 +37,20 @@ class Made:
         return self.what(network, bench)
 
 
-def scale_weights(network: Network, bench: Bench) -> Outcome:
-    with torch.no_grad():
-        next(network.module.parameters()).mul_(1.5)
-    return Outcome([one()])
+def after(change: Callable[[Network, Bench], object]) -> Run:
+    """A stage's `run` that does something more than to measure."""
+
+    def run(network: Network, bench: Bench) -> Outcome:
+        change(network, bench)
+        return Outcome([one()])
+
+    return run
 
 
-def scale_unswapped(network: Network, bench: Bench) -> Outcome:
-    if network.unswapped is not None:
-        with torch.no_grad():
-            next(network.unswapped.parameters()).mul_(1.5)
-    return Outcome([one()])
-
-
-def leave_training(network: Network, bench: Bench) -> Outcome:
-    network.module.train()
-    return Outcome([one()])
-
-
-def freeze(network: Network, bench: Bench) -> Outcome:
-    network.module.requires_grad_(False)
-    return Outcome([one()])
-
-
-def leave_gradients(network: Network, bench: Bench) -> Outcome:
-    network.module(bench.data.test.inputs).sum().backward()
-    return Outcome([one()])
-
-
-def leave_a_hook(network: Network, bench: Bench) -> Outcome:
-    network.module.register_forward_hook(lambda *_: None)
-    return Outcome([one()])
-
-
-def change_the_data(network: Network, bench: Bench) -> Outcome:
-    bench.data.calibration.inputs.add_(0.25)
-    return Outcome([one()])
-
-
-def leave_float64(network: Network, bench: Bench) -> Outcome:
-    torch.set_default_dtype(torch.float64)
-    return Outcome([one()])
-
-
-def leave_no_grad(network: Network, bench: Bench) -> Outcome:
-    torch.set_grad_enabled(False)
-    return Outcome([one()])
-
-
-def leave_threads(network: Network, bench: Bench) -> Outcome:
-    torch.set_num_threads(torch.get_num_threads() + 1)
-    return Outcome([one()])
-
-
-def write_elsewhere(network: Network, bench: Bench) -> Outcome:
-    return Outcome([one()], {"file": Path(__file__)})
+@torch.no_grad()
+def scale(module: torch.nn.Module | None) -> None:
+    if module is not None:
+        next(module.parameters()).mul_(1.5)
 
 
 def fail_on_odd_networks(network: Network, bench: Bench) -> Outcome:
@@ -105,32 +65,38 @@ def assert_on_odd_networks(network: Network, bench: Bench) -> Outcome:
 
 
 def hand_on_in_training_mode(network: Network, bench: Bench) -> Outcome:
-    import copy
-
     return Outcome([one()], network=dataclasses.replace(network, module=copy.deepcopy(network.module).train()))
 
 
-def hand_on_other_classes(network: Network, bench: Bench) -> Outcome:
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).eval()
+def hand_on_fresh_weights(network: Network, outputs: int) -> Outcome:
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, outputs)).eval()
     return Outcome([one()], network=dataclasses.replace(network, module=module))
 
 
-def hand_on_random_weights(network: Network, bench: Bench) -> Outcome:
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval()
-    return Outcome([one()], network=dataclasses.replace(network, module=module))
-
-
+GIVEN = "never changes what it was given.*"
 BROKEN: dict[str, tuple[Run, str]] = {
-    "weights": (scale_weights, r"never changes what it was given.*Made changed weights module\.0\.weight.*deepcopy"),
-    "unswapped": (scale_unswapped, r"never changes what it was given.*weights unswapped\.0\.weight"),
-    "mode": (leave_training, r"never changes what it was given.*type, mode or hooks of module"),
-    "requires_grad": (freeze, r"never changes what it was given.*requires_grad of module\.0"),
-    "gradient": (leave_gradients, r"never changes what it was given.*gradient of module\.0"),
-    "hook": (leave_a_hook, r"never changes what it was given.*hooks of module"),
-    "data": (change_the_data, r"never changes what it was given.*data\.calibration\.inputs.*clones of the data"),
-    "dtype": (leave_float64, r"global state.*left default dtype torch\.float64"),
-    "grad mode": (leave_no_grad, r"global state.*left grad mode False.*torch\.no_grad"),
-    "threads": (leave_threads, r"global state.*left thread count"),
+    "weights": (after(lambda n, b: scale(n.module)), GIVEN + r"Made changed weights module\.0\.weight.*deepcopy"),
+    "unswapped": (after(lambda n, b: scale(n.unswapped)), GIVEN + r"weights unswapped\.0\.weight"),
+    "mode": (after(lambda n, b: n.module.train()), GIVEN + r"type, mode or hooks of module"),
+    "requires_grad": (after(lambda n, b: n.module.requires_grad_(False)), GIVEN + r"requires_grad of module\.0"),
+    "gradient": (after(lambda n, b: n.module(b.data.test.inputs).sum().backward()), GIVEN + r"gradient of module\.0"),
+    "hook": (after(lambda n, b: n.module.register_forward_hook(lambda *_: None)), GIVEN + r"hooks of module"),
+    "data": (
+        after(lambda n, b: b.data.calibration.inputs.add_(0.25)),
+        GIVEN + r"data\.calibration\.inputs.*clones of the data",
+    ),
+    "dtype": (
+        after(lambda n, b: torch.set_default_dtype(torch.float64)),
+        r"global state.*left default dtype torch\.float64",
+    ),
+    "grad mode": (
+        after(lambda n, b: torch.set_grad_enabled(False)),
+        r"global state.*left grad mode False.*torch\.no_grad",
+    ),
+    "threads": (
+        after(lambda n, b: torch.set_num_threads(torch.get_num_threads() + 1)),
+        r"global state.*left thread count",
+    ),
     "nan": (lambda n, b: Outcome([one(float("nan"))]), r"a value is finite.*metric 'found'.*is nan.*the reason"),
     "percent": (lambda n, b: Outcome([one(97.0, unit="fraction")]), r"fraction is in \[0, 1\].*97.*multiply by 100"),
     "direction": (lambda n, b: Outcome([one(direction="higher")]), r"has a direction.*'higher'.*Direction\.HIGHER"),
@@ -140,7 +106,10 @@ BROKEN: dict[str, tuple[Run, str]] = {
     ),
     "nothing": (lambda n, b: Outcome([]), r"measures something.*no metric"),
     "no outcome": (lambda n, b: [one()], r"returns an Outcome"),  # type: ignore[dict-item, return-value]
-    "elsewhere": (write_elsewhere, r"inside bench\.folder.*'file'.*bench\.folder"),
+    "elsewhere": (
+        lambda n, b: Outcome([one()], {"file": Path(__file__)}),
+        r"inside bench\.folder.*'file'.*bench\.folder",
+    ),
     "missing file": (lambda n, b: Outcome([one()], {"model": b.folder / "none"}), r"artefacts exist.*'model'"),
     "global generator": (
         lambda n, b: Outcome([one(torch.rand(()).item())]),
@@ -153,8 +122,11 @@ BROKEN: dict[str, tuple[Run, str]] = {
     "error": (fail_on_odd_networks, r"nothing else.*RuntimeError: no converter for sort.*torch\.cumprod.*Unsupported"),
     "assertion": (assert_on_odd_networks, r"nothing else.*AssertionError: not a network of mine.*torch\.cumprod"),
     "training mode": (hand_on_in_training_mode, r"handed on in eval mode.*module\.eval\(\)"),
-    "classes": (hand_on_other_classes, r"finite logits.*shape \(2, 3\).*last layer"),
-    "random network": (hand_on_random_weights, r"same numbers.*networks handed on with different logits"),
+    "classes": (lambda n, b: hand_on_fresh_weights(n, 3), r"finite logits.*shape \(2, 3\).*last layer"),
+    "random network": (
+        lambda n, b: hand_on_fresh_weights(n, 10),
+        r"same numbers.*networks handed on with different logits",
+    ),
 }
 
 
@@ -175,7 +147,7 @@ def test_a_broken_stage_is_told_rule_culprit_and_cure(case: str) -> None:
 
 def test_a_good_stage_passes_every_check_also_after_broken_ones() -> None:
     with pytest.raises(AssertionError):
-        check_stage(Made(scale_weights))
+        check_stage(Made(BROKEN["weights"][0]))
     seen: list[float] = []
 
     def run(network: Network, bench: Bench) -> Outcome:
