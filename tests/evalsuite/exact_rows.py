@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from report_workshop import job as job_of
 from report_workshop import part_of, read_run
 
 from evalsuite.contract import Direction, Metric, Verdict
@@ -14,11 +15,7 @@ from evalsuite.results import Row, row_of
 from pipelines.smt.report.tables import ExactTable, exact_tables
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
-
-
 HOLDS, VIOLATED, UNKNOWN, TIMEOUT = Verdict.HOLDS, Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.TIMEOUT
-
-
 UNITS = {
     "undecided_fraction": ("fraction", LOWER), "violated_fraction": ("fraction", LOWER),
     "exactness_gap": ("fraction", NEUTRAL), "nodes": ("count", LOWER), "solver_calls": ("count", LOWER),
@@ -26,17 +23,12 @@ UNITS = {
     "adversarial_distance": ("input", HIGHER), "adversarial_distance_upper": ("input", HIGHER),
     "proofs_checked": ("count", HIGHER), "proof_bytes": ("bytes", LOWER),
 }  # fmt: skip
-
-
 BASE = (0.60, 0.66, 0.63)
-
-
 STEPS = [{"name": "int8", "stage": "quantize"}, {"name": "smt-int", "stage": "smt", "after": "int8"}]
 
 
 def job(variant: str, seed: int, step: str = "smt", workload: str = "w") -> dict[str, object]:
-    return {"workload": workload, "variant": variant, "seed": seed, "step": step, "stage": "smt",
-            "key": f"{workload}{variant}{seed}{step}"}  # fmt: skip
+    return job_of(variant, seed, step, "smt", workload)
 
 
 def rows_of(name: str, variants: Mapping[str, Sequence[float | None]], *, step: str = "smt", workload: str = "w",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from report_workshop import job as job_of
 from report_workshop import marked, page_of, part_of, read_run, write_run
 from scipy.stats import ttest_1samp
 
@@ -50,8 +51,7 @@ UNITS = {
 
 
 def job(variant: str, seed: int, step: str = "bounds", workload: str = "w") -> dict[str, object]:
-    return {"workload": workload, "variant": variant, "seed": seed, "step": step, "stage": "bounds",
-            "key": f"{workload}{variant}{seed}{step}"}  # fmt: skip
+    return job_of(variant, seed, step, "bounds", workload)
 
 
 def rows_of(
@@ -379,7 +379,7 @@ def test_all_workloads_are_told_together(tmp_path: Path) -> None:
     assert relu == "relu: higher on w (+5.00 pp, p < 0.001); lower on v (−5.00 pp, p < 0.001)."
     assert annealed.startswith("annealed: not resolved anywhere: w (+0.33 pp, p 1), v (")
     drop = Metric("swap_drop", 0.01, "fraction", LOWER)
-    swapped = [row_of(drop, {**job(name, seed, "accuracy"), "stage": "accuracy"}) for name in ("annealed", "relu")
+    swapped = [row_of(drop, job_of(name, seed)) for name in ("annealed", "relu")
                for seed in range(3)]  # fmt: skip
     # Of networks that ReLU was put into nothing more is said: whether that helps is not in so few cells.
     assert part_of(read_run(tmp_path / "swapped", [*rows, *swapped]), "bounds").findings == findings

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_workshop import BETTER, GELU, SAME, T2, csv_lines, part_of, write_run, written_page
-from report_workshop import job as job_of
+from report_workshop import BETTER, GELU, SAME, T2, csv_lines, job, part_of, read_run, write_run, written_page
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.areas import area_between, common_range
-from evalsuite.report.record import Record
 from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate
-from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from evalsuite.results import Row, Status, failure_row, row_of
 from pipelines.prune.report.pareto import Spot, front, pareto_figures
 from pipelines.prune.report.sweep_areas import MACS, QUESTIONS, SweepArea, areas
 from pipelines.prune.report.tables import BEFORE, PruningTable, pruning_tables
@@ -34,10 +32,6 @@ WORSE = (0.87, 0.879, 0.891)  # 0.030, 0.031 and 0.029 below
 def options(sparsity: float, **more: Any) -> Options:
     plain = {"importance": "l2", "scope": "local", "rounds": 1, "round_to": 1, "fine_tune_epochs": 3}
     return {"sparsity": sparsity, **plain, "distill": False, "control": False, **more}
-
-
-def job(variant: str, seed: int, step: str, stage: str = "prune") -> dict[str, object]:
-    return job_of(variant, seed, step, stage)
 
 
 def rows_of(step: str, values: Values, name: str = "accuracy", stage: str = "prune", **setting: Any) -> list[Row]:
@@ -72,7 +66,7 @@ def record_of(steps: Iterable[str], after: Mapping[str, str] | None = None, **ch
 def content_of(
     folder: Path, rows: list[Row], steps: Mapping[str, Options], after: Mapping[str, str] | None = None
 ) -> Run:
-    return Run(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps, after)), "gelu")
+    return read_run(folder, rows, steps, **record_of(steps, after))
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningTable:
@@ -184,7 +178,7 @@ def test_areas_that_there_are_not_have_a_reason(tmp_path: Path) -> None:
     steps = {"a": options(0.25), "b": options(0.5)}
     rows = [*pruned("a", 0.5, {"gelu": GELU, "one": (0.9, None, None), "none": (None, None, None, 0.9)}),
             *pruned("b", 0.25, {"gelu": GELU, "none": (None, None, None, 0.9)})]  # fmt: skip
-    rows += [row_of(Metric("mac_fraction", share, "share", LOWER), job("far", seed, step))
+    rows += [row_of(Metric("mac_fraction", share, "share", LOWER), job("far", seed, step, "prune"))
              for seed in range(3) for step, share in (("a", 0.9), ("b", 0.8))]  # fmt: skip
     rows += [*rows_of("a", {"far": GELU}), *rows_of("b", {"far": GELU})]
     found = areas_of(tmp_path, rows, steps)
@@ -448,12 +442,12 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
 
 def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> None:
     rows = pruned("a", 0.6, {"gelu": GELU})
-    rows += [failure_row(job("relu", seed, "a"), Status.UNSUPPORTED, "nothing to prune") for seed in range(3)]
+    rows += [failure_row(job("relu", seed, "a", "prune"), Status.UNSUPPORTED, "nothing to prune") for seed in range(3)]
     content = content_of(tmp_path, rows, {"a": options(0.25), "never": options(0.5)})
     row = part_of(content, "prune").grids[0].rows[0]
     assert (row[2].text, row[2].tone) == ("unsupported: nothing to prune", "lack")
     assert part_of(content, "prune").findings[0].headline == "No pruned network can be compared with gelu."
-    failed = [failure_row(job("gelu", seed, "a"), Status.FAILED, "no memory") for seed in range(3)]
+    failed = [failure_row(job("gelu", seed, "a", "prune"), Status.FAILED, "no memory") for seed in range(3)]
     content = content_of(tmp_path / "b", [*failed, *pruned("a", 0.6, {"relu": GELU})], {"a": options(0.25)})
     assert part_of(content, "prune").grids[0].rows[0][2].detail == "no gelu to compare with"
     assert areas(part_of(content, "prune").tables)[0].reason == "the baseline has no accuracy with mac_fraction"

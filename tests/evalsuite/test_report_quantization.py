@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_workshop import BETTER, GELU, SAME, T2, csv_lines, part_of, write_run, written_page
-from report_workshop import job as job_of
+from report_workshop import BETTER, GELU, SAME, T2, csv_lines, job, part_of, read_run, written_page
 from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Direction, Metric
 from evalsuite.report.numerals import percent_text
-from evalsuite.report.record import Record
 from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
-from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from evalsuite.results import Row, Status, failure_row, row_of
 from pipelines.quantize.report.tables import QuantizationTable, quantization_tables
 from pipelines.quantize.report.text import accuracy_grid
 
@@ -29,10 +27,6 @@ Options = dict[str, Any]
 
 def options(bits: int, placement: str = "post", epochs: int = 0, **more: Any) -> Options:
     return {"weight_bits": bits, "act_bits": bits, "placement": placement, "qat_epochs": epochs, **more}
-
-
-def job(variant: str, seed: int, step: str, stage: str = "quantize") -> dict[str, object]:
-    return job_of(variant, seed, step, stage)
 
 
 def accuracy(value: float | None, name: str = "integer_accuracy", reason: str = "", **setting: str) -> Metric:
@@ -55,7 +49,7 @@ def record_of(steps: Mapping[str, Options], **changes: Any) -> dict[str, Any]:
 
 
 def content_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Run:
-    return Run(read_results(write_run(folder, rows, options=steps)), Record(record_of(steps)), "gelu")
+    return read_run(folder, rows, steps, **record_of(steps))
 
 
 def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
@@ -123,7 +117,7 @@ def test_both_arms_are_compared_in_the_same_arithmetic(tmp_path: Path) -> None:
     lack = "LayerNorm stays in float"
     rows = [
         *rows_of("q", relu=BETTER),
-        *(row_of(accuracy(None, reason=lack), job("gelu", seed, "q")) for seed in range(3)),
+        *(row_of(accuracy(None, reason=lack), job("gelu", seed, "q", "quantize")) for seed in range(3)),
         *rows_of("q", "runtime_accuracy", gelu=(0.5, 0.6, 0.7), relu=(0.51, 0.61, 0.71)),
     ]
     table = table_of(tmp_path, rows, {"q": options(8)})
@@ -232,8 +226,8 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
 def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> None:
     reason = "QAT needs a gradient"
     rows = rows_of("q", gelu=GELU, relu=BETTER[:2])
-    rows += [failure_row(job("annealed", seed, "q"), Status.UNSUPPORTED, reason) for seed in range(3)]
-    rows.append(failure_row(job("relu", 2, "q"), Status.TIMEOUT, "ran past 120 s"))
+    rows += [failure_row(job("annealed", seed, "q", "quantize"), Status.UNSUPPORTED, reason) for seed in range(3)]
+    rows.append(failure_row(job("relu", 2, "q", "quantize"), Status.TIMEOUT, "ran past 120 s"))
     content = content_of(tmp_path, rows, {"q": options(4), "never": options(2)})
     table = part_of(content, "quantize").tables[0]
     assert [each.step for each in table.treatments] == ["q"]
@@ -272,7 +266,7 @@ def checked(seed: int, variant: str) -> list[Metric]:
 
 
 def checked_rows() -> list[Row]:
-    return [row_of(each, job(variant, seed, step)) for variant in ("gelu", "relu") for seed in range(3)
+    return [row_of(each, job(variant, seed, step, "quantize")) for variant in ("gelu", "relu") for seed in range(3)
             for step in ("w8", "w4") for each in checked(seed, variant)]  # fmt: skip
 
 
@@ -307,7 +301,7 @@ def test_networks_with_other_grids_are_no_check_of_the_simulation(tmp_path: Path
     """A table needs a grid at its input, which post has not: its differences are not said to be explained."""
     why = "the fake-quantized network has no grid at 1_input: it is another network"
     rows = [
-        row_of(each, job(variant, seed, "w8"))
+        row_of(each, job(variant, seed, "w8", "quantize"))
         for variant, other in (("gelu", True), ("relu", False))
         for seed in range(3)
         for each in (
@@ -339,7 +333,7 @@ def test_a_constant_difference_is_in_no_range_of_resolved_ones(tmp_path: Path) -
 
 def test_coverage_tells_nodes_where_they_differ_from_macs(tmp_path: Path) -> None:
     rows = checked_rows() + [
-        row_of(Metric("integer_node_fraction", share, "share", HIGHER), job(variant, seed, step))
+        row_of(Metric("integer_node_fraction", share, "share", HIGHER), job(variant, seed, step, "quantize"))
         for variant, share in (("gelu", 0.75), ("relu", 1.0)) for seed in range(3) for step in STEPS
     ]  # fmt: skip
     content = content_of(tmp_path, rows, STEPS)
@@ -514,7 +508,7 @@ def test_a_run_without_relative_latencies_does_not_ask_for_them(tmp_path: Path) 
 
 
 def test_without_the_baseline_nothing_is_compared(tmp_path: Path) -> None:
-    rows = [failure_row(job("gelu", seed, "q"), Status.FAILED, "no memory") for seed in range(3)]
+    rows = [failure_row(job("gelu", seed, "q", "quantize"), Status.FAILED, "no memory") for seed in range(3)]
     section = part_of(content_of(tmp_path, [*rows, *rows_of("q", relu=BETTER)], {"q": options(8)}), "quantize")
     assert section.findings[0].headline == "No quantized network can be compared with gelu."
     assert section.grids[0].rows[0][2].detail == "no gelu to compare with"
