@@ -107,6 +107,12 @@ def replace(network: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module
     return substitute(changed, {id(each.module): make(each) for each in found})
 
 
+def made_like(network: nn.Module, activation: nn.Module) -> nn.Module:
+    """The activation where the network's parameters are, as precise and in the same mode."""
+    like = next((each for each in network.parameters() if each.is_floating_point()), torch.zeros(()))
+    return activation.to(like.device, like.dtype).train(network.training)
+
+
 def duplicate(network: nn.Module) -> nn.Module:
     """A deep copy that computes what `network` computes.
 

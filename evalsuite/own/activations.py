@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from evalsuite.activations import RELU, Hardenable, census
-from evalsuite.activations.census import duplicate, let_stay, substitute
+from evalsuite.activations.census import duplicate, let_stay, made_like, substitute
 from evalsuite.activations.recognition import known
 from evalsuite.activations.runs import Use, census_of_run
 from evalsuite.activations.traits import Activation
@@ -122,7 +122,7 @@ class OwnActivations:
     def _check(self, module: nn.Module, example: Inputs) -> None:
         """The network with its own activation put in anew computes what it did."""
         row = next(each for each in known() if each.name == self.name)
-        before, after = (_run(each, example) for each in (module, self.replaced(module, row.make)))
+        before, after = (outputs_of(each, example) for each in (module, self.replaced(module, row.make)))
         distance, size = float((after - before).abs().max()), float(before.abs().max())
         if not distance <= _CLOSENESS * max(size, 1.0):
             raise OwnError(
@@ -180,7 +180,7 @@ def _places(network: nn.Module, example: Inputs) -> tuple[Counter[str], dict[str
             each.register_forward_pre_hook(partial(see, path=path))
         elif not each._modules:
             each.register_forward_hook(note)
-    _run(watched, example)
+    outputs_of(watched, example)
     return counts, sites
 
 
@@ -194,12 +194,11 @@ def _dimension(x: torch.Tensor, layer: nn.Module | None) -> int:
 
 
 def _put(network: nn.Module, path: str, activation: nn.Module) -> nn.Module:
-    like = next((each for each in network.parameters() if each.is_floating_point()), torch.zeros(()))
-    old = network.get_submodule(path)
-    return substitute(network, {id(old): activation.to(like.device, like.dtype).train(network.training)})
+    return substitute(network, {id(network.get_submodule(path)): made_like(network, activation)})
 
 
-def _run(module: nn.Module, example: Inputs) -> torch.Tensor:
+def outputs_of(module: nn.Module, example: Inputs) -> torch.Tensor:
+    """What a copy of the network computes in evaluation mode."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         output: torch.Tensor = duplicate(module).eval()(example)
     return output

@@ -16,7 +16,7 @@ from torch import nn
 
 from evalsuite.activations.census import built_with
 from evalsuite.activations.recognition import known
-from evalsuite.own.activations import OwnActivations, Place
+from evalsuite.own.activations import OwnActivations, Place, outputs_of
 from evalsuite.own.adapter import Adapted, own_network
 from evalsuite.own.weights import load_weights, read_weights
 from evalsuite.references import OwnError
@@ -102,7 +102,7 @@ def save_own(
         raise OwnError(f"cannot be saved with activations {sorted(names) or 'none'}: one kind is needed")
     (name,) = names
     (fresh, biases), reason = _own_layout(module, make), ""
-    wanted = _outputs(module, example)
+    wanted = outputs_of(module, example)
     folder.mkdir(parents=True, exist_ok=True)
     if hasattr(fresh, "save_pretrained") and hasattr(fresh, "config"):
         if biases:
@@ -254,12 +254,6 @@ def _example(parts: list[tuple[int | str | None, list[int], str]]) -> Inputs:
     return {str(key): each for key, each in made.items()}
 
 
-def _outputs(network: nn.Module, example: Inputs) -> torch.Tensor:
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        found: torch.Tensor = network.eval()(example)
-    return found
-
-
 def _distance(network: nn.Module, example: Inputs, wanted: torch.Tensor) -> float:
     """The greatest difference of the outputs, relative to their size."""
-    return float((_outputs(network, example) - wanted).abs().max()) / max(float(wanted.abs().max()), 1e-12)
+    return float((outputs_of(network, example) - wanted).abs().max()) / max(float(wanted.abs().max()), 1e-12)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from evalsuite.activations import Activation, Found, census
-from evalsuite.activations.census import settle_transformers, stays, substitute
+from evalsuite.activations.census import made_like, settle_transformers, stays, substitute
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.recognition import known as known_rows
 from evalsuite.activations.runs import function_name
@@ -141,6 +140,6 @@ def _hardenable(found: Found, network: nn.Module, hardness: float) -> nn.Module:
     made: nn.Module = load("activations", found.traits.hardened_by).target.make(0)
     if not isinstance(made, Hardenable):
         raise TypeError(f"the activation {found.traits.hardened_by!r} must make a Hardenable")
-    like = next((each for each in network.parameters() if each.is_floating_point()), torch.zeros(()))
-    made.to(like.device, like.dtype).set_hardness(max(hardness, found.traits.hardened_at))
+    made_like(network, made)
+    made.set_hardness(max(hardness, found.traits.hardened_at))
     return made.train(found.module.training)

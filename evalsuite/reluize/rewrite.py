@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
-from evalsuite.activations.census import duplicate, identify, substitute
+from evalsuite.activations.census import duplicate, identify, made_like, substitute
 from evalsuite.activations.formulas import Expression, Formulas, interior, is_elementwise, operator_name
 from evalsuite.activations.recognition import Recognised
 
@@ -170,8 +170,7 @@ def _is_alike(last: fx.Node, root: fx.Node) -> bool:
 
 
 def _replace(graph: fx.GraphModule, nodes: list[fx.Node], root: fx.Node, name: str, module: nn.Module) -> None:
-    like = next((each for each in graph.parameters() if each.is_floating_point()), None)
-    graph.add_submodule(name, module if like is None else module.to(like.device, like.dtype))
+    graph.add_submodule(name, made_like(graph, module))
     last = nodes[0]
     before, after = root.meta["val"].dtype, last.meta["val"].dtype
     with graph.graph.inserting_before(last):

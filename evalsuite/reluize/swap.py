@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from evalsuite.activations import RELU, Found, census
-from evalsuite.activations.census import duplicate, identify, settle_transformers, staying, stays, substitute
+from evalsuite.activations.census import duplicate, identify, made_like, settle_transformers, staying, stays, substitute
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.recognition import Recognised, known
 from evalsuite.activations.runs import Use, as_call, census_of_operators, census_of_run
@@ -46,7 +46,7 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
     """
     exposed = duplicate(module)
     fixed = {
-        id(each): _like(exposed, _make(found))
+        id(each): made_like(exposed, _make(found))
         for each in exposed.modules()
         if not stays(each) and (found := identify(each)) is not None and found.hardness != 1
     }
@@ -57,7 +57,7 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
         return exposed
     args, kwargs = as_call(example)
     redirect_calls(
-        exposed, lambda call: _like(module, _make(call.recognised)) if call.recognised else None, args, kwargs
+        exposed, lambda call: made_like(module, _make(call.recognised)) if call.recognised else None, args, kwargs
     )
     uses = census_of_run(exposed, *args, **kwargs)
     if any(use.kind in ("formula", "operator") and use.traits is not None for use in uses):
@@ -67,7 +67,7 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
 
 def adopt(network: nn.Module) -> None:
     """Make modules, in place, of the activations that are functions and attributes of a module of `network`."""
-    adopt_functions(network, lambda found: _like(network, _make(found)))
+    adopt_functions(network, lambda found: made_like(network, _make(found)))
 
 
 def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] = ()) -> nn.Module:
@@ -122,7 +122,7 @@ def swap(
     ]
     if not found:
         raise ValueError(_nothing_found(module, example))
-    put = {id(each.module): _like(exposed, _put(to, each.module)) for each in found if not is_in(each.path, keep)}
+    put = {id(each.module): made_like(exposed, _put(to, each.module)) for each in found if not is_in(each.path, keep)}
     swapped = substitute(exposed, put).eval()
     if example is not None:
         check_swapped(swapped, example, keep, to=to)
@@ -250,12 +250,6 @@ def _make(recognised: Recognised) -> nn.Module:
             made.set_hardness(recognised.hardness)
             return made.requires_grad_(False)
     raise ValueError(f"no module computes {traits.name} at the fixed hardness {recognised.hardness:.6g}")
-
-
-def _like(network: nn.Module, activation: nn.Module) -> nn.Module:
-    """The activation where the network's parameters are, as precise and in the same mode."""
-    like = next((each for each in network.parameters() if each.is_floating_point()), torch.zeros(()))
-    return activation.to(like.device, like.dtype).train(network.training)
 
 
 def _nothing_found(module: nn.Module, example: Any) -> str:
