@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite.samples import Inputs
 
@@ -103,14 +104,9 @@ def _convnext() -> tuple[nn.Module, Inputs]:
     return nn.Sequential(stem, _ConvNextBlock(), _ConvNextBlock(), head), torch.rand(2, 3, 16, 16)
 
 
-class _Excite(nn.Module):
-    def __init__(self, channels: int, act: nn.Module, gate: nn.Module) -> None:
-        super().__init__()
-        self.down, self.up = nn.Conv2d(channels, 4, 1), nn.Conv2d(4, channels, 1)
-        self.act, self.gate = act, gate
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.gate(self.up(self.act(self.down(x.mean((2, 3), keepdim=True)))))
+def _excite(act: nn.Module, gate: nn.Module) -> nn.Module:
+    layers = {"down": nn.Conv2d(16, 4, 1), "up": nn.Conv2d(4, 16, 1), "act": act, "gate": gate}
+    return Written(lambda net, x: x * net.gate(net.up(net.act(net.down(x.mean((2, 3), keepdim=True))))), **layers)
 
 
 def _inverted(act: Callable[[], nn.Module], excite: nn.Module) -> nn.Module:
@@ -133,52 +129,40 @@ def _mobilenet() -> tuple[nn.Module, Inputs]:
     def act() -> nn.Module:
         return nn.Hardswish(inplace=True)
 
-    return _inverted(act, _Excite(16, nn.ReLU(inplace=True), nn.Hardsigmoid())), torch.rand(2, 3, 16, 16)
+    return _inverted(act, _excite(nn.ReLU(inplace=True), nn.Hardsigmoid())), torch.rand(2, 3, 16, 16)
 
 
 def _efficientnet() -> tuple[nn.Module, Inputs]:
-    return _inverted(nn.SiLU, _Excite(16, nn.SiLU(), nn.Sigmoid())), torch.rand(2, 3, 16, 16)
+    return _inverted(nn.SiLU, _excite(nn.SiLU(), nn.Sigmoid())), torch.rand(2, 3, 16, 16)
 
 
-class _MixerBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.LayerNorm(8), nn.LayerNorm(8)
-        self.tokens = nn.Sequential(nn.Linear(16, 12), nn.GELU(), nn.Linear(12, 16))
-        self.channels = nn.Sequential(nn.Linear(8, 20), nn.GELU(approximate="tanh"), nn.Linear(20, 8))
+def _mixer() -> tuple[nn.Module, Inputs]:
+    def mixed(net: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x + net.tokens(net.first(x).transpose(1, 2)).transpose(1, 2)
+        return x + net.channels(net.second(x))  # type: ignore[no-any-return]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.tokens(self.first(x).transpose(1, 2)).transpose(1, 2)
-        return x + self.channels(self.second(x))
-
-
-class _Mixer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.block, self.head = nn.Conv2d(3, 8, 4, stride=4), _MixerBlock(), nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.block(self.stem(x).flatten(2).transpose(1, 2)).mean(1))  # type: ignore[no-any-return]
+    tokens = nn.Sequential(nn.Linear(16, 12), nn.GELU(), nn.Linear(12, 16))
+    channels = nn.Sequential(nn.Linear(8, 20), nn.GELU(approximate="tanh"), nn.Linear(20, 8))
+    block = Written(mixed, first=nn.LayerNorm(8), second=nn.LayerNorm(8), tokens=tokens, channels=channels)
+    layers = {"stem": nn.Conv2d(3, 8, 4, stride=4), "block": block, "head": nn.Linear(8, 5)}
+    whole = Written(lambda net, x: net.head(net.block(net.stem(x).flatten(2).transpose(1, 2)).mean(1)), **layers)
+    return whole, torch.rand(2, 3, 16, 16)
 
 
-class _Residual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(8, 8, 3, padding=1, bias=False), _norm(8)
-        self.conv2, self.bn2 = nn.Conv2d(8, 8, 3, padding=1, bias=False), _norm(8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = functional.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        out += x
-        return functional.relu_(out)
+def _residual(net: Any, x: torch.Tensor) -> torch.Tensor:
+    out = functional.relu(net.bn1(net.conv1(x)))
+    out = net.bn2(net.conv2(out))
+    out += x
+    return functional.relu_(out)
 
 
 def _resnet() -> tuple[nn.Module, Inputs]:
     stem = [nn.Conv2d(3, 8, 7, stride=2, padding=3, bias=False), _norm(8), nn.ReLU(inplace=True)]
     pool = nn.MaxPool2d(3, stride=2, padding=1)
     head = [nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(8, 5)]
-    return nn.Sequential(*stem, pool, _Residual(), *head), torch.rand(2, 3, 16, 16)
+    first, second = (nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(2))
+    block = Written(_residual, conv1=first, bn1=_norm(8), conv2=second, bn2=_norm(8))
+    return nn.Sequential(*stem, pool, block, *head), torch.rand(2, 3, 16, 16)
 
 
 class _UNet(nn.Module):
@@ -243,7 +227,7 @@ KINDS: dict[str, Kind] = {
     "convnext": Kind(_convnext, {"gelu": 2, "LayerNorm": 3}),
     "mobilenet": Kind(_mobilenet, {"hard-swish": 3, "hard-sigmoid": 1, "relu": 1, "BatchNorm": 4}),
     "efficientnet": Kind(_efficientnet, {"silu": 4, "sigmoid": 1, "BatchNorm": 4}),
-    "mixer": Kind(lambda: (_Mixer(), torch.rand(2, 3, 16, 16)), {"gelu": 1, "gelu-tanh": 1, "LayerNorm": 2}),
+    "mixer": Kind(_mixer, {"gelu": 1, "gelu-tanh": 1, "LayerNorm": 2}),
     "resnet": Kind(_resnet, {"relu": 3, "BatchNorm": 3, "MaxPool": 1}),
     "unet": Kind(lambda: (_UNet(), torch.rand(2, 3, 16, 16)), {"relu": 4, "MaxPool": 1, "AveragePool": 1, "Concat": 1}),
     "hand-written": Kind(lambda: (HandWritten(), torch.rand(2, 6)), {"relu": 1, "Linear": 2}),

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import OwnError, Unsupported, census, export_onnx, from_onnx
 from evalsuite.deployment import run_onnx
@@ -89,19 +90,13 @@ def test_what_was_read_trains(written: tuple[nn.Module, Path, torch.Tensor]) -> 
     assert len(moved) >= 5
 
 
-class Less(nn.Module):
-    """The first input less the second, which is bent."""
-
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return batch["a"] - functional.gelu(batch["b"])
-
-
 @torch.no_grad()
 def test_inputs_are_taken_by_their_names_in_any_order(tmp_path: Path) -> None:
     batch = {name: torch.randn(4, 3) for name in ("a", "b")}
-    export_onnx(Less(), (3,), tmp_path / "less.onnx", example=batch)
+    less = Written(lambda _, batch: batch["a"] - functional.gelu(batch["b"]))
+    export_onnx(less, (3,), tmp_path / "less.onnx", example=batch)
     turned = {name: batch[name] for name in ("b", "a")}
-    torch.testing.assert_close(from_onnx(tmp_path / "less.onnx", turned)(turned), Less()(batch))
+    torch.testing.assert_close(from_onnx(tmp_path / "less.onnx", turned)(turned), less(batch))
     with pytest.raises(OwnError, match="'b' is missing"):
         from_onnx(tmp_path / "less.onnx", {"a": batch["a"]})
 
@@ -128,12 +123,8 @@ def test_a_fixed_batch_is_refused(written: tuple[nn.Module, Path, torch.Tensor],
 
 def test_what_cannot_be_read_says_why(written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path) -> None:
     _, _, x = written
-
-    class Ranked(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.flatten(1).sort(-1).values
-
-    export_onnx(Ranked(), tuple(x.shape[1:]), tmp_path / "ranked.onnx")
+    ranked = Written(lambda _, x: x.flatten(1).sort(-1).values)
+    export_onnx(ranked, tuple(x.shape[1:]), tmp_path / "ranked.onnx")
     with pytest.raises(Unsupported, match="no reader for this operator"):
         from_onnx(tmp_path / "ranked.onnx", x)
     (tmp_path / "no.onnx").write_bytes(b"no")

@@ -17,6 +17,7 @@ from graph_networks import LayerNorm as WrittenLayerNorm
 from graph_networks import RMSNorm as WrittenRMSNorm
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite.activations import LambdaGELU
 from evalsuite.contract import Unsupported
@@ -228,20 +229,16 @@ def test_what_is_divided_over_another_axis_is_an_rms_norm_of_it() -> None:
     assert counted(graph)["Reduction"] == 1
 
 
-class _InPlace(nn.Module):
-    """Writes into views of its own values."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+def test_what_is_written_in_place_shows_in_all_views() -> None:
+    def in_place(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         y[:, 1:3] += 1
         y[:, 0].relu_()
         first = y.view(-1, 2, 3)
         y.mul_(3)
-        return first.flatten(1) + functional.dropout(x, 0.5, self.training)
+        return first.flatten(1) + functional.dropout(x, 0.5, net.training)
 
-
-def test_what_is_written_in_place_shows_in_all_views() -> None:
-    module = _InPlace().train()
+    module = Written(in_place).train()
     inputs = torch.randn(4, 6)
     torch.testing.assert_close(read(module, inputs)(inputs).float(), copy.deepcopy(module).eval()(inputs))
     assert module.training
@@ -287,23 +284,17 @@ def test_refusals_name_the_cure(kind: str, said: str) -> None:
 
 
 def test_a_refusal_names_the_path() -> None:
-    class Strange(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.special.bessel_j0(x)
-
+    strange = Written(lambda _, x: torch.special.bessel_j0(x))
     with pytest.raises(Unsupported, match=r"^0\.act \(special_bessel_j0\)"):
-        read(nn.Sequential(HandWritten(Strange())), torch.randn(2, 6))
+        read(nn.Sequential(HandWritten(strange)), torch.randn(2, 6))
 
 
 def test_two_named_inputs_keep_their_places() -> None:
-    class Difference(nn.Module):
-        def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-            return batch["first"] - 2 * batch["second"]
-
+    difference = Written(lambda _, batch: batch["first"] - 2 * batch["second"])
     example = {"second": torch.randn(2, 3), "first": torch.randn(2, 3)}
-    graph = read(Difference(), example)
+    graph = read(difference, example)
     assert graph.inputs == ("second", "first")
-    torch.testing.assert_close(graph(example).float(), Difference()(example))
+    torch.testing.assert_close(graph(example).float(), difference(example))
 
 
 def test_folding_keeps_the_function() -> None:
@@ -324,12 +315,9 @@ def test_gradients_reach_the_input() -> None:
 
 
 def test_in_float64_less_rounding_is_explained() -> None:
-    class Hidden(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if torch.compiler.is_exporting() else x * (1 + 1e-7)
-
+    hidden = Written(lambda _, x: x if torch.compiler.is_exporting() else x * (1 + 1e-7))
     with pytest.raises(Unsupported, match="differs from the network"):
-        read(Hidden(), torch.randn(2, 6, dtype=torch.float64))
+        read(hidden, torch.randn(2, 6, dtype=torch.float64))
 
 
 def test_an_rms_norm_in_float64_needs_its_eps() -> None:
@@ -347,12 +335,9 @@ def test_onnx_softmax_of_old_opsets_is_refused() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("order", [1, 2])
 def test_vectors_are_normalised_by_their_norm(order: int, tmp_path: Path) -> None:
-    class Unit(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return functional.normalize(x, p=order, dim=-1)
-
+    unit = Written(lambda _, x: functional.normalize(x, p=order, dim=-1))
     inputs = torch.randn(3, 4, 5)
-    torch.testing.assert_close(read(Unit(), inputs)(inputs, torch.float32), Unit()(inputs))
+    torch.testing.assert_close(read(unit, inputs)(inputs, torch.float32), unit(inputs))
     path = tmp_path / "network.onnx"
-    export_onnx(Unit(), (), path, example=inputs)
-    torch.testing.assert_close(read_onnx(path, inputs)(inputs).float(), Unit()(inputs))
+    export_onnx(unit, (), path, example=inputs)
+    torch.testing.assert_close(read_onnx(path, inputs)(inputs).float(), unit(inputs))

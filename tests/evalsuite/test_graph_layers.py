@@ -11,6 +11,7 @@ import torch
 from graph_networks import HandWritten
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import certify_swap, in_layers, preactivation_bounds
 from evalsuite.activations import LambdaGELU
@@ -93,15 +94,7 @@ def test_what_is_no_row_of_layers_is_refused_by_name(kind: str, said: str) -> No
 
 
 def test_a_layer_applied_twice_in_a_row_is_applied_twice() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(self.layer(x))  # type: ignore[no-any-return]
-
-    made = in_layers(Twice(), (4,))
+    made = in_layers(Written(lambda net, x: net.layer(net.layer(x)), layer=nn.Linear(4, 4)), (4,))
     assert len(made._modules) == 2
 
 
@@ -112,26 +105,13 @@ def test_hooks_are_refused() -> None:
         in_layers(module, (6,))
 
 
-class _Calls(nn.Module):
-    """Layers by their names, and what is called of them."""
-
-    def __init__(self, call: Callable[[Any, torch.Tensor], torch.Tensor], **layers: nn.Module) -> None:
-        super().__init__()
-        self.call = call
-        for name, layer in layers.items():
-            self._modules[name] = layer
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.call(self._modules, x)
-
-
 def _biased_norm(m: Any, x: torch.Tensor) -> torch.Tensor:
     mean, variance, bias = torch.zeros(4), torch.ones(4), torch.arange(4.0)
-    return functional.batch_norm(m["one"](x), mean, variance, None, bias)
+    return functional.batch_norm(m.one(x), mean, variance, None, bias)
 
 
 def _scaled_twice(m: Any, x: torch.Tensor) -> torch.Tensor:
-    return m["two"](functional.relu(m["one"](x)) * 1.0000000000000004)
+    return m.two(functional.relu(m.one(x)) * 1.0000000000000004)
 
 
 def _written_mish(x: torch.Tensor) -> torch.Tensor:
@@ -144,43 +124,43 @@ def _linears(*names: str) -> dict[str, nn.Module]:
 
 _Call = Callable[[Any, torch.Tensor], torch.Tensor]
 _CASES: dict[str, tuple[_Call, dict[str, nn.Module]]] = {
-    "a slope and a factor 1": (lambda m, x: 1.0 * functional.leaky_relu(m["one"](x), 0.3), {}),
-    "an alpha and a factor 1": (lambda m, x: functional.elu(m["one"](x), 2.0) * 1.0, {}),
-    "an alpha and a divisor 1": (lambda m, x: functional.elu(m["one"](x), 2.0) / 1, {}),
+    "a slope and a factor 1": (lambda m, x: 1.0 * functional.leaky_relu(m.one(x), 0.3), {}),
+    "an alpha and a factor 1": (lambda m, x: functional.elu(m.one(x), 2.0) * 1.0, {}),
+    "an alpha and a divisor 1": (lambda m, x: functional.elu(m.one(x), 2.0) / 1, {}),
     "names with two underscores":
-    (lambda m, x: m["fc2"](m["act__1"](m["fc3"](m["act__1"](m["one"](x))))),
+    (lambda m, x: m.fc2(m.act__1(m.fc3(m.act__1(m.one(x))))),
      {**_linears("fc2", "fc3"), "act__1": nn.ReLU()}),
     "a name that another layer gets":
-    (lambda m, x: m["relu"](m["two"](m["relu__1"](m["fc"](m["relu"](m["one"](x)))))),
+    (lambda m, x: m.relu(m.two(m.relu__1(m.fc(m.relu(m.one(x)))))),
      {**_linears("two", "fc"), "relu": nn.ReLU(), "relu__1": nn.Tanh()}),
     "names of a list's methods":
-    (lambda m, x: m["pop"](m["append"](m["extend"](m["insert"](x)))), _linears("pop", "append", "extend", "insert")),
+    (lambda m, x: m.pop(m.append(m.extend(m.insert(x)))), _linears("pop", "append", "extend", "insert")),
     "a pool twice":
-    (lambda m, x: m["pool"](m["pool"](m["one"](x)[:, None])).flatten(1), {"pool": nn.AvgPool1d(3, 1, 1)}),
+    (lambda m, x: m.pool(m.pool(m.one(x)[:, None])).flatten(1), {"pool": nn.AvgPool1d(3, 1, 1)}),
     "a pool twice, unflattened":
-    (lambda m, x: m["pool"](m["pool"](m["unflatten"](x))),
+    (lambda m, x: m.pool(m.pool(m.unflatten(x))),
      {"pool": nn.AvgPool1d(3, 1, 1), "unflatten": nn.Unflatten(1, (1, 4))}),
     "a formula that begins before its layer":
-    (lambda m, x: m["act"](m["one"](x) / 6 + 0.5), {"act": nn.Hardtanh(0.0, 1.0)}),
+    (lambda m, x: m.act(m.one(x) / 6 + 0.5), {"act": nn.Hardtanh(0.0, 1.0)}),
     "a softplus with a low threshold":
-    (lambda m, x: m["one"](x) * torch.tanh(functional.softplus(m["one"](x), threshold=5)), {}),
+    (lambda m, x: m.one(x) * torch.tanh(functional.softplus(m.one(x), threshold=5)), {}),
     "a formula with a softplus":
-    (lambda m, x: _written_mish(m["one"](x)), {}),
-    "nearly a relu6": (lambda m, x: m["one"](x).clamp(0.0, 6.000004), {}),
+    (lambda m, x: _written_mish(m.one(x)), {}),
+    "nearly a relu6": (lambda m, x: m.one(x).clamp(0.0, 6.000004), {}),
     "a norm with a bias alone": (_biased_norm, {}),
     "outputs that are small":
-    (lambda m, x: m["two"](functional.relu(m["one"](x))), {"two": nn.Linear(4, 2)}),
-    "a bias for all": (lambda m, x: functional.linear(x, m["one"].weight, m["one"].bias[:1]), {}),
-    "a weight that is a vector": (lambda m, x: functional.linear(x, m["one"].weight[0]), {}),
+    (lambda m, x: m.two(functional.relu(m.one(x))), {"two": nn.Linear(4, 2)}),
+    "a bias for all": (lambda m, x: functional.linear(x, m.one.weight, m.one.bias[:1]), {}),
+    "a weight that is a vector": (lambda m, x: functional.linear(x, m.one.weight[0]), {}),
     "the greatest of numbers": (lambda m, x: torch.maximum(x - x, torch.zeros(4)), {}),
-    "a relu of zero": (lambda m, x: functional.relu(m["one"](x) * 0.0), {}),
+    "a relu of zero": (lambda m, x: functional.relu(m.one(x) * 0.0), {}),
     "a relu of nothing": (lambda m, x: functional.relu(x - x), {}),
-    "divided by zero": (lambda m, x: m["one"](x) / 0.0, {}),
-    "a cast": (lambda m, x: m["one"](functional.relu(x.float())), {}),
-    "the greater": (lambda m, x: torch.max(m["one"](x), torch.zeros(4)), {}),
-    "a size that is computed": (lambda m, x: functional.relu(m["one"](x)) * (1 + x.shape[0] // 8), {}),
+    "divided by zero": (lambda m, x: m.one(x) / 0.0, {}),
+    "a cast": (lambda m, x: m.one(functional.relu(x.float())), {}),
+    "the greater": (lambda m, x: torch.max(m.one(x), torch.zeros(4)), {}),
+    "a size that is computed": (lambda m, x: functional.relu(m.one(x)) * (1 + x.shape[0] // 8), {}),
     "nearly a relu": (_scaled_twice, _linears("two")),
-    "a scaled elu": (lambda m, x: torch.ops.aten.elu(m["one"](x), 1.0, 2.0, 1.0), {}),
+    "a scaled elu": (lambda m, x: torch.ops.aten.elu(m.one(x), 1.0, 2.0, 1.0), {}),
 }  # fmt: skip
 
 
@@ -195,7 +175,7 @@ _REFUSED = ("nearly a relu", "a scaled elu", "a size that is computed", "a formu
 def test_layers_compute_what_the_network_computes_or_are_refused(kind: str) -> None:
     torch.manual_seed(0)
     call, layers = _CASES[kind]
-    module = _Calls(call, one=nn.Linear(4, 4), **layers).eval()
+    module = Written(call, one=nn.Linear(4, 4), **layers).eval()
     try:
         made = in_layers(module, (4,))
     except Unsupported:
@@ -209,6 +189,6 @@ def test_layers_compute_what_the_network_computes_or_are_refused(kind: str) -> N
 
 
 def test_weights_in_float64_are_refused_by_name() -> None:
-    module = _Calls(lambda m, x: functional.relu(m["one"](x)), one=nn.Linear(4, 4)).double()
+    module = Written(lambda m, x: functional.relu(m.one(x)), one=nn.Linear(4, 4)).double()
     with pytest.raises(Unsupported, match=r"one\.weight is torch\.float64"):
         in_layers(module, (4,))

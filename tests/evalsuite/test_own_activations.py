@@ -9,6 +9,7 @@ import pytest
 import torch
 from own_networks import ByHand, Convolutional, config, hugging, mixed, text
 from torch import nn
+from written import Written
 
 from evalsuite import Hardenable, harden, swap
 from evalsuite.activations.census import built_with, staying
@@ -142,31 +143,17 @@ def test_replacing_leaves_the_module_alone() -> None:
     assert all(torch.equal(before[key], each) for key, each in module.state_dict().items())
 
 
-class Dropping(nn.Module):
-    """Relies on an activation that works in place, and drops what it returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.act, self.last = nn.Linear(6, 8), nn.ELU(inplace=True), nn.Linear(8, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        self.act(x)
-        return self.last(x)  # type: ignore[no-any-return]
-
-
 def test_an_activation_in_place_stays_in_place() -> None:
-    module, example = Dropping().eval(), images(6)
+    def dropping(net: Any, x: torch.Tensor) -> torch.Tensor:
+        x = net.first(x)
+        net.act(x)
+        return net.last(x)  # type: ignore[no-any-return]
+
+    module = Written(dropping, first=nn.Linear(6, 8), act=nn.ELU(inplace=True), last=nn.Linear(8, 3)).eval()
+    example = images(6)
     network = OwnActivations.of(module, example).replaced(module, maker("relu"))
     with torch.no_grad():
         assert torch.equal(network(example), module.last(module.first(example).relu()))
-
-
-class Swish3(nn.Module):
-    """x sigmoid(3 x): no row has it without a parameter."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.sigmoid(3 * x)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +170,7 @@ class Swish3(nn.Module):
             " `evalsuite activations`: write it as one of these, such as nn.GELU()",
         ),
         (
-            nn.Sequential(nn.Linear(6, 4), Swish3()),
+            nn.Sequential(nn.Linear(6, 4), Written(lambda _, x: x * torch.sigmoid(3 * x))),
             "the model: Sequential executes no activation that ReLU could replace (silu at hardness 3 at 1); those"
             " known are listed by `evalsuite activations`: write it as one of these, such as nn.GELU()",
         ),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from own_networks import Convolutional, TwoInputs, config, text
 from torch import fx, nn
+from written import Written
 
 from evalsuite import Embedding, LambdaGELU, census, export_onnx, fold_hardness, open_onnx, run_onnx
 from evalsuite.own.adapter import adapted, own_network
@@ -97,16 +98,12 @@ class Raising(nn.Module):
         raise RuntimeError("no such\nshape")
 
 
-class Listing(nn.Module):
-    def forward(self, x: torch.Tensor) -> list[float]:
-        return x.flatten().tolist()
-
-
 def test_what_cannot_be_adapted_is_said_in_one_line() -> None:
     bert = transformers.BertModel(config("bert"))
     file, here = Path(__file__), Path.cwd()
     line = inspect.getsourcelines(Raising.forward)[1] + 1
     raising = f"{file.relative_to(here) if file.is_relative_to(here) else file}:{line}"
+    listing = Written(lambda _, x: x.flatten().tolist())
     cases = [
         (TwoInputs(), pair(), (), "", "the model: it returns a tuple, not a tensor; choose one by `output:`, an index below 2"),
         (TwoInputs(), pair(), (), "2", "output: the model returns a tuple without '2'; choose one by `output:`, an index below 2"),
@@ -117,8 +114,8 @@ def test_what_cannot_be_adapted_is_said_in_one_line() -> None:
         (bert, text(), ("input_idz",), "", "inputs: the data have no 'input_idz'; did you mean 'input_ids'?"),
         (nn.Linear(4, 2), {"x": pair()[0]}, (), "", "the model: Linear.forward takes input, but the data give x (missing a required argument: 'input'); choose by `inputs: [...]`, or name the data's fields as forward does"),
         (Raising(), torch.rand(2, 3), (), "", f"{raising}: the model: Raising.forward raises RuntimeError on a batch of the data ([2, 3]): no such shape"),
-        (Listing(), torch.rand(2, 3), (), "", "the model: it returns a list, not a tensor; choose one by `output:`, an index below 6"),
-        (Listing(), torch.rand(2, 3), (), "1", "the model: its output '1' is a float, not a tensor; choose one by `output:`, an index below 6"),
+        (listing, torch.rand(2, 3), (), "", "the model: it returns a list, not a tensor; choose one by `output:`, an index below 6"),
+        (listing, torch.rand(2, 3), (), "1", "the model: its output '1' is a float, not a tensor; choose one by `output:`, an index below 6"),
     ]  # fmt: skip
     for module, example, inputs, output, said in cases:
         with pytest.raises(OwnError) as error:

@@ -15,6 +15,7 @@ import torch
 from conftest import MakeBench
 from torch import nn
 from typer.testing import CliRunner
+from written import Written
 
 from evalsuite import Bench, Data, Network, Regression, Split, Unsupported, export_onnx
 from evalsuite.cli import app
@@ -72,15 +73,7 @@ def test_bounds_are_of_the_network_that_is_deployed(bench: MakeBench, tmp_path: 
 
 
 def test_a_layer_called_output_is_no_output_of_a_file(tmp_path: Path) -> None:
-    class Named(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.output = nn.Linear(3, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.output(x)  # type: ignore[no-any-return]
-
-    module = Named().eval()
+    module = Written(lambda net, x: net.output(x), output=nn.Linear(3, 1)).eval()
     export_onnx(module, (3,), tmp_path / "named.onnx")
     x = torch.rand(4, 3)
     found = running(Network("named", module, (3,), 1, deployed=tmp_path / "named.onnx"))(x)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from written import Written
 
 from evalsuite import LambdaGELU, Unsupported, preactivation_bounds
 
@@ -66,17 +69,12 @@ def test_no_sample_leaves_the_bounds(activation: type[nn.Module], seed: int) -> 
 
 @pytest.mark.parametrize("hardness", [1.5, 7.0])
 def test_of_a_network_that_is_no_chain(hardness: float) -> None:
-    class Residual(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.norm, self.act = nn.Linear(3, 4), nn.LayerNorm(4), LambdaGELU(hardness=hardness)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            h = self.first(x)
-            return h + torch.softmax(self.act(self.norm(h)), -1)  # type: ignore[no-any-return]
+    def residual(net: Any, x: torch.Tensor) -> torch.Tensor:
+        h = net.first(x)
+        return h + torch.softmax(net.act(net.norm(h)), -1)
 
     torch.manual_seed(0)
-    module = Residual()
+    module = Written(residual, first=nn.Linear(3, 4), norm=nn.LayerNorm(4), act=LambdaGELU(hardness=hardness))
     middle = torch.rand(2, 3)
     (found,) = preactivation_bounds(module, middle - 0.1, middle + 0.1)
     assert found.path == "act"

@@ -8,6 +8,7 @@ import torch
 from scipy.special import log_softmax
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import swap_to_relu
 from evalsuite.reluize.repair import distill_loss, recalibrate_batchnorm, refit, refit_bias
@@ -164,15 +165,8 @@ def test_inputs_by_name_and_by_position() -> None:
 
 
 def test_layers_called_twice_are_reported() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.act, self.last = nn.Linear(3, 3), nn.GELU(), nn.Linear(3, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.last(self.act(self.layer(self.act(self.layer(x)))))
-
-    module = Twice()
+    layers = {"layer": nn.Linear(3, 3), "act": nn.GELU(), "last": nn.Linear(3, 3)}
+    module = Written(lambda net, x: net.last(net.act(net.layer(net.act(net.layer(x))))), **layers)
     repaired = refit(swap_to_relu(module), module, torch.randn(20, 3))
     assert repaired.changed == ("last",)
     assert repaired.skipped == {"layer": "called 2 times"}

@@ -5,12 +5,14 @@ import dataclasses
 import io
 import math
 import sys
+from typing import Any
 
 import pytest
 import torch
 from activation_forms import ALL_FORMS, Calls
 from torch import fx, nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import LambdaGELU, census, replace, swap_to_relu
 from evalsuite.activations.gates import SOFTPLUS
@@ -114,28 +116,19 @@ def test_a_redirected_network_learns_lambda_copies_pickles_exports_and_takes_nam
 
 
 def test_in_place_functions_stay_in_place() -> None:
-    class InPlace(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = x * 2
-            functional.silu(y, inplace=True)
-            return y
+    def in_place(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        functional.silu(y, inplace=True)
+        return y
 
     x = torch.randn(4, 5)
-    assert torch.equal(expose(InPlace(), x)(x), functional.silu(2 * x))
-    assert torch.equal(swap_to_relu(InPlace(), x)(x), torch.relu(2 * x))
+    assert torch.equal(expose(Written(in_place), x)(x), functional.silu(2 * x))
+    assert torch.equal(swap_to_relu(Written(in_place), x)(x), torch.relu(2 * x))
 
 
 def test_an_in_place_function_hardens_in_training() -> None:
-    class InPlace(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return functional.silu(self.first(x), inplace=True)
-
     x = torch.randn(3, 4, requires_grad=True)
-    module = InPlace()
+    module = Written(lambda net, x: functional.silu(net.first(x), inplace=True), first=nn.Linear(4, 4))
     module(x).sum().backward()
     expected, x.grad = x.grad, None
     harden(module, in_place=False, example=x, hardness=1 + 1e-6).module(x).sum().backward()
@@ -143,18 +136,13 @@ def test_an_in_place_function_hardens_in_training() -> None:
 
 
 def test_an_in_place_module_whose_result_is_dropped_is_swapped_in_place() -> None:
-    class Dropped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.act = nn.SiLU(inplace=True)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = x * 2
-            self.act(y)
-            return y
+    def dropped(net: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        net.act(y)
+        return y
 
     x = torch.randn(4, 5)
-    assert torch.equal(swap_to_relu(Dropped())(x), torch.relu(2 * x))
+    assert torch.equal(swap_to_relu(Written(dropped, act=nn.SiLU(inplace=True)))(x), torch.relu(2 * x))
 
 
 def test_another_path_than_the_examples_is_an_error_and_never_another_activation() -> None:
@@ -215,17 +203,12 @@ def test_a_formula_beside_modules_functions_and_a_learnt_lambda() -> None:
 
 
 def test_a_formula_in_higher_precision_than_its_input_keeps_both() -> None:
-    class Upcast(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = self.linear(x)
-            return (0.5 * x.float() * (1 + torch.erf(x.float() / math.sqrt(2)))).to(x.dtype)
+    def upcast(net: Any, x: torch.Tensor) -> torch.Tensor:
+        x = net.linear(x)
+        return (0.5 * x.float() * (1 + torch.erf(x.float() / math.sqrt(2)))).to(x.dtype)
 
     torch.manual_seed(0)
-    module, x = Upcast().bfloat16(), torch.randn(5, 4, dtype=torch.bfloat16)
+    module, x = Written(upcast, linear=nn.Linear(4, 4)).bfloat16(), torch.randn(5, 4, dtype=torch.bfloat16)
     exposed = expose(module, x)
     assert names(exposed) == [("formula_0", "gelu")]
     assert exposed(x).dtype == torch.bfloat16
@@ -248,20 +231,18 @@ def test_a_formula_in_training_keeps_dropout_and_batch_statistics() -> None:
 
 
 def test_what_torch_export_cannot_trace_or_replace_is_an_error_with_a_reason() -> None:
-    class Branch(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = x + 1 if x.sum() > 0 else x
-            return x * torch.sigmoid(x)
+    def branch(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = x + 1 if x.sum() > 0 else x
+        return x * torch.sigmoid(x)
 
-    class Overwriting(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = x + 1
-            return x.mul_(torch.sigmoid(x))
+    def overwriting(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        return x.mul_(torch.sigmoid(x))
 
     with pytest.raises(ValueError, match=r"Sequential: torch\.export cannot trace it.*write them as modules"):
-        expose(nn.Sequential(nn.Linear(4, 4), Branch()), torch.randn(5, 4))
+        expose(nn.Sequential(nn.Linear(4, 4), Written(branch)), torch.randn(5, 4))
     with pytest.raises(ValueError, match="overwrites its own input in place"):
-        expose(nn.Sequential(nn.Linear(4, 4), Overwriting()), torch.randn(5, 4))
+        expose(nn.Sequential(nn.Linear(4, 4), Written(overwriting)), torch.randn(5, 4))
 
 
 def test_a_fixed_hardness_is_kept_as_hardness() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from written import Written
 
 from evalsuite import Direction, LambdaGELU, Split, census, deployment, export_onnx, open_onnx, run_onnx
 from evalsuite.activations.census import let_stay
@@ -87,17 +88,10 @@ def test_a_graph_of_relu_or_gelu_is_the_yardsticks_with_its_nodes_renamed(
 
 
 def test_a_graph_whose_nodes_do_not_tell_the_activations_is_not_renamed(tmp_path: Path) -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.activation = nn.Linear(6, 6), nn.ReLU()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.activation(torch.relu(self.layer(x)) - 1)  # type: ignore[no-any-return]
-
+    twice = Written(lambda net, x: net.act(torch.relu(net.layer(x)) - 1), layer=nn.Linear(6, 6), act=nn.ReLU())
     staying = chain(nn.ReLU())
     let_stay(staying[1])
-    for module, name in ((chain(nn.SiLU()), "gelu"), (chain(nn.ReLU()), "silu"), (Twice(), "gelu"), (staying, "gelu")):
+    for module, name in ((chain(nn.SiLU()), "gelu"), (chain(nn.ReLU()), "silu"), (twice, "gelu"), (staying, "gelu")):
         assert yardstick_graph(export_onnx(module, (6,), tmp_path / "own.onnx"), module, name) is None
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import MakeBench, MakeNetwork
 from torch import nn
+from written import Written
 
 from evalsuite import (
     Bench,
@@ -259,16 +260,9 @@ def test_channels_are_the_units_of_a_convolution(tmp_path: Path) -> None:
 
 
 def test_an_activation_module_used_twice_counts_twice(tmp_path: Path) -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = linear([[1.0]]), linear([[-1.0], [-1.0]])
-            self.activation = nn.ReLU()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.activation(self.second(self.activation(self.first(x))))
-
-    found = values(Accuracy().run(Network("hand", Twice(), (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)))
+    layers = {"first": linear([[1.0]]), "second": linear([[-1.0], [-1.0]]), "act": nn.ReLU()}
+    module = Written(lambda net, x: net.act(net.second(net.act(net.first(x)))), **layers)
+    found = values(Accuracy().run(Network("hand", module, (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)))
     assert found["dead_units"] == 2
     assert found["zero_activations"] == pytest.approx(2 / 3)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 import torch
 from conftest import MakeBench, MakeNetwork
 from torch import nn
+from written import Written
 
 from evalsuite import (
     Bench,
@@ -53,26 +55,17 @@ def test_mlp(network: MakeNetwork, bench: MakeBench, variant: str, gelus: int) -
     assert found["max_abs_difference"] == differences.abs().max().item() < 1e-4
 
 
-class Size(nn.Module):
-    """Says in every logit how many samples it was given at once."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(x[:, :10]) + x.shape[0]
-
-
-class Mute(nn.Module):
-    """Logits of 0, if it is given few samples at once."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+def test_the_test_data_are_run_in_batches(bench: MakeBench, tmp_path: Path) -> None:
+    def mute(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
         assert len(x) <= 256
         return torch.zeros_like(x[:, :10])
 
-
-def test_the_test_data_are_run_in_batches(bench: MakeBench, tmp_path: Path) -> None:
+    # Says in every logit how many samples it was given at once.
+    size = Written(lambda _, x: torch.zeros_like(x[:, :10]) + x.shape[0])
     there = bench("digits-mlp")
     assert len(there.data.test) > 256
-    export_onnx(Size(), (64,), tmp_path / "size.onnx")
-    file = Network("size", Mute().eval(), (64,), 10, deployed=tmp_path / "size.onnx")
+    export_onnx(size, (64,), tmp_path / "size.onnx")
+    file = Network("size", Written(mute).eval(), (64,), 10, deployed=tmp_path / "size.onnx")
     assert values(Export().run(file, there))["max_abs_difference"] == 256
 
 
@@ -85,21 +78,15 @@ def test_targets_of_padding_count_in_no_accuracy(network: MakeNetwork, bench: Ma
     assert values(Export().run(trained, padded))["runtime_accuracy"] == wanted > 0.8
 
 
-class Pair(nn.Module):
-    """The sum of two named inputs, through a GELU."""
-
-    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        return nn.functional.gelu(inputs["left"] + 2 * inputs["right"])
-
-
 def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     torch.manual_seed(0)
     left, right = torch.randn(300, 2), torch.randn(300, 2)
-    targets = Pair()({"left": left, "right": right}) + 0.5
+    pair = Written(lambda _, inputs: nn.functional.gelu(inputs["left"] + 2 * inputs["right"]))
+    targets = pair({"left": left, "right": right}) + 0.5
     part = Split(Several({"left": left, "right": right}), targets, Regression(unit="m"))
     data = Data(*[part] * 4, (-9.0, 9.0), 2, "by hand")
     there = Bench(data, 0, tmp_path, 60.0, lambda *_: None)
-    outcome = Export().run(Network("pair", Pair(), (2,), 2, given=data.example), there)
+    outcome = Export().run(Network("pair", pair, (2,), 2, given=data.example), there)
     found = values(outcome)
     assert found["runtime_rmse"] == pytest.approx(0.5, abs=1e-6)
     assert 0 <= found["max_abs_difference"] < 1e-5
@@ -108,18 +95,11 @@ def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
 
 
 def test_a_language_model_has_bits_and_accuracy(network: MakeNetwork, bench: MakeBench) -> None:
-    class Unigram(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(4, 4)
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return self.table(tokens)
-
+    unigram = Written(lambda net, tokens: net.table(tokens), table=nn.Embedding(4, 4))
     there = bench("digits-mlp")
     part = Split(torch.randint(4, (70, 3)), torch.randint(4, (70, 3)), LanguageModel())
     data = Data(*[part] * 4, (0.0, 3.0), 4, "by hand", vocabulary=4)
-    found = values(Export().run(Network("unigram", Unigram(), (3,), 4, vocabulary=4), replace(there, data=data)))
+    found = values(Export().run(Network("unigram", unigram, (3,), 4, vocabulary=4), replace(there, data=data)))
     assert found["argmax_agreement"] == 1.0
     assert {"runtime_accuracy", "runtime_bits_per_token"} <= set(found)
 
@@ -174,29 +154,21 @@ def test_the_file_says_nothing_of_the_installation(network: MakeNetwork, bench: 
 
 @pytest.mark.slow
 def test_what_the_exporter_refuses_is_unsupported_in_one_line(bench: MakeBench) -> None:
-    class Cumulative(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cumprod(x[:, :10], dim=1)
-
+    cumulative = Written(lambda _, x: torch.cumprod(x[:, :10], dim=1)).eval()
     with pytest.raises(Unsupported, match=r"cannot be exported to ONNX: .*prims.prod") as caught:
-        Export().run(Network("cumulative", Cumulative().eval(), (64,), 10), bench("digits-mlp"))
+        Export().run(Network("cumulative", cumulative, (64,), 10), bench("digits-mlp"))
     assert "\n" not in str(caught.value)
     assert "\x1b" not in str(caught.value)
 
 
 def test_a_lambda_that_cannot_be_folded_still_exports(bench: MakeBench) -> None:
+    def block(net: Any, x: torch.Tensor) -> torch.Tensor:
+        before = net.hidden(x)  # used twice: lambda has no place to go
+        return net.head(net.activation(before) + before)  # type: ignore[no-any-return]
+
     torch.manual_seed(0)
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.hidden, self.activation, self.head = nn.Linear(64, 8), LambdaGELU(8, hardness=3.0), nn.Linear(8, 10)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            before = self.hidden(x)  # used twice: lambda has no place to go
-            return self.head(self.activation(before) + before)
-
-    found = values(Export().run(Network("block", Block().eval(), (64,), 10), bench("digits-mlp")))
+    layers = {"hidden": nn.Linear(64, 8), "activation": LambdaGELU(8, hardness=3.0), "head": nn.Linear(8, 10)}
+    found = values(Export().run(Network("block", Written(block, **layers).eval(), (64,), 10), bench("digits-mlp")))
     assert found["max_abs_difference"] < 1e-5
     assert found["gelu_nodes"] == 1
     assert found["graph_nodes"] > 3
