@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from own_networks import hugging
 from torch import nn
 from torch.nn import functional
 from written import Written
@@ -45,43 +47,22 @@ def _mask() -> torch.Tensor:
 
 
 def _vit() -> tuple[nn.Module, Inputs]:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = ViTConfig(image_size=16, patch_size=8, num_labels=5, **sizes)
-    return Logits(ViTForImageClassification(config), "pixel_values"), torch.rand(2, 3, 16, 16)
+    make = hugging("vit", "ViTForImageClassification", image_size=16, patch_size=8, num_labels=5)
+    return Logits(make(), "pixel_values"), torch.rand(2, 3, 16, 16)
 
 
-def _bert() -> tuple[nn.Module, Inputs]:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = BertConfig(vocab_size=50, max_position_embeddings=16, num_labels=3, **sizes)
-    return Logits(BertForSequenceClassification(config)), {"input_ids": _tokens(), "attention_mask": _mask()}
-
-
-def _distilbert() -> tuple[nn.Module, Inputs]:
-    from transformers import DistilBertConfig, DistilBertForSequenceClassification
-
-    config = DistilBertConfig(vocab_size=50, max_position_embeddings=16, dim=16, hidden_dim=32, n_layers=2, n_heads=2)
-    return Logits(DistilBertForSequenceClassification(config)), {"input_ids": _tokens(), "attention_mask": _mask()}
+def _of_texts(kind: str, name: str) -> tuple[nn.Module, Inputs]:
+    model = hugging(kind, f"{name}ForSequenceClassification")()
+    return Logits(model), {"input_ids": _tokens(), "attention_mask": _mask()}
 
 
 def _gpt2() -> tuple[nn.Module, Inputs]:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2, use_cache=False)
-    return Logits(GPT2LMHeadModel(config), "input_ids"), _tokens()
+    return Logits(hugging("gpt2", "GPT2LMHeadModel", use_cache=False)(), "input_ids"), _tokens()
 
 
 def _llama() -> tuple[nn.Module, Inputs]:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = LlamaConfig(
-        vocab_size=50, max_position_embeddings=16, num_key_value_heads=2, use_cache=False, pad_token_id=0, **sizes
-    )
-    return Logits(LlamaForCausalLM(config), "input_ids"), _tokens()
+    sizes = {"intermediate_size": 24, "num_attention_heads": 4, "use_cache": False}
+    return Logits(hugging("llama", "LlamaForCausalLM", **sizes)(), "input_ids"), _tokens()
 
 
 class _ConvNextBlock(nn.Module):
@@ -220,8 +201,10 @@ class LayerNorm(nn.Module):
 
 KINDS: dict[str, Kind] = {
     "vit": Kind(_vit, {"gelu": 2, "LayerNorm": 5}, attentions=2),
-    "bert": Kind(_bert, {"gelu": 2, "LayerNorm": 5}, attentions=2),
-    "distilbert": Kind(_distilbert, {"gelu": 2, "LayerNorm": 5, "relu": 1}, attentions=2),
+    "bert": Kind(partial(_of_texts, "bert", "Bert"), {"gelu": 2, "LayerNorm": 5}, attentions=2),
+    "distilbert": Kind(
+        partial(_of_texts, "distilbert", "DistilBert"), {"gelu": 2, "LayerNorm": 5, "relu": 1}, attentions=2
+    ),
     "gpt2": Kind(_gpt2, {"gelu-tanh": 2, "LayerNorm": 5}, attentions=2),
     "llama": Kind(_llama, {"silu": 2, "RMSNorm": 5}, attentions=2),
     "convnext": Kind(_convnext, {"gelu": 2, "LayerNorm": 3}),

@@ -11,12 +11,17 @@ from torch import nn
 from torch.nn import functional
 
 WORDS = 50
-_WIDTHS: dict[str, Any] = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-}
+_WIDTHS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+_TEXTS = {"vocab_size": WORDS, "max_position_embeddings": 16}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertConfig", {**_WIDTHS, **_TEXTS, "num_labels": 3}),
+    "distilbert": ("DistilBertConfig", {**_TEXTS, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32,
+                                        "num_labels": 3}),
+    "gpt2": ("GPT2Config", {"vocab_size": WORDS, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2,
+                            "bos_token_id": 0, "eos_token_id": 0}),
+    "llama": ("LlamaConfig", {**_WIDTHS, **_TEXTS, "num_key_value_heads": 2, "pad_token_id": 0}),
+    "vit": ("ViTConfig", {**_WIDTHS, "image_size": 8, "patch_size": 4, "num_labels": 3}),
+}  # fmt: skip
 
 
 class Convolutional(nn.Module):
@@ -75,19 +80,11 @@ def text() -> dict[str, torch.Tensor]:
 
 
 def config(kind: str, **changes: Any) -> Any:
-    """A small configuration of Hugging Face's: bert, gpt2, vit or distilbert."""
+    """A small configuration of Hugging Face's: one of CONFIGS."""
     import transformers
 
-    if kind == "gpt2":
-        given = {"n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
-        return transformers.GPT2Config(vocab_size=WORDS, **given | changes)
-    if kind == "vit":
-        return transformers.ViTConfig(**{"image_size": 8, "patch_size": 4, "num_labels": 3, **_WIDTHS, **changes})
-    if kind == "distilbert":
-        given = {"max_position_embeddings": 16, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
-        return transformers.DistilBertConfig(vocab_size=WORDS, **given | {"num_labels": 3} | changes)
-    given = {**_WIDTHS, "max_position_embeddings": 16, "num_labels": 3}
-    return transformers.BertConfig(vocab_size=WORDS, **given | changes)
+    name, given = CONFIGS[kind]
+    return getattr(transformers, name)(**given | changes)
 
 
 def hugging(kind: str, head: str, **changes: Any) -> Callable[[], nn.Module]:

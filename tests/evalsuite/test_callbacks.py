@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from own_networks import hugging
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -146,13 +147,10 @@ class Tokens(Dataset):
         return {"input_ids": self.ids[index], "labels": self.ids[index].sum() % 2}
 
 
-def bert(hf) -> nn.Module:
+def bert() -> nn.Module:
     torch.manual_seed(0)
-    config = hf.BertConfig(
-        vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    return hf.BertForSequenceClassification(config)
+    dropped = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return hugging("bert", "BertForSequenceClassification", num_labels=2, **dropped)()
 
 
 def hf_train(hf, model: nn.Module, hardening, folder: Path, *, resume: str | None = None, stop_at: int = 0):
@@ -180,7 +178,7 @@ def hf_train(hf, model: nn.Module, hardening, folder: Path, *, resume: str | Non
 
 @pytest.mark.slow
 def test_transformers_hardens_a_bert_to_the_target_and_resumes(hf, tmp_path: Path) -> None:
-    whole = bert(hf)
+    whole = bert()
     hardening = harden(whole, target=80.0, hardness=1.7, learn=True)
     trainer = hf_train(hf, whole, hardening, tmp_path / "whole")
     assert trainer.state.global_step == 8
@@ -190,19 +188,19 @@ def test_transformers_hardens_a_bert_to_the_target_and_resumes(hf, tmp_path: Pat
     with torch.no_grad():
         torch.testing.assert_close(swapped(tokens).logits, whole.eval()(tokens).logits, rtol=0, atol=0.02)
 
-    stopped = bert(hf)
+    stopped = bert()
     first = harden(stopped, target=80.0, hardness=1.7, learn=True)
     hf_train(hf, stopped, first, tmp_path / "part", stop_at=4)
     assert first.progress == 0.5
     checkpoint = tmp_path / "part" / "checkpoint-4"
     assert (checkpoint / "hardening.pt").is_file()
-    resumed = bert(hf)
+    resumed = bert()
     second = harden(resumed, target=80.0, hardness=1.7, learn=True)
     hf_train(hf, resumed, second, tmp_path / "part", resume=str(checkpoint))
     for name, tensor in whole.state_dict().items():
         torch.testing.assert_close(resumed.state_dict()[name], tensor, msg=name)
 
-    third = bert(hf)
+    third = bert()
     (checkpoint / "hardening.pt").unlink()
     with pytest.raises(FileNotFoundError, match=r"hardening.pt is missing: to resume from another folder"):
         hf_train(hf, third, harden(third), tmp_path / "part", resume=str(checkpoint))

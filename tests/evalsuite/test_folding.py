@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from own_networks import WORDS, hugging
 from torch import nn
 from torch.nn import functional
 from written import Written
@@ -131,23 +132,12 @@ def test_transformer_layers_of_torch_and_gated_units_fold(with_example: bool) ->
 
 
 def test_networks_of_hugging_face_fold() -> None:
-    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    tokens = {"input_ids": torch.randint(0, 60, (2, 7))}
-    bert = transformers.BertConfig(
-        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48
-    )
-    gpt = transformers.GPT2Config(
-        vocab_size=60, n_embd=32, n_layer=2, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0
-    )
-    llama = transformers.LlamaConfig(
-        vocab_size=60, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2,
-    )  # fmt: skip
+    tokens = {"input_ids": torch.randint(0, WORDS, (2, 7))}
     for module, kind, row in (
-        (transformers.BertForSequenceClassification(bert), LambdaGELU, "gelu"),
-        (transformers.GPT2LMHeadModel(gpt), LambdaGELU, "gelu"),
-        (transformers.LlamaForCausalLM(llama), Swish, "silu"),
+        (hugging("bert", "BertForSequenceClassification")(), LambdaGELU, "gelu"),
+        (hugging("gpt2", "GPT2LMHeadModel")(), LambdaGELU, "gelu"),
+        (hugging("llama", "LlamaForCausalLM")(), Swish, "silu"),
     ):
         hard = replace(module, lambda found, kind=kind: kind(hardness=11.0))
         check(hard, tokens, [row, row])

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from own_networks import hugging
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -143,11 +144,7 @@ def test_a_pruned_network_goes_on_to_the_next_step(workload: str, tmp_path: Path
     assert error(loaded.unswapped, module, made.example(3)) == 0.0
 
 
-def gpt2() -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    sizes = {"n_embd": 24, "n_head": 3, "n_layer": 2, "vocab_size": 50, "n_positions": 16}
-    return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+gpt2 = hugging("gpt2", "GPT2LMHeadModel", n_embd=24, n_head=3)
 
 
 def with_linears(module: nn.Module) -> nn.Module:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from activation_forms import ALL_FORMS, Calls
+from own_networks import hugging, text
 from torch import fx, nn
 from torch.nn import functional
 from written import Written
@@ -53,17 +54,7 @@ class Nested(nn.Module):
         return self.last(self.acts["c"](self.acts["b"](x)))
 
 
-def bert() -> nn.Module:
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, num_labels=2
-    )
-    return transformers.BertForSequenceClassification(config).eval()
-
-
-def tokens() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return {"input_ids": torch.randint(0, 60, (3, 9), generator=generator), "attention_mask": torch.ones(3, 9).long()}
+bert = hugging("bert", "BertForSequenceClassification")
 
 
 def relu_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,7 +426,7 @@ def test_a_hardened_copy_of_an_example_is_the_swap_that_it_leads_to(make) -> Non
     """The network given stays as it is; its copy learns, hardens, and in evaluation mode nearly is its own swap."""
     torch.manual_seed(0)
     module = make().train()
-    example = tokens() if make is bert else torch.randn(200, 4)
+    example = text() if make is bert else torch.randn(200, 4)
     kept, kinds = copy.deepcopy(module.state_dict()), [type(each) for each in module.modules()]
     hardening = harden(module, steps=6, start=0.3, hardness=1.7, in_place=False, example=example)
     assert hardening.module is not module
