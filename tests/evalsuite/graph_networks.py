@@ -65,24 +65,21 @@ def _llama() -> tuple[nn.Module, Inputs]:
     return Logits(hugging("llama", "LlamaForCausalLM", **sizes)(), "input_ids"), _tokens()
 
 
-class _ConvNextBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.depthwise = nn.Conv2d(8, 8, 7, padding=3, groups=8)
-        self.norm = nn.LayerNorm(8)
-        self.wide, self.narrow = nn.Linear(8, 32), nn.Linear(32, 8)
-        self.scale = nn.Parameter(torch.full((8,), 0.5))
+def _convnext_block() -> nn.Module:
+    def call(net: Any, x: torch.Tensor) -> torch.Tensor:
+        y = net.norm(net.depthwise(x).permute(0, 2, 3, 1))
+        y = net.narrow(functional.gelu(net.wide(y))) * net.scale
+        return x + y.permute(0, 3, 1, 2)  # type: ignore[no-any-return]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
-        y = self.narrow(functional.gelu(self.wide(y))) * self.scale
-        return x + y.permute(0, 3, 1, 2)
+    depthwise = nn.Conv2d(8, 8, 7, padding=3, groups=8)
+    linear = {"wide": nn.Linear(8, 32), "narrow": nn.Linear(32, 8)}
+    return Written(call, depthwise=depthwise, norm=nn.LayerNorm(8), **linear, scale=nn.Parameter(torch.full((8,), 0.5)))
 
 
 def _convnext() -> tuple[nn.Module, Inputs]:
     stem = nn.Conv2d(3, 8, 4, stride=4)
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(8), nn.Linear(8, 5))
-    return nn.Sequential(stem, _ConvNextBlock(), _ConvNextBlock(), head), torch.rand(2, 3, 16, 16)
+    return nn.Sequential(stem, _convnext_block(), _convnext_block(), head), torch.rand(2, 3, 16, 16)
 
 
 def _excite(act: nn.Module, gate: nn.Module) -> nn.Module:

@@ -81,8 +81,7 @@ def text() -> dict[str, torch.Tensor]:
 
 def config(kind: str, **changes: Any) -> Any:
     """A small configuration of Hugging Face's: one of CONFIGS."""
-    import transformers
-
+    transformers = pytest.importorskip("transformers")
     name, given = CONFIGS[kind]
     return getattr(transformers, name)(**given | changes)
 
@@ -91,8 +90,8 @@ def hugging(kind: str, head: str, **changes: Any) -> Callable[[], nn.Module]:
     """What makes a model of Hugging Face with that head."""
 
     def make() -> nn.Module:
-        transformers = pytest.importorskip("transformers")
-        module: nn.Module = getattr(transformers, head)(config(kind, **changes))
+        made = config(kind, **changes)
+        module: nn.Module = getattr(pytest.importorskip("transformers"), head)(made)
         return module
 
     return make

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from activation_forms import ALL_FORMS, SQRT2, Calls, erf_gelu
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import GELU, census
 from evalsuite.activations.recognition import recognise, recognise_module
@@ -69,15 +72,8 @@ def test_an_unknown_gate_of_itself_is_reported_as_such() -> None:
 
 
 def test_a_learnt_beta_is_a_gate_of_itself_and_no_row() -> None:
-    class Learnt(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.beta = nn.Parameter(torch.ones(6))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * torch.sigmoid(self.beta * x)
-
-    uses = census_of_run(nn.Sequential(nn.Linear(4, 6), Learnt()), torch.randn(5, 4))
+    learnt = Written(lambda net, x: x * torch.sigmoid(net.beta * x), beta=nn.Parameter(torch.ones(6)))
+    uses = census_of_run(nn.Sequential(nn.Linear(4, 6), learnt), torch.randn(5, 4))
     (use,) = (each for each in uses if each.kind != "kept")
     assert (use.path, use.function, use.traits) == ("1", "x g(x)", None)
 
@@ -94,16 +90,9 @@ def test_calls_are_reported_at_the_innermost_module_with_their_number() -> None:
 
 
 def test_an_activation_that_hides_in_a_plain_list_is_found_at_its_owner() -> None:
-    class Hidden(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.acts = nn.Linear(4, 4), [nn.GELU()]
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.acts[0](self.linear(x))
-
-    assert not census(Hidden())
-    assert brief(census_of_run(nn.Sequential(Hidden()), torch.randn(2, 4))) == [("0", "functional", "gelu", 1)]
+    hidden = Written(lambda net, x: net.acts[0](net.linear(x)), linear=nn.Linear(4, 4), acts=[nn.GELU()])
+    assert not census(hidden)
+    assert brief(census_of_run(nn.Sequential(hidden), torch.randn(2, 4))) == [("0", "functional", "gelu", 1)]
 
 
 @pytest.mark.parametrize(
@@ -127,14 +116,11 @@ def test_modules_of_hugging_face_are_known_by_their_values(name: str, row: str, 
 
 
 def test_other_modules_are_not_taken_for_activations_and_asking_changes_nothing() -> None:
-    class Counting(nn.Module):
-        calls = 0
+    def counting(net: Any, x: torch.Tensor) -> torch.Tensor:
+        net.calls += 1
+        return functional.gelu(x) + torch.rand(())
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            return functional.gelu(x) + torch.rand(())
-
-    module = Counting()
+    module = Written(counting, calls=0)
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from graph_networks import made
 from torch import nn
+from written import Written
 
 from evalsuite import Bench, Data, LanguageModel, Network, Split, zonotopes_of
 from evalsuite.graph.continued import continued
@@ -88,18 +89,11 @@ def test_any_network_of_tokens_is_the_same_in_the_positions(name: str) -> None:
         assert sizes(found) == [each * 2 // 7 if causal else each for each in sizes(cut)]
 
 
-class Looking(nn.Module):
+def looking(net: Any, tokens: torch.Tensor) -> torch.Tensor:
     """One attention under a mask, and the logits of each position."""
-
-    def __init__(self, mask: torch.Tensor) -> None:
-        super().__init__()
-        self.table, self.asked, self.head = nn.Embedding(11, 7), nn.Linear(7, 21), nn.Linear(7, 3)
-        self.mask = mask
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.table(tokens)
-        query, key, value = self.asked(x).chunk(3, -1)
-        return self.head(x + (query @ key.transpose(1, 2) + self.mask).softmax(-1) @ value)  # type: ignore[no-any-return]
+    x = net.table(tokens)
+    query, key, value = net.asked(x).chunk(3, -1)
+    return net.head(x + (query @ key.transpose(1, 2) + net.mask).softmax(-1) @ value)  # type: ignore[no-any-return]
 
 
 def test_a_look_ahead_of_one_position_keeps_the_whole_network() -> None:
@@ -108,27 +102,21 @@ def test_a_look_ahead_of_one_position_keeps_the_whole_network() -> None:
     ahead[1, 4] = 0.0  # an early position sees a late one
     cuts = []
     for mask in (causal, ahead):
-        cut, vectors = embedded(read(Looking(mask), tokens_of(2)), tokens_of(1), VOCABULARY, 5)
+        layers = {"table": nn.Embedding(11, 7), "asked": nn.Linear(7, 21), "head": nn.Linear(7, 3)}
+        cut, vectors = embedded(read(Written(looking, mask=mask, **layers), tokens_of(2)), tokens_of(1), VOCABULARY, 5)
         cuts.append(compared(cut, vectors, 4, 6))
     attending = [[each for each in cut.nodes if len(each.shape) == 3 and each.shape[1] == POSITIONS] for cut in cuts]
     assert not attending[0]
     assert attending[1]
 
 
-class Named(nn.Module):
+def named(net: Any, batch: dict[str, Any]) -> torch.Tensor:
     """A GPT without a causal mask, of which paddings are hidden, and the mean of the others judged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.asked = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
-        self.up, self.activation, self.down = nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, 3)
-
-    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
-        mask = batch["mask"] > 0
-        query, key, value = self.asked(self.table(batch["tokens"])).chunk(3, -1)
-        x = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None])
-        x = (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-        return self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]
+    mask = batch["mask"] > 0
+    query, key, value = net.asked(net.table(batch["tokens"])).chunk(3, -1)
+    x = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None])
+    x = (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    return net.last(x)  # type: ignore[no-any-return]
 
 
 def bench_of(network: Network, given: Inputs) -> Bench:
@@ -143,7 +131,11 @@ def bench_of(network: Network, given: Inputs) -> Bench:
 def test_paddings_are_not_what_is_perturbed(left: bool) -> None:
     mask = (torch.arange(POSITIONS) < torch.tensor([[3], [5]])).long()
     given = {"tokens": tokens_of(2), "mask": mask.flip(1) if left else mask}
-    network = Network("named", Named().eval(), (POSITIONS,), 3, vocabulary=VOCABULARY, given=given)
+    layers = {"table": nn.Embedding(VOCABULARY, WIDTH), "asked": nn.Linear(WIDTH, 3 * WIDTH)}
+    last = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, 3))
+    network = Network(
+        "named", Written(named, **layers, last=last).eval(), (POSITIONS,), 3, vocabulary=VOCABULARY, given=given
+    )
     found = subjects(network, bench_of(network, given), 2, positions=1)
     for each, last in zip(found, (5, 5) if left else (2, 4), strict=True):
         (asked,) = each.properties(0.5)
@@ -204,21 +196,17 @@ def descended(module: nn.Module, points: torch.Tensor, rows: torch.Tensor) -> tu
 def test_a_row_that_numbers_mask_as_a_whole_attends_to_all() -> None:
     """In floats its entries then count alike, later positions too: nothing is left out of the graph."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 3)
-            self.layers = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2))
-            lowest = torch.finfo(torch.float32).min
-            self.register_buffer("mask", torch.full((POSITIONS, POSITIONS), lowest).triu(0))
+    def attending(net: Any, tokens: torch.Tensor) -> torch.Tensor:
+        x = net.table(tokens)
+        for layer in net.layers:
+            query, key, value = layer(x).chunk(3, -1)
+            x = x + (query @ key.transpose(1, 2) + net.mask).softmax(-1) @ value
+        return net.head(x)  # type: ignore[no-any-return]
 
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            x = self.table(tokens)
-            for layer in self.layers:
-                query, key, value = layer(x).chunk(3, -1)
-                x = x + (query @ key.transpose(1, 2) + self.mask).softmax(-1) @ value
-            return self.head(x)  # type: ignore[no-any-return]
-
-    tokens = tokens_of(2)
-    whole, vectors = embedded(read(Net().eval(), tokens), tokens[:1], VOCABULARY, POSITIONS - 1)
+    tokens, mask = tokens_of(2), torch.full((POSITIONS, POSITIONS), torch.finfo(torch.float32).min).triu(0)
+    parts = {"table": nn.Embedding(VOCABULARY, WIDTH), "head": nn.Linear(WIDTH, 3), "mask": mask}
+    layers = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2))
+    whole, vectors = embedded(
+        read(Written(attending, **parts, layers=layers).eval(), tokens), tokens[:1], VOCABULARY, POSITIONS - 1
+    )
     compared(whole, vectors, POSITIONS - 1, POSITIONS)

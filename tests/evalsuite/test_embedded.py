@@ -12,6 +12,7 @@ import pytest
 import torch
 from graph_networks import made
 from torch import nn
+from written import Written
 
 from evalsuite import Bench, Classification, Data, Network, Propagation, Split, Unsupported, graph_of_network
 from evalsuite.graph.embedded import Embedded, embedded
@@ -71,21 +72,17 @@ def masked(count: int, *, left: bool = False) -> dict[str, torch.Tensor]:
     return {"tokens": tokens_of(count), "mask": mask.flip(1) if left else mask}
 
 
-class Pooled(nn.Module):
+def pooled() -> nn.Module:
     """torch's attention under a mask of paddings, and the last position that counts, of each sample its own."""
 
-    each = False
+    def call(net: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        x = net.table(batch["tokens"]) + net.segments(batch["mask"])
+        found, _ = net.attention(x, x, x, key_padding_mask=batch["mask"] == 0)
+        return net.head((x + found)[torch.arange(len(x)), batch["mask"].sum(1) - 1])  # type: ignore[no-any-return]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.segments = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(2, WIDTH)
-        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
-        self.head = nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        x = self.table(batch["tokens"]) + self.segments(batch["mask"])
-        found, _ = self.attention(x, x, x, key_padding_mask=batch["mask"] == 0)
-        return self.head((x + found)[torch.arange(len(x)), batch["mask"].sum(1) - 1])  # type: ignore[no-any-return]
+    tables = {"table": nn.Embedding(VOCABULARY, WIDTH), "segments": nn.Embedding(2, WIDTH)}
+    attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+    return Written(call, **tables, attention=attention, head=nn.Linear(WIDTH, CLASSES), each=False)
 
 
 def language(module: nn.Module, given: Inputs) -> Network:
@@ -133,7 +130,7 @@ def test_it_is_the_network_from_the_embedding_on(name: str) -> None:
         (lambda: Masked(causal=True), tokens_of(2)), (lambda: Masked(causal=True, each=True), tokens_of(2)),
         (lambda: Masked(token=True), tokens_of(2)),
         pytest.param(lambda: Masked(left=True), masked(4, left=True), marks=pytest.mark.slow),
-        pytest.param(lambda: Pooled(), masked(4), marks=pytest.mark.slow),
+        pytest.param(lambda: pooled(), masked(4), marks=pytest.mark.slow),
     ],
     ids=["mask", "added", "causal", "each", "token", "left", "pooled"],
 )  # fmt: skip
@@ -203,17 +200,15 @@ def test_the_last_position_with_a_target_is_asked_for() -> None:
             torch.testing.assert_close(one.network.module(asked.lower[None].float())[0], logits[asked.sample, position])
 
 
-class Tables(nn.Module):
+def tables(count: int) -> nn.Module:
     """The sum of what `count` tables say of the tokens."""
 
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.tables = nn.ModuleList(nn.Embedding(VOCABULARY, WIDTH) for _ in range(count))
-        self.head = nn.Linear(WIDTH if count else POSITIONS, CLASSES)
+    def call(net: Any, tokens: torch.Tensor) -> torch.Tensor:
+        found = [each(tokens).mean(1) for each in net.tables]
+        return net.head(torch.stack(found).sum(0) if found else tokens.float())  # type: ignore[no-any-return]
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        found = [each(tokens).mean(1) for each in self.tables]
-        return self.head(torch.stack(found).sum(0) if found else tokens.float())  # type: ignore[no-any-return]
+    made = nn.ModuleList(nn.Embedding(VOCABULARY, WIDTH) for _ in range(count))
+    return Written(call, tables=made, head=nn.Linear(WIDTH if count else POSITIONS, CLASSES))
 
 
 class Odd(nn.Module):
@@ -238,8 +233,8 @@ class Odd(nn.Module):
     [
         (lambda: Odd(changed=True), masked(2), "no table of embeddings is given the tokens as they are"),
         (lambda: Odd(changed=False), masked(2), "a row for each of"),
-        (lambda: Tables(0), tokens_of(2), "no table of embeddings is given the tokens"),
-        (lambda: Tables(2), tokens_of(2), "embedded more than once, by 'tables"),
+        (lambda: tables(0), tokens_of(2), "no table of embeddings is given the tokens"),
+        (lambda: tables(2), tokens_of(2), "embedded more than once, by 'tables"),
     ],
 )
 def test_one_table_is_given_the_tokens_and_it_counts(module: Callable[[], nn.Module], given: Inputs, said: str) -> None:
@@ -276,7 +271,7 @@ def test_several_real_inputs_are_refused_by_name() -> None:
     given = {"left": torch.rand(2, 3), "right": torch.rand(2, 3)}
     network = Network("pair", nn.Identity(), (3,), CLASSES, given=given)
     with pytest.raises(Unsupported, match="one real input, or tokens; pair has several inputs"):
-        subjects(network, bench_of(language(Tables(1), tokens_of(2)), tokens_of(2)), 1)
+        subjects(network, bench_of(language(tables(1), tokens_of(2)), tokens_of(2)), 1)
 
 
 def bounded(module: nn.Module, size: int, low: float, high: float) -> torch.Tensor:

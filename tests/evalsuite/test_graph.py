@@ -195,26 +195,22 @@ def test_a_layer_norm_of_sums_is_one(kind: str, size: int) -> None:
     torch.testing.assert_close(norm(x.double()).float(), wanted, rtol=1e-5, atol=1e-5)
 
 
-class _OtherNorms(nn.Module):
-    """Each is a norm but for one thing."""
+def _centered(x: torch.Tensor) -> torch.Tensor:
+    return x - x.mean(-1, keepdim=True)
 
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        centered = x - x.mean(-1, keepdim=True)
-        if self.kind == "eps outside":
-            return centered / (torch.sqrt((centered**2).mean(-1, keepdim=True)) + 1e-3)
-        if self.kind == "other axis":
-            return centered / torch.sqrt((centered**2).mean(1, keepdim=True) + 1e-3)
-        return centered / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-3)
+# Each is a norm but for one thing.
+_OTHER_NORMS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "eps outside": lambda _, x: _centered(x) / (torch.sqrt((_centered(x) ** 2).mean(-1, keepdim=True)) + 1e-3),
+    "other axis": lambda _, x: _centered(x) / torch.sqrt((_centered(x) ** 2).mean(1, keepdim=True) + 1e-3),
+    "of another value": lambda _, x: _centered(x) / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-3),
+}
 
 
 @pytest.mark.parametrize(
     "module",
     [*(_NormOfSums(6, kind) for kind in ("share", "count", "axis", "square", "least", "place")),
-     *(_OtherNorms(kind) for kind in ("eps outside", "of another value"))],
+     *(Written(_OTHER_NORMS[kind], kind=kind) for kind in ("eps outside", "of another value"))],
     ids=lambda module: module.kind,
 )  # fmt: skip
 def test_what_is_nearly_a_norm_is_none(module: nn.Module) -> None:
@@ -223,7 +219,7 @@ def test_what_is_nearly_a_norm_is_none(module: nn.Module) -> None:
 
 
 def test_what_is_divided_over_another_axis_is_an_rms_norm_of_it() -> None:
-    graph = read(_OtherNorms("other axis"), torch.randn(2, 4, 5))
+    graph = read(Written(_OTHER_NORMS["other axis"]), torch.randn(2, 4, 5))
     (norm,) = only(graph, RMSNorm)
     assert norm.axes == (1,)
     assert counted(graph)["Reduction"] == 1

@@ -64,33 +64,23 @@ def test_certificates_are_those_of_the_sequential() -> None:
     assert all(torch.equal(one.lower, other.lower) for one, other in zip(*bounds, strict=True))
 
 
-class _Other(nn.Module):
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind, self.first, self.second = kind, nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.kind == "residual":
-            return x + self.second(torch.relu(self.first(x)))
-        if self.kind == "rounded formula":
-            y = self.first(x)
-            return self.second(0.5 * y * (1 + torch.erf(y * 0.70710677)))
-        if self.kind == "across samples":
-            return self.second(self.first(x).T.contiguous().view(-1, 4))
-        return self.second(torch.softmax(self.first(x), -1))
+def _rounded_formula(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.one(x)
+    return net.two(0.5 * y * (1 + torch.erf(y * 0.70710677)))
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("call", "said"),
     [
-        ("residual", "takes other values than the one before it"), ("softmax", r"the network \(softmax\)"),
-        ("rounded formula", "nor exactly a known activation"),
-        ("across samples", r"the network \(|multiple of the batch"),
+        (lambda net, x: x + net.two(torch.relu(net.one(x))), "takes other values than the one before it"),
+        (lambda net, x: net.two(torch.softmax(net.one(x), -1)), r"the network \(softmax\)"),
+        (_rounded_formula, "nor exactly a known activation"),
+        (lambda net, x: net.two(net.one(x).T.contiguous().view(-1, 4)), r"the network \(|multiple of the batch"),
     ],
-)  # fmt: skip
-def test_what_is_no_row_of_layers_is_refused_by_name(kind: str, said: str) -> None:
+)
+def test_what_is_no_row_of_layers_is_refused_by_name(call: Callable[[Any, Any], Any], said: str) -> None:
     with pytest.raises(Unsupported, match=said):
-        in_layers(_Other(kind), (4,))
+        in_layers(Written(call, **_linears("one", "two")), (4,))
 
 
 def test_a_layer_applied_twice_in_a_row_is_applied_twice() -> None:

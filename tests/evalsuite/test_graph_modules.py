@@ -6,12 +6,14 @@ import copy
 import math
 import operator
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
 from graph_networks import KINDS, HandWritten, made
 from torch import fx, nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import Unsupported, in_modules
 from evalsuite.samples import Inputs, mapped
@@ -122,17 +124,13 @@ def test_what_is_rounded_is_refused_where_it_must_be_exact() -> None:
 def test_what_is_computed_of_constants_is_held_in_float32() -> None:
     """As Llama's rotary angles are, which float64 would round otherwise."""
 
-    class Rotated(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(6, 4))
-            self.register_buffer("frequencies", 1 / 10000 ** (torch.arange(4) / 4))
+    def rotated(net: Any, x: torch.Tensor) -> torch.Tensor:
+        angles = net.frequencies * torch.arange(1, 3)[:, None]
+        return (net.normed(x)[:, None] * angles.cos()).flatten(1)  # type: ignore[no-any-return]
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            angles = self.frequencies * torch.arange(1, 3)[:, None]
-            return (self.normed(x)[:, None] * angles.cos()).flatten(1)
-
-    module, inputs = Rotated(), torch.randn(3, 6)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(6, 4))
+    module = Written(rotated, normed=normed, frequencies=1 / 10000 ** (torch.arange(4) / 4))
+    inputs = torch.randn(3, 6)
     found = in_modules(module, inputs)
     torch.testing.assert_close(found(inputs), module(inputs))
     held = [each for each in [*found.parameters(), *found.buffers()] if each.is_floating_point()]
@@ -142,14 +140,8 @@ def test_what_is_computed_of_constants_is_held_in_float32() -> None:
 
 
 def test_a_function_of_a_module_with_layers_has_a_name_of_its_own() -> None:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.matrix = nn.Linear(4, 4), nn.Parameter(torch.randn(4, 4))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return functional.relu(functional.linear(self.inner(x), self.matrix))
-
-    graph = in_modules(nn.Sequential(Block()), torch.randn(2, 4))
+    parts = {"inner": nn.Linear(4, 4), "matrix": nn.Parameter(torch.randn(4, 4))}
+    block = Written(lambda net, x: functional.relu(functional.linear(net.inner(x), net.matrix)), **parts)
+    graph = in_modules(nn.Sequential(block), torch.randn(2, 4))
     called = [node.target for node in graph.graph.nodes if node.op == "call_module"]
     assert called == ["0.inner", "0.linear", "0.relu"]

@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite.activations import LambdaGELU
 from evalsuite.reluize.harden import harden
@@ -276,20 +278,15 @@ def test_a_certificate_out_of_reach_or_not_monotone_is_refused() -> None:
         target_for_certificate(lambda hardness: math.nan, 0.1)
 
 
-class Shared(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        act = nn.GELU()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), act, nn.Sequential(nn.SiLU())) for _ in range(2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = x + block(x)
-        return x
-
-
 def test_harden_keeps_the_function_the_parameters_and_the_sharing() -> None:
-    module = Shared().double().eval()
+    act = nn.GELU()
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), act, nn.Sequential(nn.SiLU())) for _ in range(2))
+
+    def residual(net: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x + net.blocks[0](x)
+        return x + net.blocks[1](x)
+
+    module = Written(residual, blocks=blocks).double().eval()
     weights = list(module.parameters())
     x = torch.randn(64, 4, dtype=torch.float64)
     before = module(x)

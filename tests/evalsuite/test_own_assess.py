@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from own_networks import config
 
 from evalsuite.results import read_results
 
-SIZES = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 WORDS = ["good", "bad", "fine", "poor", "film", "plot", "actor", "the", "a", "was"]
 
 
@@ -49,12 +49,7 @@ def functional_gelu(folder: Path) -> list[str]:
 
 def hugging_face_vit(folder: Path) -> list[str]:
     """A ViT from a local configuration, on a folder of images."""
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4,
-        num_labels=2,
-    )  # fmt: skip
-    config.save_pretrained(folder / "vit")
+    config("vit", num_hidden_layers=1, image_size=16, num_labels=2).save_pretrained(folder / "vit")
     _images(folder)
     return ["hf:./vit", "--data", "images", "--set", "data.size=16", "--start", "scratch"]
 
@@ -95,8 +90,8 @@ def _tokenizer(folder: Path) -> None:
 
 def bert_classifier(folder: Path) -> list[str]:
     """A BERT classifier with an attention mask, on reviews as JSON lines."""
-    transformers = pytest.importorskip("transformers")
-    transformers.BertConfig(**SIZES, num_labels=2, max_position_embeddings=32).save_pretrained(folder / "my-bert")
+    sizes = {"vocab_size": 60, "num_hidden_layers": 1, "max_position_embeddings": 32}
+    config("bert", **sizes, num_labels=2).save_pretrained(folder / "my-bert")
     _tokenizer(folder / "my-bert")
     _reviews(folder)
     return [
@@ -106,23 +101,13 @@ def bert_classifier(folder: Path) -> list[str]:
 
 def gpt2_language_model(folder: Path) -> list[str]:
     """GPT-2 from a local configuration, on a text by bytes."""
-    transformers = pytest.importorskip("transformers")
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "vocab_size": 256}
-    transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0).save_pretrained(folder / "gpt")
+    config("gpt2", n_layer=1, n_positions=32, vocab_size=256).save_pretrained(folder / "gpt")
     draw = np.random.default_rng(0)
     text = " ".join(WORDS[each] + str(number) for number, each in enumerate(draw.integers(0, len(WORDS), 4000)))
     (folder / "text.txt").write_text(text)
     return [
-        "hf:./gpt",
-        "--data",
-        "text.txt",
-        "--task",
-        "language-model",
-        "--start",
-        "scratch",
-        "--set",
-        "data.length=32",
-    ]
+        "hf:./gpt", "--data", "text.txt", "--task", "language-model", "--start", "scratch", "--set", "data.length=32",
+    ]  # fmt: skip
 
 
 def table_regression(folder: Path) -> list[str]:
@@ -141,11 +126,7 @@ def table_regression(folder: Path) -> list[str]:
 
 def labels_of_texts(folder: Path) -> list[str]:
     """Several labels for each text."""
-    pytest.importorskip("transformers")
-    transformers = pytest.importorskip("transformers")
-    transformers.DistilBertConfig(
-        vocab_size=60, dim=16, n_layers=1, n_heads=2, hidden_dim=32, num_labels=3, max_position_embeddings=32
-    ).save_pretrained(folder / "tagger")
+    config("distilbert", vocab_size=60, n_layers=1, max_position_embeddings=32).save_pretrained(folder / "tagger")
     _tokenizer(folder / "tagger")
     draw = np.random.default_rng(0)
     with (folder / "tags.jsonl").open("w") as file:

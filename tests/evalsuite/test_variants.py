@@ -6,10 +6,12 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from written import Written
 
 from evalsuite import Data, LambdaGELU, Unsupported, census
 from evalsuite.activations.census import built_with
@@ -294,41 +296,28 @@ def test_a_network_that_executes_another_activation_fails_before_it_is_trained(
         make_network(setup.workload, data, Trained("relu"), 0, name="x")
 
 
-class _Parts(nn.Module):
+def _parts(*parts: nn.Module, left_out: tuple[nn.Module, ...] = ()) -> nn.Module:
     """Applies one part after another; one that is left out is a module of it all the same."""
-
-    def __init__(self, *parts: nn.Module, left_out: tuple[nn.Module, ...] = ()) -> None:
-        super().__init__()
-        self.parts, self.left_out = nn.ModuleList(parts), nn.ModuleList(left_out)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for part in self.parts:
-            x = part(x)
-        return x
+    return Written(lambda net, x: net.parts(x), parts=nn.Sequential(*parts), left_out=nn.ModuleList(left_out))
 
 
-class _Gated(nn.Module):
+def _gated(width: int, activation: nn.Module) -> nn.Module:
     """Squeeze and excitation: x times a gate, after an activation of its own."""
-
-    def __init__(self, width: int, activation: nn.Module) -> None:
-        super().__init__()
-        self.gate = nn.Sequential(nn.Linear(width, 4), activation, nn.Linear(4, width), nn.Sigmoid())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.gate(x)  # type: ignore[no-any-return]
+    gate = nn.Sequential(nn.Linear(width, 4), activation, nn.Linear(4, width), nn.Sigmoid())
+    return Written(lambda net, x: x * net.gate(x), gate=gate)
 
 
 def _hard_coded(_: Callable[[int], nn.Module]) -> nn.Module:
-    return _Parts(nn.Linear(64, 16), nn.Tanh(), _Gated(16, nn.Tanh()), nn.Linear(16, 10))
+    return _parts(nn.Linear(64, 16), nn.Tanh(), _gated(16, nn.Tanh()), nn.Linear(16, 10))
 
 
 def _uncalled(activation: Callable[[int], nn.Module]) -> nn.Module:
     parts = nn.Linear(64, 16), activation(16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 10)
-    return _Parts(*parts, left_out=(activation(16),))
+    return _parts(*parts, left_out=(activation(16),))
 
 
 def _excited(activation: Callable[[int], nn.Module]) -> nn.Module:
-    return _Parts(nn.Linear(64, 16), activation(16), _Gated(16, nn.ReLU()), nn.Linear(16, 10))
+    return _parts(nn.Linear(64, 16), activation(16), _gated(16, nn.ReLU()), nn.Linear(16, 10))
 
 
 @pytest.mark.parametrize(
@@ -350,7 +339,7 @@ def test_every_activation_that_build_asks_for_is_executed_and_none_is_hard_coded
 def test_gates_of_the_architecture_and_activations_that_are_thrown_away_do_not_matter(prepared) -> None:
     def build(activation: Callable[[int], nn.Module]) -> nn.Module:
         activation(3)
-        return _Parts(nn.Linear(64, 16), activation(16), _Gated(16, activation(4)), nn.Linear(16, 10))
+        return _parts(nn.Linear(64, 16), activation(16), _gated(16, activation(4)), nn.Linear(16, 10))
 
     for name in ("gelu", "sigmoid", "prelu"):
         built = build_executing(build, load("activations", name).target.make, name, prepared[0].train.inputs[:2])
@@ -380,17 +369,15 @@ def test_the_transformer_of_torch_is_trained_saved_and_swapped(
     assert {found.traits.name for found in census(onto.module)} == {"silu"}
 
 
-class _Keeping(nn.Module):
+def _keeping(activation: nn.Module) -> nn.Module:
     """Keeps its weight and its hidden values of each pass, as many do to show them."""
 
-    def __init__(self, activation: nn.Module) -> None:
-        super().__init__()
-        self.first = nn.utils.weight_norm(nn.Linear(64, 16))
-        self.activation, self.last = activation, nn.Linear(16, 10)
+    def call(net: Any, x: torch.Tensor) -> torch.Tensor:
+        net.hidden = net.activation(net.first(x))
+        return net.last(net.hidden)  # type: ignore[no-any-return]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.hidden = self.activation(self.first(x))
-        return self.last(self.hidden)  # type: ignore[no-any-return]
+    first = nn.utils.weight_norm(nn.Linear(64, 16))
+    return Written(call, first=first, activation=activation, last=nn.Linear(16, 10))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -399,7 +386,7 @@ def test_what_a_network_keeps_of_a_pass_is_in_no_ones_way(
 ) -> None:
     """torch copies no tensor with a history: networks with weight_norm were trained in vain."""
     workload, data = load("workloads", "digits-mlp").target(epochs=1), prepared[1]
-    monkeypatch.setattr(type(workload), "build", lambda _, activation: _Keeping(activation(16)))
+    monkeypatch.setattr(type(workload), "build", lambda _, activation: _keeping(activation(16)))
     network, _ = make_network(workload, data, Trained("gelu"), 0, name="kept")
     make_network(workload, data, Annealed(), 0, name="annealed")
     swapped = make_network(workload, data, Swapped(), 0, name="swapped", base=network.module)[0]

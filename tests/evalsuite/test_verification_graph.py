@@ -10,7 +10,6 @@ import torch
 from graph_networks import made
 from torch import nn
 from torch.nn import functional
-from written import Written
 
 from evalsuite import Unsupported, export_onnx
 from evalsuite.verification.graph import CONVEX, Convex, Graph, Node, Product
@@ -164,15 +163,22 @@ def test_an_exponential_that_overflows_is_refused() -> None:
 
 
 def test_a_divisor_that_may_be_zero_is_refused(tmp_path: Path) -> None:
-    graph = exported(Written(lambda _, x: x / (x[:, :1] + 100)), (3,), tmp_path)
+    class Divided(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / (x[:, :1] + 100)
+
+    graph = exported(Divided(), (3,), tmp_path)
     wide = torch.full((1, 3), 200.0, dtype=torch.float64)
     with pytest.raises(Unsupported, match="reciprocal of a value that may be 0 or less"):
         Propagation(graph, -wide, wide)
 
 
 def test_numbers_that_were_rounded_are_refused(tmp_path: Path) -> None:
-    rounded = Written(lambda _, x: torch.softmax(0.5 * x * (1 + torch.erf(x * 0.70710677)), -1))
+    class Rounded(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(0.5 * x * (1 + torch.erf(x * 0.70710677)), -1)
+
     path = tmp_path / "model.onnx"
-    export_onnx(rounded, (3,), path, example=torch.rand(2, 3))
+    export_onnx(Rounded(), (3,), path, example=torch.rand(2, 3))
     with pytest.raises(Unsupported, match=r"^m\.onnx: node .*rounded"):
         graph_of(load_onnx(path), "m.onnx")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from cases import slow
 from graph_networks import RMSNorm, made
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import SwapBounds
 from evalsuite.activations import GELU, RELU, LambdaGELU
@@ -31,15 +33,10 @@ from evalsuite.verification.zonotope import Symbols, Zonotope, spread_of
 _LATER = torch.ones(3, 3, dtype=torch.bool).triu(1)
 
 
-class _Of(nn.Module):
+def _halves(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> nn.Module:
     """A function, of the first half of a linear layer's outputs and the second."""
-
-    def __init__(self, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.first, self.last, self._function = nn.Linear(6, 8), nn.Linear(4, 3), function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self._function(*self.first(x).chunk(2, -1)))  # type: ignore[no-any-return]
+    layers = {"first": nn.Linear(6, 8), "last": nn.Linear(4, 3)}
+    return Written(lambda net, x: net.last(function(*net.first(x).chunk(2, -1))), **layers)
 
 
 class _Attention(nn.Module):
@@ -69,13 +66,13 @@ class _Convolutional(nn.Module):
 
 
 _MODULES: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "gelu": (lambda: _Of(lambda x, _: functional.gelu(x)), 6),
-    "relu less gelu": (lambda: _Of(lambda x, y: functional.relu(x) - functional.gelu(y)), 6),
-    "product": (lambda: _Of(lambda x, y: x * y), 6),
-    "square": (lambda: _Of(lambda x, _: x * x), 6),
-    "gate": (lambda: _Of(lambda x, y: functional.silu(x) * y), 6),
-    "quotient": (lambda: _Of(lambda x, y: x / (0.1 * functional.hardtanh(y) + 2)), 6),
-    "softmax": (lambda: _Of(lambda x, y: (3 * x).softmax(-1) * y), 6),
+    "gelu": (lambda: _halves(lambda x, _: functional.gelu(x)), 6),
+    "relu less gelu": (lambda: _halves(lambda x, y: functional.relu(x) - functional.gelu(y)), 6),
+    "product": (lambda: _halves(lambda x, y: x * y), 6),
+    "square": (lambda: _halves(lambda x, _: x * x), 6),
+    "gate": (lambda: _halves(lambda x, y: functional.silu(x) * y), 6),
+    "quotient": (lambda: _halves(lambda x, y: x / (0.1 * functional.hardtanh(y) + 2)), 6),
+    "softmax": (lambda: _halves(lambda x, y: (3 * x).softmax(-1) * y), 6),
     "layer norm": (lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)), 6),
     "rms norm": (lambda: nn.Sequential(nn.Linear(6, 4), RMSNorm(4), nn.Linear(4, 3)), 6),
     "attention": (lambda: _Attention(), 12),
@@ -158,10 +155,10 @@ def test_what_cancels_cancels() -> None:
     """Where each value had only an interval, the difference would be as wide as both together."""
     torch.manual_seed(0)
     center, inputs = torch.randn(1, 6, dtype=torch.float64), torch.randn(2, 6)
-    low, high = _ends(_of(read(_Of(lambda x, _: (x + 1) - x), inputs), center, 1.0))
+    low, high = _ends(_of(read(_halves(lambda x, _: (x + 1) - x), inputs), center, 1.0))
     assert float((high - low).max()) < 1e-9
-    square = read(_Of(lambda x, _: x * x - x * x), inputs)
-    both = read(_Of(lambda x, _: x * x), inputs)
+    square = read(_halves(lambda x, _: x * x - x * x), inputs)
+    both = read(_halves(lambda x, _: x * x), inputs)
     widths = [_of(each, center, 0.1).spread.max() for each in (square, both)]
     assert widths[0] < widths[1]
 
@@ -170,7 +167,7 @@ def test_what_cancels_cancels() -> None:
 def test_second_derivatives_cancel() -> None:
     """(x + y)^2 - (x - y)^2 - 4 x y is 0, also as far as it is seen from outside a box."""
     torch.manual_seed(0)
-    function = _Of(lambda x, y: (x + y) * (x + y) - (x - y) * (x - y) - 4.0 * (x * y))
+    function = _halves(lambda x, y: (x + y) * (x + y) - (x - y) * (x - y) - 4.0 * (x * y))
     found = _of(read(function, torch.randn(2, 6)), torch.randn(1, 6, dtype=torch.float64), 1.0)
     assert float(found.spread.max()) < 1e-9
 
@@ -290,19 +287,11 @@ def test_with_symbols_as_drawn_all_is_within_what_is_left(
 @torch.no_grad()
 def test_a_low_value_is_no_mask() -> None:
     """Of two scores near -1e31 one has all of the share, and the other none: which, the box leaves open."""
-
-    class Low(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scores = nn.Linear(1, 2)
-            self.register_buffer("added", torch.tensor([1.0, 2.0]))
-            self.scores.weight.copy_(torch.tensor([[1e31], [-1e31]]))
-            self.scores.bias.fill_(-1e33)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (self.scores(x) + self.added).softmax(-1)
-
-    module = Low()
+    scores = nn.Linear(1, 2)
+    scores.weight.copy_(torch.tensor([[1e31], [-1e31]]))
+    scores.bias.fill_(-1e33)
+    added = torch.tensor([1.0, 2.0])
+    module = Written(lambda net, x: (net.scores(x) + net.added).softmax(-1), scores=scores, added=added)
     graph, exact = read(module, torch.randn(2, 1)), module.double()
     low, high = _ends(_of(graph, torch.zeros(1, 1, dtype=torch.float64), 1.0))
     values = exact(torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
@@ -352,20 +341,14 @@ def test_rows_that_numbers_mask_as_a_whole_are_refused(bounded: Callable[..., ob
 
 @torch.no_grad()
 def test_a_norm_whose_bias_is_one_number_goes_through_a_linear_layer() -> None:
+    def norm(net: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x - x.mean(-1, keepdim=True)
+        y = y / torch.sqrt(y.square().mean(-1, keepdim=True) + 0.1)
+        return net.last(y * net.weight + net.bias)  # type: ignore[no-any-return]
+
     torch.manual_seed(0)
-
-    class Written(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight, self.bias = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(1))
-            self.last = nn.Linear(4, 5)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = x - x.mean(-1, keepdim=True)
-            y = y / torch.sqrt(y.square().mean(-1, keepdim=True) + 0.1)
-            return self.last(y * self.weight + self.bias)
-
-    module = Written()
+    weights = {"weight": nn.Parameter(torch.randn(4)), "bias": nn.Parameter(torch.randn(1))}
+    module = Written(norm, **weights, last=nn.Linear(4, 5))
     graph, center, exact = read(module, torch.randn(2, 4)), torch.randn(1, 4, dtype=torch.float64), module.double()
     low, high = _ends(_of(graph, center, 0.05))
     values = exact(_points(center, 0.05, 1000))
@@ -392,7 +375,7 @@ def test_a_softmax_is_never_beyond_0_and_1() -> None:
     ],
 )
 def test_what_has_no_zonotope_is_refused(function: Callable[..., torch.Tensor], said: str) -> None:
-    graph = read(_Of(function), torch.randn(2, 6))
+    graph = read(_halves(function), torch.randn(2, 6))
     with pytest.raises(Unsupported, match=said):
         _of(graph, torch.zeros(1, 6, dtype=torch.float64), 0.5)
 
