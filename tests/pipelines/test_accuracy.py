@@ -72,20 +72,14 @@ def test_the_cost_of_the_swap_by_hand(tmp_path: Path) -> None:
     assert found["nll_swap_increase"] == pytest.approx(after - before, abs=1e-9)
 
 
-class Bytes(nn.Module):
+def logits_of(table: list[list[float]]) -> nn.Module:
     """Logits of two classes at each of two positions, from a table by token."""
-
-    def __init__(self, table: list[list[float]]) -> None:
-        super().__init__()
-        self.table = nn.Embedding.from_pretrained(torch.tensor(table))
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.table(tokens)
+    return nn.Embedding.from_pretrained(torch.tensor(table))
 
 
 def test_a_language_model_by_hand(tmp_path: Path) -> None:
     # Token 0 gives even odds, token 1 odds of 1 : 3 for class 1; before the swap all odds are even.
-    module, before = Bytes([[0.0, 0.0], [0.0, math.log(3)]]), Bytes([[0.0, 0.0], [0.0, 0.0]])
+    module, before = logits_of([[0.0, 0.0], [0.0, math.log(3)]]), logits_of([[0.0, 0.0], [0.0, 0.0]])
     part = Split(torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, 1], [1, 0]]), LanguageModel(per="byte"))
     data = Data(part, part, part, part, (0.0, 255.0), 2, "by hand", vocabulary=256)
     bench = Bench(data, 0, tmp_path, 60.0, lambda module, epochs: None)
@@ -105,7 +99,9 @@ def test_a_language_model_by_hand(tmp_path: Path) -> None:
 
 def test_a_classifier_of_texts_is_no_language_model(tmp_path: Path) -> None:
     # One class for each text of three tokens: token inputs alone do not make it a language model.
-    module = nn.Sequential(Bytes([[0.0, 1.0]] * 8), nn.Flatten(), linear([[1.0, 0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0, 0]]))
+    module = nn.Sequential(
+        logits_of([[0.0, 1.0]] * 8), nn.Flatten(), linear([[1.0, 0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0, 0]])
+    )
     part = Split(torch.zeros(4, 3, dtype=torch.int64), torch.tensor([1, 1, 1, 0]))
     bench = Bench(Data(*[part] * 4, (0.0, 7.0), 2, "by hand", vocabulary=8), 0, tmp_path, 60.0, lambda *_: None)
     found = values(Accuracy().run(Network("hand", module, (3,), 2, vocabulary=8), bench))
@@ -119,21 +115,15 @@ def several_bench(folder: Path) -> Bench:
     return Bench(Data(*[part] * 4, (-9.0, 9.0), 1, "by hand"), 0, folder, 60.0, lambda *_: None)
 
 
-class Sum(nn.Module):
+def total(scale: float) -> nn.Module:
     """The sum of two named inputs, through a ReLU."""
-
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.activation, self.scale = nn.ReLU(), scale
-
-    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self.scale * self.activation(inputs["a"] + inputs["b"])
+    return Written(lambda net, inputs: scale * net.activation(inputs["a"] + inputs["b"]), activation=nn.ReLU())
 
 
 def test_a_regression_of_several_inputs_by_hand(tmp_path: Path) -> None:
     # Outputs 2, 3 for targets 2, 4, and twice that before the swap; the third target is NaN and counts nowhere.
     bench = several_bench(tmp_path)
-    network = Network("hand", Sum(1.0), (1,), 1, Sum(2.0), given=bench.data.example)
+    network = Network("hand", total(1.0), (1,), 1, total(2.0), given=bench.data.example)
     outcome = Accuracy().run(network, bench)
     found, units = values(outcome), {each.name: (each.unit, each.direction.value) for each in outcome.metrics}
     assert found["rmse"] == pytest.approx(math.sqrt(1 / 2))
@@ -177,7 +167,7 @@ def test_padding_counts_nowhere(tmp_path: Path) -> None:
     # Even odds of 27 classes wherever a target counts: a perplexity of 27, however much is padding.
     table = torch.zeros(256, 27)
     table[1] = torch.linspace(0, 5, 27)
-    module, before = Bytes(table.tolist()), Bytes([[0.0] * 26 + [1.0], *[[0.0] * 27] * 255])
+    module, before = logits_of(table.tolist()), logits_of([[0.0] * 26 + [1.0], *[[0.0] * 27] * 255])
     targets = torch.tensor([[0, -100, -100], [0, 3, -100]])
     part = Split(torch.tensor([[0, 1, 1], [0, 0, 1]]), targets, LanguageModel(per="byte"))
     data = Data(part, part, part, part, (0.0, 255.0), 27, "by hand", vocabulary=256)

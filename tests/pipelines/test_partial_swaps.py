@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import Bench, Data, LambdaGELU, Network, Split, export_network, mean_loss, score, swap_to_relu
 from evalsuite.activations.census import let_stay
@@ -102,22 +103,18 @@ def test_sets_of_many_layers_are_drawn_by_the_seed() -> None:
     assert {(len(first), len(each), len({*each})) for each in first} == {(20, 3, 3)}
 
 
-class Called(nn.Module):
+def called() -> nn.Module:
     """A layer that is a module, one that is a function, and one that is to stay."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second, self.third = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-        self.act, self.last = nn.GELU(), nn.GELU()
-        let_stay(self.last)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.third(self.last(self.second(functional.silu(self.first(self.act(x))))))
+    torch.manual_seed(0)
+    layers = {"first": nn.Linear(4, 6), "second": nn.Linear(6, 6), "third": nn.Linear(6, 3), "act": nn.GELU()}
+    let_stay(last := nn.GELU())
+    return Written(
+        lambda net, x: net.third(net.last(net.second(functional.silu(net.first(net.act(x)))))), **layers, last=last
+    )
 
 
 def test_what_the_swap_replaces_is_counted_and_nothing_else_is_replaced(tmp_path: Path) -> None:
-    module = Called().eval()
+    module = called().eval()
     there = bench(tmp_path, module)
     found = measured(module, there)
     assert {size for name, order, size in found if order == "random" and size >= 0} == {0, 1, 2}
