@@ -6,7 +6,6 @@ from evalsuite.relaxations.envelopes import Envelope, envelope
 from evalsuite.relaxations.intervals import Lines
 from evalsuite.relaxations.lines import interval, relax
 from evalsuite.relaxations.products import Planes, gated, product
-from evalsuite.relaxations.tangents import Windows, windows
 
 __all__ = [
     "MISH",
@@ -16,11 +15,9 @@ __all__ = [
     "Envelope",
     "Lines",
     "Planes",
-    "Windows",
     "envelope",
     "gated",
     "interval",
     "product",
     "relax",
-    "windows",
 ]

@@ -17,8 +17,7 @@ def relax_bend(curve: Curve, each: Intervals, points: Points | None) -> Lines:
     """A tangent on the outer side of the bend and the chord on the inner one."""
     if curve.is_convex:
         return _convex(curve, each, None if points is None else points[0])
-    flipped = _convex(curve.negated(), each, None if points is None else points[1])
-    return Lines(-flipped.upper_slope, -flipped.upper_intercept, -flipped.lower_slope, -flipped.lower_intercept)
+    return _convex(curve.negated(), each, None if points is None else points[1]).negated()
 
 
 def _convex(curve: Curve, each: Intervals, point: torch.Tensor | None) -> Lines:
@@ -63,8 +62,7 @@ def relax_lines(slopes: tuple[float, float], each: Intervals, points: Points | N
     left, right = slopes
     if left > right:
         mirrored = None if points is None else (-points[1], -points[0])
-        flipped = relax_lines((-left, -right), each, mirrored)
-        return Lines(-flipped.upper_slope, -flipped.upper_intercept, -flipped.lower_slope, -flipped.lower_intercept)
+        return relax_lines((-left, -right), each, mirrored).negated()
     crossing = (each.lower < 0) & (each.upper > 0)
     steady = _chosen(each.upper <= 0, left, right)
     if points is None:

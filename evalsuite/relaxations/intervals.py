@@ -24,6 +24,10 @@ class Lines:
     upper_slope: torch.Tensor
     upper_intercept: torch.Tensor
 
+    def negated(self) -> Lines:
+        """The lines of -f: the upper one comes first."""
+        return Lines(-self.upper_slope, -self.upper_intercept, -self.lower_slope, -self.lower_intercept)
+
 
 @dataclass(frozen=True, slots=True)
 class Intervals:

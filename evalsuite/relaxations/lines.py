@@ -79,8 +79,7 @@ def _method(traits: Activation) -> Callable[[Intervals, Points | None], Lines]:
 
 
 def _turned(turned: Wave, each: Intervals, points: Points | None) -> Lines:
-    lines = relax_wave(turned, each, None if points is None else (points[1], points[0]))
-    return Lines(-lines.upper_slope, -lines.upper_intercept, -lines.lower_slope, -lines.lower_intercept)
+    return relax_wave(turned, each, None if points is None else (points[1], points[0])).negated()
 
 
 def _check_finite(whole: Curve, lines: Lines) -> None:

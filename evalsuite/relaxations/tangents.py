@@ -17,26 +17,11 @@ from functools import lru_cache
 
 import torch
 
-from evalsuite.activations import Activation
-from evalsuite.relaxations.pieces import Curve, at, bisect, curve
+from evalsuite.relaxations.pieces import Curve, at, bisect
 
 SHAPE = "-+-"
 _POINTS = 4096
 _CLOSE = 1e-12
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Where a tangent may touch, for each interval, in normal coordinates, all of the intervals' shape, float64.
-
-    Lower lines touch in [lower_first, lower_last], upper lines in [upper_first, upper_last]. Where first > last the
-    window is empty and the best line is the chord.
-    """
-
-    lower_first: torch.Tensor
-    lower_last: torch.Tensor
-    upper_first: torch.Tensor
-    upper_last: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,23 +107,3 @@ def wave(each: Curve, limits: tuple[float, float]) -> Wave | None:
     if abs(at(value, outer + 1e3) - right * (outer + 1e3)) > 1e-9 * (1 + each.steepest):
         return None
     return Wave(each, outer, limits, below, _steps(below), above, _steps(above))
-
-
-@torch.no_grad()
-def windows(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> Windows:
-    """Where tangents support the envelopes of g on [lower, upper]: finite float64 normal coordinates z = lambda x.
-
-    Raises:
-        ValueError: the activation is not concave, convex, concave and even but for a linear part.
-    """
-    found = wave(curve(traits), traits.limits)
-    if found is None:
-        raise ValueError(f"windows need an even activation of shape {SHAPE!r}, got {traits.name!r}: {traits.shape!r}")
-    right, left = found.first_above(lower), -found.first_above(-upper)
-    on_right, on_left = right < upper, left > lower
-    return Windows(
-        lower_first=-found.last_below(-lower),
-        lower_last=found.last_below(upper),
-        upper_first=torch.where(on_right, right, torch.where(on_left, lower, upper)),
-        upper_last=torch.where(on_right, upper, torch.where(on_left, left, lower)),
-    )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -30,8 +31,7 @@ _EPS = torch.finfo(torch.float64).eps
 _UNITS = 64 * _EPS
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(NamedTuple):
     """d * difference + a * first + b * second + constant, each (batch, units)."""
 
     d: torch.Tensor
@@ -40,8 +40,7 @@ class Form:
     constant: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Planes:
+class Planes(NamedTuple):
     """lower <= value <= upper on the boxes."""
 
     lower: Form
@@ -75,17 +74,8 @@ def _is_even(traits: Activation) -> bool:
 
 
 @torch.no_grad()
-def apart_planes(first: Activation, second: Activation, reach: Reach) -> Planes | None:
-    """Planes of first(a) - second(b); None of activations that are no twins."""
-    found = apart(first, second, reach)
-    return None if found is None else found[0]
-
-
-@torch.no_grad()
-def apart(first: Activation, second: Activation, reach: Reach) -> tuple[Planes, Interval] | None:
-    """Planes of first(a) - second(b), and its interval; None of activations that are no twins."""
-    if not are_twins(first, second):
-        return None
+def apart(first: Activation, second: Activation, reach: Reach) -> tuple[Planes, Interval]:
+    """Planes of first(a) - second(b), and its interval. The activations must be twins."""
     if first == second:
         slopes = _slopes(first, *_both(reach))
         return mean_planes(slopes, reach.d), mean_range(slopes, reach.d)
@@ -196,21 +186,16 @@ def _gap_range(traits: Activation, reach: Reach) -> Interval:
 
 
 def _nearest(ways: list[Planes], reach: Reach) -> Planes:
-    middles = {name: (low + high) / 2 for name, (low, high) in (("d", reach.d), ("a", reach.a), ("b", reach.b))}
+    middles = [(low + high) / 2 for low, high in (reach.d, reach.a, reach.b)]
 
     def between(planes: Planes) -> torch.Tensor:
         gap = planes.upper.constant - planes.lower.constant
-        for name, middle in middles.items():
-            gap = gap + (getattr(planes.upper, name) - getattr(planes.lower, name)) * middle
+        for low, high, middle in zip(planes.lower, planes.upper, middles, strict=False):
+            gap = gap + (high - low) * middle
         return gap
 
-    first, second = ways
-    nearer = between(first) <= between(second)
-    sides = []
-    for one, other in ((first.lower, second.lower), (first.upper, second.upper)):
-        sides.append(Form(*(torch.where(nearer, *pair) for pair in zip(_parts(one), _parts(other), strict=True))))
-    return Planes(sides[0], sides[1])
-
-
-def _parts(form: Form) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    return form.d, form.a, form.b, form.constant
+    nearer = between(ways[0]) <= between(ways[1])
+    return Planes(*(
+        Form(*(torch.where(nearer, *pair) for pair in zip(one, other, strict=True)))
+        for one, other in zip(*ways, strict=True)
+    ))  # fmt: skip

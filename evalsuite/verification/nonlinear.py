@@ -139,16 +139,12 @@ def difference(
     The operands are within their ends, and x - y within `apart`.
     """
     if isinstance(first, Pointwise) and isinstance(second, Pointwise):
-        known = related(first.traits, second.traits, Reach(x, y, apart))
-        assert known is not None
-        (planes, interval), spare = known, 0.0
+        (planes, interval), spare = related(first.traits, second.traits, Reach(x, y, apart)), 0.0
     else:
         assert isinstance(first, Convex)
         slopes, spare = _mean(first, x, y)
         planes, interval = mean_planes(slopes, apart), mean_range(slopes, apart)
-    lower, upper = (
-        (form.d, form.a, form.b, form.constant + side * spare) for form, side in ((planes.lower, -1), (planes.upper, 1))
-    )
+    lower, upper = ((*form[:3], form.constant + side * spare) for form, side in zip(planes, (-1, 1), strict=True))
     # Beside the numbers of which the interval is made, those that it is added to and taken from.
     slack = units(8) * magnitude(*interval) + TINY + spare
     sizes = magnitude(*apart), magnitude(*x), magnitude(*y)

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from evalsuite import GELU, RELU
+from evalsuite import GELU
 from evalsuite.activations.expanded import XSILU, XSiLU
-from evalsuite.relaxations import interval, relax, windows
+from evalsuite.relaxations import interval, relax
+from evalsuite.relaxations.pieces import curve
+from evalsuite.relaxations.tangents import wave
 
 HARDNESS = (1.0, 2.0, 10.0, 160.0)
 mpmath.mp.dps = 60
@@ -91,11 +93,14 @@ def test_the_interval_that_a_table_of_upper_tangents_gets_wrong() -> None:
 
 def test_points_outside_their_windows_are_moved_in() -> None:
     low, high = tensor(-3.0), tensor(3.0)
-    window = windows(GELU, low, high)
-    inside = relax(GELU, low, high, points=(window.lower_last, tensor(0.0)))
+    found = wave(curve(GELU), GELU.limits)
+    assert found is not None
+    last = found.last_below(high)
+    inside = relax(GELU, low, high, points=(last, tensor(0.0)))
     outside = relax(GELU, low, high, points=(tensor(9.0), tensor(0.0)))
     assert torch.equal(inside.lower_slope, outside.lower_slope)
-    assert -(2**0.5) < window.lower_first.item() < -0.75179 < 0.75179 < window.lower_last.item() < 2**0.5
+    assert 0.75179 < last.item() < 2**0.5
+    assert torch.equal(found.last_below(-low), last)
     # The upper envelope is the chord: no tangent has an effect.
     assert torch.equal(relax(GELU, low, high).upper_slope, relax(GELU, low, high, points=(low, high)).upper_slope)
 
@@ -111,9 +116,7 @@ def test_hardness_per_channel_and_leading_dimensions_of_points() -> None:
     assert relax(GELU, low, high, hardness=hardness, points=(points, points)).lower_intercept.shape == (5, 2, 3)
 
 
-def test_other_dtypes_and_windows_of_other_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match="relu"):
-        windows(RELU, tensor(0.0), tensor(1.0))
+def test_other_dtypes_and_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="float16"):
         relax(GELU, tensor(0.0).half(), tensor(1.0).half())
     with pytest.raises(ValueError, match="one shape"):
