@@ -92,8 +92,8 @@ class SameClass(Method):
             return Settled(Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached before any bound")
         found = decide(self.quantized, query, seconds=max(deadline - time.monotonic(), 1e-3))
         if found.counterexample is None:
-            return Settled(found.verdict, found.reason)
-        point = both.real(found.counterexample)
+            return found
+        point = both.real(found.counterexample.numpy())
         if point is not None and both.differ(point[None])[0]:
             return Settled(Verdict.VIOLATED, found.reason, counterexample=point)
         why = "only integers at the rim have another class, and no float32 input rounds to them"

@@ -46,13 +46,13 @@ def answer_integers(question: Question) -> Verification:
     witness = None
     if found.counterexample is not None:
         kind = torch.uint8 if network.input.low == 0 else torch.int8
-        witness = Witnesses(specification, content).witness(torch.from_numpy(found.counterexample).to(kind))
+        witness = Witnesses(specification, content).witness(found.counterexample.to(kind))
         if witness is None:
             raise Unsupported(f"{question.onnx}: ONNX Runtime computes something else than the integers that were read")
     if found.proof is not None:
         checked_text(found.proof(content), content)
     proofs = () if found.proof is None else (partial(proof_text, found.proof, content),)
-    return Verification(Answer.of(found.verdict), witness, found.reason, found.nodes, proofs=proofs)
+    return Verification(Answer.of(found.verdict), witness, found.reason, found.nodes or 0, proofs=proofs)
 
 
 def _query(specification: Specification) -> Query:

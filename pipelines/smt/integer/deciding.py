@@ -4,95 +4,76 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from evalsuite import INTEGER_PROOF, Verdict
 from pipelines.smt.integer.bounds import Region, Tree, enter, margins, tree_of_bounds
 from pipelines.smt.integer.falsifier import attack
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import Query
-from pipelines.smt.integer.search import Limits, search
+from pipelines.smt.integer.search import Search
 from pipelines.smt.integer.steps import Integers
+from pipelines.smt.methods import Settled
+from pipelines.smt.search.exploring import Finding, Limits
 
 _MOST_NODES = 100_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decision:
-    """A verdict and why.
-
-    Args:
-        verdict: holds, violated, or timeout.
-        reason: what decided, or why nothing did.
-        least: a proven lower bound of the margin, label's logit minus the greatest other one, in the box.
-        nodes: regions looked at by branch and bound.
-        seconds: taken.
-        counterexample: (inputs,) integers, where violated.
-        proof: where it holds, makes the proof for the bytes of the ONNX file; see `_proof_of`.
-    """
-
-    verdict: Verdict
-    reason: str
-    least: int
-    nodes: int
-    seconds: float
-    counterexample: Integers | None = None
-    proof: Callable[[bytes], dict[str, Any]] | None = None
-
-
 def decide(
     network: IntegerNetwork, query: Query, *, seconds: float, seed: int = 0, most_nodes: int = _MOST_NODES
-) -> Decision:
-    """Whether the class can change in the box, within `seconds` and `most_nodes` regions.
+) -> Settled:
+    """Whether the class can change in the box, within `seconds` and `most_nodes` regions, which are its nodes.
+
+    A counterexample is of integers, (inputs,). It is unknown where so many regions do not suffice.
 
     Raises:
         ValueError: label or box are not of this network.
     """
     query.check(network)
     started = time.monotonic()
+    limits = Limits(started + seconds, most_nodes)
     region = enter(network, query.lower, query.upper)
     others = [each for each in range(network.classes) if each != query.label]
     least = margins(network, region, query.label, others)
-    needed = np.array([query.needed(each) for each in others])
-    lowest, open_ = int(least.min()), np.flatnonzero(least < needed)
+    is_open = least < np.array([query.needed(each) for each in others])
+    trees: dict[int, Tree] = {}
 
-    def decision(verdict: Verdict, reason: str, nodes: int = 0, found: Integers | None = None) -> Decision:
-        holds = verdict is Verdict.HOLDS
-        proof = partial(_proof_of, network, query, region, trees) if holds else None
-        return Decision(verdict, reason, lowest, nodes, time.monotonic() - started, found, proof)
+    def settled(verdict: Verdict, reason: str, found: Integers | None = None) -> Settled:
+        return Settled(
+            verdict, reason, nodes=most_nodes - limits.nodes,
+            counterexample=None if found is None else torch.from_numpy(found),
+            proof=partial(_proof_of, network, query, region, trees) if verdict is Verdict.HOLDS else None,
+            seconds=time.monotonic() - started, clocked=verdict is Verdict.TIMEOUT,
+        )  # fmt: skip
 
-    proven = [each for each, is_open in zip(others, least < needed, strict=True) if not is_open]
-    trees = {each: tree_of_bounds(network, region, query.label, each) for each in proven}
-    if not len(open_):
-        return decision(Verdict.HOLDS, "bounds")
+    for other in (each for each, left in zip(others, is_open, strict=True) if not left):
+        trees[other] = tree_of_bounds(network, region, query.label, other)
+    if not is_open.any():
+        return settled(Verdict.HOLDS, "bounds")
     found = attack(network, query, seed=seed, deadline=started + seconds / 2)
     if found is not None:
-        return decision(Verdict.VIOLATED, "falsifier", 0, found)
-    nodes, undecided = 0, []
+        return settled(Verdict.VIOLATED, "falsifier", found)
+    open_, ended = np.flatnonzero(is_open), set[Finding]()
     for index in open_[np.argsort(least[open_])].tolist():
-        limits = Limits(started + seconds, most_nodes - nodes)
-        searched = search(network, query, region, others[index], int(least[index]), limits)
-        nodes += searched.nodes
-        least[index] = searched.least
-        lowest = int(least.min())
-        if searched.verdict is Verdict.VIOLATED:
-            return decision(Verdict.VIOLATED, "search", nodes, searched.counterexample)
-        if searched.tree is None:
-            undecided.append(searched.verdict)
-        else:
-            trees[others[index]] = searched.tree
-    if Verdict.TIMEOUT in undecided:
-        return decision(
-            Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached; the margin is at least {lowest}", nodes
-        )
-    if undecided:
-        return decision(Verdict.UNKNOWN, f"{most_nodes} regions looked at; the margin is at least {lowest}", nodes)
-    return decision(Verdict.HOLDS, "search", nodes)
+        search = Search(network, query, region, others[index], int(least[index]), limits)
+        finding = search.run()
+        if finding is Finding.VIOLATED:
+            return settled(Verdict.VIOLATED, "search", search.counterexample)
+        least[index] = search.least
+        if finding is Finding.POSITIVE:
+            trees[others[index]] = search.tree
+        ended.add(finding)
+    reached = f"; the margin is at least {int(least.min())}"
+    if Finding.OUT_OF_TIME in ended:
+        return settled(Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached{reached}")
+    if Finding.OUT_OF_NODES in ended:
+        return settled(Verdict.UNKNOWN, f"{most_nodes} regions looked at{reached}")
+    return settled(Verdict.HOLDS, "search")
 
 
 def _proof_of(

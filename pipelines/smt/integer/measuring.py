@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
-import torch
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, Verdict, open_onnx
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, open_onnx
 from pipelines.smt.evidence import Evidence
 from pipelines.smt.integer.agreement import SameClass
 from pipelines.smt.integer.deciding import decide
@@ -100,15 +99,11 @@ class _Study:
         query = box_of_steps(self.network, center, label, radius, self.bench.data.domain)
         nodes = math.ceil(self.seconds * _RATE)
         found = decide(self.network, query, seconds=left, seed=self.bench.seed, most_nodes=nodes)
-        point = None if found.counterexample is None else torch.from_numpy(found.counterexample)
-        if point is not None:
-            logits = replayed(self.session, self.network, point.numpy())
+        if found.counterexample is not None:
+            logits = replayed(self.session, self.network, found.counterexample.numpy())
             if logits[label] > np.delete(logits, label).max():
                 raise RuntimeError(f"sample {sample}: ONNX Runtime gives the counterexample the label")
-        return Settled(
-            found.verdict, found.reason, nodes=found.nodes, counterexample=point, proof=found.proof,
-            seconds=found.seconds, clocked=found.verdict is Verdict.TIMEOUT,
-        )  # fmt: skip
+        return found
 
     def counterexamples(self, radius: int, settled: Sequence[Settled]) -> list[dict[str, Any]]:
         """The counterexamples as they are written to the file."""

@@ -80,9 +80,8 @@ class Query:
 
 
 def box_of_steps(
-    network: IntegerNetwork, center: Integers, label: int, steps: int, domain: tuple[float, float], *,
-    first_wins: bool = False,
-) -> Query:  # fmt: skip
+    network: IntegerNetwork, center: Integers, label: int, steps: int, domain: tuple[float, float]
+) -> Query:
     """All inputs within `steps` of the integer input `center`, and within the integers of the domain.
 
     Raises:
@@ -92,7 +91,7 @@ def box_of_steps(
         raise ValueError(f"steps must be >= 0, got {steps}")
     low, high = (int(each) for each in network.input.integers(domain))
     lower, upper = np.maximum(center - steps, low), np.minimum(center + steps, high)
-    return Query(lower, upper, label, first_wins)
+    return Query(lower, upper, label)
 
 
 def box_of_property(network: IntegerNetwork, property_: Property, *, first_wins: bool = False) -> Query:

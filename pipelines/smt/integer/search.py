@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
 
-from evalsuite import Verdict
 from pipelines.smt.integer.bounds import BITS, Chosen, Region, TooWide, Tree, least_values, lines, margin_rows
 from pipelines.smt.integer.falsifier import descend, first_violation
 from pipelines.smt.integer.guide import Guide, Program
 from pipelines.smt.integer.network import IntegerNetwork
 from pipelines.smt.integer.query import Query
 from pipelines.smt.integer.steps import Integers, farthest
+from pipelines.smt.search.exploring import Finding, Limits
 
 _ROUNDINGS = 16
 _DEAR = 8
@@ -30,70 +29,60 @@ _GREATEST_GAIN = 2**BITS
 _FEW = 1024
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Searched:
-    """What a search of one other class found; `least` is a proven lower bound of the margin in the box.
-
-    `tree` is its proof where it holds: the splits, and what proves each part; see `Tree`.
-    """
-
-    verdict: Verdict
-    least: int
-    nodes: int
-    counterexample: Integers | None = None
-    tree: Tree | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """`deadline` on the clock of time.monotonic, and regions per other class."""
-
-    deadline: float
-    nodes: int
-
-
-def search(network: IntegerNetwork, query: Query, region: Region, other: int, least: int, limits: Limits) -> Searched:
-    """Whether the label keeps its margin over class `other` in the region, the box's; `least` is what is known of it.
+class Search:
+    """Whether the label keeps its margin over class `other` in the region, the box's.
 
     Worst region first. Regions that are proven are dropped; others are split where that raises the bounds most.
+
+    Args:
+        network: whose class is asked for.
+        query: the box, and the label.
+        region: of the box.
+        other: the class.
+        least: a lower bound of the margin that is known; the best one that is proven afterwards.
+        limits: what is left of time and regions, which are counted down.
     """
-    return _Search(network, query, other, limits).run(region, least)
 
-
-class _Search:
-    def __init__(self, network: IntegerNetwork, query: Query, other: int, limits: Limits) -> None:
+    def __init__(
+        self, network: IntegerNetwork, query: Query, region: Region, other: int, least: int, limits: Limits
+    ) -> None:
         self._network, self._limits, self._query, self._other = network, limits, query, other
         self._row = margin_rows(network.classes, query.label, [other])
-        self._needed = query.needed(other)
+        self._needed, self.least = query.needed(other), least
         self._generator, self._seeks = np.random.default_rng(other), count()
-        self._nodes = 0
+        self._program = Program(network.layers, region, self._row[0])
+        self._root = self._node(region, None)
+        self.counterexample: Integers | None = None
 
-    def run(self, region: Region, least: int) -> Searched:
-        self._program = Program(self._network.layers, region, self._row[0])
-        order = count()
-        root = self._node(region, None)
-        queue = [(root.bound, next(order), root)] if root.bound < self._needed else []
+    @property
+    def tree(self) -> Tree:
+        """The proof where it holds: the splits, and what proves each part."""
+        return self._root.tree
+
+    def run(self) -> Finding:
+        """Split until every part is proven, a counterexample is found, or a limit is reached."""
+        known, order = self.least, count()
+        queue = [(self._root.bound, next(order), self._root)] if self._root.bound < self._needed else []
         while queue:
             bound, _, node = queue[0]
-            proven = max(least, _ceiling(bound))
-            if self._nodes >= self._limits.nodes:
-                return Searched(Verdict.UNKNOWN, proven, self._nodes)
-            if time.monotonic() >= self._limits.deadline:
-                return Searched(Verdict.TIMEOUT, proven, self._nodes)
+            self.least = max(known, _ceiling(bound))
+            over = self._limits.reached()
+            if over is not None:
+                return over
             heapq.heappop(queue)
-            if _points(node.region) <= _FEW:
-                found = self._enumerated(node.region)
-                if found is not None:
-                    return Searched(Verdict.VIOLATED, proven, self._nodes, found)
+            few = _points(node.region) <= _FEW
+            if few:
+                self.counterexample = self._enumerated(node.region)
                 node.tree["points"] = _points(node.region)
-                continue
-            found = None if node.solution is None else self._seek(node.solution)
-            if found is not None:
-                return Searched(Verdict.VIOLATED, proven, self._nodes, found)
-            for child in self._children(node):
+            elif node.solution is not None:
+                self.counterexample = self._seek(node.solution)
+            if self.counterexample is not None:
+                return Finding.VIOLATED
+            for child in () if few else self._children(node):
                 if _ceiling(child.bound) < self._needed:
                     heapq.heappush(queue, (child.bound, -next(order), child))
-        return Searched(Verdict.HOLDS, self._needed, self._nodes, tree=root.tree)
+        self.least = self._needed
+        return Finding.POSITIVE
 
     def _enumerated(self, part: Region) -> Integers | None:
         """An input of the part without the margin that is needed, which violates the query; None if all have it."""
@@ -114,7 +103,7 @@ class _Search:
         return found
 
     def _node(self, part: Region, parent: _Node | None) -> _Node:
-        self._nodes += 1
+        self._limits.nodes -= 1
         solution = self._program.solve(part, self._limits.deadline)
         bound, tree = -_ENDLESS if parent is None else parent.bound, Tree()
         try:

@@ -47,10 +47,10 @@ class Limits:
     nodes: int
 
     def reached(self) -> Finding | None:
-        """Out of time, out of nodes, or None while the search may go on."""
-        if time.monotonic() >= self.deadline:
-            return Finding.OUT_OF_TIME
-        return Finding.OUT_OF_NODES if self.nodes <= 0 else None
+        """Out of nodes, which are the same everywhere, out of time, or None while the search may go on."""
+        if self.nodes <= 0:
+            return Finding.OUT_OF_NODES
+        return Finding.OUT_OF_TIME if time.monotonic() >= self.deadline else None
 
 
 def multipliers(values: Floats, bits: int) -> Dyadic:
