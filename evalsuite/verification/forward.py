@@ -209,8 +209,7 @@ def _moved(operation: Any, given: list[_Value]) -> Zonotope:
     return Zonotope(operation(*map(_center, given)), generators, radius)
 
 
-def _weighted(forward: _Forward, operation: typed.Linear | typed.Convolution, x: _Value) -> Zonotope:
-    assert isinstance(x, Zonotope)
+def _weighted(forward: _Forward, operation: typed.Linear | typed.Convolution, x: Zonotope) -> Zonotope:
     plain = replace(operation, bias=None)
     absolute = replace(plain, weight=operation.weight.abs())
     bias = operation.bias
@@ -222,19 +221,17 @@ def _weighted(forward: _Forward, operation: typed.Linear | typed.Convolution, x:
     return made
 
 
-def _averaged(_: _Forward, operation: Any, x: _Value) -> Zonotope:
+def _averaged(_: _Forward, operation: Any, x: Zonotope) -> Zonotope:
     """Of weights that are none below 0: sums, means and pools."""
-    assert isinstance(x, Zonotope)
     return linear(x, operation, x.center.numel())
 
 
-def _resampled(_: _Forward, operation: typed.Resample, x: _Value) -> Zonotope:
-    assert isinstance(x, Zonotope)
+def _resampled(_: _Forward, operation: typed.Resample, x: Zonotope) -> Zonotope:
     absolute = replace(operation, matrices=tuple(each.abs() for each in operation.matrices))
     return linear(x, operation, x.center.numel(), absolute)
 
 
-def _reduction(forward: _Forward, operation: typed.Reduction, x: _Value) -> Zonotope:
+def _reduction(forward: _Forward, operation: typed.Reduction, x: Zonotope) -> Zonotope:
     if operation.name not in ("mean", "sum"):
         raise Unsupported(f"no zonotope of the {operation.name} over axes")
     made = _averaged(forward, operation, x)
@@ -250,8 +247,7 @@ def _keeps(operation: Any, x: Normalised) -> bool:
     return isinstance(operation, typed.Linear)
 
 
-def _batch_norm(forward: _Forward, operation: typed.BatchNorm, x: _Value) -> Zonotope:
-    assert isinstance(x, Zonotope)
+def _batch_norm(forward: _Forward, operation: typed.BatchNorm, x: Zonotope) -> Zonotope:
     spread = operation.variance + operation.eps
     if not bool((spread > 0).all()):
         raise Unsupported("a variance plus epsilon is not above 0")
@@ -321,8 +317,7 @@ def _matmul(forward: _Forward, _: typed.MatMul, x: _Value, y: _Value) -> Zonotop
     return linear(y, lambda z: left @ z, left.shape[-1] + 1, lambda z: left.abs() @ z)
 
 
-def _pointwise(forward: _Forward, operation: typed.Pointwise, x: _Value) -> Zonotope:
-    assert isinstance(x, Zonotope)
+def _pointwise(forward: _Forward, operation: typed.Pointwise, x: Zonotope) -> Zonotope:
     if not is_exact(operation):
         raise Unsupported(f"{operation.traits.name} is computed from numbers that are rounded")
     if operation.hardness is not None:
@@ -334,21 +329,19 @@ def _pointwise(forward: _Forward, operation: typed.Pointwise, x: _Value) -> Zono
     return activated(operation.traits, x, lines, forward.symbols.first)
 
 
-def _clamp(forward: _Forward, operation: typed.Clamp, x: _Value) -> Zonotope:
+def _clamp(forward: _Forward, operation: typed.Clamp, x: Zonotope) -> Zonotope:
     if not operation.low < operation.high:
         raise Unsupported(f"clamps to [{operation.low:g}, {operation.high:g}]")
     return _pointwise(forward, typed.Pointwise(clip(operation.low, operation.high)), x)
 
 
-def _function(forward: _Forward, operation: typed.Function, x: _Value) -> Zonotope:
+def _function(forward: _Forward, operation: typed.Function, x: Zonotope) -> Zonotope:
     if operation.name not in ("exp", "rsqrt"):
         raise Unsupported(f"no zonotope of {operation.name}")
-    assert isinstance(x, Zonotope)
     return convex_of(x, operation.name, forward.symbols.first)
 
 
-def _power(forward: _Forward, operation: typed.Power, x: _Value) -> Zonotope:
-    assert isinstance(x, Zonotope)
+def _power(forward: _Forward, operation: typed.Power, x: Zonotope) -> Zonotope:
     names = {-1.0: "reciprocal", -0.5: "rsqrt"}
     if operation.exponent == 2:
         return times(x, x, forward.symbols.first)
@@ -366,8 +359,7 @@ def _quotient(forward: _Forward, _: typed.Quotient, x: _Value, y: _Value) -> Zon
     return times(x, inverse, forward.symbols.first) if isinstance(x, Zonotope) else scaled(inverse, x.double())
 
 
-def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: _Value) -> Zonotope:
-    assert isinstance(x, Zonotope)
+def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: Zonotope) -> Zonotope:
     parts = norm(forward.symbols, operation, x)
     weight, bias = operation.weight, getattr(operation, "bias", None)
     made = parts if weight is None else scaled(parts, weight)
@@ -377,8 +369,7 @@ def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: _Val
     return Normalised(made.center, made.generators, made.radius, parts.y, parts.scale, weight, bias)
 
 
-def _softmax(forward: _Forward, operation: typed.Softmax, x: _Value) -> Zonotope:
-    assert isinstance(x, Zonotope)
+def _softmax(forward: _Forward, operation: typed.Softmax, x: Zonotope) -> Zonotope:
     return softmax(forward.symbols, replace(operation, safe=operation.safe and forward.by_infinity), x)
 
 

@@ -6,10 +6,11 @@ transpose, which carries rows of coefficients of the outputs back to the inputs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -23,36 +24,40 @@ _ADJOINTS: dict[int, Callable[..., torch.Tensor]] = {
 }
 
 
-class Linear(Protocol):
-    """A linear map on flat vectors.
+class Linear(ABC):
+    """A linear map on flat vectors."""
 
-    `terms` bounds how many rounded operations any one coefficient, output or pulled row is a sum of.
-    """
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def terms(self) -> int:
         """The most rounded operations that a coefficient, an output or a pulled row is a sum of."""
-        ...
 
+    @abstractmethod
     def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
         """The values of the map at x (batch, inputs): (batch, outputs)."""
-        ...
+
+    @abstractmethod
+    def pull(self, rows: torch.Tensor, /) -> torch.Tensor:
+        """The transpose: (batch, rows, outputs) -> (batch, rows, inputs)."""
+
+    def changed(self, change: Callable[[torch.Tensor], torch.Tensor], /) -> Linear:
+        """The map with other coefficients in the place of those that it holds as a tensor; by default it holds none."""
+        del change
+        return self
 
     def absolute(self) -> Linear:
         """The map with the magnitudes of its coefficients."""
-        ...
-
-    def pull(self, rows: torch.Tensor, /) -> torch.Tensor:
-        """The transpose: (batch, rows, outputs) -> (batch, rows, inputs)."""
-        ...
+        return self.changed(torch.abs)
 
     def to(self, dtype: torch.dtype, /) -> Linear:
         """The map with coefficients of another dtype."""
-        ...
+        return self.changed(lambda coefficients: coefficients.to(dtype))
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
+class Same(Linear):
     """The identity map, or its negative where `sign` is -1."""
 
     sign: int = 1
@@ -62,21 +67,17 @@ class Same:
         """See `Linear`."""
         return x if self.sign > 0 else -x
 
+    def pull(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return self(rows)
+
     def absolute(self) -> Linear:
         """See `Linear`."""
         return Same()
 
-    def pull(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
-        return rows if self.sign > 0 else -rows
-
-    def to(self, dtype: torch.dtype) -> Linear:
-        """See `Linear`."""
-        return self
-
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Linear):
     """factor * x, elementwise; `terms` is how many units in the last place the factor itself may be off.
 
     `of` has the numbers that it was computed from, where others may round to the same factor.
@@ -90,24 +91,28 @@ class Scale:
         """See `Linear`."""
         return x * self.factor
 
-    def absolute(self) -> Linear:
-        """See `Linear`."""
-        return replace(self, factor=self.factor.abs())
-
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
-        return rows * self.factor
+        return self(rows)
 
-    def to(self, dtype: torch.dtype) -> Linear:
+    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Linear:
         """See `Linear`."""
-        return replace(self, factor=self.factor.to(dtype))
+        return replace(self, factor=change(self.factor))
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
+class _Weighted(Linear):
+    weight: torch.Tensor
+
+    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Linear:
+        """See `Linear`."""
+        return replace(self, weight=change(self.weight))
+
+
+@dataclass(frozen=True, slots=True)
+class Dense(_Weighted):
     """weight (outputs, inputs) applied to each of `blocks` consecutive parts of the input."""
 
-    weight: torch.Tensor
     blocks: int = 1
 
     @property
@@ -122,10 +127,6 @@ class Dense:
         parts = x.reshape(*x.shape[:-1], self.blocks, self.weight.shape[1])
         return functional.linear(parts, self.weight).flatten(-2)
 
-    def absolute(self) -> Linear:
-        """See `Linear`."""
-        return replace(self, weight=self.weight.abs())
-
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
         if self.blocks == 1:
@@ -133,13 +134,9 @@ class Dense:
         parts = rows.reshape(*rows.shape[:-1], self.blocks, self.weight.shape[0])
         return (parts @ self.weight).flatten(-2)
 
-    def to(self, dtype: torch.dtype) -> Linear:
-        """See `Linear`."""
-        return replace(self, weight=self.weight.to(dtype))
-
 
 @dataclass(frozen=True, slots=True)
-class Select:
+class Select(Linear):
     """Output i is input index[i], or 0 where index[i] is -1: transposes, broadcasts, padding, parts of a concat."""
 
     index: torch.Tensor
@@ -154,23 +151,15 @@ class Select:
         """See `Linear`."""
         return x[..., self.index.clamp(min=0)] * (self.index >= 0)
 
-    def absolute(self) -> Linear:
-        """See `Linear`."""
-        return self
-
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
         kept = self.index >= 0
         out = torch.zeros((*rows.shape[:-1], self.inputs), dtype=rows.dtype)
         return out.index_add_(-1, self.index[kept], rows[..., kept])
 
-    def to(self, dtype: torch.dtype) -> Linear:
-        """See `Linear`."""
-        return self
-
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(_Weighted):
     """A convolution without bias in one to three dimensions.
 
     Args:
@@ -180,7 +169,6 @@ class Convolution:
         window: stride, padding, dilation and groups, as torch takes them.
     """
 
-    weight: torch.Tensor
     shape: tuple[int, ...]
     out_shape: tuple[int, ...]
     window: dict[str, Any]
@@ -197,10 +185,6 @@ class Convolution:
         out: torch.Tensor = _CONVOLUTIONS[len(self.shape) - 2](images, self.weight, **self.window)
         return out.reshape(*x.shape[:-1], prod(self.out_shape))
 
-    def absolute(self) -> Linear:
-        """See `Linear`."""
-        return replace(self, weight=self.weight.abs())
-
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
         images = rows.reshape(-1, *self.out_shape[1:])
@@ -208,13 +192,9 @@ class Convolution:
         pulled = _ADJOINTS[len(self.shape) - 2](size, self.weight, images, **self.window)
         return pulled.reshape(*rows.shape[:-1], prod(self.shape))
 
-    def to(self, dtype: torch.dtype) -> Linear:
-        """See `Linear`."""
-        return replace(self, weight=self.weight.to(dtype))
-
 
 @dataclass(frozen=True, slots=True)
-class Adjoint:
+class Adjoint(Linear):
     """The transpose of a map, as a transposed convolution is of a convolution."""
 
     of: Linear
@@ -228,14 +208,10 @@ class Adjoint:
         """See `Linear`."""
         return self.of.pull(x)
 
-    def absolute(self) -> Linear:
-        """See `Linear`."""
-        return Adjoint(self.of.absolute())
-
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
         return self.of(rows)
 
-    def to(self, dtype: torch.dtype) -> Linear:
+    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Linear:
         """See `Linear`."""
-        return Adjoint(self.of.to(dtype))
+        return Adjoint(self.of.changed(change))

@@ -133,7 +133,7 @@ def number(value: Fraction) -> str:
 def _relus(
     outputs: Sequence[str], layer: Unstable, rows: Sequence[_Row], bits: int | None, encoding: Encoding
 ) -> Iterator[str]:
-    _, slopes, intercepts = layer.lines()
+    slopes, intercepts = layer.above
     intercepts = intercepts if bits is None else -(-intercepts).floored(bits)
     lines = zip(slopes.fractions(), intercepts.fractions(), strict=True)
     for output, row, (slope, intercept) in zip(outputs, rows, lines, strict=True):

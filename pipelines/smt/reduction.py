@@ -75,36 +75,26 @@ class Lined:
 
 
 @dataclass(frozen=True, slots=True)
-class Unstable:
-    """The unstable neurons of one layer, a = max(z, 0) where z takes both signs.
+class Unstable(Lined):
+    """The unstable neurons of one layer, a = max(z, 0) where z takes both signs; the lines below go through 0.
 
     Args:
-        forms: z, (neurons, columns before this layer's own).
-        lower: of z, (neurons,), < 0.
-        upper: of z, (neurons,), > 0.
         depth: which layer of the network, from 0.
         index: the neurons' places in that layer, (neurons,), ascending.
     """
 
-    forms: Dyadic
-    lower: Dyadic
-    upper: Dyadic
     depth: int
     index: NDArray[np.intp]
 
-    def lines(self) -> tuple[Dyadic, Dyadic, Dyadic]:
-        """Slope below (through 0), slope above and intercept above, each (neurons,): all hold on [lower, upper]."""
-        below = Dyadic.of(np.array((self.upper + self.lower).units > 0, dtype=np.float64))
-        above = self.upper.share_of(self.upper - self.lower, _SLOPE_BITS)
+    @staticmethod
+    def of(forms: Dyadic, lower: Dyadic, upper: Dyadic, depth: int, index: NDArray[np.intp]) -> Unstable:
+        """With lines of the forms that hold on [lower, upper], each (neurons,), lower < 0 < upper."""
+        below = Dyadic.of(np.array((upper + lower).units > 0, dtype=np.float64))
+        above = upper.share_of(upper - lower, _SLOPE_BITS)
         # max(z, 0) is convex: a line that is above it at both ends is above it between them.
-        intercept = (-(above * self.lower)).larger(self.upper - above * self.upper)
-        return below, above, intercept
-
-    def lined(self) -> Lined:
-        """The same with these lines."""
-        below, above, intercept = self.lines()
-        none = Dyadic.zeros(*below.shape)
-        return Lined(self.forms, self.lower, self.upper, (below, none), (above, intercept))
+        intercept = (-(above * lower)).larger(upper - above * upper)
+        through_0 = Dyadic.zeros(*below.shape)
+        return Unstable(forms, lower, upper, (below, through_0), (above, intercept), depth, index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +176,7 @@ def reduce_rows(
     layers: list[Unstable] = []
     bounds: list[Bounds] = []
     for depth, following in enumerate(network.maps[1:]):
-        low, high = ends_of(forms, [each.lined() for each in layers], widths, deadline)
+        low, high = ends_of(forms, layers, widths, deadline)
         found = Bounds(low.shortened(), high.shortened())
         kept, unstable = _relu(forms, found, depth)
         outputs = product(following.weight, kept, deadline)
@@ -196,7 +186,7 @@ def reduce_rows(
         bounds.append(found)
         forms = add_constant(outputs, following.bias).shortened()
     margins = add_constant(product(rows.weight, forms, deadline), rows.bias).shortened()
-    least = least_values(margins, [each.lined() for each in layers], widths, deadline)
+    least = least_values(margins, layers, widths, deadline)
     return Reduced(lower, free, widths, tuple(layers), margins, least, tuple(bounds))
 
 
@@ -249,7 +239,7 @@ def _relu(forms: Dyadic, bounds: Bounds, depth: int) -> tuple[Dyadic, Unstable |
     if not len(split):
         return kept, None
     lower, upper = bounds.lower[split].shortened(), bounds.upper[split].shortened()
-    return kept, Unstable(forms[split].shortened(), lower, upper, depth, split)
+    return kept, Unstable.of(forms[split].shortened(), lower, upper, depth, split)
 
 
 def least_values(

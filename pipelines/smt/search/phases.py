@@ -128,8 +128,7 @@ def defaults(reduced: Reduced, row: int, phases: Phases, chosen: Dyadic | None =
 
 
 def _defaults(layer: Unstable, phases: Phases, q: Dyadic) -> Dyadic:
-    below, above, _ = layer.lines()
-    lines = q.above_zero() * below + q.below_zero() * above
+    lines = q.above_zero() * layer.below[0] + q.below_zero() * layer.above[0]
     exact = q.at(lines.exponent) if lines.exponent > q.exponent else q.units
     return Dyadic(np.where(phases == 0, lines.units, np.where(phases > 0, exact, 0)), lines.exponent)
 
