@@ -6,7 +6,6 @@ A softmax is 1 / sum_j exp(x_j - x_i), and a LayerNorm x / sqrt(mean of x^2 + ep
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 
 import torch
@@ -17,11 +16,9 @@ from evalsuite.relaxations.twins import Reach, are_twins, mean_planes, mean_rang
 from evalsuite.relaxations.twins import apart as related
 from evalsuite.verification.graph import CONVEX, STEEPEST, Convex, Operation, Pointwise, Product
 from evalsuite.verification.rounding import EPS, TINY, magnitude, units
-from evalsuite.verification.scalar_lines import Middle
+from evalsuite.verification.scalar_lines import Middle, Plane
 
 Interval = tuple[torch.Tensor, torch.Tensor]
-# The slope of each operand, then the intercept.
-_Plane = tuple[torch.Tensor, ...]
 SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp": torch.exp,
     "exp-of-softmax": torch.exp,
@@ -35,29 +32,6 @@ _FALLING = ("reciprocal", "rsqrt")
 _SLACK = 32 * EPS
 # How much smaller than written a share may be: exp(-STEEPEST) and more.
 _CAPPED = 1e-55
-
-
-@dataclass(frozen=True, slots=True)
-class Joint:
-    """As `Middle`, of several operands: slope and spread of each, (batch, units) float64."""
-
-    slopes: tuple[torch.Tensor, ...]
-    spreads: tuple[torch.Tensor, ...]
-    constant: torch.Tensor
-    loss: torch.Tensor
-
-    @staticmethod
-    def between(lower: _Plane, upper: _Plane, sizes: tuple[torch.Tensor, ...], terms: int) -> Joint:
-        """Of planes below and above, for operands of magnitudes up to `sizes`.
-
-        Carried back, a coefficient of an operand is a sum of at most so many `terms`.
-        """
-        rounded = lower[-1].abs() + upper[-1].abs()
-        for one, other, size in zip(lower, upper, sizes, strict=False):
-            rounded = rounded + (one.abs() + other.abs()) * size
-        *slopes, rest = (((one + other) / 2, (other - one) / 2) for one, other in zip(lower, upper, strict=True))
-        middles, spreads = zip(*slopes, strict=True)
-        return Joint(middles, spreads, rest[0], rest[1] + units(terms) * rounded + TINY)
 
 
 def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[Interval, Middle]:
@@ -94,7 +68,7 @@ def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[In
     return interval, Middle.between((tangent, below), (chord, over), size)
 
 
-def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Interval, Joint]:
+def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Interval, Middle]:
     """The interval of the products for operands within their ends, and planes. Raises Unsupported: beyond 1e100."""
     xs, ys = tuple(map(operation.left, first)), tuple(map(operation.right, second))
     try:
@@ -104,8 +78,8 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
     corners = torch.stack([x * y for x in xs for y in ys])
     low, high = corners.amin(0), corners.amax(0)
     low, high = low - 4 * EPS * low.abs() - TINY, high + 4 * EPS * high.abs() + TINY
-    lower: _Plane = planes.lower_x, planes.lower_y, planes.lower_intercept
-    upper: _Plane = planes.upper_x, planes.upper_y, planes.upper_intercept
+    lower: Plane = planes.lower_x, planes.lower_y, planes.lower_intercept
+    upper: Plane = planes.upper_x, planes.upper_y, planes.upper_intercept
     if operation.most < inf:
         most = operation.most * (1 + 4 * EPS)
         low, high = low.clamp(-most, most), high.clamp(-most, most)
@@ -113,12 +87,11 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
         middles = [(ends[0] + ends[1]) / 2 for ends in (xs, ys)]
         gap = sum(((b - a) * at for a, b, at in zip(lower, upper, middles, strict=False)), upper[2] - lower[2])
         lower, upper = _flat(gap > high - low, lower, low), _flat(gap > high - low, upper, high)
-    # Over all the products that take an operand.
-    terms = 8 + low.shape[-1] + operation.left.terms + operation.right.terms
-    return (low, high), Joint.between(lower, upper, (magnitude(*xs), magnitude(*ys)), terms)
+    more = operation.left.terms + operation.right.terms  # over all the products that take an operand
+    return (low, high), Middle.between(lower, upper, magnitude(*xs), magnitude(*ys), more=more)
 
 
-def _flat(where: torch.Tensor, plane: _Plane, end: torch.Tensor) -> _Plane:
+def _flat(where: torch.Tensor, plane: Plane, end: torch.Tensor) -> Plane:
     """The plane, or the constant `end`."""
     x, y, rest = plane
     return x.masked_fill(where, 0.0), y.masked_fill(where, 0.0), torch.where(where, end, rest)
@@ -133,7 +106,7 @@ def are_related(first: Operation, second: Operation) -> bool:
 
 def difference(
     first: Operation, second: Operation, x: Interval, y: Interval, apart: Interval
-) -> tuple[Interval, Joint]:
+) -> tuple[Interval, Middle]:
     """The interval of first(x) - second(y), which are related, and planes in x - y, x and y.
 
     The operands are within their ends, and x - y within `apart`.
@@ -147,8 +120,7 @@ def difference(
     lower, upper = ((*form[:3], form.constant + side * spare) for form, side in zip(planes, (-1, 1), strict=True))
     # Beside the numbers of which the interval is made, those that it is added to and taken from.
     slack = units(8) * magnitude(*interval) + TINY + spare
-    sizes = magnitude(*apart), magnitude(*x), magnitude(*y)
-    lines = Joint.between(lower, upper, sizes, 8 + x[0].shape[-1])
+    lines = Middle.between(lower, upper, magnitude(*apart), magnitude(*x), magnitude(*y))
     return (interval[0] - slack, interval[1] + slack), lines
 
 

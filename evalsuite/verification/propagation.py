@@ -16,7 +16,7 @@ import torch
 from evalsuite.contract import Unsupported
 from evalsuite.verification.graph import Affine, Convex, Difference, Graph, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.linear import Linear, Same, Scale
-from evalsuite.verification.nonlinear import Joint, bilinear, convex, difference
+from evalsuite.verification.nonlinear import bilinear, convex, difference
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
 from evalsuite.verification.scalar_lines import (
     Chosen,
@@ -92,7 +92,7 @@ class Propagation:
         self._graph, self._check = graph, check
         self.intervals: list[Interval] = [(lower, upper)]
         self._losses: list[torch.Tensor | None] = [None]
-        self._lines: list[Middle | Chosen | Joint | None] = [None]
+        self._lines: list[Middle | Chosen | None] = [None]
         # Of each difference, where its planes lie nearer to each other than the lines of both activations.
         self._nearer: dict[int, torch.Tensor] = {}
         sharpened = {0}
@@ -120,7 +120,7 @@ class Propagation:
     def _enter(self, node: Node) -> None:
         """Append what is known of a node's output by intervals."""
         operation, loss = node.operation, None
-        lines: Middle | Chosen | Joint | None = None
+        lines: Middle | Chosen | None = None
         if isinstance(operation, Affine):
             found, loss = self._through(operation)
         elif isinstance(operation, Product):
@@ -153,7 +153,7 @@ class Propagation:
     def _mapped(self, value: int, map_: Linear) -> Interval:
         return map_(self.intervals[value][0]), map_(self.intervals[value][1])
 
-    def _apart(self, at: int, operation: Difference) -> tuple[Interval, Joint]:
+    def _apart(self, at: int, operation: Difference) -> tuple[Interval, Middle]:
         one, other = self._operands(operation)
         x, y = self._mapped(one, operation.left), self._mapped(other, operation.right)
         apart = self.intervals[operation.apart] = _met(self.intervals[operation.apart], _minus(x, y))
@@ -164,7 +164,7 @@ class Propagation:
         for (value, map_, (low, high)), sign, spread in zip(sides, (1, -1), lines.spreads[1:], strict=True):
             own = self._lines[value]
             assert isinstance(own, Middle)
-            alone = alone + map_(own.spread) * (low + high) / 2 + map_(own.loss)
+            alone = alone + map_(own.spreads[0]) * (low + high) / 2 + map_(own.loss)
             joint = joint + (spread + sign * lines.spreads[0]) * (low + high) / 2
         self._nearer[at] = joint < alone
         apart_values = (
@@ -315,7 +315,7 @@ class Propagation:
                 pulled = self._back_product(at, operation, asked)[0]
                 pulled = [(source, each.abs()) for source, each in pulled]
             elif isinstance(lines, Middle):
-                steepest = lines.slope.abs() + lines.spread.abs()
+                steepest = lines.slopes[0].abs() + lines.spreads[0].abs()
                 pulled = [(operation.source, asked * steepest[:, None])]
             else:
                 pulled = self._back_activation(at, operation, asked)[0]
@@ -348,11 +348,11 @@ class Propagation:
         self, at: int, asked: torch.Tensor, *operands: tuple[int, Linear]
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
         lines, size = self._lines[at], asked.abs()
-        assert isinstance(lines, Joint)
+        assert isinstance(lines, Middle)
         pulled = [
             (value, map_.pull(torch.addcmul(asked * slope[:, None], size, spread[:, None], value=-1)))
             for (value, map_), slope, spread in zip(operands, lines.slopes, lines.spreads, strict=True)
-            if bool(slope.any() | spread.any())
+            if len(operands) == 1 or bool(slope.any() | spread.any())
         ]
         return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
 
@@ -383,9 +383,7 @@ class Propagation:
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
         lines = self._lines[at]
         if isinstance(lines, Middle):
-            size = asked.abs()
-            pulled = torch.addcmul(asked * lines.slope[:, None], size, lines.spread[:, None], value=-1)
-            return [(operation.source, pulled)], _dot(asked, lines.constant) - _dot(size, lines.loss)
+            return self._back_planes(at, asked, (operation.source, Same()))
         assert isinstance(lines, Chosen)
         up, down = asked.clamp(min=0), asked.clamp(max=0)
         inputs = self.intervals[operation.source][0].shape[1]

@@ -18,32 +18,36 @@ from evalsuite.verification.rounding import EPS, TINY, magnitude, units
 _CHORD_SLACK = 32 * EPS
 # Of a whole number's width: what float32 loses of numbers up to 255, and of the sums that they are made of.
 _NEAR_TIE = 1e-4
+Plane = tuple[torch.Tensor, ...]
+"""The slope of each operand, then the intercept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Middle:
-    """For a coefficient p of an output: p slope - |p| spread is the coefficient of its input, p constant - |p| loss
-    what is added, and the sum is a lower bound of p times the output. Each (batch, units) float64.
+    """For a coefficient p of an output: p slope - |p| spread is the coefficient of each of its operands, p constant -
+    |p| loss what is added, and the sum is a lower bound of p times the output. Each (batch, units) float64.
     """
 
-    slope: torch.Tensor
-    spread: torch.Tensor
+    slopes: tuple[torch.Tensor, ...]
+    spreads: tuple[torch.Tensor, ...]
     constant: torch.Tensor
     loss: torch.Tensor
 
     @staticmethod
-    def between(
-        below: tuple[torch.Tensor, torch.Tensor], above: tuple[torch.Tensor, torch.Tensor], size: torch.Tensor
-    ) -> Middle:
-        """Of a line below and one above, each (slope, intercept), for inputs of magnitudes up to `size`."""
-        (low, low_at), (high, high_at) = below, above
+    def between(lower: Plane, upper: Plane, *sizes: torch.Tensor, more: int = 0) -> Middle:
+        """Of planes below and above, which for one operand are lines, for operands of magnitudes up to `sizes`.
+
+        Carried back, a coefficient of an operand is a sum of so many `more` products than there are units.
+        """
+        (*lows, low_at), (*highs, high_at) = lower, upper
+        steep = [(low.abs() + high.abs()) * size for low, high, size in zip(lows, highs, sizes, strict=True)]
         # Backward, as many products with the constant and with the loss are summed as there are units.
-        rounded = (low.abs() + high.abs()) * size + low_at.abs() + high_at.abs()
+        rounded = sum(steep[1:], steep[0]) + low_at.abs() + high_at.abs()
         return Middle(
-            (low + high) / 2,
-            (high - low) / 2,
+            tuple((low + high) / 2 for low, high in zip(lows, highs, strict=True)),
+            tuple((high - low) / 2 for low, high in zip(lows, highs, strict=True)),
             (low_at + high_at) / 2,
-            (high_at - low_at) / 2 + units(8 + low.shape[-1]) * rounded + TINY,
+            (high_at - low_at) / 2 + units(8 + low_at.shape[-1] + more) * rounded + TINY,
         )
 
 

@@ -155,11 +155,11 @@ def scaled(x: Zonotope, factor: torch.Tensor, terms: int = 2) -> Zonotope:
 
 def between(x: Zonotope, lines: Middle, low: torch.Tensor, high: torch.Tensor) -> Zonotope:
     """What lies between two lines over [low, high], each (1, entries): two lines of one slope around them."""
-    shape = x.center.shape
-    widest = torch.maximum(lines.spread * low, lines.spread * high)
-    size = lines.slope.abs() * x.size.flatten() + lines.constant.abs() + lines.loss + widest.abs()
+    (steep,), (spread,), shape = lines.slopes, lines.spreads, x.center.shape
+    widest = torch.maximum(spread * low, spread * high)
+    size = steep.abs() * x.size.flatten() + lines.constant.abs() + lines.loss + widest.abs()
     slope, constant, apart = (
-        each.reshape(shape) for each in (lines.slope, lines.constant, lines.loss + widest + units(8) * size + TINY)
+        each.reshape(shape) for each in (steep, lines.constant, lines.loss + widest + units(8) * size + TINY)
     )
     return Zonotope(slope * x.center + constant, slope * x.generators, slope.abs() * x.radius + apart)
 
