@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evalsuite import Property, Unsupported
+from pipelines.smt import EncodingName
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.encoding import Encoding, between, declared, defined, linear, relu
+from pipelines.smt.encoding import between, declared, defined, linear, relu
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.reduction import Bounds
 from pipelines.smt.solvers import Limits, Reply, ask_z3
@@ -17,7 +18,7 @@ def ask_plainly(
     property_: Property,
     *,
     limits: Limits | None = None,
-    encoding: Encoding = Encoding.OR,
+    encoding: EncodingName = "or",
     bounds: Sequence[Bounds] = (),
 ) -> Reply:
     """Whether any margin can be <= 0 in the box, exactly; where sat, its values are the whole input.
@@ -32,12 +33,14 @@ def ask_plainly(
     return ask_z3(plain_question(exact, property_, encoding, bounds), names, limits or Limits())
 
 
-def plain_question(exact: ExactNetwork, property_: Property, encoding: Encoding, bounds: Sequence[Bounds] = ()) -> str:
+def plain_question(
+    exact: ExactNetwork, property_: Property, encoding: EncodingName, bounds: Sequence[Bounds] = ()
+) -> str:
     """SMT-LIB declarations and assertions, satisfiable if the property is violated by a real input."""
     if property_.center is not None:
         raise Unsupported("the plain question is of boxes, and this property is an L2 ball")
-    if encoding.triangle:
-        raise ValueError(f"the plain question has no bounds, so no triangle: {encoding.value!r}")
+    if encoding.endswith("-triangle"):
+        raise ValueError(f"the plain question has no bounds, so no triangle: {encoding!r}")
     lower = Dyadic.of(property_.lower.numpy().ravel()).fractions()
     upper = Dyadic.of(property_.upper.numpy().ravel()).fractions()
     columns = [f"x{index}" for index in range(len(lower))]

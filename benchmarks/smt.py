@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import get_args
 
 import torch
 
@@ -22,9 +23,10 @@ from evalsuite import Network, Property, Verdict, falsify
 from evalsuite.plugins import load
 from evalsuite.run.making import make_network
 from evalsuite.variants import standing
+from pipelines.smt import EncodingName
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Z3
-from pipelines.smt.encoding import BEST, Encoding
+from pipelines.smt.encoding import BEST
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.methods import Limits as QueryLimits
 from pipelines.smt.reading import read
@@ -92,7 +94,7 @@ def queries(samples: int = 8, asked: Sequence[Asked] = QUERIES, variant: str = "
                 yield Query(f"{name} {options.get('hidden', '')} {eps}", network, exact, judge, property_)
 
 
-def by_z3(query: Query, limit: float, encoding: Encoding = BEST) -> tuple[Verdict, bool]:
+def by_z3(query: Query, limit: float, encoding: EncodingName = BEST) -> tuple[Verdict, bool]:
     """Falsifier, reduction, then Z3."""
     decider = Z3(query.exact, query.judge, QueryLimits(limit, time.monotonic() + limit), encoding)
     (suspect,) = falsify(query.network.module, [query.property_], seed=0)
@@ -122,7 +124,7 @@ def by_search(query: Query, limit: float) -> tuple[Verdict, bool]:
 CONTENDERS: dict[str, Contender] = {
     "search": by_search,
     "z3": by_z3,
-    **{f"z3:{each.value}": partial(by_z3, encoding=each) for each in Encoding},
+    **{f"z3:{each}": partial(by_z3, encoding=each) for each in get_args(EncodingName)},
     "bounded": partial(by_z3_plainly, bounded=True),
     "plain": by_z3_plainly,
 }

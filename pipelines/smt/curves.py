@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +15,7 @@ from pipelines.smt.dyadic import Floats
 _INTERCEPT_STEP = 2.0**-60
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(NamedTuple):
     """below_slope z + below_start <= f(z) <= above_slope z + above_start for every real z of the intervals, exactly."""
 
     below_slope: Floats

@@ -10,8 +10,9 @@ from functools import partial
 import torch
 
 from evalsuite import Property, Unsupported, Verdict
+from pipelines.smt import EncodingName
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.encoding import BEST, Encoding, ask
+from pipelines.smt.encoding import BEST, ask
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.methods import CRASHED, JOB_ENDS, Limits, Method, Settled
 from pipelines.smt.reduction import OutOfTimeError, Reduced, reduce_network
@@ -35,7 +36,7 @@ class Z3(Method):
     name = "z3"
 
     def __init__(
-        self, exact: ExactNetwork, judge: Judge, limits: Limits, encoding: Encoding = BEST, memory: int = 2048
+        self, exact: ExactNetwork, judge: Judge, limits: Limits, encoding: EncodingName = BEST, memory: int = 2048
     ) -> None:
         self.exact, self.judge, self.limits, self.encoding, self.memory = exact, judge, limits, encoding, memory
 
@@ -88,7 +89,7 @@ class Questions:
     def __init__(
         self, reduced: Reduced, cases: Sequence[Sequence[int]],
         near: Callable[[Sequence[Fraction]], torch.Tensor | None], violated: Callable[[Sequence[Fraction]], bool],
-        limits: Limits, encoding: Encoding = BEST, memory: int = 2048,
+        limits: Limits, encoding: EncodingName = BEST, memory: int = 2048,
     ) -> None:  # fmt: skip
         self._reduced, self._cases, self._near, self._violated = reduced, cases, near, violated
         self._limits, self._encoding, self._memory = limits, encoding, memory

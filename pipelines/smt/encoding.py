@@ -7,36 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 
+from pipelines.smt import EncodingName
 from pipelines.smt.dyadic import Dyadic, end_to_end
 from pipelines.smt.reduction import Reduced, Unstable
 from pipelines.smt.solvers import Limits, Reply, ask_z3
 
-
-class Encoding(str, Enum):
-    """How a = max(z, 0) is said. With "triangle", the line through (lower, 0) and (upper, upper) bounds a from above.
-
-    The line is implied by the rest; it lets the simplex refute before it splits, and makes each of its steps longer.
-    """
-
-    OR = "or"  # a >= 0, a >= z, and a <= 0 or a <= z
-    OR_TRIANGLE = "or-triangle"
-    PHASE = "phase"  # the same with a Boolean that says which
-    PHASE_TRIANGLE = "phase-triangle"
-    IF = "if"  # a = ite(z > 0, z, 0)
-    IF_TRIANGLE = "if-triangle"
-
-    @property
-    def triangle(self) -> bool:
-        """Whether the encoding has the line that bounds a from above."""
-        return self.value.endswith("-triangle")
-
-
 # Of ten hard questions of digits networks, 4 to 10 unstable neurons, seconds in all with rounded / exact coefficients
 # (8 s at most each): or 17 / 43, or-triangle 22 / 51, phase 10 / 44, phase-triangle 22 / 57; if is slower throughout.
-BEST = Encoding.PHASE
+BEST: EncodingName = "phase"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +29,7 @@ class _Row:
 
 
 def ask(
-    reduced: Reduced, rows: Sequence[int], limits: Limits, *, bits: int | None = None, encoding: Encoding = BEST
+    reduced: Reduced, rows: Sequence[int], limits: Limits, *, bits: int | None = None, encoding: EncodingName = BEST
 ) -> Reply:
     """Whether the margins `rows` can all be <= 0: exactly, or, with `bits`, for coefficients rounded to so many places.
 
@@ -60,7 +40,7 @@ def ask(
     return ask_z3(question(reduced, rows, bits=bits, encoding=encoding), names, limits)
 
 
-def question(reduced: Reduced, rows: Sequence[int], *, bits: int | None = None, encoding: Encoding = BEST) -> str:
+def question(reduced: Reduced, rows: Sequence[int], *, bits: int | None = None, encoding: EncodingName = BEST) -> str:
     """SMT-LIB declarations and assertions, satisfiable if the margins `rows` can all be <= 0: see `ask`."""
     lines = []
     columns, most = [], reduced.widths
@@ -77,23 +57,25 @@ def question(reduced: Reduced, rows: Sequence[int], *, bits: int | None = None, 
     return "\n".join(lines)
 
 
-def relu(output: str, before: str, after: str, encoding: Encoding) -> Iterator[str]:
+def relu(output: str, before: str, after: str, encoding: EncodingName) -> Iterator[str]:
     """output = max(z, 0) where before <= z <= after, without the triangle's line.
 
     Args:
         output: a variable's name, declared here.
         before: a term.
         after: a term, the same one where z is known exactly.
-        encoding: see `Encoding`.
+        encoding: "or" says that output >= 0 and >= z, and that it is <= 0 or <= z; "phase" the same with a Boolean
+            that says which; "if" that it is ite(z > 0, z, 0).
     """
+    kind = encoding.partition("-")[0]
     yield declared(output)
-    if encoding in (Encoding.IF, Encoding.IF_TRIANGLE) and before == after:
+    if kind == "if" and before == after:
         yield f"(assert (= {output} (ite (> {before} 0.0) {before} 0.0)))"
         return
     yield f"(assert (>= {output} 0.0))(assert (>= {output} {before}))"
-    if encoding in (Encoding.IF, Encoding.IF_TRIANGLE):
+    if kind == "if":
         yield f"(assert (<= {output} (ite (> {after} 0.0) {after} 0.0)))"
-    elif encoding in (Encoding.PHASE, Encoding.PHASE_TRIANGLE):
+    elif kind == "phase":
         yield f"(declare-const {output}_on Bool)(assert (=> {output}_on (<= {output} {after})))"
         yield f"(assert (=> (not {output}_on) (<= {output} 0.0)))"
     else:
@@ -131,8 +113,10 @@ def number(value: Fraction) -> str:
 
 
 def _relus(
-    outputs: Sequence[str], layer: Unstable, rows: Sequence[_Row], bits: int | None, encoding: Encoding
+    outputs: Sequence[str], layer: Unstable, rows: Sequence[_Row], bits: int | None, encoding: EncodingName
 ) -> Iterator[str]:
+    # The line through (lower, 0) and (upper, upper) is implied by the rest. It lets the simplex refute before it splits
+    # and makes each of its steps longer.
     slopes, intercepts = layer.above
     intercepts = intercepts if bits is None else -(-intercepts).floored(bits)
     lines = zip(slopes.fractions(), intercepts.fractions(), strict=True)
@@ -140,7 +124,7 @@ def _relus(
         yield defined(row.name, row.form)
         above = f"(+ {row.name} {number(row.slack)})" if row.slack else row.name
         yield from relu(output, row.name, above, encoding)
-        if encoding.triangle:
+        if encoding.endswith("-triangle"):
             yield f"(assert (<= {output} (+ (* {number(slope)} {above}) {number(intercept)})))"
 
 

@@ -180,9 +180,8 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
         return Search(exact, judge, limits, options.method)
     if options.method == "z3":
         from pipelines.smt.deciding import Z3
-        from pipelines.smt.encoding import Encoding
 
-        return Z3(exact, judge, limits, Encoding(options.encoding))
+        return Z3(exact, judge, limits, options.encoding)
     from pipelines.smt.marabou import Marabou, Portfolio
 
     if options.method == "marabou":

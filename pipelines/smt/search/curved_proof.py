@@ -81,8 +81,7 @@ class _Writing:
 
     def slopes(self, part: Intervals, neurons: Iterable[int]) -> list[list[int]]:
         """Of the lines below and above each neuron."""
-        below, above = part.lines.below_slope, part.lines.above_slope
-        return [[_units(float(each[i]), _PLACES) for each in (below, above)] for i in neurons]
+        return [[_units(float(each[i]), _PLACES) for each in (part.below_slope, part.above_slope)] for i in neurons]
 
     def split(self, values: list[Any]) -> list[list[Any]]:
         """Values of all neurons, by layer."""

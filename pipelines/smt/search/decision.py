@@ -22,9 +22,9 @@ from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.reduction import OutOfTimeError, bound_rows, label_margins, reduce_rows
 from pipelines.smt.search.attack import Descent
-from pipelines.smt.search.exploring import Finding, Limits
+from pipelines.smt.search.exploring import Exploration, Finding, Limits
 from pipelines.smt.search.intervals import IntervalSpace
-from pipelines.smt.search.margin import IntervalSearch, PhaseSearch
+from pipelines.smt.search.margin import PhaseSearch
 from pipelines.smt.search.phases import PhaseSpace
 from pipelines.smt.search.space import Node, Suspects
 
@@ -192,9 +192,9 @@ def _search(
     free = np.flatnonzero(np.array((asked.upper - asked.lower).units != 0, dtype=bool))
     descent = Descent(asked.network, (asked.lower.floats(), asked.upper.floats()), free, asked.rows)
 
-    def search(row: int) -> PhaseSearch | IntervalSearch:
+    def search(row: int) -> Exploration[Any]:
         if isinstance(space, IntervalSpace):
-            return IntervalSearch(space, trees[row], row, descent, suspects)
+            return Exploration(space, trees[row], row, descent, suspects)
         return PhaseSearch(space, trees[row], row, descent, suspects, partial(_margin, asked, row))
 
     order = sorted((row for row, tree in enumerate(trees) if not tree.closed), key=lambda row: trees[row].proven)

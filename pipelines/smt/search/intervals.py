@@ -8,13 +8,12 @@ for q > 0, or q (line above f) - p z for q < 0. The lines hold for every real z:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
-from pipelines.smt.curves import Curve, Lines
+from pipelines.smt.curves import Curve
 from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
 from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.reduction import Lined, add_constant, ends_of, entered, least_values
@@ -27,19 +26,20 @@ _NARROW = 1e-9
 _EDGE = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
-    """Of all neurons, first layer first, with the lines on them; each (neurons,)."""
+class Intervals(NamedTuple):
+    """Of all neurons, first layer first: the ends of their inputs, and the lines on these; each (neurons,)."""
 
     lower: Floats
     upper: Floats
-    lines: Lines
+    below_slope: Floats
+    below_start: Floats
+    above_slope: Floats
+    above_start: Floats
 
-
-def _lined(forms: Dyadic, lower: Floats, upper: Floats, lines: Lines) -> Lined:
-    below = Dyadic.of(lines.below_slope), Dyadic.of(lines.below_start)
-    above = Dyadic.of(lines.above_slope), Dyadic.of(lines.above_start)
-    return Lined(forms, Dyadic.of(lower), Dyadic.of(upper), below, above)
+    def lined(self, forms: Dyadic, own: slice) -> Lined:
+        """In exact numbers, of one layer's neurons, whose inputs are `forms`."""
+        lower, upper, *lines = (Dyadic.of(each[own]) for each in self)
+        return Lined(forms, lower, upper, (lines[0], lines[1]), (lines[2], lines[3]))
 
 
 class IntervalSpace(Space[Intervals]):
@@ -63,32 +63,31 @@ class IntervalSpace(Space[Intervals]):
         self._curves: list[Curve] = []
         _, widths, forms = entered(network.maps[0], lower, upper)
         layers: list[Lined] = []
-        parts: list[tuple[Floats, Floats, Lines]] = []
+        parts = [Intervals(*[np.zeros(0)] * 6)]
         for curve, following in zip(network.curves, network.maps[1:], strict=True):
             low, high = (each.floats() for each in ends_of(forms, layers, widths, deadline))
             ends = np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
-            lines = curve.lines(*ends)
-            parts.append((*ends, lines))
-            layers.append(_lined(forms, *ends, lines))
+            parts.append(Intervals(*ends, *curve.lines(*ends)))
+            layers.append(parts[-1].lined(forms, slice(None)))
             self._curves += [curve] * forms.shape[0]
             blank = Dyadic.zeros(following.weight.shape[0], forms.shape[1])
             forms = add_constant(side_by_side([blank, following.weight]), following.bias)
         margins = add_constant(rows.weight @ forms, rows.bias).shortened()
         least = least_values(margins, layers, widths, deadline).fractions()
-        super().__init__(_joined(parts), least, widths, [each.forms for each in layers], margins)
+        root = Intervals(*map(np.concatenate, zip(*parts, strict=True)))
+        super().__init__(root, least, widths, [each.forms for each in layers], margins)
 
     def walls(self, part: Intervals) -> Walls:
         """See `Space`."""
-        endless, lines = np.full(len(part.lower), np.inf), part.lines
-        ends = lines.below_slope, lines.below_start, lines.above_slope, lines.above_start
-        return Walls(part.lower, part.upper, -endless, endless, *ends)
+        endless = np.full(len(part.lower), np.inf)
+        return Walls(part.lower, part.upper, -endless, endless, *part[2:])
 
     def certify(self, part: Intervals, chosen: Dyadic | None) -> Fraction:
         """See `Space`."""
         layers, start = [], 0
         for forms in self.forms:
             own = slice(start, start + forms.shape[0])
-            layers.append(_lined(forms, part.lower[own], part.upper[own], _cut(part.lines, own)))
+            layers.append(part.lined(forms, own))
             start = own.stop
         return least_values(self.margins[[self.row]], layers, self.widths, chosen=chosen).fractions()[0]
 
@@ -108,9 +107,12 @@ class IntervalSpace(Space[Intervals]):
         edge = _EDGE * (high - low)
         middle = float(np.clip(found.inputs[neuron], low + edge, high - edge))
         ends = np.array([low, middle]), np.array([middle, high])
-        lines = self._curves[neuron].lines(*ends)
-        first, second = (_with(part, neuron, ends[0][i], ends[1][i], _cut(lines, slice(i, i + 1))) for i in (0, 1))
-        return first, second
+        both = Intervals(*ends, *self._curves[neuron].lines(*ends))
+        halves = Intervals(*(each.copy() for each in part)), Intervals(*(each.copy() for each in part))
+        for i, half in enumerate(halves):
+            for each, new in zip(half, both, strict=True):
+                each[neuron] = new[i]
+        return halves
 
     def _values(self, inputs: Floats) -> Floats:
         """The activations f(z) of all neurons, first layer first, for their inputs z (neurons,)."""
@@ -120,27 +122,3 @@ class IntervalSpace(Space[Intervals]):
             parts.append(self._curves[start].value(inputs[start:stop]))
             start = stop
         return np.concatenate(parts)
-
-
-def _cut(lines: Lines, own: slice) -> Lines:
-    return Lines(lines.below_slope[own], lines.below_start[own], lines.above_slope[own], lines.above_start[own])
-
-
-def _joined(parts: Sequence[tuple[Floats, Floats, Lines]]) -> Intervals:
-    def all_of(name: str) -> Floats:
-        return np.concatenate([np.zeros(0), *(getattr(lines, name) for *_, lines in parts)])
-
-    lines = Lines(*(all_of(name) for name in ("below_slope", "below_start", "above_slope", "above_start")))
-    lower, upper = (np.concatenate([np.zeros(0), *(each[i] for each in parts)]) for i in (0, 1))
-    return Intervals(lower, upper, lines)
-
-
-def _with(part: Intervals, neuron: int, low: float, high: float, lines: Lines) -> Intervals:
-    def changed(old: Floats, new: float) -> Floats:
-        copied = old.copy()
-        copied[neuron] = new
-        return copied
-
-    fields = "below_slope", "below_start", "above_slope", "above_start"
-    replaced = Lines(*(changed(getattr(part.lines, name), getattr(lines, name)[0]) for name in fields))
-    return Intervals(changed(part.lower, low), changed(part.upper, high), replaced)

@@ -1,4 +1,4 @@
-"""The search over one margin: of a ReLU network complete, also where floats cannot tell; and of curved activations."""
+"""The search over one margin of a ReLU network: complete, also where floats cannot tell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fractions import Fraction
 from pipelines.smt.search.ascent import Ascent
 from pipelines.smt.search.attack import Descent
 from pipelines.smt.search.exploring import Exploration, Finding, Limits
-from pipelines.smt.search.intervals import Intervals
 from pipelines.smt.search.phases import Phases, PhaseSpace, certify
 from pipelines.smt.search.space import Node, Suspects
 from pipelines.smt.search.vertex import Vertex, solve_vertex
@@ -19,16 +18,6 @@ _HIGH_PRICE = 2.0**12
 # Beyond so many open neurons they cost too much, and only so many of them are solved.
 _DEAR, _PROGRAMS = 64, 64
 _VERTEX_BITS = (24, 48, 96, 192, 384)
-
-
-class IntervalSearch(Exploration[Intervals]):
-    """One margin of a network with curved activations."""
-
-    steps = 20, 2
-
-    def settle(self, node: Node[Intervals], limits: Limits) -> Finding | None:
-        """The relaxation is as tight as floats let it be, and its optimum no counterexample: too close to tell."""
-        return Finding.NUMERICAL
 
 
 class PhaseSearch(Exploration[Phases]):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import highspy
 import numpy as np
@@ -42,8 +43,7 @@ class Optimum:
     duals: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Walls:
+class Walls(NamedTuple):
     """Bounds and lines of neurons, each (neurons,): z in [lower, upper], a in [least, most], and
     below_slope z + below_start <= a <= above_slope z + above_start.
     """
@@ -57,16 +57,10 @@ class Walls:
     above_slope: Floats
     above_start: Floats
 
-    def fields(self) -> tuple[Floats, ...]:
-        """All of them, in this order."""
-        lines = self.below_slope, self.below_start, self.above_slope, self.above_start
-        return (self.lower, self.upper, self.least, self.most, *lines)
-
     def over(self, spans: Floats) -> Walls:
         """The same in other units of z and a, (neurons,)."""
-        lower, upper, least, most, below_slope, below_start, above_slope, above_start = self.fields()
-        ends = lower / spans, upper / spans, least / spans, most / spans
-        return Walls(*ends, below_slope, below_start / spans, above_slope, above_start / spans)
+        parts = zip(self._fields, self, strict=True)
+        return Walls(*(each if name.endswith("slope") else each / spans for name, each in parts))
 
 
 class Program:
@@ -159,7 +153,7 @@ class Program:
 
     def _move(self, walls: Walls) -> None:
         """Change what differs from the program before."""
-        pairs = zip(walls.fields(), self._walls.fields(), strict=True)
+        pairs = zip(walls, self._walls, strict=True)
         changed = np.flatnonzero(np.any([new != old for new, old in pairs], axis=0))
         free, count, model = self._free, self._neurons, self._model
         before, self._walls, walls = self._walls, walls, walls.over(self._spans)
