@@ -30,6 +30,8 @@ from evalsuite import Answer, Unsupported, Verification, read_vnnlib, verify
 from evalsuite.cli import app
 from evalsuite.verification.bisection import _effect
 from evalsuite.verification.instances import Instance, _kill, _outcome, read_instances
+from tests.evalsuite.files_of_mlps import network as network_of
+from tests.evalsuite.files_of_mlps import property_of
 
 INSTANCES = Path(__file__).parents[3] / "shared" / "vnncomp"
 needs_instances = pytest.mark.skipif(
@@ -39,33 +41,7 @@ Layer = tuple[list[list[float]], list[float]]
 
 
 def network(path: Path, *layers: Layer, activation: str = "Relu") -> Path:
-    """An MLP: weight (outputs, inputs) and bias of each layer, the activation between each two."""
-    nodes, constants, value = [], [], "x"
-    for number, (weight, bias) in enumerate(layers):
-        for kind, array in (("w", weight), ("b", bias)):
-            constants.append(numpy_helper.from_array(np.array(array, dtype=np.float32), f"{kind}{number}"))
-        if number:
-            nodes.append(helper.make_node(activation, [value], [f"a{number}"]))
-            value = f"a{number}"
-        output = "y" if number == len(layers) - 1 else f"h{number}"
-        nodes.append(helper.make_node("Gemm", [value, f"w{number}", f"b{number}"], [output], transB=1))
-        value = output
-    ends = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, len(layers[0][0][0])]),
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, len(layers[-1][0])]),
-    ]
-    graph = helper.make_graph(nodes, "mlp", ends[:1], ends[1:], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8), path)
-    return path
-
-
-def property_of(path: Path, box: list[tuple[str, str]], outputs: int, formula: str) -> Path:
-    lines = [f"(declare-const X_{i} Real)" for i in range(len(box))]
-    lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]
-    for i, (lower, upper) in enumerate(box):
-        lines += [f"(assert (>= X_{i} {lower}))", f"(assert (<= X_{i} {upper}))"]
-    path.write_text("\n".join([*lines, f"(assert {formula})" if formula else "", ""]))
-    return path
+    return network_of(path, layers, activation)
 
 
 HINGE: tuple[Layer, ...] = (([[1.0]], [0.0]), ([[1.0]], [0.0]))  # y = relu(x)

@@ -27,62 +27,13 @@ from evalsuite.verification.difference import side_by_side
 from evalsuite.verification.graph import Difference, Graph
 from evalsuite.verification.onnx_reader import read_onnx
 from evalsuite.verification.propagation import Propagation
+from tests.evalsuite.files_of_mlps import Layers, network, property_of
 
-Layers = list[tuple[Any, Any]]
 Array = np.ndarray[Any, Any]
 POINTS = 20_000
 # relu(x), and 1.25 relu(x): 0.25 apart at x = 1
 HINGE: Layers = [([[1.0]], [0.0]), ([[1.0]], [0.0])]
 STEEPER: Layers = [([[1.0]], [0.0]), ([[1.25]], [0.0])]
-
-
-def network(path: Path, layers: Layers, activation: str = "Relu", scale: float | None = None) -> Path:
-    """An MLP: weight (outputs, inputs) and bias of each layer. With a scale, all is quantized to 8 bits."""
-    nodes, constants, value = list[onnx.NodeProto](), list[onnx.TensorProto](), "x"
-
-    def held(name: str, array: Any, kind: type = np.float32) -> str:
-        constants.append(numpy_helper.from_array(np.array(array, dtype=kind), name))
-        return name
-
-    def dequantized(name: str, array: Any, step: float, kind: type) -> str:
-        made = np.round(np.array(array) / np.float32(step))
-        names = held(f"{name}q", made, kind), held(f"{name}s", step), held(f"{name}z", 0, kind)
-        nodes.append(helper.make_node("DequantizeLinear", names, [name]))
-        return name
-
-    for number, (weight, bias) in enumerate(layers):
-        if number:
-            nodes.append(helper.make_node(activation, [value], [f"a{number}"]))
-            value = f"a{number}"
-        if scale is None:
-            operands = [held(f"w{number}", weight), held(f"b{number}", bias)]
-        else:
-            ends = held(f"s{number}", scale), held(f"z{number}", 128, np.uint8)
-            nodes.append(helper.make_node("QuantizeLinear", [value, *ends], [f"q{number}"]))
-            nodes.append(helper.make_node("DequantizeLinear", [f"q{number}", *ends], [f"d{number}"]))
-            value, step = f"d{number}", float(np.abs(weight).max() / 127)
-            operands = [dequantized(f"w{number}", weight, step, np.int8)]
-            operands.append(dequantized(f"b{number}", bias, step * scale, np.int32))
-        output = "y" if number == len(layers) - 1 else f"h{number}"
-        nodes.append(helper.make_node("Gemm", [value, *operands], [output], transB=1))
-        value = output
-    sizes = np.array(layers[0][0]).shape[1], len(layers[-1][1])
-    given, made = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
-        for name, size in zip("xy", sizes, strict=True)
-    )
-    graph = helper.make_graph(nodes, "mlp", [given], [made], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8), path)
-    return path
-
-
-def property_of(path: Path, box: Sequence[tuple[float, float]], outputs: int, formula: str = "") -> Path:
-    lines = [f"(declare-const X_{i} Real)" for i in range(len(box))]
-    lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]
-    for i, (lower, upper) in enumerate(box):
-        lines += [f"(assert (>= X_{i} {lower:.9f}))", f"(assert (<= X_{i} {upper:.9f}))"]
-    path.write_text("\n".join([*lines, f"(assert {formula})" if formula else "", ""]))
-    return path
 
 
 def run(path: Path, points: Array) -> Array:

@@ -8,13 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import z3
 from torch import nn
 
 from evalsuite import Bench, Data, Network, Outcome, Property, Replay, Split, Unsupported, Verdict, falsify
@@ -29,23 +27,7 @@ from pipelines.smt.methods import Settled
 from pipelines.smt.reading import read
 from pipelines.smt.reduction import reduce_network
 from pipelines.smt.solvers import End, Limits
-
-
-def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
-    layer = nn.Linear(len(weight[0]), len(weight))
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor(weight))
-        layer.bias.copy_(torch.tensor(bias))
-    return layer
-
-
-def of(*layers: nn.Module, inputs: int, classes: int) -> Network:
-    return Network("tiny", nn.Sequential(*layers).eval(), (inputs,), classes)
-
-
-def box(lower: list[float], upper: list[float], label: int = 0) -> Property:
-    low, high = torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
-    return Property(0, label, float((high - low).max()) / 2, low, high)
+from tests.pipelines.test_smt_search_cases import absolute, box, chain, diagonal, linear, of, plain_encoding
 
 
 def decide(network: Network, property_: Property, *, search: bool = False, limit: float = 30.0) -> Settled:
@@ -53,14 +35,6 @@ def decide(network: Network, property_: Property, *, search: bool = False, limit
     decider = Z3(exact, Judge(network, exact, 0), QueryLimits(limit, time.monotonic() + 60))
     suspect = falsify(network.module, [property_], seed=0)[0] if search else None
     return decider.query(property_, suspect, 1.0)
-
-
-def random_network(widths: list[int], seed: int) -> Network:
-    torch.manual_seed(seed)
-    layers: list[nn.Module] = []
-    for fan_in, fan_out in pairwise(widths):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-    return of(*layers[:-1], inputs=widths[0], classes=widths[-1])
 
 
 def bench_of(inputs: torch.Tensor, targets: torch.Tensor, folder: Path, time_limit: float = 60.0) -> Bench:
@@ -71,12 +45,6 @@ def bench_of(inputs: torch.Tensor, targets: torch.Tensor, folder: Path, time_lim
 
 def verdicts(outcome: Outcome) -> list[tuple[int | None, Verdict | None, str]]:
     return [(row.sample, row.verdict, row.reason) for row in outcome.metrics if row.name == "robustness"]
-
-
-# logits (relu(x0), relu(x1)): from (3/4, 1/2) the nearest tie is (5/8, 5/8), at distance 1/8.
-def diagonal() -> Network:
-    eye = [[1.0, 0.0], [0.0, 1.0]]
-    return of(linear(eye, [0, 0]), nn.ReLU(), linear(eye, [0, 0]), inputs=2, classes=2)
 
 
 @pytest.mark.slow
@@ -94,12 +62,6 @@ def test_known_adversarial_distance(eps: float, expected: str, search: bool) -> 
         assert (decision.counterexample - center).abs().max() <= eps
 
 
-# logits (|slope x - shift| + rest, 0), by one neuron for each sign
-def absolute(slope: float, shift: float, rest: float) -> Network:
-    hidden = linear([[slope], [-slope]], [-shift, shift])
-    return of(hidden, nn.ReLU(), linear([[1.0, 1.0], [0.0, 0.0]], [rest, 0.0]), inputs=1, classes=2)
-
-
 @pytest.mark.parametrize(
     ("rest", "expected", "reason"),
     [(0.25, Verdict.HOLDS, "solver"), (0.0, Verdict.VIOLATED, "solver"), (0.75, Verdict.HOLDS, "bounds")],
@@ -115,7 +77,7 @@ def test_two_phases_that_bounds_cannot_settle(rest: float, expected: Verdict, re
 @pytest.mark.parametrize(("upper", "expected"), [(0.4375, Verdict.HOLDS), (0.5, Verdict.VIOLATED)])
 def test_one_neuron_in_both_phases(upper: float, expected: Verdict) -> None:
     # logits (1/2 - relu(x), 0): a tie at x = 1/2 and nowhere before
-    network = of(linear([[1.0]], [0.0]), nn.ReLU(), linear([[-1.0], [0.0]], [0.5, 0.0]), inputs=1, classes=2)
+    network = of(linear([[1.0]], [0.0]), nn.ReLU(), linear([[-1.0], [0.0]], [0.5, 0.0]))
     decision = decide(network, box([-1.0], [upper]))
     assert (decision.verdict, decision.unstable_neurons) == (expected, 1)
 
@@ -128,7 +90,7 @@ def test_a_tie_that_no_float_reaches_is_unknown() -> None:
 def test_an_error_of_float_rounding_is_unknown() -> None:
     # 2**24 + 1 is no float32: there the margin is 0, and exactly it is 1
     big = 2.0**24
-    network = of(linear([[1.0]], [big]), nn.ReLU(), linear([[1.0], [0.0]], [-big, 0.0]), inputs=1, classes=2)
+    network = of(linear([[1.0]], [big]), nn.ReLU(), linear([[1.0], [0.0]], [-big, 0.0]))
     decision = decide(network, box([1.0], [1.0]), search=True)
     assert (decision.verdict, decision.reason) == (Verdict.UNKNOWN, ROUNDING_ONLY)
 
@@ -139,7 +101,7 @@ def test_an_overflow_of_float32_is_unknown(shift: float, reason: str) -> None:
     steep = 0.0 if shift == -0.7 else 500.0
     first = linear([[1.0], [1.0]], [shift, 0.0])
     second, last = linear([[3e38, 0.0], [0.0, 1.0]], [0, 0]), linear([[1e3, 1.0], [steep, 0.5]], [0, 0])
-    network = of(first, nn.ReLU(), second, nn.ReLU(), last, inputs=1, classes=2)
+    network = of(first, nn.ReLU(), second, nn.ReLU(), last)
     decision = decide(network, box([0.65], [0.75]), search=True)
     assert (decision.verdict, decision.reason) == (Verdict.UNKNOWN, reason)
 
@@ -147,7 +109,7 @@ def test_an_overflow_of_float32_is_unknown(shift: float, reason: str) -> None:
 @pytest.mark.parametrize("eps", [5e-324, 1e-300])
 def test_the_smallest_boxes(eps: float) -> None:
     eye = [[1e-3, 0.0], [0.0, 1e-3]]  # so that the bounds are below the least float64 number
-    network = of(linear(eye, [0, 0]), nn.ReLU(), linear(eye, [0.5, 0]), inputs=2, classes=2)
+    network = of(linear(eye, [0, 0]), nn.ReLU(), linear(eye, [0.5, 0]))
     reduced = reduce_network(read(network), box([-eps, -eps], [eps, eps]))
     assert reduced.unstable_neurons == 2
     assert decide(network, box([-eps, -eps], [eps, eps])).verdict is Verdict.HOLDS
@@ -158,7 +120,7 @@ def test_numbers_beyond_float64_are_read(tmp_path: Path) -> None:
     layers: list[nn.Module] = []
     for _ in range(9):
         layers += [linear([[3e38]], [0.0]), nn.ReLU()]
-    network = of(*layers, linear([[1.0], [0.5]], [0.0, 0.0]), inputs=1, classes=2)
+    network = of(*layers, linear([[1.0], [0.5]], [0.0, 0.0]))
     assert decide(network, box([0.5], [1.0])).reason == OVERFLOW
     outcome = Smt(eps=(0.1,), samples=1).run(network, bench_of(torch.tensor([[0.75]]), torch.tensor([0]), tmp_path))
     assert [verdict for _, verdict, _ in verdicts(outcome)] == [Verdict.UNKNOWN]
@@ -166,33 +128,13 @@ def test_numbers_beyond_float64_are_read(tmp_path: Path) -> None:
 
 def test_weights_that_are_not_finite_are_refused() -> None:
     with pytest.raises(Unsupported, match=r"layer '0' \(Linear\): a value that is not finite"):
-        read(of(linear([[float("inf")]], [0.0]), inputs=1, classes=1))
+        read(of(linear([[float("inf")]], [0.0])))
 
 
 @pytest.mark.parametrize("steps", [2**32 - 1, 2**32, 2**32 + 1])
 def test_the_greatest_limits_do_not_wrap_around(steps: int) -> None:
     reduced = reduce_network(read(absolute(1.0, 0.0, 0.25)), box([-1.0], [0.5]))
     assert ask(reduced, [0], Limits(2**32 / 1000, steps), bits=10).end is End.UNSAT
-
-
-def plain_encoding(network: Network, property_: Property) -> str:
-    """sat or unsat of the same question, neuron by neuron, with If and without bounds."""
-    solver = z3.Solver()
-    solver.set("timeout", 60_000)
-    state = [z3.Real(f"x{i}") for i in range(property_.lower.numel())]
-    for variable, low, high in zip(state, property_.lower.tolist(), property_.upper.tolist(), strict=True):
-        solver.add(variable >= z3.Q(*low.as_integer_ratio()), variable <= z3.Q(*high.as_integer_ratio()))
-    for layer in network.module:
-        if isinstance(layer, nn.ReLU):
-            state = [z3.If(each > 0, each, 0) for each in state]
-            continue
-        rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
-        state = [
-            sum((z3.Q(*w.as_integer_ratio()) * x for w, x in zip(row, state, strict=True)), z3.Q(*b.as_integer_ratio()))
-            for row, b in rows
-        ]
-    solver.add(z3.Or([state[property_.label] <= each for i, each in enumerate(state) if i != property_.label]))
-    return str(solver.check())
 
 
 # Of the wider networks, some that the plain encoding decides in a few seconds.
@@ -205,7 +147,7 @@ def test_random_networks_against_a_plain_encoding_and_samples(
 ) -> None:
     seen = set()
     for seed in seeds:
-        network = random_network(widths, seed)
+        network = chain(widths, seed)
         generator = torch.Generator().manual_seed(seed)
         center = torch.rand(widths[0], generator=generator)
         label = int(network.module(center[None]).argmax())
@@ -234,7 +176,7 @@ def test_the_solver_without_help_finds_the_exact_answer(bits: int | None) -> Non
 
 def test_bounds_contain_every_sampled_pre_activation() -> None:
     for seed in range(5):
-        network = random_network([3, 12, 12, 4], seed)
+        network = chain([3, 12, 12, 4], seed)
         property_ = box([-0.5, -0.25, 0.0], [0.5, 0.75, 0.125], label=1)
         reduced = reduce_network(read(network), property_)
         spread = torch.rand(5000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

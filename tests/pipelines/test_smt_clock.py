@@ -14,7 +14,8 @@ from evalsuite.report.comparison import comparison
 from pipelines.smt import Smt
 from pipelines.smt.methods import Limits, Method, Settled, method_for
 from pipelines.smt.rows import effort, rows, setting_of
-from tests.pipelines.test_smt import bench_of, random_network
+from tests.pipelines.test_smt import bench_of
+from tests.pipelines.test_smt_search_cases import chain
 from tests.pipelines.test_smt_stage import curved
 
 LIMITS = Limits(2.0, math.inf)
@@ -61,7 +62,7 @@ def test_rows_of_a_question_that_the_clock_ended_are_timing(nodes: int | None, v
 
 @pytest.mark.parametrize("smooth", [False, True])
 def test_budgets_are_nodes_and_a_curved_network_has_ten_times_as_many(smooth: bool, tmp_path: Path) -> None:
-    given = curved((4, 6, 3), 0) if smooth else random_network([4, 6, 3], 0)
+    given = curved((4, 6, 3), 0) if smooth else chain([4, 6, 3], 0)
     bench = bench_of(torch.rand(1, 4), torch.tensor([0]), tmp_path)
     plain, budgeted = (method_for(Smt(nodes=nodes, query_time_limit=60.0), given, bench, math.inf) for nodes in (0, 3))
     assert plain.nodes == plain.limits.nodes

@@ -8,49 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from typer.testing import CliRunner
 
 from evalsuite import Verification, export_onnx, open_onnx, read_vnnlib, run_onnx, verify
 from evalsuite.cli import app
 from evalsuite.verification.proofs import ProofError, check_proof
+from tests.evalsuite.files_of_mlps import network as network_of
+from tests.evalsuite.files_of_mlps import property_of
 
 ROOT = Path(__file__).parents[2]
 
 
 def network(path: Path, *layers: tuple[list[list[float]], list[float]], between: str = "Relu") -> Path:
-    nodes, tensors, value = [], [], "x"
-    for k, (weight, bias) in enumerate(layers):
-        tensors += [
-            numpy_helper.from_array(np.array(each, np.float32), f"{n}{k}") for n, each in (("w", weight), ("b", bias))
-        ]
-        if k:
-            nodes.append(helper.make_node(between, [value], [f"a{k}"]))
-            value = f"a{k}"
-        output = "y" if k == len(layers) - 1 else f"z{k}"
-        nodes.append(helper.make_node("Gemm", [value, f"w{k}", f"b{k}"], [output], transB=1))
-        value = output
-    ends = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, len(layers[0][0][0])]),
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, len(layers[-1][0])]),
-    ]
-    graph = helper.make_graph(nodes, "mlp", ends[:1], ends[1:], tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8), path)
-    return path
-
-
-def property_of(path: Path, box: list[tuple[str, str]], outputs: int, *asserted: str) -> Path:
-    lines = [f"(declare-const X_{i} Real)" for i in range(len(box))]
-    lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]
-    for i, (low, high) in enumerate(box):
-        lines += [f"(assert (>= X_{i} {low}))", f"(assert (<= X_{i} {high}))"]
-    path.write_text("\n".join([*lines, *[f"(assert {each})" for each in asserted]]) + "\n")
-    return path
+    return network_of(path, layers, between)
 
 
 # y = |x| + rest, by a neuron for each sign

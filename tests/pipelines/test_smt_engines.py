@@ -21,7 +21,8 @@ from pipelines.smt import marabou
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, ExactNetwork, greatest
 from pipelines.smt.reading import read_file
-from tests.pipelines.test_smt_command import absolute, network, property_of
+from tests.evalsuite.files_of_mlps import property_of
+from tests.pipelines.test_smt_command import absolute, network
 
 needs_marabou = pytest.mark.skipif(not marabou.installed(), reason=marabou.MISSING)
 EVERY = ["auto", "inputs", "exact", "z3", "neurons", *(["marabou"] if marabou.installed() else [])]

@@ -102,8 +102,7 @@ def test_halves_make_up_the_whole() -> None:
 
 def gap(part: Intervals) -> float:
     middle = (part.lower[2] + part.upper[2]) / 2
-    lines = part.lines
-    return float((lines.above_slope[2] - lines.below_slope[2]) * middle + lines.above_start[2] - lines.below_start[2])
+    return float((part.above_slope[2] - part.below_slope[2]) * middle + part.above_start[2] - part.below_start[2])
 
 
 @pytest.mark.slow

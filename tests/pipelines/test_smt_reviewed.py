@@ -36,7 +36,7 @@ from pipelines.smt.reading import read, read_curved, read_file
 from pipelines.smt.reduction import bound_rows, label_margins, reduce_rows
 from pipelines.smt.search.decision import TOO_MANY, Decided, decide, decide_rows
 from tests.pipelines.test_smt import bench_of
-from tests.pipelines.test_smt_search_cases import decider
+from tests.pipelines.test_smt_search_cases import decider, linear
 
 EYE, NONE, FIVE = np.eye(2, dtype=np.float32), np.zeros(2, np.float32), np.array([5, 0], np.float32)
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -154,14 +154,6 @@ def test_what_onnx_runtime_computes_is_what_was_read(tmp_path: Path, monkeypatch
     monkeypatch.setattr("pipelines.smt.querying.read_file", lambda _: wrong)
     with pytest.raises(Unsupported, match=r"m\.onnx: ONNX Runtime computes .* and its layers give"):
         verify(tmp_path / "m.onnx", file, engine="exact")
-
-
-def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
-    layer = nn.Linear(len(weight[0]), len(weight))
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor(weight))
-        layer.bias.copy_(torch.tensor(bias))
-    return layer
 
 
 def network(*layers: nn.Module, **more: Any) -> Network:

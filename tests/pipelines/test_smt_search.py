@@ -9,7 +9,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-import z3
 from torch import nn
 
 from evalsuite import Network, Property, Unsupported, Verdict
@@ -27,33 +26,24 @@ from pipelines.smt.search.phases import PhaseSpace, certify
 from pipelines.smt.search.vertex import solve_vertex
 from tests.pipelines.test_smt_search_cases import (
     KINDS,
+    absolute,
     around,
     box,
     chain,
     decide_exactly,
+    diagonal,
     linear,
     odd_network,
     of,
     onnx_of,
+    plain_encoding,
     samples,
 )
-
-
-# logits (relu(x0), relu(x1)): from (3/4, 1/2) the nearest tie is (5/8, 5/8), at distance 1/8.
-def diagonal() -> Network:
-    eye = [[1.0, 0.0], [0.0, 1.0]]
-    return of(linear(eye, [0, 0]), nn.ReLU(), linear(eye, [0, 0]))
 
 
 @cache
 def judge_of_the_diagonal() -> Judge:
     return Judge(diagonal(), read(diagonal()), 0)
-
-
-# logits (|slope x - shift| + rest, 0), by one neuron for each sign
-def absolute(slope: float, shift: float, rest: float) -> Network:
-    hidden = linear([[slope], [-slope]], [-shift, shift])
-    return of(hidden, nn.ReLU(), linear([[1.0, 1.0], [0.0, 0.0]], [rest, 0.0]))
 
 
 @pytest.mark.parametrize(
@@ -112,26 +102,6 @@ def test_the_rational_vertex_by_hand() -> None:
     assert (vertex.value, vertex.offsets) == (Fraction(1, 4), [Fraction(4, 3)])
     reached = certify(reduced, 0, np.array([1, -1], dtype=np.int8), vertex.multipliers(60))
     assert Fraction(1, 4) - Fraction(1, 2**50) < reached <= Fraction(1, 4)
-
-
-def plain_encoding(network: Network, property_: Property) -> str:
-    """sat or unsat, neuron by neuron, with If and without bounds."""
-    solver = z3.Solver()
-    solver.set("timeout", 240_000)
-    state = [z3.Real(f"x{i}") for i in range(property_.lower.numel())]
-    for variable, low, high in zip(state, property_.lower.tolist(), property_.upper.tolist(), strict=True):
-        solver.add(variable >= z3.Q(*low.as_integer_ratio()), variable <= z3.Q(*high.as_integer_ratio()))
-    for layer in network.module:
-        if isinstance(layer, nn.ReLU):
-            state = [z3.If(each > 0, each, 0) for each in state]
-            continue
-        rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
-        state = [
-            sum((z3.Q(*w.as_integer_ratio()) * x for w, x in zip(row, state, strict=True)), z3.Q(*b.as_integer_ratio()))
-            for row, b in rows
-        ]
-    solver.add(z3.Or([state[property_.label] <= each for i, each in enumerate(state) if i != property_.label]))
-    return str(solver.check())
 
 
 def agree(network: Network, property_: Property) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import z3
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
@@ -51,6 +52,18 @@ def chain(widths: Sequence[int], seed: int, activation: type[nn.Module] = nn.ReL
     for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out), activation()]
     return of(*layers[:-1])
+
+
+# logits (relu(x0), relu(x1)): from (3/4, 1/2) the nearest tie is (5/8, 5/8), at distance 1/8.
+def diagonal() -> Network:
+    eye = [[1.0, 0.0], [0.0, 1.0]]
+    return of(linear(eye, [0, 0]), nn.ReLU(), linear(eye, [0, 0]))
+
+
+# logits (|slope x - shift| + rest, 0), by one neuron for each sign
+def absolute(slope: float, shift: float, rest: float) -> Network:
+    hidden = linear([[slope], [-slope]], [-shift, shift])
+    return of(hidden, nn.ReLU(), linear([[1.0, 1.0], [0.0, 0.0]], [rest, 0.0]))
 
 
 def around(network: Network, eps: float, seed: int) -> Property:
@@ -106,6 +119,26 @@ class ExactJudge:
             for i, bias in enumerate(self._rows.bias.fractions())
         ]
         return None if min(margins) > 0 else torch.tensor([float(value) for value in point], dtype=torch.float64)
+
+
+def plain_encoding(network: Network, property_: Property) -> str:
+    """sat or unsat, neuron by neuron, with If and without bounds."""
+    solver = z3.Solver()
+    solver.set("timeout", 240_000)
+    state = [z3.Real(f"x{i}") for i in range(property_.lower.numel())]
+    for variable, low, high in zip(state, property_.lower.tolist(), property_.upper.tolist(), strict=True):
+        solver.add(variable >= z3.Q(*low.as_integer_ratio()), variable <= z3.Q(*high.as_integer_ratio()))
+    for layer in network.module:
+        if isinstance(layer, nn.ReLU):
+            state = [z3.If(each > 0, each, 0) for each in state]
+            continue
+        rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
+        state = [
+            sum((z3.Q(*w.as_integer_ratio()) * x for w, x in zip(row, state, strict=True)), z3.Q(*b.as_integer_ratio()))
+            for row, b in rows
+        ]
+    solver.add(z3.Or([state[property_.label] <= each for i, each in enumerate(state) if i != property_.label]))
+    return str(solver.check())
 
 
 def decide_exactly(

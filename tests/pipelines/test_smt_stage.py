@@ -29,8 +29,9 @@ from pipelines.smt.methods import Limits, Search
 from pipelines.smt.proving import proof_of
 from pipelines.smt.reading import read, read_curved
 from pipelines.smt.rows import rows, setting_of
-from tests.pipelines.test_smt import absolute, bench_of, box, diagonal, linear, of, random_network
+from tests.pipelines.test_smt import bench_of
 from tests.pipelines.test_smt_integer import written
+from tests.pipelines.test_smt_search_cases import absolute, box, chain, diagonal, linear, of
 
 CENTER = torch.tensor([[0.75, 0.5]])
 
@@ -48,12 +49,11 @@ def row(outcome: Outcome, name: str, **wanted: object) -> Metric:
 
 
 def curved(widths: tuple[int, ...], seed: int, activation: type[nn.Module] = nn.GELU) -> Network:
-    made = random_network(list(widths), seed)
+    made = chain(widths, seed, activation)
     with torch.no_grad():
         for each in made.module.parameters():
             each.mul_(3)
-    layers = [activation() if isinstance(each, nn.ReLU) else each for each in made.module.children()]
-    return of(*layers, inputs=widths[0], classes=widths[-1])
+    return made
 
 
 # logits (relu(x0), relu(x1)) at (3/4, 1/2): a tie at distance 1/8.
@@ -96,7 +96,7 @@ def test_misclassified_inputs_are_at_distance_zero(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_proofs_in_the_archive_prove_what_the_rows_say(tmp_path: Path) -> None:
-    network = random_network([3, 10, 10, 3], 18)
+    network = chain([3, 10, 10, 3], 18)
     inputs = torch.rand(6, 3, generator=torch.Generator().manual_seed(1))
     labels = network.module(inputs).argmax(1)
     outcome = Smt(eps=(0.05, 0.7)).run(network, bench_of(inputs, labels, tmp_path))
@@ -157,7 +157,7 @@ def test_networks_with_batch_normalisation_hold_without_proof_files(tmp_path: Pa
     torch.manual_seed(0)
     norm = nn.BatchNorm1d(4)
     norm(torch.randn(64, 4) * 3 + 1)
-    network = of(nn.Linear(2, 4), norm, nn.ReLU(), nn.Linear(4, 2), inputs=2, classes=2)
+    network = of(nn.Linear(2, 4), norm, nn.ReLU(), nn.Linear(4, 2))
     label = network.module(CENTER).argmax(1)
     outcome = Smt(eps=(0.001,)).run(network, bench_of(CENTER, label, tmp_path))
     assert row(outcome, "robustness", sample=0).verdict is Verdict.HOLDS
@@ -241,7 +241,7 @@ def test_a_curve_without_series_holds_without_a_proof_file(tmp_path: Path) -> No
 def test_an_error_of_float_rounding_of_a_curved_network_is_unknown(tmp_path: Path) -> None:
     # 2**24 + 1 is no float32: there the margin is 0, and exactly it is 1
     big = 2.0**24
-    network = of(linear([[1.0]], [big]), nn.GELU(), linear([[1.0], [0.0]], [-big, 0.0]), inputs=1, classes=2)
+    network = of(linear([[1.0]], [big]), nn.GELU(), linear([[1.0], [0.0]], [-big, 0.0]))
     outcome = Smt(eps=(0.0,)).run(network, bench_of(torch.tensor([[1.0]]), torch.tensor([0]), tmp_path))
     about = row(outcome, "robustness", sample=0)
     assert (about.verdict, about.reason) == (Verdict.UNKNOWN, ROUNDING_ONLY)
@@ -251,7 +251,7 @@ def test_numbers_beyond_float64_end_a_query_and_not_the_run(tmp_path: Path) -> N
     layers: list[nn.Module] = []
     for _ in range(9):
         layers += [linear([[3e38]], [0.0]), nn.GELU()]
-    network = of(*layers, linear([[1.0], [0.5]], [0.0, 0.0]), inputs=1, classes=2)
+    network = of(*layers, linear([[1.0], [0.5]], [0.0, 0.0]))
     stage = Smt(eps=(0.1,), query_time_limit=2.0)
     outcome = stage.run(network, bench_of(torch.tensor([[0.75]]), torch.tensor([0]), tmp_path))
     about, clock = (row(outcome, name, sample=0) for name in ("robustness", "query_seconds"))
@@ -327,7 +327,7 @@ def test_the_cost_of_what_is_undecided_counts_twice() -> None:
 def test_methods_agree(tmp_path: Path) -> None:
     verdicts = []
     methods: tuple[tuple[MethodName, EncodingName], ...] = (("search", "phase"), ("z3", "phase"), ("z3", "if-triangle"))
-    network = random_network([4, 16, 16, 3], 3)
+    network = chain([4, 16, 16, 3], 3)
     inputs = torch.rand(5, 4, generator=torch.Generator().manual_seed(7))
     labels = network.module(inputs).argmax(1)
     for method, encoding in methods:
