@@ -15,9 +15,6 @@ from evalsuite.relaxations.intervals import Lines, check_ends
 from evalsuite.relaxations.lines import relax
 from evalsuite.relaxations.pieces import curve
 
-# start, end and the four parts of Lines, of segments along the last dimension.
-_Segments = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -34,8 +31,7 @@ class Envelope:
     def area(self) -> torch.Tensor:
         """Between the lower and the upper lines, of each interval: (...), float64."""
         lines = self.lines
-        parts = lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept
-        return _area((self.breaks[..., :-1], self.breaks[..., 1:], *parts)).sum(-1)
+        return _area(_stacked(self.breaks[..., :-1], self.breaks[..., 1:], lines)).sum(-1)
 
 
 @torch.no_grad()
@@ -65,44 +61,36 @@ def envelope(
     for _ in range(segments - 1):
         parts = _with_one_split(traits, parts, factor)
     order = (parts[0].double() / 2 + parts[1].double() / 2).argsort(dim=-1, stable=True)
-    start, end, *lines = (part.gather(-1, order) for part in parts)
+    start, end, *lines = parts.gather(-1, order.expand(parts.shape))
     return Envelope(torch.cat([start, end[..., -1:]], -1), Lines(*lines))
 
 
-def _segments(traits: Activation, start: torch.Tensor, end: torch.Tensor, factor: torch.Tensor) -> _Segments:
-    lines = relax(traits, start, end, hardness=factor.expand(start.shape))
-    return start, end, lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept
+def _stacked(start: torch.Tensor, end: torch.Tensor, lines: Lines) -> torch.Tensor:
+    """(6, ..., segments): start, end and the four parts of the lines."""
+    return torch.stack([start, end, lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept])
 
 
-def _area(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    start, end, below, least, above, most = (part.double() for part in parts)
+def _segments(traits: Activation, start: torch.Tensor, end: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    return _stacked(start, end, relax(traits, start, end, hardness=factor.expand(start.shape)))
+
+
+def _area(parts: torch.Tensor) -> torch.Tensor:
+    start, end, below, least, above, most = parts.double().unbind()
     return (end - start) * ((above - below) * (start / 2 + end / 2) + (most - least))
 
 
-def _with_one_split(traits: Activation, parts: _Segments, factor: torch.Tensor) -> _Segments:
+def _with_one_split(traits: Activation, parts: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     index = _area(parts).argmax(-1, keepdim=True)
     start, end = parts[0].gather(-1, index), parts[1].gather(-1, index)
     places = [start / 2 + end / 2, *(torch.full_like(start, at) / factor for at in curve(traits).breaks)]
-    best: tuple[torch.Tensor, _Segments, _Segments] | None = None
-    for place in places:
+
+    def halves(place: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # A place outside the segment becomes one of its ends: a split that gains nothing.
         at = torch.minimum(torch.maximum(place.to(start.dtype), start), end)
-        left, right = _segments(traits, start, at, factor), _segments(traits, at, end, factor)
-        area = _area(left) + _area(right)
-        if best is None:
-            best = area, left, right
-        else:
-            better = area < best[0]
-            best = torch.where(better, area, best[0]), _where(better, left, best[1]), _where(better, right, best[2])
-    assert best is not None
-    split = [part.scatter(-1, index, new) for part, new in zip(parts, best[1], strict=True)]
-    return _six([torch.cat([part, new], -1) for part, new in zip(split, best[2], strict=True)])
+        return _segments(traits, start, at, factor), _segments(traits, at, end, factor)
 
-
-def _where(condition: torch.Tensor, first: _Segments, second: _Segments) -> _Segments:
-    return _six([torch.where(condition, one, other) for one, other in zip(first, second, strict=True)])
-
-
-def _six(parts: list[torch.Tensor]) -> _Segments:
-    start, end, below, least, above, most = parts
-    return start, end, below, least, above, most
+    (left, right), *others = map(halves, places)
+    for one, other in others:
+        better = _area(one) + _area(other) < _area(left) + _area(right)
+        left, right = torch.where(better, one, left), torch.where(better, other, right)
+    return torch.cat([parts.scatter(-1, index.expand(left.shape), left), right], -1)
