@@ -13,13 +13,14 @@ from fractions import Fraction
 
 import highspy
 import numpy as np
+from numpy.typing import NDArray
 
-from pipelines.smt.dyadic import Dyadic
+from pipelines.smt.dyadic import Dyadic, end_to_end
 from pipelines.smt.reduction import Reduced
 from pipelines.smt.search.phases import Phases
-from pipelines.smt.search.program import quiet_model
+from pipelines.smt.search.program import Places, quiet_model
 
-Row = list[Fraction]
+Exact = NDArray[np.object_]  # of fractions
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class Vertex:
     """The optimum: its value, the offsets t, and p of each unstable neuron that proves the value."""
 
     value: Fraction
-    offsets: Row
-    slopes: Row
+    offsets: list[Fraction]
+    slopes: list[Fraction]
 
     def multipliers(self, bits: int) -> Dyadic:
         """The p, rounded to multiples of 2**-bits."""
@@ -43,55 +44,56 @@ def solve_vertex(reduced: Reduced, row: int, phases: Phases, deadline: float = m
     None where no input has them, floats propose no optimal basis, or the time, on the clock of `time.monotonic`, is up.
     """
     inputs, margin = _affine(reduced, row, phases)
-    widths = reduced.widths.fractions()
+    widths = _exactly(reduced.widths)
     proposed = _basis(inputs, margin, widths, phases, deadline)
     if proposed is None:
         return None
-    point, active = proposed
-    moving = [index for index, value in enumerate(point) if value is None]
-    matrix = [[inputs[each][1 + index] for index in moving] for each in active]
-    fixed = [value or Fraction(0) for value in point]
-    solved = _solve(matrix, [-_at(inputs[each], fixed) for each in active], deadline)
-    duals = _solve(_turned(matrix), [margin[1 + index] for index in moving], deadline)
-    if solved is None or duals is None:
+    point, moving, active = proposed
+    matrix = inputs[active][:, 1 + moving]
+    solved = _solve(matrix, -(inputs[active, 0] + inputs[active, 1:] @ point), deadline)
+    found = _solve(matrix.T, margin[1 + moving], deadline)
+    if solved is None or found is None:
         return None
-    for index, value in zip(moving, solved, strict=True):
-        fixed[index] = value
-    by_neuron = [Fraction(0)] * len(phases)
-    for each, value in zip(active, duals, strict=True):
-        by_neuron[each] = value
-    if not _is_optimal(inputs, margin, widths, phases, fixed, by_neuron):
+    point[moving] = solved
+    duals = _zeros(len(phases))
+    duals[active] = found
+    if not _is_optimal(inputs, margin, widths, phases, point, duals):
         return None
-    return Vertex(_at(margin, fixed), fixed, _slopes(reduced, row, phases, by_neuron))
+    return Vertex(margin[0] + margin[1:] @ point, point.tolist(), _slopes(reduced, row, phases, duals).tolist())
 
 
-def _affine(reduced: Reduced, row: int, phases: Phases) -> tuple[list[Row], Row]:
-    """z of each unstable neuron and the margin, over [1, t]."""
-    width = 1 + len(reduced.free)
-    outputs = Dyadic.zeros(0, width)
-    inputs: list[Row] = []
-    start = 0
+def _zeros(*shape: int) -> Exact:
+    return np.full(shape, Fraction(0), dtype=object)
+
+
+def _exactly(values: Dyadic) -> Exact:
+    """Its numbers as fractions, of the same shape."""
+    found = _zeros(*values.shape)
+    found.ravel()[:] = values.fractions()
+    return found
+
+
+def _affine(reduced: Reduced, row: int, phases: Phases) -> tuple[Exact, Exact]:
+    """z of each unstable neuron, (neurons, 1 + inputs), and the margin, (1 + inputs,), over [1, t]."""
+    width, start = 1 + len(reduced.free), 0
+    inputs, outputs = [Dyadic.zeros(0, width)], Dyadic.zeros(0, width)
+
+    def through(forms: Dyadic) -> Dyadic:
+        return forms[:, :width] + forms[:, width:] @ outputs if outputs.shape[0] else forms
+
     for layer in reduced.layers:
-        here = _through(layer.forms, outputs, width)
-        fractions = here.fractions()
-        count = len(layer.index)
-        inputs += [fractions[each * width : (each + 1) * width] for each in range(count)]
-        on = phases[start : start + count] > 0
-        kept = Dyadic(np.where(on[:, None], here.units, 0), here.exponent)
-        exponent = max(kept.exponent, outputs.exponent)
-        outputs = Dyadic(np.concatenate([outputs.at(exponent), kept.at(exponent)]), exponent)
-        start += count
-    return inputs, _through(reduced.margins[[row]], outputs, width).fractions()
-
-
-def _through(forms: Dyadic, outputs: Dyadic, width: int) -> Dyadic:
-    return forms[:, :width] + forms[:, width:] @ outputs if outputs.shape[0] else forms
+        inputs.append(through(layer.forms))
+        on = phases[start : start + len(layer.index)] > 0
+        kept = Dyadic(np.where(on[:, None], inputs[-1].units, 0), inputs[-1].exponent)
+        outputs = end_to_end([outputs, kept])
+        start += len(layer.index)
+    return _exactly(end_to_end(inputs)), _exactly(through(reduced.margins[[row]]))[0]
 
 
 def _basis(
-    inputs: list[Row], margin: Row, widths: Row, phases: Phases, deadline: float
-) -> tuple[list[Fraction | None], list[int]] | None:
-    """Each t's end of the box, None where it lies between; and the neurons with z = 0."""
+    inputs: Exact, margin: Exact, widths: Exact, phases: Phases, deadline: float
+) -> tuple[Exact, Places, Places] | None:
+    """Each t's end of the box, 0 where it lies between; which those are; and the neurons with z = 0."""
     # In units in which widths and rows are about 1: HiGHS has absolute tolerances, and bases have no units.
     matrix = np.array([_scaled(form, widths) for form in inputs]).reshape(len(inputs), 1 + len(widths))
     model = quiet_model()
@@ -114,74 +116,49 @@ def _basis(
         return None
     basis = model.getBasis()
     basic, upper = highspy.HighsBasisStatus.kBasic, highspy.HighsBasisStatus.kUpper
-    ends = [
-        None if status == basic else (width if status == upper else Fraction(0))
-        for status, width in zip(basis.col_status, widths, strict=True)
-    ]
-    return ends, [index for index, status in enumerate(basis.row_status) if status != basic]
+    point, at_upper = _zeros(len(widths)), np.flatnonzero([status == upper for status in basis.col_status])
+    point[at_upper] = widths[at_upper]
+    moving = np.flatnonzero([status == basic for status in basis.col_status])
+    return point, moving, np.flatnonzero([status != basic for status in basis.row_status])
 
 
-def _scaled(form: Row, widths: Row) -> list[float]:
-    parts = [form[0], *(factor * width for factor, width in zip(form[1:], widths, strict=True))]
+def _scaled(form: Exact, widths: Exact) -> list[float]:
+    parts = [form[0], *(form[1:] * widths)]
     greatest = max(map(abs, parts)) or Fraction(1)
     return [float(part / greatest) for part in parts]
 
 
-def _at(form: Row, point: Row) -> Fraction:
-    return form[0] + sum((factor * value for factor, value in zip(form[1:], point, strict=True)), Fraction(0))
-
-
-def _turned(matrix: list[Row]) -> list[Row]:
-    return [list(column) for column in zip(*matrix, strict=True)]
-
-
-def _solve(matrix: list[Row], right: Row, deadline: float) -> Row | None:
+def _solve(matrix: Exact, right: Exact, deadline: float) -> Exact | None:
     """The solution of a square system by elimination; None where it is singular, or the time is up."""
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    rows = np.concatenate([matrix, right[:, None]], axis=1)
     for column in range(len(rows)):
-        pivot = next((index for index in range(column, len(rows)) if rows[index][column]), None)
-        if pivot is None:
+        pivots = column + np.flatnonzero(rows[column:, column])
+        if not len(pivots):
             return None
-        rows[column], rows[pivot] = rows[pivot], rows[column]
-        first = [value / rows[column][column] for value in rows[column]]
-        rows[column] = first
-        for index, row in enumerate(rows):
+        rows[[column, pivots[0]]] = rows[[pivots[0], column]]
+        rows[column] = rows[column] / rows[column, column]
+        for index in range(len(rows)):
             if time.monotonic() > deadline:
                 return None
-            if index != column and row[column]:
-                rows[index] = [value - row[column] * part for value, part in zip(row, first, strict=True)]
-    return [row[-1] for row in rows]
+            if index != column and rows[index, column]:
+                rows[index] = rows[index] - rows[index, column] * rows[column]
+    return np.asarray(rows[:, -1])
 
 
-def _is_optimal(inputs: list[Row], margin: Row, widths: Row, phases: Phases, point: Row, duals: Row) -> bool:
+def _is_optimal(inputs: Exact, margin: Exact, widths: Exact, phases: Phases, point: Exact, duals: Exact) -> bool:
     """Feasible in box and phases, with duals of the right sign and no reduced cost that asks for another end."""
-    if not all(0 <= value <= width for value, width in zip(point, widths, strict=True)):
-        return False
-    for form, phase, dual in zip(inputs, phases.tolist(), duals, strict=True):
-        if _at(form, point) * phase < 0 or dual * phase < 0:
-            return False
-    for index, (value, width) in enumerate(zip(point, widths, strict=True)):
-        used = zip(inputs, duals, strict=True)
-        cost = margin[1 + index] - sum((dual * form[1 + index] for form, dual in used), Fraction(0))
-        if (cost > 0 and value != 0) or (cost < 0 and value != width):
-            return False
-    return True
+    values, costs = inputs[:, 0] + inputs[:, 1:] @ point, margin[1:] - duals @ inputs[:, 1:]
+    feasible = ((point >= 0) & (point <= widths)).all() and (values * phases >= 0).all()
+    at_an_end = ((costs <= 0) | (point == 0)) & ((costs >= 0) | (point == widths))
+    return bool(feasible and (duals * phases >= 0).all() and at_an_end.all())
 
 
-def _slopes(reduced: Reduced, row: int, phases: Phases, duals: Row) -> Row:
+def _slopes(reduced: Reduced, row: int, phases: Phases, duals: Exact) -> Exact:
     """p = q - dual of a neuron that is on, and - dual of one that is off."""
-    form = reduced.margins[[row]].fractions()
-    slopes = [Fraction(0)] * len(phases)
-    start = len(phases)
+    form, slopes, end = _exactly(reduced.margins[[row]])[0], _zeros(len(phases)), len(phases)
     for layer in reversed(reduced.layers):
-        count, before = layer.forms.shape
-        start -= count
-        q = form[before:]
-        own = [(q[i] if phases[start + i] > 0 else Fraction(0)) - duals[start + i] for i in range(count)]
-        slopes[start : start + count] = own
-        parts = layer.forms.fractions()
-        form = [
-            form[column] + sum((own[i] * parts[i * before + column] for i in range(count)), Fraction(0))
-            for column in range(before)
-        ]
+        before, start = layer.forms.shape[1], end - len(layer.index)
+        slopes[start:end] = np.where(phases[start:end] > 0, form[before:], 0) - duals[start:end]
+        form = form[:before] + slopes[start:end] @ _exactly(layer.forms)
+        end = start
     return slopes
