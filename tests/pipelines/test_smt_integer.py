@@ -82,12 +82,8 @@ def in_runtime(path: Path, points: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
 
 def violated(path: Path, query: Query) -> bool:
     """By running every input of the box in ONNX Runtime."""
-    for points in query.all_points():
-        logits = in_runtime(path, points)
-        others = np.delete(logits, query.label, axis=1)
-        if (logits[:, query.label] <= others.max(1)).any():
-            return True
-    return False
+    logits = in_runtime(path, query.all_points())
+    return bool((logits[:, query.label] <= np.delete(logits, query.label, axis=1).max(1)).any())
 
 
 def random_box(read: Read, rng: np.random.Generator, free: int, reach: int) -> Query:
@@ -176,7 +172,7 @@ def test_any_prices_give_a_bound(tmp_path: Path) -> None:
     seen = (logits[:, [0]] - logits[:, [1, 2]]).min(0)
     for _ in range(50):
         drawn = [rng.integers(-(2**26), 2**26, (2, len(layer.bias))) for layer in read.layers]
-        found = bounds.least_values(read.layers, region, rows, lambda depth, _rows, d=drawn: d[depth])  # type: ignore[misc]
+        found, _ = bounds.least_values(read.layers, region, rows, drawn)
         assert (found <= seen << bounds.BITS).all()
 
 
@@ -190,10 +186,10 @@ def test_the_program_is_below_every_point_and_its_prices_prove_almost_its_value(
         row = bounds.margin_rows(3, query.label, [other])
         solution = guide.Program(read.layers, region, row[0]).solve(region, float("inf"))
         assert solution is not None
-        proven = bounds.least_values(read.layers, region, row, solution.choose)[0] / 2**bounds.BITS
+        (proven,) = bounds.least_values(read.layers, region, row, solution.prices)[0] / 2**bounds.BITS
         logits = read.logits(query.random_points(500, rng))
         assert proven <= (logits[:, query.label] - logits[:, other]).min()
-        by_lines = bounds.least_values(read.layers, region, row)[0] / 2**bounds.BITS
+        (by_lines,) = bounds.least_values(read.layers, region, row)[0] / 2**bounds.BITS
         assert proven >= by_lines - 1e-3
 
 
@@ -240,7 +236,7 @@ def test_the_search_alone_finds_and_proves(tmp_path: Path) -> None:
                 continue
             search = Search(read, query, region, other, least, Limits(float("inf"), 10**6))
             finding = search.run()
-            logits = np.concatenate([read.logits(points) for points in query.all_points()])
+            logits = read.logits(query.all_points())
             margin = int((logits[:, query.label] - logits[:, other]).min())
             any_violation = bool((logits[:, [query.label]] <= np.delete(logits, query.label, axis=1)).any())
             if finding is Finding.VIOLATED:

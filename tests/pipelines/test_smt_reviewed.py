@@ -394,7 +394,7 @@ def test_a_single_integer_input_is_evaluated() -> None:
     for label, first_wins in ((2, False), (0, True), (1, True)):
         for low in (-4, -1, 0, 1, 33):
             query = Query(np.array([low]), np.array([low + 2]), label, first_wins)
-            (points,) = query.all_points()
+            points = query.all_points()
             truth = len(query.violated_by(network_, points)) > 0
             assert decide_integers(network_, query, seconds=10).verdict is (
                 Verdict.VIOLATED if truth else Verdict.HOLDS
@@ -403,7 +403,7 @@ def test_a_single_integer_input_is_evaluated() -> None:
 
 def test_a_box_of_one_integer_has_one_point() -> None:
     query = Query(np.array([3, -1]), np.array([3, -1]), 0)
-    assert [each.tolist() for each in query.all_points()] == [[[3, -1]]]
+    assert query.all_points().tolist() == [[3, -1]]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ are good choices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,6 @@ from pipelines.smt.integer.steps import Integers, Runs
 
 BITS = 32
 _ROOM = 2.0**62
-
-Prices = Callable[[int, Integers], Integers]
-"""(layer, rows) -> the p of that layer, (rows, neurons), for the rows over its outputs; both times 2^BITS."""
 
 Tree = dict[str, Any]
 """A split, by "neuron" [layer, index] or "input" [index], at "cut", with the trees "low" and "high"; or what proves a
@@ -57,19 +54,24 @@ class TooWide(ArithmeticError):
     """A bound does not fit into 64 bits."""
 
 
-def least_values(layers: Sequence[Layer], region: Region, rows: Integers, prices: Prices | None = None) -> Integers:
+def least_values(
+    layers: Sequence[Layer], region: Region, rows: Integers, prices: Sequence[Integers] | None = None
+) -> tuple[Integers, list[Integers]]:
     """A lower bound, times 2^BITS, of each row (rows, neurons), times 2^BITS, over the last layer's outputs.
+
+    `prices` are each layer's p, times 2^BITS, (neurons,) or of each row; by default those of the hulls' lines. What was
+    taken is the second result, each (rows, neurons).
 
     Raises:
         TooWide: the numbers are too large.
     """
-    prices = prices or lines(region)
     # Two sums of each layer and one of the inputs are added, each of which then is within this part of the room.
     share = 4 * (len(layers) + 3)
-    total = np.zeros(len(rows), dtype=np.int64)
+    total, taken = np.zeros(len(rows), dtype=np.int64), list[Integers]()
     for depth in range(len(layers) - 1, -1, -1):
         layer, runs = layers[depth], region.runs[depth]
-        slopes = prices(depth, rows)
+        slopes = _by_lines(runs, rows) if prices is None else np.broadcast_to(prices[depth], (len(rows), len(runs)))
+        taken.insert(0, slopes)
         _check_room(rows, [max(map(abs, each.range)) for each in runs], share)
         _check_room(slopes, [max(abs(each.lower), abs(each.upper)) for each in runs], share)
         total += sum(each.least(rows[:, i], slopes[:, i]) for i, each in enumerate(runs))
@@ -78,19 +80,14 @@ def least_values(layers: Sequence[Layer], region: Region, rows: Integers, prices
         total += slopes @ layer.bias
         rows = slopes @ layer.weight
     _check_room(rows, np.maximum(np.abs(region.lower), np.abs(region.upper)).tolist(), share)
-    return np.asarray(total + np.minimum(rows * region.lower, rows * region.upper).sum(1))
+    return np.asarray(total + np.minimum(rows * region.lower, rows * region.upper).sum(1)), taken
 
 
-def lines(region: Region) -> Prices:
+def _by_lines(runs: Sequence[Runs], rows: Integers) -> Integers:
     """CROWN's choice: the slope of the hull's facet below the middle of the interval, or above it."""
-
-    def prices(depth: int, rows: Integers) -> Integers:
-        runs = region.runs[depth]
-        below = np.array([each.hull.slope_below for each in runs])
-        above = np.array([each.hull.slope_above for each in runs])
-        return np.asarray(np.rint(rows * np.where(rows > 0, below, above)).astype(np.int64))
-
-    return prices
+    below = np.array([each.hull.slope_below for each in runs])
+    above = np.array([each.hull.slope_above for each in runs])
+    return np.asarray(np.rint(rows * np.where(rows > 0, below, above)).astype(np.int64))
 
 
 def _check_room(rows: Integers, sizes: Sequence[int], share: int) -> None:
@@ -108,7 +105,7 @@ def enter(network: IntegerNetwork, lower: Integers, upper: Integers) -> Region:
         if depth:
             rows = np.concatenate([layer.weight, -layer.weight]) << BITS
             try:
-                found = -(-least_values(network.layers[:depth], region, rows) >> BITS)
+                found = -(-least_values(network.layers[:depth], region, rows)[0] >> BITS)
             except TooWide:
                 pass
             else:
@@ -135,31 +132,16 @@ def margins(network: IntegerNetwork, region: Region, label: int, others: Sequenc
     """The least integer that each margin may be, (others,): label's logit minus the other's."""
     rows = margin_rows(network.classes, label, others)
     try:
-        return np.asarray(-(-least_values(network.layers, region, rows) >> BITS))
+        return np.asarray(-(-least_values(network.layers, region, rows)[0] >> BITS))
     except TooWide:
         ranges = [each.range for each in region.runs[-1]]
         return np.array([ranges[label][0] - ranges[other][1] for other in others])
 
 
-class Chosen:
-    """Prices of one row that are remembered, the first layer's first."""
-
-    def __init__(self, choose: Prices) -> None:
-        self._choose = choose
-        self.prices: list[list[int]] = []
-
-    def __call__(self, depth: int, rows: Integers) -> Integers:
-        """The prices to bound the rows with; see `Prices`."""
-        found = self._choose(depth, rows)
-        self.prices.insert(0, found[0].tolist())
-        return found
-
-
 def tree_of_bounds(network: IntegerNetwork, region: Region, label: int, other: int) -> Tree:
     """The proof of a margin that `margins` bounds: by the hulls' lines, or by intervals, where all prices are 0."""
-    chosen = Chosen(lines(region))
     try:
-        least_values(network.layers, region, margin_rows(network.classes, label, [other]), chosen)
+        _, taken = least_values(network.layers, region, margin_rows(network.classes, label, [other]))
     except TooWide:
         return {"prices": [[0] * len(each.bias) for each in network.layers]}
-    return {"prices": chosen.prices}
+    return {"prices": [each[0].tolist() for each in taken]}

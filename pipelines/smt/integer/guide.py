@@ -36,10 +36,6 @@ class Guide:
     outputs: list[Floats]
     prices: list[Integers]
 
-    def choose(self, depth: int, _rows: Integers) -> Integers:
-        """The prices to bound one row with; see `Prices`."""
-        return self.prices[depth][None]
-
 
 class Program:
     """The program of one row over the outputs of the last layer, on regions inside the one it is made for.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
+import torch
+from onnxruntime import InferenceSession
 
 from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, open_onnx
 from pipelines.smt.evidence import Evidence
@@ -50,72 +48,47 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
     check_size(options, read.inputs, read.neurons)
     if (read.inputs, read.classes) != (int(np.prod(network.input_shape)), network.classes):
         raise Unsupported(f"the file has {read.inputs} inputs and {read.classes} logits, unlike the network")
-    evidence, seconds = Evidence(bench.folder, lambda: content, deadline), options.integer_time_limit
-    study = _Study(read, open_onnx(content), bench, min(options.samples, len(bench.data.test)), seconds)
-    metrics: list[Metric] = [study.accuracy()]
+    evidence, limits = Evidence(bench.folder, lambda: content, deadline), Limits(options.integer_time_limit, deadline)
+    session, test = open_onnx(content), bench.data.test
+    samples = range(min(options.samples, len(test)))
+    points = [(read.input.integers(test.inputs[i].numpy().ravel()), int(test.targets[i])) for i in samples]
+    right = [bool(read.margins(center[None], label)[0] > 0) for center, label in points]  # a tie is an error
+    metrics = [Metric("clean_accuracy", float(np.mean(right)), "fraction", Direction.HIGHER, {"method": "integer"})]
     written: list[dict[str, Any]] = []
     for radius in options.steps:
         setting: Setting = {"eps": radius * read.input.scale, "steps": radius, "method": "integer"}
         settled = [
-            evidence.check(f"steps-{radius}/sample-{sample}", study.settle(sample, radius, deadline))
-            for sample in range(study.samples)
+            evidence.check(f"steps-{radius}/sample-{sample}", _settled(read, point, radius, bench, limits))
+            for sample, point in zip(samples, points, strict=True)
         ]
-        metrics += [*rows(range(study.samples), settled, seconds, setting), *evidence.metrics(setting)]
+        metrics += [*rows(samples, settled, limits.seconds, setting), *evidence.metrics(setting)]
         if options.same_class:
-            metrics += SameClass(network, read, Limits(seconds, deadline)).metrics(bench, radius, study.samples)
-        written += study.counterexamples(radius, settled)
+            metrics += SameClass(network, read, limits).metrics(bench, radius, len(samples))
+        for sample, (_, label), each in zip(samples, points, settled, strict=True):
+            if each.counterexample is not None:
+                found = _found(read, session, each.counterexample, sample, label)
+                written.append({"sample": sample, "steps": radius, "eps": setting["eps"], "label": label, **found})
     path = bench.folder / COUNTEREXAMPLES
     path.write_text(json.dumps(written), encoding="utf-8")
     return Outcome(metrics, {"counterexamples": path})
 
 
-@dataclass(frozen=True, slots=True)
-class _Study:
-    network: IntegerNetwork
-    session: onnxruntime.InferenceSession
-    bench: Bench
-    samples: int
-    seconds: float
+def _settled(
+    network: IntegerNetwork, point: tuple[Integers, int], radius: int, bench: Bench, limits: Limits
+) -> Settled:
+    """The verdict on the inputs within so many steps of a center, of which the label is known."""
+    left = limits.left()
+    if left <= 0:
+        return LATE
+    query = box_of_steps(network, *point, radius, bench.data.domain)
+    return decide(network, query, seconds=left, seed=bench.seed, most_nodes=math.ceil(limits.seconds * _RATE))
 
-    def center(self, sample: int) -> Integers:
-        """The sample on the grid of the network's input, (inputs,)."""
-        return self.network.input.integers(self.bench.data.test.inputs[sample].numpy().ravel())
 
-    def label(self, sample: int) -> int:
-        """The class of the sample in the test data."""
-        return int(self.bench.data.test.targets[sample])
-
-    def accuracy(self) -> Metric:
-        """The share of samples that are classified rightly, a tie being an error."""
-        right = [bool((self.network.margins(self.center(i)[None], self.label(i)) > 0)[0]) for i in range(self.samples)]
-        return Metric("clean_accuracy", float(np.mean(right)), "fraction", Direction.HIGHER, {"method": "integer"})
-
-    def settle(self, sample: int, radius: int, deadline: float) -> Settled:
-        """The verdict on the inputs within so many steps; a counterexample is replayed in ONNX Runtime first."""
-        left = min(self.seconds, deadline - time.monotonic())
-        if left <= 0:
-            return LATE
-        center, label = self.center(sample), self.label(sample)
-        query = box_of_steps(self.network, center, label, radius, self.bench.data.domain)
-        nodes = math.ceil(self.seconds * _RATE)
-        found = decide(self.network, query, seconds=left, seed=self.bench.seed, most_nodes=nodes)
-        if found.counterexample is not None:
-            logits = replayed(self.session, self.network, found.counterexample.numpy())
-            if logits[label] > np.delete(logits, label).max():
-                raise RuntimeError(f"sample {sample}: ONNX Runtime gives the counterexample the label")
-        return found
-
-    def counterexamples(self, radius: int, settled: Sequence[Settled]) -> list[dict[str, Any]]:
-        """The counterexamples as they are written to the file."""
-        return [
-            {
-                "sample": sample,
-                "steps": radius,
-                "eps": radius * self.network.input.scale,
-                "label": self.label(sample),
-                "input": each.counterexample.reshape(self.network.input_shape).tolist(),
-                "logits": replayed(self.session, self.network, each.counterexample.numpy()).tolist(),
-            }
-            for sample, each in enumerate(settled)
-            if each.counterexample is not None
-        ]
+def _found(
+    network: IntegerNetwork, session: InferenceSession, point: torch.Tensor, sample: int, label: int
+) -> dict[str, Any]:
+    """A counterexample as it is written to the file, once ONNX Runtime has replayed it."""
+    logits = replayed(session, network, point.numpy())
+    if logits[label] > np.delete(logits, label).max():
+        raise RuntimeError(f"sample {sample}: ONNX Runtime gives the counterexample the label")
+    return {"input": point.reshape(network.input_shape).tolist(), "logits": logits.tolist()}

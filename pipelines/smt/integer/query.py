@@ -63,14 +63,14 @@ class Query:
         kept[:, self.label] = True
         return np.flatnonzero(~kept.all(1))
 
-    def all_points(self, chunk: int = 2**16) -> list[Integers]:
-        """Every input of the box, in chunks (points, inputs)."""
+    def all_points(self) -> Integers:
+        """Every input of the box, (points, inputs)."""
         free = np.flatnonzero(self.lower < self.upper)
         ranges = [range(int(self.lower[i]), int(self.upper[i]) + 1) for i in free]
         grids = np.array(list(product(*ranges)), dtype=np.int64).reshape(self.points, len(free))
         points = np.tile(self.lower, (len(grids), 1))
         points[:, free] = grids
-        return [points[start : start + chunk] for start in range(0, len(points), chunk)]
+        return points
 
     def random_points(self, count: int, generator: np.random.Generator) -> Integers:
         """(count, inputs): half uniform in the box, half corners."""

@@ -9,7 +9,7 @@ from itertools import count
 
 import numpy as np
 
-from pipelines.smt.integer.bounds import BITS, Chosen, Region, TooWide, Tree, least_values, lines, margin_rows
+from pipelines.smt.integer.bounds import BITS, Region, TooWide, Tree, least_values, margin_rows
 from pipelines.smt.integer.falsifier import descend, first_violation
 from pipelines.smt.integer.guide import Guide, Program
 from pipelines.smt.integer.network import IntegerNetwork
@@ -86,7 +86,7 @@ class Search:
 
     def _enumerated(self, part: Region) -> Integers | None:
         """An input of the part without the margin that is needed, which violates the query; None if all have it."""
-        (points,) = Query(part.lower, part.upper, self._query.label).all_points(_FEW)
+        points = Query(part.lower, part.upper, self._query.label).all_points()
         logits = self._network.logits(points)
         low = np.flatnonzero(logits[:, self._query.label] - logits[:, self._other] < self._needed)
         return points[low[0]] if len(low) else None
@@ -107,13 +107,14 @@ class Search:
         solution = self._program.solve(part, self._limits.deadline)
         bound, tree = -_ENDLESS if parent is None else parent.bound, Tree()
         try:
-            chosen = Chosen(lines(part) if solution is None else solution.choose)
-            bound = max(bound, int(least_values(self._network.layers, part, self._row, chosen)[0]))
+            prices = None if solution is None else solution.prices
+            (least,), taken = least_values(self._network.layers, part, self._row, prices)
         except TooWide:
             pass
         else:
+            bound = max(bound, int(least))
             if _ceiling(bound) >= self._needed:
-                tree["prices"] = chosen.prices
+                tree["prices"] = [each[0].tolist() for each in taken]
         return _Node(part, bound, solution, tree)
 
     def _children(self, node: _Node) -> list[_Node]:
