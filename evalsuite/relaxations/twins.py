@@ -77,28 +77,22 @@ def _is_even(traits: Activation) -> bool:
 def apart(first: Activation, second: Activation, reach: Reach) -> tuple[Planes, Interval]:
     """Planes of first(a) - second(b), and its interval. The activations must be twins."""
     if first == second:
-        slopes = _slopes(first, *_both(reach))
-        return mean_planes(slopes, reach.d), mean_range(slopes, reach.d)
+        return mean(_slopes(first, *_both(reach)), reach.d)
     if second.name == RELU.name:
-        return _gap_planes(first, reach), _gap_range(first, reach)
+        return _from_relu(first, reach)
     low, high = reach.d
-    turned = Reach(reach.b, reach.a, (-high, -low))
-    planes, (least, most) = _gap_planes(second, turned), _gap_range(second, turned)
+    planes, (least, most) = _from_relu(second, Reach(reach.b, reach.a, (-high, -low)))
     sides = (Form(each.d, -each.b, -each.a, -each.constant) for each in (planes.upper, planes.lower))
     return Planes(*sides), (-most, -least)
 
 
-def mean_planes(slopes: Interval, d: Interval) -> Planes:
-    """Planes of s d for s in `slopes` and d in its interval."""
+def mean(slopes: Interval, d: Interval) -> tuple[Planes, Interval]:
+    """Planes of s d for s in `slopes` and d in its interval, and the interval of s d."""
     zero = torch.zeros_like(d[0])
-    return Planes(*(Form(slope, zero, zero, offset) for slope, offset in _multiple(slopes, d)))
-
-
-def mean_range(slopes: Interval, d: Interval) -> Interval:
-    """The interval of s d for s in `slopes` and d in its interval."""
     products = torch.stack([slope * end for slope in slopes for end in d])
     slack = _UNITS * products.abs().amax(0)
-    return products.amin(0) - slack, products.amax(0) + slack
+    planes = Planes(*(Form(slope, zero, zero, offset) for slope, offset in _multiple(slopes, d)))
+    return planes, (products.amin(0) - slack, products.amax(0) + slack)
 
 
 def _both(reach: Reach) -> Interval:
@@ -136,53 +130,40 @@ def _multiple(slopes: Interval, d: Interval) -> tuple[Interval, Interval]:
     return lines[0], lines[1]
 
 
-def _mirrored(x: Interval) -> Interval:
-    """Bounds of -|x| for x within its interval."""
-    low, high = x
-    nearest = torch.where((low < 0) & (high > 0), 0.0, torch.minimum(low.abs(), high.abs()))
-    return -torch.maximum(low.abs(), high.abs()), -nearest
-
-
-def _gap(traits: Activation, x: Interval) -> tuple[Interval, Interval]:
-    """Lines below and above h(x) = f(-|x|): (slope, intercept) of each; constants where 0 is inside."""
+def _gap(traits: Activation, x: Interval) -> tuple[tuple[Interval, Interval], Interval]:
+    """Lines below and above h(x) = f(-|x|), (slope, intercept) of each, constants where 0 is inside; and its range."""
     low, high = x
     zero = torch.zeros_like(low)
     inside = (low < 0) & (high > 0)
-    mirrored = _mirrored(x)
+    nearest = torch.where(inside, 0.0, torch.minimum(low.abs(), high.abs()))
+    mirrored = -torch.maximum(low.abs(), high.abs()), -nearest
     lines, (least, most) = relax(traits, *mirrored), interval(traits, *mirrored)
     sign = torch.where(low >= 0, -1.0, 1.0)
-    return (
-        (torch.where(inside, zero, sign * lines.lower_slope), torch.where(inside, least, lines.lower_intercept)),
-        (torch.where(inside, zero, sign * lines.upper_slope), torch.where(inside, most, lines.upper_intercept)),
-    )
+    below = torch.where(inside, zero, sign * lines.lower_slope), torch.where(inside, least, lines.lower_intercept)
+    above = torch.where(inside, zero, sign * lines.upper_slope), torch.where(inside, most, lines.upper_intercept)
+    return (below, above), (least, most)
 
 
-def _gap_planes(traits: Activation, reach: Reach) -> Planes:
-    """Planes of q = f(a) - ReLU(b): of the two ways above the one whose planes are nearer at the interval's middle."""
+def _from_relu(traits: Activation, reach: Reach) -> tuple[Planes, Interval]:
+    """Of q = f(a) - ReLU(b): of the two ways above the planes that are nearer at the interval's middle; and both ranges
+    met.
+    """
     zero, both = torch.zeros_like(reach.a[0]), _both(reach)
-    ways = []
+    ways, ends = list[Planes](), list[Interval]()
     for slopes, of_gap in ((_slopes(RELU, *both), reach.a), (_slopes(traits, *both), reach.b)):
-        forms = [
+        (planes, (low, high)), (lines, (least, most)) = mean(slopes, reach.d), _gap(traits, of_gap)
+        ways.append(Planes(*(
             Form(
-                multiple[0],
-                gap[0] if of_gap is reach.a else zero,
-                gap[0] if of_gap is reach.b else zero,
-                multiple[1] + gap[1] + side * _UNITS * (multiple[1].abs() + gap[1].abs()),
+                plane.d,
+                slope if of_gap is reach.a else zero,
+                slope if of_gap is reach.b else zero,
+                plane.constant + start + side * _UNITS * (plane.constant.abs() + start.abs()),
             )
-            for multiple, gap, side in zip(_multiple(slopes, reach.d), _gap(traits, of_gap), (-1, 1), strict=True)
-        ]
-        ways.append(Planes(forms[0], forms[1]))
-    return _nearest(ways, reach)
-
-
-def _gap_range(traits: Activation, reach: Reach) -> Interval:
-    """The interval of q by both ways."""
-    ends, both = [], _both(reach)
-    for slopes, of_gap in ((_slopes(RELU, *both), reach.a), (_slopes(traits, *both), reach.b)):
-        (low, high), (least, most) = mean_range(slopes, reach.d), interval(traits, *_mirrored(of_gap))
+            for plane, (slope, start), side in zip(planes, lines, (-1, 1), strict=True)
+        )))  # fmt: skip
         slack = _UNITS * torch.maximum(least.abs(), most.abs())
         ends.append((low + least - slack, high + most + slack))
-    return torch.maximum(ends[0][0], ends[1][0]), torch.minimum(ends[0][1], ends[1][1])
+    return _nearest(ways, reach), (torch.maximum(ends[0][0], ends[1][0]), torch.minimum(ends[0][1], ends[1][1]))
 
 
 def _nearest(ways: list[Planes], reach: Reach) -> Planes:

@@ -12,7 +12,7 @@ import torch
 
 from evalsuite.contract import Unsupported
 from evalsuite.relaxations import product
-from evalsuite.relaxations.twins import Reach, are_twins, mean_planes, mean_range
+from evalsuite.relaxations.twins import Reach, are_twins, mean
 from evalsuite.relaxations.twins import apart as related
 from evalsuite.verification.graph import CONVEX, STEEPEST, Convex, Operation, Pointwise, Product
 from evalsuite.verification.rounding import EPS, TINY, magnitude, units
@@ -116,7 +116,7 @@ def difference(
     else:
         assert isinstance(first, Convex)
         slopes, spare = _mean(first, x, y)
-        planes, interval = mean_planes(slopes, apart), mean_range(slopes, apart)
+        planes, interval = mean(slopes, apart)
     lower, upper = ((*form[:3], form.constant + side * spare) for form, side in zip(planes, (-1, 1), strict=True))
     # Beside the numbers of which the interval is made, those that it is added to and taken from.
     slack = units(8) * magnitude(*interval) + TINY + spare

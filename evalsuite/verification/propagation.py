@@ -167,10 +167,7 @@ class Propagation:
             alone = alone + map_(own.spreads[0]) * (low + high) / 2 + map_(own.loss)
             joint = joint + (spread + sign * lines.spreads[0]) * (low + high) / 2
         self._nearer[at] = joint < alone
-        apart_values = (
-            self._mapped(*each) for each in ((operation.first, operation.left), (operation.second, operation.right))
-        )
-        return _met(found, _minus(*apart_values)), lines
+        return _met(found, _minus(*(self._mapped(value, map_) for value, map_, _ in sides))), lines
 
     def _through(self, affine: Affine) -> tuple[Interval, torch.Tensor]:
         """The interval of an affine node, and what of each output can be lost by rounding, (batch, outputs)."""

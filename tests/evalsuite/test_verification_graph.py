@@ -123,7 +123,7 @@ def test_lines_of_convex_functions_hold(name: str, width: float) -> None:
         value = CONVEX[name](x)
         assert bool(((least <= value) & (value <= most)).all())
         for sign in (1, -1):
-            line = (sign * lines.slope - lines.spread) * x + sign * lines.constant - lines.loss
+            line = (sign * lines.slopes[0] - lines.spreads[0]) * x + sign * lines.constant - lines.loss
             assert bool((line <= sign * value).all())
 
 
